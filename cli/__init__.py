@@ -1,0 +1,1 @@
+"""The `raidx` command: text, tables and JSON; no storage logic."""

@@ -1,0 +1,1 @@
+"""Pure arithmetic of codes, placements and plans: no I/O, no threads, no clocks."""

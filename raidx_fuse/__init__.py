@@ -1,0 +1,1 @@
+"""Virtual disks over unlike members. Importing this package imports nothing else."""

@@ -1,0 +1,88 @@
+"""The error tree: what went wrong, the errno the kernel hears, the exit status the shell hears.
+
+Where an error is translated is fixed: ``OSError`` becomes `MemberError` in members/, a `MemberError`
+becomes a failed member and a new plan in the engine, a `RaidxError` becomes ``FUSEError`` in fuse.py
+and one line with an exit status in cli/main.py. Bugs are not in this tree: they crash.
+"""
+
+from __future__ import annotations
+
+import errno as _errno
+
+
+class RaidxError(Exception):
+    """A failure that the user hears of in one line; *action* says what to type next."""
+
+    errno = _errno.EIO
+    exit_status = 1
+
+    def __init__(self, message: str, *, action: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.action = action
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.action}" if self.action else self.message
+
+
+class UsageError(RaidxError):
+    """The command itself cannot be meant: unknown layout, impossible size."""
+
+    errno = _errno.EINVAL
+    exit_status = 2
+
+
+class FormatError(RaidxError):
+    """Bytes on a member are not a valid structure of this format."""
+
+
+class AssemblyError(RaidxError):
+    """The members given do not make an array that can be started."""
+
+
+class SignatureFoundError(RaidxError):
+    """A member carries an array, a file system or a partition table."""
+
+    errno = _errno.EEXIST
+
+
+class BusyError(RaidxError):
+    """Someone else holds what is needed: a member, a mount point, a job slot."""
+
+    errno = _errno.EBUSY
+
+
+class NoSpaceError(RaidxError):
+    """A write found no room on a member's host; nothing of it was acknowledged."""
+
+    errno = _errno.ENOSPC
+
+
+class UnrecoverableError(RaidxError):
+    """More is lost than the code can solve at that place; the rest stays readable."""
+
+
+class ArrayFailedError(RaidxError):
+    """More members are gone than the layout tolerates."""
+
+
+class ReadOnlyError(RaidxError):
+    """A write reached an array that was started read-only."""
+
+    errno = _errno.EROFS
+
+
+class MemberError(RaidxError):
+    """A member could not do an operation. *member* is its path, *operation* read, write, flush ..."""
+
+    def __init__(
+        self, member: str, operation: str, offset_bytes: int, errno: int, detail: str = ""
+    ) -> None:
+        super().__init__(
+            f"{member}: {operation} at byte {offset_bytes} failed: "
+            f"{detail or _errno.errorcode.get(errno, str(errno))}"
+        )
+        self.member = member
+        self.operation = operation
+        self.offset_bytes = offset_bytes
+        self.errno = errno

@@ -1,0 +1,1 @@
+"""Member kinds: the only code that touches the operating system's storage."""

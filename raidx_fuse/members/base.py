@@ -1,0 +1,80 @@
+"""The contract of a member: one disk file, device or memory region of an array.
+
+Two ways lead to the bytes, and every kind offers both. The ``try_`` calls answer at once or say
+`False` ("this would block; nothing was done"): the data path asks them first, because suspending
+in trio costs ten times the I/O itself when the bytes are in memory. The async calls always do the
+work. Buffers are lists, so that adjacent ranges join into one I/O (preadv, pwritev).
+"""
+
+from __future__ import annotations
+
+import errno
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from raidx_fuse.errors import MemberError
+
+ReadBuffer = bytes | bytearray | memoryview
+WriteBuffer = bytearray | memoryview
+
+
+class Member(ABC):
+    """A fixed number of bytes at offsets 0..size_bytes-1.
+
+    Attributes: *kind* ("file", "block", "ram", "model", ...); *path* names the member in messages;
+    *size_bytes*; *reads_zero* is true while bytes that nobody wrote are known to read as zero
+    (a fresh sparse file, RAM); *depth* is how many operations the member can work on at once;
+    *read_only*.
+    """
+
+    kind: str
+    path: str
+    size_bytes: int
+    reads_zero: bool = False
+    depth: int = 1
+    read_only: bool = False
+
+    def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
+        """Fill *buffers* in order from *offset_bytes*, or return False if that would block.
+
+        After False the buffers' content is undefined. Raises MemberError.
+        """
+        return False
+
+    def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
+        """Write *buffers* in order at *offset_bytes*, or return False, having written nothing.
+
+        Raises MemberError.
+        """
+        return False
+
+    @abstractmethod
+    async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
+        """Fill *buffers* in order from *offset_bytes*. Raises MemberError (also for short reads)."""
+
+    @abstractmethod
+    async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
+        """Write *buffers* in order at *offset_bytes*. Raises MemberError."""
+
+    @abstractmethod
+    async def flush(self) -> None:
+        """Return when everything written before this call is durable. Raises MemberError."""
+
+    async def punch(self, offset_bytes: int, length_bytes: int) -> bool:
+        """Make a range read as zero without storing it; False if this kind cannot."""
+        return False
+
+    def view(self, offset_bytes: int, length_bytes: int) -> memoryview | None:
+        """Return the member's own memory of a range, to be read only, or None (not in memory)."""
+        return None
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the member and its lock. Idempotent."""
+
+    def check_range(self, operation: str, offset_bytes: int, length_bytes: int) -> None:
+        """Raise MemberError(EINVAL) for a range outside the member: a foreign or shrunk disk."""
+        if offset_bytes < 0 or offset_bytes + length_bytes > self.size_bytes:
+            raise MemberError(
+                self.path, operation, offset_bytes, errno.EINVAL, "beyond the member's end"
+            )
