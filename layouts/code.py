@@ -1,0 +1,181 @@
+"""A code: a grid of cells and chains of cells whose XOR is zero. Pure algebra, no member in sight.
+
+Everything above is generic over chains: encode, partial update, degraded read, rebuild, scrub.
+A new code is a new list of chains and nothing else. A replica is a chain of two equal cells.
+
+Cells have two names. A `Cell` is (row, column). A *cell index* is an integer: the data cells
+0..D-1 in logical order, then the parity cells D..D+P-1 in the order of their chains. Sets of cells
+are integers with one bit for each index. Single parity over three columns:
+
+    (0,0) (0,1) (0,2)        index 0 1 2         chain {2, 0, 1}: parity cell first
+      d0    d1   parity
+
+>>> code = Code("raid4", 1, 3, (((0, 2), (0, 0), (0, 1)),), ((0, 0), (0, 1)), 1)
+>>> code.index[(0, 2)], code.chain_masks, code.solve(lost=0b001, wanted=0b001)
+(2, (7,), ((0, 6),))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from raidx_fuse.layouts import recover as _recover
+from raidx_fuse.layouts import solve as _solve
+from raidx_fuse.layouts.solve import Step, Unrecoverable, bits
+
+__all__ = ["Cell", "Code", "LayoutError", "Step", "Unrecoverable", "bits"]
+
+Cell = tuple[int, int]
+"""(row, column) of a cell in its stripe, both from 0."""
+
+
+class LayoutError(ValueError):
+    """A layout, width or parameter that does not exist; one line that names the nearest ones."""
+
+
+@dataclass(frozen=True, eq=False)
+class Code:
+    """A grid of *rows* x *columns*, *chains* (parity cell first) and *data* cells in logical order.
+
+    *tolerance* is the number of columns any of which may be lost at once; the author of the code
+    states it, the tests prove it. Codes compare by identity. Everything below is derived:
+
+    *cells*: the cells by index. *index*: cell to index. *data_count*, *parity_count*: D and P.
+    *data_mask*, *parity_mask*, *all_mask*: sets. *chain_masks*: the chains as sets.
+    *support*: for each parity p (cell D+p) the set of data cells whose XOR it is, parities
+    that its chain contains (RDP's diagonals) expanded. *affects*: for each data cell the parity
+    cell indexes that change with it. *column_cells*, *column_masks*: by column. *column_of*,
+    *row_of*: by cell index.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    chains: tuple[tuple[Cell, ...], ...]
+    data: tuple[Cell, ...]
+    tolerance: int
+    cells: tuple[Cell, ...] = field(init=False, repr=False)
+    index: dict[Cell, int] = field(init=False, repr=False)
+    data_count: int = field(init=False, repr=False)
+    parity_count: int = field(init=False, repr=False)
+    data_mask: int = field(init=False, repr=False)
+    parity_mask: int = field(init=False, repr=False)
+    all_mask: int = field(init=False, repr=False)
+    chain_masks: tuple[int, ...] = field(init=False, repr=False)
+    support: tuple[int, ...] = field(init=False, repr=False)
+    affects: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
+    column_cells: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
+    column_masks: tuple[int, ...] = field(init=False, repr=False)
+    column_of: tuple[int, ...] = field(init=False, repr=False)
+    row_of: tuple[int, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Derive the tables. AssertionError when the chains are not a code: the author's bug."""
+        cells = self.data + tuple(chain[0] for chain in self.chains)
+        index = {cell: i for i, cell in enumerate(cells)}
+        assert len(index) == len(cells), f"{self.name}: a cell is both data and parity, or twice"
+        for row, column in cells:
+            assert 0 <= row < self.rows, f"{self.name}: row {row} is off the grid"
+            assert 0 <= column < self.columns, f"{self.name}: column {column} is off the grid"
+        for chain in self.chains:
+            assert len(set(chain)) == len(chain) >= 2, f"{self.name}: a chain repeats a cell"
+        data_count = len(self.data)
+        data_mask = (1 << data_count) - 1
+        all_mask = (1 << len(cells)) - 1
+        chain_masks = tuple(sum(1 << index[cell] for cell in chain) for chain in self.chains)
+        support = _support(chain_masks, data_count)
+        column_cells = tuple(
+            tuple(
+                sorted((i for i, cell in enumerate(cells) if cell[1] == c), key=cells.__getitem__)
+            )
+            for c in range(self.columns)
+        )
+        derived: dict[str, object] = {
+            "cells": cells,
+            "index": index,
+            "data_count": data_count,
+            "parity_count": len(self.chains),
+            "data_mask": data_mask,
+            "parity_mask": all_mask ^ data_mask,
+            "all_mask": all_mask,
+            "chain_masks": chain_masks,
+            "support": support,
+            "affects": tuple(
+                tuple(data_count + p for p, mask in enumerate(support) if mask >> d & 1)
+                for d in range(data_count)
+            ),
+            "column_cells": column_cells,
+            "column_masks": tuple(sum(1 << i for i in column) for column in column_cells),
+            "column_of": tuple(column for _, column in cells),
+            "row_of": tuple(row for row, _ in cells),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)  # the way into a frozen dataclass
+
+    def solve(self, lost: int, wanted: int) -> tuple[Step, ...]:
+        """Return (cell, set of surviving cells whose XOR it is) for each cell of *wanted*.
+
+        *lost* and *wanted* are sets; wanted cells that are not lost are left out. Few sources are
+        preferred. Cached. Raises Unrecoverable when the chains cannot solve a wanted cell.
+        """
+        return _solve_cached(self, lost, wanted)
+
+    def schedule(self, lost: int, wanted: int) -> tuple[Step, ...]:
+        """Return steps in order, as `solve`, whose sets may name cells of earlier steps.
+
+        For decoding much data: far fewer XORs when several cells are lost. Cached. With
+        ``schedule(parity_mask, parity_mask)`` it is the encoder. Raises Unrecoverable.
+        """
+        return _schedule_cached(self, lost, wanted)
+
+    def recover(self, column: int) -> tuple[Step, ...]:
+        """Return one step for each cell of *column*, together reading the fewest distinct cells.
+
+        The sets name surviving cells only; among the choices with the fewest reads one is taken
+        that spreads them over the surviving columns. Cached. See `raidx_fuse.layouts.recover`.
+        """
+        return _recover_cached(self, column)
+
+    def columns_mask(self, columns: frozenset[int]) -> int:
+        """Return the set of all cells in *columns*."""
+        mask = 0
+        for column in columns:
+            mask |= self.column_masks[column]
+        return mask
+
+
+def _support(chain_masks: tuple[int, ...], data_count: int) -> tuple[int, ...]:
+    """Expand parities inside chains until only data cells are left; parities must not be cyclic."""
+    data_mask = (1 << data_count) - 1
+    done: dict[int, int] = {}
+    waiting = set(range(len(chain_masks)))
+    while waiting:
+        ready = []
+        for p in waiting:
+            others = (chain_masks[p] & ~data_mask) ^ (1 << (data_count + p))
+            if all(q - data_count in done for q in bits(others)):
+                ready.append((p, others))
+        assert ready, "the parities of the chains depend on each other in a circle"
+        for p, others in ready:
+            mask = chain_masks[p] & data_mask
+            for q in bits(others):
+                mask ^= done[q - data_count]
+            done[p] = mask
+            waiting.remove(p)
+    return tuple(done[p] for p in range(len(chain_masks)))
+
+
+@lru_cache(maxsize=16384)
+def _solve_cached(code: Code, lost: int, wanted: int) -> tuple[Step, ...]:
+    return _solve.solve(code.chain_masks, lost, wanted)
+
+
+@lru_cache(maxsize=1024)
+def _schedule_cached(code: Code, lost: int, wanted: int) -> tuple[Step, ...]:
+    return _solve.schedule(code.chain_masks, lost, wanted)
+
+
+@lru_cache(maxsize=1024)
+def _recover_cached(code: Code, column: int) -> tuple[Step, ...]:
+    return _recover.recover(code.chain_masks, code.column_masks, column)

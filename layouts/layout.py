@@ -1,0 +1,155 @@
+"""A layout: a code under a placement. Which member holds which cell of which stripe.
+
+    logical chunk --locate--> (stripe, cell) --place--> (role, member chunk)
+    logical chunk <-logical-- (stripe, cell) <-inverse- (role, member chunk)
+
+The four are on the path of every request, so each is table look-ups and at most one divmod, and
+none checks its arguments: a chunk or stripe beyond the end is the caller's bug. A *role* is the
+index of a member in the array.
+
+Left rotation of four columns, parity last (the textbook's left-symmetric RAID-5, md's default):
+
+    stripe   role 0  1  2  3
+      0           0  1  2  P
+      1           4  5  P  3        column c of stripe s is on role (c - s) mod width
+      2           8  P  6  7
+      3           P  9 10 11
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from raidx_fuse.layouts.code import Code, LayoutError
+
+
+class Layout(ABC):
+    """A code, the size of a chunk and a placement of every cell of every stripe.
+
+    *name*; *code*; *width* in members; *chunk_bytes*; *stripes*; *chunks*, the logical data chunks;
+    *size_bytes*, their bytes; *member_chunks*, the chunks used of each member; *contiguous*, true
+    when stripe s holds the logical chunks s*D .. s*D+D-1 in the order of its cells.
+    """
+
+    name: str
+    code: Code
+    width: int
+    chunk_bytes: int
+    stripes: int
+    chunks: int
+    size_bytes: int
+    member_chunks: int
+    contiguous: bool
+
+    @abstractmethod
+    def locate(self, chunk: int) -> tuple[int, int]:
+        """Return (stripe, cell) of the logical data chunk *chunk*."""
+
+    @abstractmethod
+    def logical(self, stripe: int, cell: int) -> int:
+        """Return the logical chunk of the data cell *cell* (an index below D) of *stripe*."""
+
+    @abstractmethod
+    def place(self, stripe: int, cell: int) -> tuple[int, int]:
+        """Return (role, member chunk) of the cell with index *cell* of *stripe*."""
+
+    @abstractmethod
+    def inverse(self, role: int, member_chunk: int) -> tuple[int, int] | None:
+        """Return (stripe, cell) that lies at *member_chunk* of *role*, None if nothing does."""
+
+    @abstractmethod
+    def roles(self, stripe: int) -> tuple[int, ...]:
+        """Return the role of each column of *stripe*."""
+
+    @abstractmethod
+    def lost_cells(self, stripe: int, lost_roles: frozenset[int]) -> int:
+        """Return the set of cells of *stripe* that lie on *lost_roles*."""
+
+
+class RotatedLayout(Layout):
+    """The same columns in every stripe, their roles fixed or rotated from stripe to stripe.
+
+    *rotation* "fixed": role = column. "left": role = (column - stripe) mod width, which for single
+    parity in the last column is left-symmetric RAID-5. The member chunk of a cell is
+    stripe * rows + row. Stripes s and s + width lie alike: s mod width is the stripe's *phase*.
+    """
+
+    contiguous = True
+
+    def __init__(
+        self, name: str, code: Code, chunk_bytes: int, stripes: int, rotation: str = "fixed"
+    ) -> None:
+        if rotation not in ("fixed", "left"):
+            raise LayoutError(f"unknown rotation {rotation!r}: it is 'fixed' or 'left'")
+        if stripes < 1:
+            raise LayoutError(
+                f"{name} on {code.columns} members needs at least {code.rows} chunks of each"
+            )
+        self.name = name
+        self.code = code
+        self.width = code.columns
+        self.chunk_bytes = chunk_bytes
+        self.stripes = stripes
+        self.rotation = rotation
+        self.chunks = stripes * code.data_count
+        self.size_bytes = self.chunks * chunk_bytes
+        self.member_chunks = stripes * code.rows
+        self._data_count = code.data_count
+        self._rows = code.rows
+        self._row_of = code.row_of
+        self._phases = code.columns if rotation == "left" else 1
+        width = code.columns
+        self._roles = tuple(
+            tuple((c - phase) % width for c in range(width)) for phase in range(self._phases)
+        )
+        self._role_of = tuple(
+            tuple(roles[c] for c in code.column_of) for roles in self._roles
+        )  # by phase, by cell
+        self._cell_at = tuple(
+            tuple(
+                tuple(code.index.get((row, roles.index(role))) for role in range(width))
+                for row in range(code.rows)
+            )
+            for roles in self._roles
+        )  # by phase, by row, by role
+        self._lost: tuple[dict[frozenset[int], int], ...] = tuple({} for _ in self._roles)
+
+    def locate(self, chunk: int) -> tuple[int, int]:
+        """Return (stripe, cell) of the logical data chunk *chunk*."""
+        return divmod(chunk, self._data_count)
+
+    def logical(self, stripe: int, cell: int) -> int:
+        """Return the logical chunk of the data cell *cell* (an index below D) of *stripe*."""
+        return stripe * self._data_count + cell
+
+    def place(self, stripe: int, cell: int) -> tuple[int, int]:
+        """Return (role, member chunk) of the cell with index *cell* of *stripe*."""
+        return (
+            self._role_of[stripe % self._phases][cell],
+            stripe * self._rows + self._row_of[cell],
+        )
+
+    def inverse(self, role: int, member_chunk: int) -> tuple[int, int] | None:
+        """Return (stripe, cell) that lies at *member_chunk* of *role*, None if nothing does."""
+        stripe, row = divmod(member_chunk, self._rows)
+        cell = self._cell_at[stripe % self._phases][row][role]
+        if cell is None or not 0 <= stripe < self.stripes:
+            return None
+        return stripe, cell
+
+    def roles(self, stripe: int) -> tuple[int, ...]:
+        """Return the role of each column of *stripe*."""
+        return self._roles[stripe % self._phases]
+
+    def lost_cells(self, stripe: int, lost_roles: frozenset[int]) -> int:
+        """Return the set of cells of *stripe* that lie on *lost_roles*. Cached by phase."""
+        phase = stripe % self._phases
+        cached = self._lost[phase].get(lost_roles)
+        if cached is not None:
+            return cached
+        masks = zip(self._roles[phase], self.code.column_masks, strict=True)
+        mask = sum(column for role, column in masks if role in lost_roles)
+        if len(self._lost[phase]) >= 1024:  # bounded: lost sets change rarely, but for ever
+            self._lost[phase].clear()
+        self._lost[phase][lost_roles] = mask
+        return mask

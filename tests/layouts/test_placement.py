@@ -1,0 +1,136 @@
+"""Placements: the four maps agree with each other and with textbook tables."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raidx_fuse.layouts.code import LayoutError
+from raidx_fuse.layouts.layout import Layout, RotatedLayout
+from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths, make_code, make_layout
+
+CHUNK = 4096
+BUILDABLE = [name for name, info in LAYOUTS.items() if info.build is not None]
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    """Draw any layout that can be made, up to 12 members and three rounds of rotation."""
+    name = draw(st.sampled_from(BUILDABLE))
+    width = draw(st.sampled_from(allowed_widths(name, 12)))
+    rows = make_code(name, width).rows
+    member_chunks = draw(st.integers(rows, rows * width * 3))
+    params = {key: draw(st.booleans()) for key in LAYOUTS[name].params if key == "rotate"}
+    return make_layout(name, width, member_chunks, CHUNK, **params)
+
+
+def test_raid5_is_left_symmetric_as_in_the_textbook() -> None:
+    layout = make_layout("raid5", 5, 5, CHUNK)
+    table = [[""] * 5 for _ in range(5)]
+    for stripe in range(5):
+        for cell in range(5):
+            role, member_chunk = layout.place(stripe, cell)
+            label = "P" if cell == 4 else str(layout.logical(stripe, cell))
+            table[member_chunk][role] = label
+    assert table == [
+        ["0", "1", "2", "3", "P"],
+        ["5", "6", "7", "P", "4"],
+        ["10", "11", "P", "8", "9"],
+        ["15", "P", "12", "13", "14"],
+        ["P", "16", "17", "18", "19"],
+    ]
+
+
+def test_raid4_keeps_parity_on_the_last_member() -> None:
+    layout = make_layout("raid4", 4, 9, CHUNK)
+    assert {layout.place(stripe, 3)[0] for stripe in range(9)} == {3}
+    assert [layout.place(*layout.locate(chunk)) for chunk in range(4)] == [
+        (0, 0),
+        (1, 0),
+        (2, 0),
+        (0, 1),
+    ]
+
+
+@given(layouts())
+def test_place_and_inverse_are_inverse_and_no_two_cells_share_a_chunk(layout: Layout) -> None:
+    seen = set()
+    for stripe in range(layout.stripes):
+        for cell in range(len(layout.code.cells)):
+            place = layout.place(stripe, cell)
+            seen.add(place)
+            assert layout.inverse(*place) == (stripe, cell)
+            assert place[0] == layout.roles(stripe)[layout.code.column_of[cell]]
+            assert 0 <= place[1] < layout.member_chunks
+    assert len(seen) == layout.stripes * len(layout.code.cells)
+    used = sum(
+        layout.inverse(role, chunk) is not None
+        for role in range(layout.width)
+        for chunk in range(layout.member_chunks)
+    )
+    assert used == len(seen)
+    assert layout.inverse(0, layout.member_chunks) is None
+
+
+@given(layouts())
+def test_locate_and_logical_are_inverse_and_contiguous(layout: Layout) -> None:
+    for chunk in range(layout.chunks):
+        stripe, cell = layout.locate(chunk)
+        assert layout.logical(stripe, cell) == chunk
+        assert (stripe, cell) == divmod(chunk, layout.code.data_count)
+    assert layout.size_bytes == layout.chunks * CHUNK
+
+
+@given(layouts(), st.data())
+def test_lost_cells_are_the_cells_placed_on_lost_roles(layout: Layout, data: st.DataObject) -> None:
+    lost_roles = data.draw(st.frozensets(st.integers(0, layout.width - 1)))
+    for stripe in range(min(layout.stripes, 2 * layout.width)):
+        expected = sum(
+            1 << cell
+            for cell in range(len(layout.code.cells))
+            if layout.place(stripe, cell)[0] in lost_roles
+        )
+        assert layout.lost_cells(stripe, lost_roles) == expected
+
+
+@given(layouts())
+def test_rotation_loads_every_role_alike_over_one_round(layout: Layout) -> None:
+    if not isinstance(layout, RotatedLayout) or layout.rotation != "left":
+        return
+    parity = [0] * layout.width
+    for stripe in range(layout.width):
+        for cell in range(layout.code.data_count, len(layout.code.cells)):
+            parity[layout.place(stripe, cell)[0]] += 1
+    assert len(set(parity)) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: make_layout("riad5", 4, 10, CHUNK), ["unknown layout 'riad5'", "raid5"]),
+        (lambda: make_layout("zzz", 4, 10, CHUNK), ["raid0", "raid1", "raid4", "raid5"]),
+        (lambda: make_layout("raid5", 2, 10, CHUNK), ["2 members", "nearest: 3"]),
+        (lambda: make_layout("raid1", 1, 10, CHUNK), ["nearest: 2"]),
+        (lambda: make_layout("raid5", 300, 10, CHUNK), ["nearest: 255"]),
+        (lambda: make_layout("raid5", 3, 0, CHUNK), ["at least 1 chunks"]),
+        (lambda: make_layout("raid5", 3, 9, 5000), ["5000", "powers of two"]),
+        (lambda: make_layout("raid5", 3, 9, 2048), ["4 KiB"]),
+        (lambda: make_layout("raid5", 3, 9, 2 << 20), ["1 MiB"]),
+        (lambda: make_layout("raid5", 3, 9, CHUNK, p=7), ["no parameter 'p'"]),
+        (lambda: RotatedLayout("x", make_code("raid4", 3), 4096, 9, "right"), ["'right'"]),
+    ],
+)
+def test_what_cannot_be_made_says_so_in_one_line(call: object, words: list[str]) -> None:
+    assert callable(call)
+    with pytest.raises(LayoutError) as error:
+        call()
+    message = str(error.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_allowed_widths() -> None:
+    assert allowed_widths("raid0", 4) == (1, 2, 3, 4)
+    assert allowed_widths("raid5", 5) == (3, 4, 5)
