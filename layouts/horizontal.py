@@ -1,16 +1,31 @@
-"""Horizontal codes: parity in columns of its own. Plain striping, replicas and single parity here.
+"""Horizontal codes: parity in columns of its own. Striping, replicas, single parity, RDP, EVENODD.
 
 Replicas are chains of two equal cells, all with the one data cell in column 0:
 
     column   0     1     2
            data  copy  copy      chains {(0,1), (0,0)}, {(0,2), (0,0)}
+
+RDP and EVENODD for a prime p have p - 1 rows. Row parity is one column; the diagonal d of a cell
+is (row + column) mod p, and each diagonal but p - 1 has a parity in the last column. The numbers
+are the diagonals of the cells for p = 5; the diagonal 4 has no parity of its own:
+
+    RDP  0 1 2 3 | 4 | Q0       EVENODD  0 1 2 3 4 | P0 | Q0
+         1 2 3 4 | 0 | Q1                1 2 3 4 0 | P1 | Q1
+         2 3 4 0 | 1 | Q2                2 3 4 0 1 | P2 | Q2
+         3 4 0 1 | 2 | Q3                3 4 0 1 2 | P3 | Q3
+     RDP counts the row parities (column p - 1) into the diagonals.
+     EVENODD does not, and adds the cells of diagonal 4 to every Q.
+
+*Shortening*: a missing data column is one that is zero for ever, so it is simply left out, and
+every width works with the smallest prime that has enough columns. Data cells are numbered row by
+row, so that neighbouring chunks lie on different members.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-from raidx_fuse.layouts.code import Code
+from raidx_fuse.layouts.code import Cell, Code
 
 
 @lru_cache(maxsize=64)
@@ -31,3 +46,59 @@ def single_parity(width: int) -> Code:
     """Return the code of *width* - 1 data columns and their XOR in the last column."""
     data = tuple((0, c) for c in range(width - 1))
     return Code("raid4", 1, width, (((0, width - 1), *data),), data, 1)
+
+
+@lru_cache(maxsize=64)
+def rdp(width: int) -> Code:
+    """Return row-diagonal parity on *width* columns: width - 2 of data, rows, diagonals.
+
+    The prime is the smallest p >= width - 1 (the upc paper, section 2.2.1 and Fig. 1).
+    """
+    data_columns = width - 2
+    p = prime_from(max(3, data_columns + 1))
+    data = tuple((r, c) for r in range(p - 1) for c in range(data_columns))
+    # the row parity is column p - 1 of the diagonals, wherever shortening has moved it to
+    grid = [(c, c) for c in range(data_columns)] + [(p - 1, data_columns)]
+    chains = _row_chains(p, data_columns) + tuple(
+        ((d, data_columns + 1), *_diagonal(p, d, grid)) for d in range(p - 1)
+    )
+    return Code("rdp", p - 1, width, chains, data, 2)
+
+
+@lru_cache(maxsize=64)
+def evenodd(width: int) -> Code:
+    """Return EVENODD on *width* columns: width - 2 of data, rows, diagonals with the adjuster.
+
+    The prime is the smallest p >= width - 2. (Blaum et al., 1995; the upc paper, section 5.1.)
+    """
+    data_columns = width - 2
+    p = prime_from(max(3, data_columns))
+    data = tuple((r, c) for r in range(p - 1) for c in range(data_columns))
+    grid = [(c, c) for c in range(data_columns)]
+    adjuster = _diagonal(p, p - 1, grid)
+    chains = _row_chains(p, data_columns) + tuple(
+        ((d, data_columns + 1), *_diagonal(p, d, grid), *adjuster) for d in range(p - 1)
+    )
+    return Code("evenodd", p - 1, width, chains, data, 2)
+
+
+def is_prime(number: int) -> bool:
+    """Say whether *number* is prime."""
+    return number > 1 and all(number % d for d in range(2, int(number**0.5) + 1))
+
+
+def prime_from(number: int) -> int:
+    """Return the smallest prime that is not below *number*."""
+    while not is_prime(number):
+        number += 1
+    return number
+
+
+def _row_chains(p: int, data_columns: int) -> tuple[tuple[Cell, ...], ...]:
+    """Return the p - 1 row chains, parity in the column after the data."""
+    return tuple(((r, data_columns), *((r, c) for c in range(data_columns))) for r in range(p - 1))
+
+
+def _diagonal(p: int, d: int, grid: list[tuple[int, int]]) -> tuple[Cell, ...]:
+    """Return the cells of diagonal *d*; *grid* pairs full-code columns with the shortened ones."""
+    return tuple(((d - full) % p, column) for full, column in grid if (d - full) % p != p - 1)

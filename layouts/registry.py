@@ -10,23 +10,34 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from raidx_fuse.layouts.code import Code, LayoutError
-from raidx_fuse.layouts.horizontal import replicas, single_parity, striping
+from raidx_fuse.layouts.horizontal import (
+    evenodd,
+    is_prime,
+    rdp,
+    replicas,
+    single_parity,
+    striping,
+)
 from raidx_fuse.layouts.layout import Layout, RotatedLayout
+from raidx_fuse.layouts.vertical import pcode, upc, xcode
 
 CHUNK_BYTES_MIN = 4 << 10
 CHUNK_BYTES_MAX = 1 << 20
 WIDTH_MAX = 255
 """A role must fit one byte of the lookup table (raidx paper, section IV.D), 0 meaning none."""
+WIDTH_MAX_TWO_LOSSES = 64
+"""Stripes of a two-loss code grow with the square of the width: 64 columns are 4000 cells."""
 
 
 @dataclass(frozen=True)
 class LayoutInfo:
     """What is known of a layout before any member is given.
 
-    *name*; *title*, one line; *widths*, the allowed widths in words; *width_min*; *width_max*;
-    *build*, width to code, None for layouts whose placement needs more than a width (they are
-    pure arithmetic here); *allows_width*, further condition on the width; *rotation*, the default
-    placement; *params*, name of each parameter to its meaning; *source*, the paper.
+    *name*; *title*, one line; *widths*, the allowed widths in words; *source*, the paper;
+    *width_min*; *build*, width to code, None for layouts whose placement needs more than a width
+    (they are pure arithmetic here); *width_max*; *allows_width*, a further condition on the width;
+    *rotation*, the default placement; *params*, name of each parameter to its meaning; *losses*
+    and *share*, width to tolerance and efficiency (raidx-*: of like members, at *length*).
     """
 
     name: str
@@ -66,26 +77,119 @@ class LayoutInfo:
         )
 
 
+def _two_thirds(_width: int) -> float:
+    return 2 / 3
+
+
+def _two_losses(
+    name: str,
+    title: str,
+    build: Callable[[int], Code],
+    allowed: Callable[[int], bool] | None = None,
+    widths: str = "4 to 64",
+) -> LayoutInfo:
+    """Return the entry of a two-loss code; without *allowed* it is horizontal and may rotate."""
+    return LayoutInfo(
+        name,
+        title,
+        widths,
+        "upc",
+        4,
+        build,
+        width_max=WIDTH_MAX_TWO_LOSSES,
+        allows_width=allowed or (lambda _width: True),
+        params={} if allowed else {"rotate": "true moves the columns on by one each stripe"},
+        losses=lambda _width: 2,
+        share=lambda width: (width - 2) / width,
+    )
+
+
+def _bundled(
+    name: str, title: str, length_min: int, losses: int, share: Callable[[int], float]
+) -> LayoutInfo:
+    """Return the entry of a raidx layout; its bundles are at least *length_min* chunks long."""
+    return LayoutInfo(
+        name,
+        title,
+        f"{length_min} or more, of any sizes",
+        "raidx",
+        length_min,
+        params={"length": f"chunks in a bundle, from {length_min}"},
+        losses=lambda _width: losses,
+        share=share,
+    )
+
+
+def _one(_width: int) -> float:
+    return 1.0
+
+
 LAYOUTS: dict[str, LayoutInfo] = {
     info.name: info
     for info in (
         LayoutInfo(
-            "raid0", "striping, no redundancy", "1 or more", "", 1, striping,
-            losses=lambda _width: 0, share=lambda _width: 1.0,
+            "raid0",
+            "striping, no redundancy",
+            "1 to 255",
+            "",
+            1,
+            striping,
+            losses=lambda _width: 0,
+            share=_one,
         ),
         LayoutInfo(
-            "raid1", "every member a copy", "2 or more", "", 2, replicas,
-            losses=lambda width: width - 1, share=lambda width: 1 / width,
+            "raid1",
+            "every member a copy",
+            "2 to 255",
+            "",
+            2,
+            replicas,
+            losses=lambda width: width - 1,
+            share=lambda width: 1 / width,
         ),
         LayoutInfo(
-            "raid4", "single parity on the last member", "3 or more", "mcpod", 3, single_parity
+            "raid4", "single parity on the last member", "3 to 255", "mcpod", 3, single_parity
         ),
         LayoutInfo(
-            "raid5", "single parity, rotated (left-symmetric)", "3 or more", "bpu", 3,
-            single_parity, rotation="left",
+            "raid5",
+            "single parity, rotated (left-symmetric)",
+            "3 to 255",
+            "bpu",
+            3,
+            single_parity,
+            rotation="left",
         ),
+        _two_losses("rdp", "row-diagonal parity", rdp),
+        _two_losses("evenodd", "row parity and adjusted diagonals", evenodd),
+        _two_losses(
+            "xcode",
+            "vertical, two diagonal parities in each column",
+            xcode,
+            lambda width: width >= 5 and is_prime(width),
+            "primes from 5: 5, 7, 11, 13, ...",
+        ),
+        _two_losses(
+            "pcode",
+            "vertical, one parity in each column, pairs in rising order",
+            pcode,
+            lambda width: is_prime(width + 1),
+            "primes less one: 4, 6, 10, 12, 16, ...",
+        ),
+        _two_losses(
+            "upc",
+            "Uniform P-code: P-code with its pairs spread evenly over the rows",
+            upc,
+            lambda width: is_prime(width + 1),
+            "primes less one: 4, 6, 10, 12, 16, ...",
+        ),
+        LayoutInfo(
+            "mcpod", "raid4 under the elastic mapping, grown or to be grown", "3 to 255", "mcpod", 3
+        ),
+        _bundled("raidx-zero", "bundles without redundancy on unlike members", 1, 0, _one),
+        _bundled("raidx-copy", "bundles of copies (length 2 or more)", 2, 1, lambda _width: 1 / 2),
+        _bundled("raidx-parity", "bundles with parity (length 3 or more)", 3, 1, _two_thirds),
     )
-}  # fmt: skip
+}
 
 
 def find_layout(name: str) -> LayoutInfo:
@@ -112,7 +216,9 @@ def make_code(name: str, width: int) -> Code:
     info = find_layout(name)
     info.check_width(width)
     if info.build is None:
-        raise LayoutError(f"{name} has no code of its own width: its placement is not by columns")
+        raise LayoutError(
+            f"{name} places chunks one by one: it has no stripes as wide as the array"
+        )
     return info.build(width)
 
 

@@ -20,7 +20,7 @@ def layouts(draw: st.DrawFn) -> Layout:
     name = draw(st.sampled_from(BUILDABLE))
     width = draw(st.sampled_from(allowed_widths(name, 12)))
     rows = make_code(name, width).rows
-    member_chunks = draw(st.integers(rows, rows * width * 3))
+    member_chunks = draw(st.integers(rows, rows * width * 2 + 1))
     params = {key: draw(st.booleans()) for key in LAYOUTS[name].params if key == "rotate"}
     return make_layout(name, width, member_chunks, CHUNK, **params)
 
@@ -112,6 +112,13 @@ def test_rotation_loads_every_role_alike_over_one_round(layout: Layout) -> None:
         (lambda: make_layout("zzz", 4, 10, CHUNK), ["raid0", "raid1", "raid4", "raid5"]),
         (lambda: make_layout("raid5", 2, 10, CHUNK), ["2 members", "nearest: 3"]),
         (lambda: make_layout("raid1", 1, 10, CHUNK), ["nearest: 2"]),
+        (lambda: make_layout("xcode", 8, 10, CHUNK), ["nearest: 7 or 11", "primes"]),
+        (lambda: make_layout("pcode", 7, 10, CHUNK), ["nearest: 6 or 10", "primes less one"]),
+        (lambda: make_layout("upc", 3, 10, CHUNK), ["nearest: 4"]),
+        (lambda: make_layout("rdp", 65, 10, CHUNK), ["nearest: 64"]),
+        (lambda: make_layout("upc", 6, 10, CHUNK, rotate=True), ["no parameter 'rotate'"]),
+        (lambda: make_layout("rdp", 6, 3, CHUNK), ["at least 4 chunks"]),
+        (lambda: make_layout("raidx-copy", 6, 3, CHUNK), ["one by one"]),
         (lambda: make_layout("raid5", 300, 10, CHUNK), ["nearest: 255"]),
         (lambda: make_layout("raid5", 3, 0, CHUNK), ["at least 1 chunks"]),
         (lambda: make_layout("raid5", 3, 9, 5000), ["5000", "powers of two"]),
@@ -134,3 +141,15 @@ def test_what_cannot_be_made_says_so_in_one_line(call: object, words: list[str])
 def test_allowed_widths() -> None:
     assert allowed_widths("raid0", 4) == (1, 2, 3, 4)
     assert allowed_widths("raid5", 5) == (3, 4, 5)
+    assert allowed_widths("rdp", 14) == allowed_widths("evenodd", 14) == tuple(range(4, 15))
+    assert allowed_widths("xcode", 20) == (5, 7, 11, 13, 17, 19)
+    assert allowed_widths("pcode", 20) == allowed_widths("upc", 20) == (4, 6, 10, 12, 16, 18)
+
+
+@pytest.mark.parametrize("name", BUILDABLE)
+def test_the_table_tells_the_truth_about_its_codes(name: str) -> None:
+    info = LAYOUTS[name]
+    for width in allowed_widths(name, 14):
+        code = make_code(name, width)
+        assert (code.columns, code.tolerance) == (width, info.tolerance(width))
+        assert info.efficiency(width) == pytest.approx(code.data_count / (code.rows * width))
