@@ -1,0 +1,173 @@
+"""Going into the background: fork, report readiness or the one-line error, keep a log.
+
+    parent                         daemon
+    fork ------------------------> new session, output to the log
+    waits on a pipe                opens the array, mounts
+    returns what was reported <--- ready({...})
+    or raises                 <--- the RaidxError, as a line of JSON
+    or raises "died"          <--- end of the pipe
+
+Fork before trio starts and before any member is opened: neither threads nor locks of members pass
+through a fork.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Any, NoReturn
+
+from raidx_fuse.control import ControlError
+from raidx_fuse.errors import RaidxError
+
+Ready = Callable[[dict[str, Any]], None]
+Body = Callable[[Ready], None]
+
+log = logging.getLogger(__name__)
+
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_LOG_BYTES_MAX = 4 << 20
+
+
+def start(body: Body, log_path: Path) -> dict[str, Any]:
+    """Run *body* in a daemon; return what it passes to its argument *ready*.
+
+    The daemon lives until *body* returns. Raises ControlError with the daemon's own message and
+    exit status if *body* raises RaidxError before it is ready, and if the daemon dies.
+    """
+    reading, writing = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        _become_daemon(body, writing, log_path)
+    os.close(writing)
+    try:
+        with os.fdopen(reading, "rb") as pipe:
+            line = pipe.readline()
+    except KeyboardInterrupt:
+        os.kill(pid, signal.SIGTERM)
+        raise
+    if not line.endswith(b"\n"):
+        _, status = os.waitpid(pid, 0)
+        raise ControlError(
+            f"the daemon died before it was ready ({_describe(status)})",
+            action=f"see {log_path}",
+        )
+    report = json.loads(line)
+    if "error" in report:
+        os.waitpid(pid, 0)
+        raise ControlError(**report["error"])
+    ready: dict[str, Any] = report["ready"]
+    return ready
+
+
+def run_in_foreground(body: Body, ready: Ready) -> None:
+    """Run *body* here, logging to standard error; it reports to *ready*."""
+    _log_to(logging.StreamHandler())
+    enable_stack_dumps()
+    body(ready)
+
+
+def enable_stack_dumps() -> None:
+    """Write all threads' stacks to standard error on SIGUSR1 and on a crash in C code."""
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+
+
+def _describe(wait_status: int) -> str:
+    code = os.waitstatus_to_exitcode(wait_status)
+    return f"exit status {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+
+
+def _become_daemon(body: Body, writing: int, log_path: Path) -> NoReturn:
+    """Be the child: never return into the parent's code, whatever happens."""
+    status = 1
+    try:
+        os.setsid()
+        _detach_output(log_path)
+        # Not to hold the caller's directory busy. The caller made its paths absolute.
+        os.chdir("/")
+        enable_stack_dumps()
+        status = _run(body, writing)
+    except BaseException:
+        log.critical("the daemon failed", exc_info=True)
+    finally:
+        logging.shutdown()
+        os._exit(status)
+
+
+def _run(body: Body, writing: int) -> int:
+    reported = False
+
+    def report(message: dict[str, Any]) -> None:
+        nonlocal reported
+        if reported:
+            return
+        reported = True
+        try:
+            os.write(writing, json.dumps(message).encode() + b"\n")
+        except BrokenPipeError:
+            log.warning("whoever started this daemon did not wait for it")
+        os.close(writing)
+
+    def ready(message: dict[str, Any]) -> None:
+        report({"ready": message})
+
+    try:
+        body(ready)
+    except RaidxError as error:
+        log.error("%s", error)
+        report(
+            {
+                "error": {
+                    "message": error.message,
+                    "action": error.action,
+                    "exit_status": error.exit_status,
+                }
+            }
+        )
+        return error.exit_status
+    return 0
+
+
+class _DaemonLog(RotatingFileHandler):
+    """A log of bounded size that standard output and standard error follow.
+
+    What C code prints (libfuse, faulthandler) thus lands in the same file.
+    """
+
+    def follow(self) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        assert self.stream is not None  # opened by the constructor and by doRollover
+        for descriptor in (1, 2):
+            os.dup2(self.stream.fileno(), descriptor)
+
+    def doRollover(self) -> None:
+        super().doRollover()
+        self.follow()
+
+
+def _detach_output(log_path: Path) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    handler = _DaemonLog(log_path, maxBytes=_LOG_BYTES_MAX, backupCount=1)
+    handler.follow()
+    _log_to(handler)
+
+
+def _log_to(handler: logging.Handler) -> None:
+    handler.setFormatter(logging.Formatter(_LOG_FORMAT))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)

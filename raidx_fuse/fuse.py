@@ -1,0 +1,306 @@
+"""The FUSE door: inodes, attributes and errno, and nothing else.
+
+The mount's directory lists one regular file for each volume. Such a file behaves like a disk:
+
+- its size is fixed from inside the mount: ``O_TRUNC`` and truncation to the size it has do
+  nothing (as with ``cp image /dev/sdX``), any other truncation is EPERM;
+- a read past the end is short, a write past the end is ENOSPC, one across it is cut there;
+- files are not made, renamed or removed (EPERM); owner, mode and times may be set, as on a device
+  node, and last until unmount.
+
+Handlers await only the volume, and the volume's fast path does not suspend; so between a request's
+arrival and its answer nothing else runs (poll_first.py). The handle *fh* says all that a request
+needs: ``2 * index of the volume + 1 if each write must be durable``.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+import os
+import stat
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NoReturn
+
+import pyfuse3
+from pyfuse3 import (
+    EntryAttributes,
+    FileHandleT,
+    FileInfo,
+    FileNameT,
+    FlagT,
+    FUSEError,
+    InodeT,
+    ReaddirToken,
+    RequestContext,
+    SetattrFields,
+    StatvfsData,
+)
+
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.volume import Volume
+
+log = logging.getLogger(__name__)
+
+_FIRST_INODE = pyfuse3.ROOT_INODE + 1
+# Names never come or go while mounted, and a resize tells the kernel, so it may remember for long.
+_TIMEOUT_S = 3600
+_BLOCK_BYTES = 4096
+# After so many failures each further one is logged only at powers of two: a failed array under
+# load would otherwise fill the log's disk.
+_FAILURES_LOGGED = 64
+
+
+class _Node:
+    """What the mount remembers of one inode: mode, owner, times in ns since 1970."""
+
+    __slots__ = ("atime_ns", "gid", "mode", "mtime_ns", "uid")
+
+    def __init__(self, mode: int, now_ns: int) -> None:
+        self.mode = mode
+        self.uid = os.getuid()
+        self.gid = os.getgid()
+        self.atime_ns = self.mtime_ns = now_ns
+
+
+def _refuse(code: int) -> Callable[..., Coroutine[Any, Any, Any]]:
+    async def refused(self: pyfuse3.Operations, *_: object) -> NoReturn:
+        raise FUSEError(code)
+
+    return refused
+
+
+class VolumeOperations(pyfuse3.Operations):
+    """Answers the kernel's requests for *volumes*.
+
+    *page_cache* lets the kernel cache file data; without it every read and write comes here.
+    *started* is called once, when the kernel has accepted the session. *mounted_ns* becomes the
+    files' time stamps (nanoseconds since 1970). *bugs* counts handlers that raised something
+    other than RaidxError: each was answered EIO and logged with its traceback.
+    """
+
+    supports_dot_lookup = True
+    enable_writeback_cache = False
+
+    def __init__(
+        self,
+        volumes: Sequence[Volume],
+        *,
+        started: Callable[[], None],
+        mounted_ns: int,
+        page_cache: bool = False,
+    ) -> None:
+        super().__init__()
+        self.bugs = 0
+        self.failures = 0
+        self._volumes = tuple(volumes)
+        self._by_handle = tuple(volume for volume in volumes for _ in range(2))
+        self._by_name = {
+            os.fsencode(volume.name): _FIRST_INODE + index for index, volume in enumerate(volumes)
+        }
+        self._started = started
+        self._page_cache = page_cache
+        self._nodes = {pyfuse3.ROOT_INODE: _Node(stat.S_IFDIR | 0o500, mounted_ns)}
+        for index, volume in enumerate(volumes):
+            inode = _FIRST_INODE + index
+            mode = 0o400 if volume.read_only else 0o600
+            self._nodes[inode] = _Node(stat.S_IFREG | mode, mounted_ns)
+            volume.on_resize(functools.partial(self._resized, inode))
+
+    def init(self) -> None:
+        """Note that the kernel has accepted the session."""
+        self._started()
+
+    def _resized(self, inode: InodeT) -> None:
+        # Attributes only: dropping pages would wait for reads that only this thread can answer.
+        try:
+            pyfuse3.invalidate_inode(inode, attr_only=True)
+        except OSError as error:
+            log.warning("the kernel did not take the new size: %s", error)
+
+    # ---- data ----
+
+    async def read(self, fh: FileHandleT, off: int, size: int) -> bytes:
+        """Return *size* bytes at *off*, fewer at the end."""
+        volume = self._by_handle[fh]
+        try:
+            if off + size > volume.size_bytes:
+                size = max(0, volume.size_bytes - off)
+                if not size:
+                    return b""
+            # pyfuse3 takes any contiguous buffer and replies before anything else runs.
+            return await volume.read(off, size)  # type: ignore[return-value]
+        except Exception as error:
+            self._fail("read", volume, off, size, error)
+
+    async def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:
+        """Write *buf* at *off*; return the number of bytes taken."""
+        volume = self._by_handle[fh]
+        size = len(buf)
+        try:
+            if off + size > volume.size_bytes:
+                size = volume.size_bytes - off
+                if size <= 0:
+                    raise FUSEError(errno.ENOSPC)
+                buf = buf[:size]
+            await volume.write(off, buf)
+            if fh & 1:
+                await volume.flush()
+            return size
+        except Exception as error:
+            self._fail("write", volume, off, size, error)
+
+    async def fsync(self, fh: FileHandleT, datasync: bool) -> None:
+        """Return when everything written to the volume is durable on the members."""
+        volume = self._by_handle[fh]
+        try:
+            await volume.flush()
+        except Exception as error:
+            self._fail("flush", volume, 0, 0, error)
+
+    def _fail(
+        self, operation: str, volume: Volume, off: int, size: int, error: Exception
+    ) -> NoReturn:
+        """Raise FUSEError for *error*, having logged it."""
+        if isinstance(error, FUSEError):
+            raise error
+        self.failures += 1
+        what = f"{operation} of {size} bytes at {off} of {volume.name}"
+        if not isinstance(error, RaidxError):
+            # pyfuse3 would end the session, and with it a mounted file system's disk. The bug is
+            # counted and shown by `status`; the request fails.
+            self.bugs += 1
+            log.critical("bug: %s", what, exc_info=error)
+            raise FUSEError(errno.EIO) from error
+        if self.failures <= _FAILURES_LOGGED or not self.failures & (self.failures - 1):
+            log.error("%s failed (failure %d): %s", what, self.failures, error)
+        raise FUSEError(error.errno) from error
+
+    # ---- names and attributes ----
+
+    def _attributes(self, inode: InodeT) -> EntryAttributes:
+        node = self._nodes.get(inode)
+        if node is None:
+            raise FUSEError(errno.ENOENT)
+        entry = EntryAttributes()
+        entry.st_ino = inode
+        entry.st_mode = node.mode
+        entry.st_uid, entry.st_gid = node.uid, node.gid
+        if inode == pyfuse3.ROOT_INODE:
+            entry.st_nlink = 2
+        else:
+            entry.st_size = self._volume(inode).size_bytes
+            entry.st_blocks = -(-entry.st_size // 512)
+        entry.st_blksize = _BLOCK_BYTES
+        entry.st_atime_ns = node.atime_ns
+        entry.st_mtime_ns = entry.st_ctime_ns = node.mtime_ns
+        entry.attr_timeout = entry.entry_timeout = _TIMEOUT_S
+        return entry
+
+    def _volume(self, inode: InodeT) -> Volume:
+        index = inode - _FIRST_INODE
+        if not 0 <= index < len(self._volumes):
+            raise FUSEError(errno.EISDIR if inode == pyfuse3.ROOT_INODE else errno.ENOENT)
+        return self._volumes[index]
+
+    async def lookup(
+        self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext
+    ) -> EntryAttributes:
+        """Return the attributes of a name in the root directory."""
+        if name in {b".", b".."}:
+            return self._attributes(pyfuse3.ROOT_INODE if name == b".." else parent_inode)
+        inode = self._by_name.get(name)
+        if inode is None:
+            raise FUSEError(errno.ENOENT)
+        return self._attributes(inode)
+
+    async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
+        """Return the attributes of *inode*."""
+        return self._attributes(inode)
+
+    async def setattr(
+        self,
+        inode: InodeT,
+        attr: EntryAttributes,
+        fields: SetattrFields,
+        fh: FileHandleT | None,
+        ctx: RequestContext,
+    ) -> EntryAttributes:
+        """Accept new times, owner and mode; refuse another size."""
+        current = self._attributes(inode)
+        if fields.update_size:
+            # The kernel sends open(O_TRUNC) as size 0 with a modification time; truncate(2) and
+            # ftruncate(2) come without one.
+            opened_to_truncate = fh is None and attr.st_size == 0 and fields.update_mtime
+            if attr.st_size != current.st_size and not opened_to_truncate:
+                raise FUSEError(errno.EPERM)
+        node = self._nodes[inode]
+        if fields.update_mode:
+            node.mode = stat.S_IFMT(node.mode) | stat.S_IMODE(attr.st_mode)
+        if fields.update_uid:
+            node.uid = attr.st_uid
+        if fields.update_gid:
+            node.gid = attr.st_gid
+        if fields.update_atime:
+            node.atime_ns = attr.st_atime_ns
+        if fields.update_mtime:
+            node.mtime_ns = attr.st_mtime_ns
+        return self._attributes(inode)
+
+    create = mknod = mkdir = symlink = link = _refuse(errno.EPERM)
+    unlink = rmdir = rename = _refuse(errno.EPERM)
+    readlink = _refuse(errno.EINVAL)
+
+    async def statfs(self, ctx: RequestContext) -> StatvfsData:
+        """Describe a full file system of the volumes' size."""
+        data = StatvfsData()
+        data.f_bsize = data.f_frsize = _BLOCK_BYTES
+        data.f_blocks = sum(volume.size_bytes for volume in self._volumes) // _BLOCK_BYTES
+        data.f_bfree = data.f_bavail = 0
+        data.f_files = len(self._volumes)
+        data.f_ffree = data.f_favail = 0
+        data.f_namemax = 255
+        return data
+
+    # ---- handles ----
+
+    async def open(self, inode: InodeT, flags: FlagT, ctx: RequestContext) -> FileInfo:
+        """Open a volume; the kernel has checked the permissions (``default_permissions``)."""
+        volume = self._volume(inode)
+        if volume.read_only and flags & os.O_ACCMODE != os.O_RDONLY:
+            raise FUSEError(errno.EROFS)
+        durable = bool(flags & os.O_DSYNC)  # O_SYNC contains O_DSYNC
+        return FileInfo(
+            fh=FileHandleT((inode - _FIRST_INODE) * 2 + durable),
+            direct_io=not self._page_cache,
+            keep_cache=self._page_cache,
+        )
+
+    async def flush(self, fh: FileHandleT) -> None:
+        """Tell the kernel not to ask again: close(2) promises no durability, fsync(2) does."""
+        raise FUSEError(errno.ENOSYS)
+
+    async def release(self, fh: FileHandleT) -> None:
+        """Do nothing: handles hold no state."""
+
+    async def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
+        """Open the root directory."""
+        if inode != pyfuse3.ROOT_INODE:
+            raise FUSEError(errno.ENOTDIR)
+        return FileHandleT(0)
+
+    async def readdir(self, fh: FileHandleT, start_id: int, token: ReaddirToken) -> None:
+        """List the volumes."""
+        for name, inode in self._by_name.items():
+            position = inode - pyfuse3.ROOT_INODE
+            if position > start_id and not pyfuse3.readdir_reply(
+                token, name, self._attributes(inode), position
+            ):
+                return
+
+    async def releasedir(self, fh: FileHandleT) -> None:
+        """Do nothing: handles hold no state."""
+
+    async def fsyncdir(self, fh: FileHandleT, datasync: bool) -> None:
+        """Do nothing: the directory never changes."""

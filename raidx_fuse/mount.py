@@ -1,0 +1,257 @@
+"""The life of a mount: check, mount, say ready, serve, unmount.
+
+    check the mount point -> make the control socket -> mount -> kernel's INIT -> protect, tune
+        -> on_ready(report) -> requests ... -> the end -> control socket removed -> serve() returns
+
+Three things end it: ``fusermount3 -u`` (the kernel ends the session), SIGTERM, SIGINT or SIGHUP
+(unmounts likewise, so that the kernel writes back what it holds; if something uses the image, the
+mount is detached and its users get errors), and a bug in pyfuse3's loop (raises, having unmounted).
+The caller flushes and closes the array after `serve` has returned or raised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyfuse3
+import trio
+
+from raidx_fuse import control, poll_first, runtime
+from raidx_fuse import mountpoint as mountpoints
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.fuse import VolumeOperations
+from raidx_fuse.protections import Protection, Protections, protect
+from raidx_fuse.volume import Volume
+
+log = logging.getLogger(__name__)
+
+_MAX_BACKGROUND = 64
+_CONGESTION_THRESHOLD = 48
+_READ_AHEAD_KIB = 1024
+_DEVICE = "/dev/fuse"
+
+
+@dataclass(frozen=True, slots=True)
+class MountOptions:
+    """How to mount.
+
+    *source* is shown in the kernel's table of mounts; *page_cache* lets the kernel cache file data
+    (without it each read and write of the image reaches the array); *signals* says whether to end
+    on SIGTERM and SIGINT (main thread only); *protect* whether to ask for `protections`.
+    """
+
+    source: str = "raidx"
+    allow_other: bool = False
+    read_only: bool = False
+    page_cache: bool = False
+    signals: bool = True
+    protect: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MountReport:
+    """What came of mounting, for `status`. *tuning* is the kernel's queue depth and read-ahead."""
+
+    mountpoint: str
+    log: Path
+    poll_first: bool
+    protections: Protections | None
+    tuning: Protection
+    operations: VolumeOperations
+
+    @property
+    def bugs(self) -> int:
+        """Requests that met a bug so far, each answered EIO and logged with its traceback."""
+        return self.operations.bugs
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return {
+            "mountpoint": self.mountpoint,
+            "log": str(self.log),
+            "poll_first": self.poll_first,
+            "protections": self.protections.as_dict() if self.protections else {},
+            "tuning": {"active": self.tuning.active, "reason": self.tuning.reason},
+            "bugs": self.bugs,
+        }
+
+
+async def serve(
+    volumes: Sequence[Volume],
+    mountpoint: str | os.PathLike[str],
+    control_handler: control.Handler,
+    on_ready: Callable[[MountReport], None],
+    options: MountOptions | None = None,
+) -> None:
+    """Mount *volumes* on *mountpoint* and answer until the mount ends.
+
+    *on_ready* is called once the mount can be used. Raises RaidxError if it cannot be made.
+    One at a time in a process.
+    """
+    options = options or MountOptions()
+    path = mountpoints.check(mountpoint, allow_other=options.allow_other)
+    files = runtime.own_files(path)
+    started = trio.Event()
+    operations = VolumeOperations(
+        volumes,
+        started=started.set,
+        mounted_ns=time.time_ns(),  # a time stamp for `ls`; nothing computes with it
+        page_cache=options.page_cache,
+    )
+    server = control.ControlServer(files.socket, control_handler)
+    try:
+        with _mounted(operations, path, options) as device_fd:
+            async with trio.open_nursery() as nursery:
+                with poll_first.installed(device_fd) as readers:
+                    nursery.start_soon(_serve_control, server)
+                    if options.signals:
+                        nursery.start_soon(_end_on_signal, path)
+
+                    async def announce() -> None:
+                        await started.wait()
+                        report = MountReport(
+                            mountpoint=path,
+                            log=files.log,
+                            poll_first=readers is not None,
+                            protections=protect() if options.protect else None,
+                            tuning=_tune(path),
+                            operations=operations,
+                        )
+                        on_ready(report)
+
+                    nursery.start_soon(announce)
+                    await pyfuse3.main(min_tasks=1, max_tasks=poll_first.WORKERS)
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise _single(group) from None
+    finally:
+        server.close()
+
+
+def _single(error: BaseException) -> BaseException:
+    """Unwrap a group that holds one exception: it is what went wrong, the group is trio's."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+async def _serve_control(server: control.ControlServer) -> None:
+    try:
+        await server.run()
+    except Exception:
+        # A mounted disk without control is better than none.
+        log.critical("bug: the control socket is closed", exc_info=True)
+
+
+async def _end_on_signal(path: str) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        async for number in signals:
+            log.info("%s: unmounting %s", signal.Signals(number).name, path)
+            with trio.move_on_after(10):
+                done = await trio.run_process(
+                    mountpoints.unmount_argv(path), capture_stderr=True, check=False
+                )
+                if done.returncode == 0:
+                    return
+            users = ", ".join(device for device, _ in mountpoints.loop_devices(path))
+            log.warning(
+                "%s is in use%s: detached; its users get errors from now on",
+                path,
+                f" by {users}" if users else "",
+            )
+            pyfuse3.terminate()
+            return
+
+
+# ---- the session ----
+
+
+@contextlib.contextmanager
+def _mounted(operations: VolumeOperations, path: str, options: MountOptions) -> Iterator[int]:
+    """Mount; yield the FUSE device's file descriptor; unmount."""
+    before = _device_fds()
+    with _printed_by_libfuse() as printed:
+        try:
+            pyfuse3.init(operations, path, _fuse_options(options))
+        except RuntimeError:
+            raise RaidxError(_why_refused(path, printed())) from None
+    try:
+        (device_fd,) = _device_fds() - before
+        yield device_fd
+    finally:
+        pyfuse3.close(unmount=True)
+
+
+def _fuse_options(options: MountOptions) -> set[str]:
+    # A comma would begin another option.
+    source = options.source.replace("\\", "_").replace(",", "_")
+    chosen = set(pyfuse3.default_options) | {f"fsname={source}", "subtype=raidx"}
+    if options.allow_other:
+        chosen.add("allow_other")
+    if options.read_only:
+        chosen.add("ro")
+    return chosen
+
+
+def _device_fds() -> set[int]:
+    """Return this process's open FUSE devices; pyfuse3 keeps the number to itself."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself is gone
+            if os.readlink(f"/proc/self/fd/{name}") == _DEVICE:
+                found.add(int(name))
+    return found
+
+
+@contextlib.contextmanager
+def _printed_by_libfuse() -> Iterator[Callable[[], str]]:
+    """Catch what C code writes to standard error: libfuse says why it fails only there."""
+    caught = os.memfd_create("raidx-stderr")
+    kept = os.dup(2)
+    os.dup2(caught, 2)
+
+    def printed() -> str:
+        return os.pread(caught, 1 << 16, 0).decode(errors="replace").strip()
+
+    try:
+        yield printed
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(caught)
+
+
+def _why_refused(path: str, printed: str) -> str:
+    last = printed.splitlines()[-1] if printed else "no reason given"
+    return f"{path} could not be mounted: {last.removeprefix('fuse: ')}"
+
+
+# ---- the kernel's side ----
+
+
+def _tune(path: str) -> Protection:
+    """Deepen the kernel's queue for this mount: its default of 12 requests starves slow members."""
+    mount = mountpoints.find(path)
+    if mount is None:
+        return Protection(False, "the mount is gone")
+    major, minor = mount.device
+    connection = Path(f"/sys/fs/fuse/connections/{minor}")
+    try:
+        (connection / "max_background").write_text(str(_MAX_BACKGROUND))
+        (connection / "congestion_threshold").write_text(str(_CONGESTION_THRESHOLD))
+        Path(f"/sys/class/bdi/{major}:{minor}/read_ahead_kb").write_text(str(_READ_AHEAD_KIB))
+    except PermissionError:
+        return Protection(False, "needs root")
+    except FileNotFoundError:
+        return Protection(False, "fusectl is not mounted on /sys/fs/fuse/connections")
+    except OSError as error:
+        return Protection(False, os.strerror(error.errno or 0).lower())
+    return Protection(True)

@@ -1,0 +1,206 @@
+"""Mount points seen from outside: who is mounted where, may we mount here, and how to unmount.
+
+Only `check` ever asks a mounted file system anything: ``stat`` of a mount point asks its daemon,
+which hangs when the daemon hangs, and deadlocks when the daemon is the one that asks. The kernel's
+table (/proc/self/mountinfo) answers without asking anyone.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from raidx_fuse.errors import BusyError, RaidxError, UsageError
+
+FUSE_TYPE = "fuse.raidx"
+_DEVICE = "/dev/fuse"
+_MOUNTINFO = "/proc/self/mountinfo"
+_LOOPS = Path("/sys/block")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line of the kernel's table; *device* is (major, minor), *owner* the user who mounted."""
+
+    path: str
+    device: tuple[int, int]
+    fs_type: str
+    source: str
+    owner: int | None
+
+
+def mounts() -> Iterator[Mount]:
+    """Yield what is mounted, the topmost of a path last."""
+    for line in Path(_MOUNTINFO).read_text(errors="surrogateescape").splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(" "), after.split(" ")
+        major, _, minor = fields[2].partition(":")
+        owner = re.search(r"(?:^|,)user_id=(\d+)", kind[2])
+        yield Mount(
+            path=_unescape(fields[4]),
+            device=(int(major), int(minor)),
+            fs_type=kind[0],
+            source=_unescape(kind[1]),
+            owner=int(owner[1]) if owner else None,
+        )
+
+
+def _unescape(field: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
+
+
+def find(mountpoint: str | os.PathLike[str]) -> Mount | None:
+    """Return what is mounted on *mountpoint* itself, None if nothing is."""
+    path = real_path(mountpoint)
+    return next((mount for mount in reversed(list(mounts())) if mount.path == path), None)
+
+
+def real_path(mountpoint: str | os.PathLike[str]) -> str:
+    """Resolve links in *mountpoint* without asking a file system that is mounted on it."""
+    path = os.path.abspath(mountpoint)
+    parent, name = os.path.split(path)
+    unresolved = os.path.join(os.path.realpath(parent), name)
+    if any(mount.path == unresolved for mount in mounts()):
+        return unresolved
+    return os.path.realpath(path)
+
+
+def check(mountpoint: str | os.PathLike[str], *, allow_other: bool = False) -> str:
+    """Return the real path if an image may be mounted there; raise RaidxError saying why not."""
+    path = real_path(mountpoint)
+    mount = find(path)
+    if mount is not None:
+        _raise_mounted(mount)
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        raise UsageError(
+            f"mount point {path} does not exist", action=f"make it: mkdir {path}"
+        ) from None
+    except OSError as error:
+        raise RaidxError(f"mount point {path}: {os.strerror(error.errno or 0)}") from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise UsageError(f"mount point {path} is not a directory")
+    try:
+        busy = os.listdir(path)
+    except PermissionError:
+        raise RaidxError(f"mount point {path} may not be read by this user") from None
+    if busy:
+        raise UsageError(
+            f"mount point {path} is not empty (it holds {sorted(busy)[0]})",
+            action="choose an empty directory",
+        )
+    if os.geteuid() and not os.access(path, os.W_OK):
+        raise RaidxError(f"mount point {path} may not be written by this user")
+    check_fuse(allow_other=allow_other)
+    return path
+
+
+def _raise_mounted(mount: Mount) -> None:
+    try:
+        # A dead mount answers at once, with this one errno.
+        os.statvfs(mount.path)
+    except OSError as error:
+        if error.errno == errno.ENOTCONN:
+            raise BusyError(
+                f"mount point {mount.path} is what a daemon that died has left",
+                action=f"clear it: {unmount_command(mount.path)}",
+            ) from None
+    if mount.fs_type == FUSE_TYPE:
+        raise BusyError(
+            f"{mount.source} is already mounted on {mount.path}",
+            action=f"unmount it first: raidx umount {mount.path}",
+        )
+    raise BusyError(f"{mount.path} is already a mount point ({mount.fs_type})")
+
+
+def check_fuse(*, allow_other: bool = False) -> None:
+    """Raise RaidxError unless this machine and user can mount FUSE file systems."""
+    if not os.path.exists(_DEVICE):
+        raise RaidxError(
+            f"{_DEVICE} is missing",
+            action="load it: modprobe fuse (in a container: start it with --device /dev/fuse)",
+        )
+    if os.geteuid() == 0:
+        # Root mounts without a helper. Root in a container may still not.
+        try:
+            os.close(os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC))
+        except OSError as error:
+            raise RaidxError(
+                f"{_DEVICE} may not be opened: {os.strerror(error.errno or 0)}",
+                action="in a container: start it with --device /dev/fuse --cap-add SYS_ADMIN",
+            ) from None
+        return
+    if shutil.which("fusermount3") is None:
+        raise RaidxError("fusermount3 is missing", action="install it: apt install fuse3")
+    if allow_other and not _config_allows_other():
+        raise RaidxError(
+            "--allow-other is not permitted to users here",
+            action="as root, put the line user_allow_other into /etc/fuse.conf",
+        )
+
+
+def _config_allows_other() -> bool:
+    try:
+        text = Path("/etc/fuse.conf").read_text()
+    except OSError:
+        return False
+    return re.search(r"(?m)^\s*user_allow_other\s*$", text) is not None
+
+
+def unmount_command(path: str) -> str:
+    """Return what to type to unmount *path*, for this user."""
+    return f"fusermount3 -u {path}" if shutil.which("fusermount3") else f"umount {path}"
+
+
+def unmount_argv(path: str) -> list[str]:
+    """Return the command that unmounts *path* unless it is busy."""
+    if os.geteuid() == 0 and shutil.which("umount"):
+        return ["umount", path]
+    return ["fusermount3", "-u", path]
+
+
+def loop_devices(path: str) -> list[tuple[str, str]]:
+    """Return (loop device, image) of each loop device whose image lies under mount point *path*."""
+    found = []
+    for backing in sorted(_LOOPS.glob("loop*/loop/backing_file")):
+        try:
+            image = backing.read_text(errors="surrogateescape").rstrip("\n")
+        except OSError:
+            continue  # detached between the listing and the reading
+        if image.startswith(path.rstrip("/") + "/"):
+            found.append((f"/dev/{backing.parent.parent.name}", image))
+    return found
+
+
+def unmount(mountpoint: str | os.PathLike[str]) -> None:
+    """Unmount a raidx mount unless something uses it; raise BusyError naming a loop device.
+
+    The caller sees to the daemon's end: see `control.wait_for_exit`.
+    """
+    path = real_path(mountpoint)
+    mount = find(path)
+    if mount is None:
+        raise UsageError(f"nothing is mounted on {path}")
+    if mount.fs_type != FUSE_TYPE:
+        raise UsageError(f"{path} is a mount of {mount.fs_type}, not of raidx")
+    for device, image in loop_devices(path):
+        raise BusyError(
+            f"{device} is on {image}",
+            action=f"unmount what is on it, then type: losetup -d {device}",
+        )
+    done = subprocess.run(unmount_argv(path), capture_output=True, text=True, check=False)
+    if done.returncode and find(path) is not None:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no reason given"]
+        if "busy" in lines[-1].lower():
+            raise BusyError(
+                f"{path} is in use", action=f"see who: fuser -vm {path}, or lsof +f -- {path}"
+            )
+        raise RaidxError(f"{path} could not be unmounted: {lines[-1]}")

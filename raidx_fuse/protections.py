@@ -1,0 +1,106 @@
+"""What keeps a daemon in the kernel's I/O path from deadlocking under memory pressure.
+
+A loop device with a file system on the image makes this process part of writeback: to free memory
+the kernel writes dirty pages, the write comes here, and if answering needs memory that only
+writeback can free, everything stops. Three remedies, each asked for and each reported:
+
+- ``PR_SET_IO_FLUSHER``: our allocations never start writeback or file-system reclaim (Linux 5.6).
+- ``mlockall``: our pages are never swapped out. With MCL_ONFAULT only pages that were touched are
+  locked, so a sparse RAM member of 1 TiB costs what it holds.
+- ``oom_score_adj``: the kernel kills something else first; the disk's users would only lose data.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+_PR_SET_IO_FLUSHER = 57
+_MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
+_CAP_IPC_LOCK, _CAP_SYS_RESOURCE = 14, 24
+_OOM_SCORE = -1000  # never
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """One remedy: whether it is in force, and if not, why not and what would permit it."""
+
+    active: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Protections:
+    """All remedies, as `status` shows them."""
+
+    io_flusher: Protection
+    memory_locked: Protection
+    oom_protected: Protection
+
+    def as_dict(self) -> dict[str, dict[str, Any]]:
+        """Return {"io_flusher": {"active": bool, "reason": str or None}, ...}."""
+        return asdict(self)
+
+
+def protect() -> Protections:
+    """Ask the kernel for each remedy, for this process and from now on."""
+    return Protections(
+        io_flusher=_attempt(_set_io_flusher),
+        memory_locked=_attempt(_lock_memory),
+        oom_protected=_attempt(_set_oom_score),
+    )
+
+
+def _attempt(remedy: Callable[[], None]) -> Protection:
+    try:
+        remedy()
+    except PermissionError as error:
+        return Protection(False, str(error.args[-1]))
+    except OSError as error:
+        return Protection(False, os.strerror(error.errno or 0).lower())
+    return Protection(True)
+
+
+def _set_io_flusher() -> None:
+    if not _capable(_CAP_SYS_RESOURCE):
+        raise PermissionError("needs CAP_SYS_RESOURCE")
+    _call("prctl", _PR_SET_IO_FLUSHER, *(ctypes.c_ulong(value) for value in (1, 0, 0, 0)))
+
+
+def _lock_memory() -> None:
+    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if limit_bytes != resource.RLIM_INFINITY and not _capable(_CAP_IPC_LOCK):
+        # Under a limit the call may succeed now, and a later mmap (a member, a thread) then fail.
+        raise PermissionError(
+            f"needs CAP_IPC_LOCK, or no limit on locked memory (now {limit_bytes >> 10} KiB)"
+        )
+    _call("mlockall", _MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT)
+
+
+def _set_oom_score() -> None:
+    path = Path("/proc/self/oom_score_adj")
+    if int(path.read_text()) <= _OOM_SCORE:
+        return
+    if not _capable(_CAP_SYS_RESOURCE):
+        raise PermissionError("needs CAP_SYS_RESOURCE")
+    path.write_text(str(_OOM_SCORE))
+
+
+def _capable(capability: int) -> bool:
+    """Say whether this process has *capability* (a bit number) in effect."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> capability & 1)
+    return False
+
+
+def _call(name: str, *arguments: Any) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(*arguments) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

@@ -1,0 +1,81 @@
+"""Where a running mount leaves its socket and its log: a directory that only its owner can enter.
+
+    root              /run/raidx/
+    with a session    $XDG_RUNTIME_DIR/raidx/
+    otherwise         /tmp/raidx-UID/
+
+    <hash of the mount point's real path>.sock, .log
+
+/tmp is writable by all, so the directory is used only if it is a directory, ours, and closed to
+others; a name that someone else prepared is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from raidx_fuse import mountpoint as mountpoints
+from raidx_fuse.errors import RaidxError
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeFiles:
+    """The files of one mount."""
+
+    socket: Path
+    log: Path
+
+
+def directory_of(user: int) -> Path:
+    """Return the directory of *user* (a uid), whether or not it exists."""
+    if user == 0:
+        run = Path("/run")
+        return run / "raidx" if run.is_dir() else Path(tempfile.gettempdir()) / "raidx-0"
+    session = os.environ.get("XDG_RUNTIME_DIR") if user == os.getuid() else f"/run/user/{user}"
+    if session and Path(session).is_dir():
+        return Path(session) / "raidx"
+    return Path("/tmp") / f"raidx-{user}"
+
+
+def own_directory() -> Path:
+    """Make and return this user's directory; raise RaidxError if it is not safe to use."""
+    path = directory_of(os.getuid())
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        status = path.lstat()
+    except OSError as error:
+        raise RaidxError(
+            f"{path} cannot be made: {os.strerror(error.errno or 0)}",
+            action="set XDG_RUNTIME_DIR to a directory of yours",
+        ) from None
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise RaidxError(
+            f"{path} belongs to someone else", action="set XDG_RUNTIME_DIR to a directory of yours"
+        )
+    if status.st_mode & 0o077:
+        raise RaidxError(f"{path} is open to others", action=f"close it: chmod 700 {path}")
+    return path
+
+
+def files_in(directory: Path, mountpoint: str | os.PathLike[str]) -> RuntimeFiles:
+    """Return the names that belong to *mountpoint* in *directory*."""
+    real = os.fsencode(mountpoints.real_path(mountpoint))
+    name = hashlib.sha256(real).hexdigest()[:32]
+    return RuntimeFiles(socket=directory / f"{name}.sock", log=directory / f"{name}.log")
+
+
+def own_files(mountpoint: str | os.PathLike[str]) -> RuntimeFiles:
+    """Return the files of a mount that this process makes; the directory exists afterwards."""
+    return files_in(own_directory(), mountpoint)
+
+
+def files_of_mount(mountpoint: str | os.PathLike[str]) -> RuntimeFiles:
+    """Return the files of a mount that exists: root finds those of the user who mounted."""
+    mount = mountpoints.find(mountpoint)
+    owner = mount.owner if mount is not None and mount.owner is not None else os.getuid()
+    return files_in(directory_of(owner if os.getuid() == 0 else os.getuid()), mountpoint)

@@ -1,0 +1,69 @@
+"""A volume: the byte-addressed disk that a door (FUSE, a test, a simulator) reads and writes.
+
+    door -> Volume.read(offset, size) -> the array's own read, with no call in between
+
+A volume that is one extent of one array, from its first byte, binds the array's methods as they
+are: a method call more costs 0.1 us of a 17 us request, an ``async def`` more costs 0.5 us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from raidx_fuse.errors import UsageError
+
+Read = Callable[[int, int], Awaitable[bytes | memoryview]]
+Write = Callable[[int, bytes], Awaitable[None]]
+Flush = Callable[[], Awaitable[None]]
+
+NAME_BYTES_MAX = 255
+
+
+class Volume:
+    """A named range of bytes.
+
+    Attributes: *name* (the file's name in the mount); *size_bytes*; *read_only*;
+    *read* ``(offset_bytes, length_bytes)`` returns exactly that many bytes, valid until the
+    caller's next await; *write* ``(offset_bytes, data)`` takes all of *data*; *flush* returns when
+    all that was written before is durable. All three raise RaidxError, and may complete without
+    suspending. Ranges must lie inside the volume: the door clips or refuses.
+    """
+
+    __slots__ = ("_on_resize", "flush", "name", "read", "read_only", "size_bytes", "write")
+
+    def __init__(
+        self,
+        name: str,
+        size_bytes: int,
+        *,
+        read: Read,
+        write: Write,
+        flush: Flush,
+        read_only: bool = False,
+    ) -> None:
+        check_name(name)
+        self.name = name
+        self.size_bytes = size_bytes
+        self.read = read
+        self.write = write
+        self.flush = flush
+        self.read_only = read_only
+        self._on_resize: list[Callable[[], None]] = []
+
+    def on_resize(self, callback: Callable[[], None]) -> None:
+        """Call *callback* whenever *size_bytes* has changed."""
+        self._on_resize.append(callback)
+
+    def resize(self, size_bytes: int) -> None:
+        """Take the array's new size and tell the doors, which tell their kernels."""
+        self.size_bytes = size_bytes
+        for callback in self._on_resize:
+            callback()
+
+
+def check_name(name: str) -> None:
+    """Raise UsageError unless *name* can be a file name."""
+    if not name or name in {".", ".."} or "/" in name or "\0" in name:
+        raise UsageError(f"{name!r} cannot be a volume's name: it becomes a file name")
+    if len(name.encode("utf-8", "surrogateescape")) > NAME_BYTES_MAX:
+        raise UsageError(f"the volume name {name[:20]!r}... is longer than {NAME_BYTES_MAX} bytes")
