@@ -19,6 +19,7 @@ from raidx_fuse.layouts.horizontal import (
     striping,
 )
 from raidx_fuse.layouts.layout import Layout, RotatedLayout
+from raidx_fuse.layouts.mcpod import ElasticLayout
 from raidx_fuse.layouts.vertical import pcode, upc, xcode
 
 CHUNK_BYTES_MIN = 4 << 10
@@ -148,7 +149,13 @@ LAYOUTS: dict[str, LayoutInfo] = {
             share=lambda width: 1 / width,
         ),
         LayoutInfo(
-            "raid4", "single parity on the last member", "3 to 255", "mcpod", 3, single_parity
+            "raid4",
+            "single parity on one member, grows by the elastic mapping",
+            "3 to 255",
+            "mcpod",
+            3,
+            single_parity,
+            params={"history": "list of the numbers of members, before and after each growth"},
         ),
         LayoutInfo(
             "raid5",
@@ -237,9 +244,23 @@ def make_layout(
     if unknown:
         known = ", ".join(info.params) or "none"
         raise LayoutError(f"{name} has no parameter {unknown[0]!r} (parameters: {known})")
+    history = params.get("history")
+    if history is not None:
+        return ElasticLayout(name, _checked_history(history, width), chunk_bytes, member_chunks)
     rotate = params.get("rotate", info.rotation == "left")
     rotation = "left" if rotate else "fixed"
     return RotatedLayout(name, code, chunk_bytes, member_chunks // code.rows, rotation)
+
+
+def _checked_history(history: object, width: int) -> tuple[int, ...]:
+    """Return *history* as numbers of members. Raises LayoutError unless it ends at *width*."""
+    if not isinstance(history, list | tuple) or not all(isinstance(m, int) for m in history):
+        raise LayoutError(f"history must be a list of numbers of members, not {history!r}")
+    if not history or history[0] < 3 or history[-1] != width:
+        raise LayoutError(
+            f"history {list(history)} does not lead from 3 or more to {width} members"
+        )
+    return tuple(history)
 
 
 def check_chunk_bytes(chunk_bytes: int) -> None:

@@ -1,0 +1,140 @@
+"""RAIDX bundles: which chunks of unlike members belong together (the raidx paper, section II).
+
+A bundle is L chunks on L different members. Greedy allocation: each bundle takes one chunk from the
+L members with the most unassigned chunks, ties to the lowest index, most unassigned first. Members
+of 7, 4, 5 and 4 chunks, L = 3 (Fig. 1):
+
+    left      7 4 5 4   6 3 4 4   5 3 3 3   4 2 2 3   3 1 2 2   2 1 1 1   1 0 0 1
+    bundle      0 2 1     0 2 3     0 1 2     0 3 1     0 2 3     0 1 2    two members left: end
+
+>>> greedy([7, 4, 5, 4], 3)
+[(0, 2, 1), (0, 2, 3), (0, 1, 2), (0, 3, 1), (0, 2, 3), (0, 1, 2)]
+>>> maximum([7, 4, 5, 4], 3), maximum([7, 4, 5, 4], 2)
+(6, 10)
+
+The greedy allocation reaches the maximum: the largest B with sum(min(c_i, B)) >= L * B, since a
+member gives at most one chunk to each of B bundles. For arrays of millions of chunks `allocate`
+gives the same bundles as a numpy table: the pattern repeats while the order of the members does, so
+a period is worked out once and copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raidx_fuse.layouts.code import LayoutError
+
+Table = NDArray[np.int32]
+
+
+def check_bundles(counts: Sequence[int], length: int) -> None:
+    """Raise LayoutError unless bundles of *length* chunks can be made from so many members."""
+    if length < 1:
+        raise LayoutError(f"a bundle of {length} chunks does not exist; the shortest has 1")
+    if length > len(counts):
+        raise LayoutError(
+            f"bundles of {length} chunks need {length} members, {len(counts)} are given"
+        )
+    if any(count < 0 for count in counts):
+        raise LayoutError("a member cannot have fewer than 0 chunks")
+
+
+def maximum(counts: Sequence[int], length: int) -> int:
+    """Return the most bundles of *length* that members of *counts* chunks can give."""
+    check_bundles(counts, length)
+    low, high = 0, sum(counts) // length
+    while low < high:
+        middle = (low + high + 1) // 2
+        if sum(min(count, middle) for count in counts) >= length * middle:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def greedy(counts: Sequence[int], length: int, *, spare: int = 0) -> list[tuple[int, ...]]:
+    """Return the members of each bundle, the paper's greedy allocation step by step.
+
+    *counts* are the chunks of each member; *spare* of each are withheld for moves. For teaching
+    and small arrays; `allocate` is the same for large ones.
+    """
+    check_bundles(counts, length)
+    left = [max(0, count - spare) for count in counts]
+    bundles: list[tuple[int, ...]] = []
+    while (bundle := _next_bundle(left, length)) is not None:
+        bundles.append(bundle)
+    return bundles
+
+
+def allocate(counts: Sequence[int], length: int, *, spare: int = 0) -> Table:
+    """Return the bundles of `greedy` as a table of members, shape (bundles, *length*)."""
+    check_bundles(counts, length)
+    left = [max(0, count - spare) for count in counts]
+    parts: list[Table] = []
+    while True:
+        before = tuple(left)
+        period: list[tuple[int, ...]] = []
+        times = 0
+        # k members taking turns at j places of each bundle are back in order after k steps or less
+        while not times and len(period) < len(counts):
+            bundle = _next_bundle(left, length)
+            if bundle is None:
+                parts.append(_table(period, length))
+                return np.concatenate(parts)
+            period.append(bundle)
+            times = _repeats(before, left)
+        parts.append(np.tile(_table(period, length), (1 + times, 1)))
+        for i, count in enumerate(before):
+            left[i] -= times * (count - left[i])
+
+
+def chunk_numbers(table: Table, members: int) -> Table:
+    """Return the chunk number of each entry of *table* on its member, same shape.
+
+    Members hand out their chunks in rising order, as in the paper's Fig. 1; a spare is the last.
+    """
+    numbers = np.empty_like(table)
+    for member in range(members):
+        places = table == member
+        numbers[places] = np.arange(np.count_nonzero(places), dtype=np.int32)
+    return numbers
+
+
+def _next_bundle(left: list[int], length: int) -> tuple[int, ...] | None:
+    """Take one chunk from the *length* members with the most left; None when there are too few."""
+    order = sorted(range(len(left)), key=lambda i: -left[i])[:length]  # stable: ties by index
+    if left[order[-1]] < 1:
+        return None
+    for i in order:
+        left[i] -= 1
+    return tuple(order)
+
+
+def _table(bundles: list[tuple[int, ...]], length: int) -> Table:
+    return np.array(bundles, dtype=np.int32).reshape(-1, length)
+
+
+def _repeats(before: tuple[int, ...], after: list[int]) -> int:
+    """Return how often the steps from *before* to *after* can be repeated at once, 0 if unknown.
+
+    Members that fell alike keep their differences, so among them each step repeats. Any other two
+    compare the same in every step as long as their gap is wider than what one falls in a period.
+    """
+    fell = [b - a for b, a in zip(before, after, strict=True)]
+    most = max(fell)
+    order = sorted(range(len(before)), key=lambda i: -before[i])
+    times = min((after[i] // fell[i] for i in order if fell[i]), default=0)
+    for upper, lower in pairwise(order):
+        closing = fell[upper] - fell[lower]
+        gap = after[upper] - after[lower]
+        if closing == 0:
+            continue
+        if gap <= most:
+            return 0
+        if closing > 0:
+            times = min(times, (gap - most) // closing)
+    return max(0, times - 1)

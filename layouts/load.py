@@ -1,0 +1,117 @@
+"""How a pattern of chunk writes, or a recovery, loads the members: the figures of the upc paper.
+
+Each write of a chunk is counted alone, as in the paper (section 2.2): the chunk and every parity
+that changes with it are read and written once. Nothing is merged and nothing cached, so the counts
+show what the code does, not what a clever engine saves.
+
+A pattern is a list of logical chunks, written as items with commas between them:
+
+    7                  one write to chunk 7
+    0-3                one write to each of the chunks 0, 1, 2, 3
+    all                one write to each chunk of the first stripe (uniform single writes)
+    row:R              one write to each data chunk of row R of the first stripe
+    random:N[:SEED]    N writes to random chunks of the first *width* stripes, SEED 0 unless given
+    x after an item    repeats it: 0-3x10
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from raidx_fuse.layouts.code import Code, LayoutError
+from raidx_fuse.layouts.layout import Layout
+
+_ITEM = re.compile(
+    r"(?:(?P<first>\d+)(?:-(?P<last>\d+))?|(?P<all>all)|row:(?P<row>\d+)"
+    r"|random:(?P<count>\d+)(?::(?P<seed>\d+))?)(?:x(?P<times>\d+))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Operations on each member: *reads* and *writes*, by role."""
+
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+
+    @property
+    def total(self) -> tuple[int, ...]:
+        """Reads plus writes of each member."""
+        return tuple(r + w for r, w in zip(self.reads, self.writes, strict=True))
+
+    @property
+    def imbalance(self) -> float:
+        """The busiest member's operations over the mean; 1.0 is even, 0.0 is no operation."""
+        total = self.total
+        return max(total) * len(total) / sum(total) if sum(total) else 0.0
+
+
+def parse_writes(spec: str, layout: Layout) -> list[int]:
+    """Return the logical chunks that *spec* writes, in order. See the module for the items.
+
+    Raises LayoutError for items that mean nothing and for chunks beyond the layout's end.
+    """
+    code = layout.code
+    chunks: list[int] = []
+    for text in spec.split(","):
+        item = _ITEM.fullmatch(text.strip())
+        if item is None:
+            raise LayoutError(
+                f"{text.strip()!r} is no pattern of writes; use 7, 0-3, all, row:1 or random:100:1"
+            )
+        if item["first"]:
+            first = int(item["first"])
+            found = list(range(first, int(item["last"] or first) + 1))
+        elif item["all"]:
+            found = [layout.logical(0, cell) for cell in range(code.data_count)]
+        elif item["row"]:
+            row = int(item["row"])
+            cells = [cell for cell in range(code.data_count) if code.row_of[cell] == row]
+            found = [layout.logical(0, cell) for cell in cells]
+        else:
+            end = min(layout.chunks, layout.width * code.data_count)
+            rng = np.random.default_rng(int(item["seed"] or 0))
+            found = rng.integers(0, end, int(item["count"])).tolist()
+        if not found:
+            raise LayoutError(f"{text.strip()!r} names no data chunk of {layout.name}")
+        if max(found) >= layout.chunks:
+            raise LayoutError(f"chunk {max(found)} is beyond the end ({layout.chunks} chunks)")
+        chunks += found * int(item["times"] or 1)
+    return chunks
+
+
+def write_load(layout: Layout, chunks: Iterable[int]) -> Load:
+    """Return the operations of single writes to *chunks*: read and write of all that changes."""
+    operations = [0] * layout.width
+    for chunk in chunks:
+        stripe, cell = layout.locate(chunk)
+        for changed in (cell, *layout.code.affects[cell]):
+            operations[layout.place(stripe, changed)[0]] += 1
+    return Load(tuple(operations), tuple(operations))
+
+
+def recovery_load(code: Code, column: int) -> Load:
+    """Return the operations, by column, of a rebuild of *column* of one stripe, fewest reads."""
+    reads = 0
+    for _, mask in code.recover(column):
+        reads |= mask
+    writes = [0] * code.columns
+    writes[column] = len(code.column_cells[column])
+    return Load(tuple((reads & mask).bit_count() for mask in code.column_masks), tuple(writes))
+
+
+def conventional_reads(code: Code, column: int) -> int:
+    """Return the distinct reads when every cell of *column* uses the first of its chains.
+
+    The paper's conventional approach (section 2.3.1): one kind of chain, nothing chosen.
+    """
+    lost = code.column_masks[column]
+    reads = 0
+    for cell in code.column_cells[column]:
+        chain = next((mask for mask in code.chain_masks if mask >> cell & 1), 0)
+        reads |= chain
+    return (reads & ~lost).bit_count()

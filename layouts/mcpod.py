@@ -1,0 +1,208 @@
+"""McPod's elastic mapping: RAID-4 that grows by moving the fewest blocks (the mcpod paper).
+
+From v data disks to w = v + n, parity apart, a block moves only onto a new disk and keeps its block
+number. w consecutive blocks of every disk are a *region*; a *column* is block b of every disk. In
+column b1 = b mod w of a region block (d0, b) moves exactly if d0 <= b1 <= d0 + n - 1: a
+parallelogram. Fig. 1 of the paper, 3 to 5 data disks (4 to 6 with parity), first region, moved
+blocks in brackets, new blocks with a plus:
+
+                before                        after
+    block    0   1   2   3   4         0    1    2    3    4
+    disk 0  [0] [3]  6   9  12        16+  17+   6    9   12
+    disk 1   1  [4] [7] 10  13         1   18+  19+  10   13
+    disk 2   2   5  [8][11] 14         2    5   20+  21+  14
+    disk 3                             0    3    7   22+  23+
+    disk 4                            15+   4    8   11   24+
+
+The last column of a region moves nothing. The three parts of
+the paper's Fig. 9 collapse to one rule: the moved blocks of a column are a window of old disks,
+their places a window of new disks, order kept,
+
+    d = d0 - max(0, b1 - n + 1) + max(v, b1 + 1),
+
+and the n vacant places are the cyclic window of n disks that ends at b1, filled in the order
+(b1 - n + 1 + j) mod w, j = 0 .. n-1. The moved share is n/w, the lower bound.
+
+Logical blocks are numbered so that each growth appends its new blocks after all older ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raidx_fuse.layouts.code import LayoutError
+from raidx_fuse.layouts.horizontal import single_parity
+from raidx_fuse.layouts.layout import Layout
+
+Blocks = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Block *block* moves from data disk *source* to data disk *target*, same block number."""
+
+    block: int
+    source: int
+    target: int
+
+
+class ElasticMapping:
+    """The mapping of logical blocks after the growths in *history*.
+
+    *history* holds the numbers of data disks, the first before any growth; *blocks_per_disk* the
+    blocks on each disk. Every question costs O(number of growths). Logical blocks run from 0 to
+    *blocks* - 1, disks from 0 to *disks* - 1. Raises LayoutError when *history* does not rise.
+    """
+
+    def __init__(self, history: tuple[int, ...], blocks_per_disk: int) -> None:
+        if not history or history[0] < 1 or blocks_per_disk < 1:
+            raise LayoutError("an elastic mapping needs a first disk and a first block")
+        if any(new <= old for old, new in pairwise(history)):
+            raise LayoutError(f"disks can only be added: {', '.join(map(str, history))}")
+        self.history = tuple(history)
+        self.blocks_per_disk = blocks_per_disk
+        self.disks = history[-1]
+        self.blocks = self.disks * blocks_per_disk
+        # (old disks v, added n, all w, first logical block of this growth)
+        self._growths = tuple(
+            (old, new - old, new, old * blocks_per_disk) for old, new in pairwise(history)
+        )
+
+    def grown(self, disks: int) -> ElasticMapping:
+        """Return the mapping after one more growth, to *disks* data disks."""
+        return ElasticMapping((*self.history, disks), self.blocks_per_disk)
+
+    def locate(self, block: int) -> tuple[int, int]:
+        """Return (disk, block on it) of logical *block*. Figs. 8 and 9 of the paper."""
+        first = self.history[0]
+        if block < first * self.blocks_per_disk:
+            row, disk = divmod(block, first)
+        for v, n, w, start in self._growths:
+            if block >= start + n * self.blocks_per_disk:
+                continue  # born later
+            if block >= start:
+                row, j = divmod(block - start, n)
+                disk = (row - n + 1 + j) % w
+                continue
+            column = row % w
+            if disk <= column < disk + n:
+                disk += max(v, column + 1) - max(0, column - n + 1)
+        return disk, row
+
+    def logical(self, disk: int, row: int) -> int:
+        """Return the logical block at block *row* of *disk*. Fig. 10 of the paper."""
+        for v, n, w, start in reversed(self._growths):
+            column = row % w
+            back = (column - disk) % w
+            if back < n:
+                return start + row * n + n - 1 - back
+            if disk >= v:
+                disk += max(0, column - n + 1) - max(v, column + 1)
+        return row * self.history[0] + disk
+
+    def locate_many(self, blocks: Blocks) -> tuple[Blocks, Blocks]:
+        """Return (disks, blocks on them) of logical *blocks*, as `locate`, for any shape."""
+        blocks = np.asarray(blocks, dtype=np.int64)
+        row, disk = np.divmod(blocks, self.history[0])
+        for v, n, w, start in self._growths:
+            new_row, j = np.divmod(blocks - start, n)
+            column = row % w
+            moves = (disk <= column) & (column < disk + n)
+            to = disk + np.maximum(v, column + 1) - np.maximum(0, column - n + 1)
+            born = blocks >= start  # those born later still are put right by their own growth
+            disk = np.where(born, (new_row - n + 1 + j) % w, np.where(moves, to, disk))
+            row = np.where(born, new_row, row)
+        return disk, row
+
+    def logical_many(self, disks: Blocks, rows: Blocks) -> Blocks:
+        """Return the logical blocks at blocks *rows* of *disks*, as `logical`, broadcast."""
+        disk, row = np.broadcast_arrays(
+            np.asarray(disks, dtype=np.int64), np.asarray(rows, dtype=np.int64)
+        )
+        result = np.full(disk.shape, -1, dtype=np.int64)
+        for v, n, w, start in reversed(self._growths):
+            column = row % w
+            back = (column - disk) % w
+            born = (back < n) & (result < 0)
+            result = np.where(born, start + row * n + n - 1 - back, result)
+            from_ = disk + np.maximum(0, column - n + 1) - np.maximum(v, column + 1)
+            disk = np.where(disk >= v, from_, disk)
+        return np.where(result < 0, row * self.history[0] + disk, result)
+
+    def moves(self, first_row: int = 0, end_row: int | None = None) -> Iterator[Move]:
+        """Yield the moves of the last growth among block rows *first_row* .. *end_row* - 1.
+
+        In rising rows, within a row in rising disks. The rows of one source disk within a region
+        are neighbours, and so are those of one target: they coalesce into one I/O each
+        (section 3.2). Nothing is yielded when there was no growth.
+        """
+        if not self._growths:
+            return
+        v, n, w, _ = self._growths[-1]
+        for row in range(first_row, self.blocks_per_disk if end_row is None else end_row):
+            column = row % w
+            low = max(0, column - n + 1)
+            shift = max(v, column + 1) - low
+            for disk in range(low, min(v - 1, column) + 1):
+                yield Move(row, disk, disk + shift)
+
+
+class ElasticLayout(Layout):
+    """RAID-4 that has grown: stripe b is block b of every member, a data cell is its data disk.
+
+    *history* holds the numbers of *members* (data and parity), the first before any growth. Parity
+    keeps the role it was created with, the last of the first members; members added later have
+    the roles after it.
+    """
+
+    contiguous = False
+
+    def __init__(
+        self, name: str, history: tuple[int, ...], chunk_bytes: int, member_chunks: int
+    ) -> None:
+        self.mapping = ElasticMapping(tuple(m - 1 for m in history), member_chunks)
+        self.name = name
+        self.width = history[-1]
+        self.code = single_parity(self.width)
+        self.chunk_bytes = chunk_bytes
+        self.stripes = self.member_chunks = member_chunks
+        self.chunks = self.mapping.blocks
+        self.size_bytes = self.chunks * chunk_bytes
+        parity = history[0] - 1
+        self._roles = (*(r for r in range(self.width) if r != parity), parity)
+        self._cells = tuple(self._roles.index(role) for role in range(self.width))
+
+    def locate(self, chunk: int) -> tuple[int, int]:
+        """Return (stripe, cell) of the logical data chunk *chunk*."""
+        disk, row = self.mapping.locate(chunk)
+        return row, disk
+
+    def logical(self, stripe: int, cell: int) -> int:
+        """Return the logical chunk of the data cell *cell* of *stripe*."""
+        return self.mapping.logical(cell, stripe)
+
+    def place(self, stripe: int, cell: int) -> tuple[int, int]:
+        """Return (role, member chunk) of the cell with index *cell* of *stripe*."""
+        return self._roles[cell], stripe
+
+    def inverse(self, role: int, member_chunk: int) -> tuple[int, int] | None:
+        """Return (stripe, cell) that lies at *member_chunk* of *role*, None beyond the end."""
+        if not 0 <= member_chunk < self.stripes:
+            return None
+        return member_chunk, self._cells[role]
+
+    def roles(self, stripe: int) -> tuple[int, ...]:
+        """Return the role of each column: the data disks in order, parity last."""
+        return self._roles
+
+    def lost_cells(self, stripe: int, lost_roles: frozenset[int]) -> int:
+        """Return the set of cells of *stripe* that lie on *lost_roles*."""
+        mask = 0
+        for role in lost_roles:
+            mask |= 1 << self._cells[role]
+        return mask

@@ -1,0 +1,126 @@
+"""RAIDX bundles: the paper's figures, the maximum, and the fast table against the plain loop."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raidx_fuse.layouts import bundle as bundle_module
+from raidx_fuse.layouts.bundle import allocate, chunk_numbers, greedy, maximum
+from raidx_fuse.layouts.code import LayoutError
+
+COUNTS = [7, 4, 5, 4]
+
+
+@st.composite
+def arrays(draw: st.DrawFn, chunks: int = 60) -> tuple[list[int], int]:
+    """Draw chunk counts of 1 to 10 members and a bundle length that they allow."""
+    counts = draw(st.lists(st.integers(0, chunks), min_size=1, max_size=10))
+    return counts, draw(st.integers(1, len(counts)))
+
+
+def test_fig_1_six_bundles_of_three() -> None:
+    assert greedy(COUNTS, 3) == [
+        (0, 2, 1),
+        (0, 2, 3),
+        (0, 1, 2),
+        (0, 3, 1),
+        (0, 2, 3),
+        (0, 1, 2),
+    ]
+
+
+def test_fig_1_lookup_arrays_of_the_disks() -> None:
+    """Section III: bundle of each chunk, from 1; 0 is a chunk without one."""
+    table = allocate(COUNTS, 3)
+    numbers = chunk_numbers(table, 4)
+    lookup = [[0] * count for count in COUNTS]
+    for bundle, position in product(range(len(table)), range(3)):
+        lookup[table[bundle, position]][numbers[bundle, position]] = bundle + 1
+    assert lookup == [[1, 2, 3, 4, 5, 6, 0], [1, 3, 4, 6], [1, 2, 3, 5, 6], [2, 4, 5, 0]]
+
+
+def test_fig_2_ten_bundles_of_two() -> None:
+    bundles = greedy(COUNTS, 2)
+    assert len(bundles) == 10
+    assert bundles[:2] == [(0, 2), (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "length", "bundles"),
+    [
+        (COUNTS, 1, 20),  # RAIDX-zero: every chunk
+        (COUNTS, 4, 4),  # L = D: the smallest disk
+        ([10, 1, 1], 2, 2),  # one giant cannot pair with itself
+        ([0, 5], 2, 0),
+        ([3], 1, 3),
+    ],
+)
+def test_special_cases(counts: list[int], length: int, bundles: int) -> None:
+    assert maximum(counts, length) == bundles == len(greedy(counts, length))
+
+
+@given(arrays())
+def test_greedy_reaches_the_maximum(array: tuple[list[int], int]) -> None:
+    counts, length = array
+    bundles = greedy(counts, length)
+    assert len(bundles) == maximum(counts, length)
+    used = [sum(member in bundle for bundle in bundles) for member in range(len(counts))]
+    assert all(u <= c for u, c in zip(used, counts, strict=True))
+    assert all(len(set(bundle)) == length for bundle in bundles)
+
+
+@given(arrays())
+def test_the_bound_is_a_bound_and_is_tight(array: tuple[list[int], int]) -> None:
+    """Largest B with sum(min(c_i, B)) >= L * B, found by trying all."""
+    counts, length = array
+    fits = [b for b in range(sum(counts) + 1) if sum(min(c, b) for c in counts) >= length * b]
+    assert maximum(counts, length) == max(fits)
+
+
+@given(arrays(400), st.integers(0, 2))
+def test_the_fast_table_is_the_plain_loop(array: tuple[list[int], int], spare: int) -> None:
+    counts, length = array
+    assert [tuple(row) for row in allocate(counts, length, spare=spare).tolist()] == greedy(
+        counts, length, spare=spare
+    )
+
+
+@given(arrays(), st.integers(0, 2))
+def test_spare_chunks_stay_free_and_numbers_rise(array: tuple[list[int], int], spare: int) -> None:
+    counts, length = array
+    table = allocate(counts, length, spare=spare)
+    numbers = chunk_numbers(table, len(counts))
+    for member, count in enumerate(counts):
+        mine = numbers[table == member].tolist()
+        assert mine == list(range(len(mine)))
+        assert len(mine) <= max(0, count - spare)
+
+
+def test_millions_of_chunks_take_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3 Mi chunks, one period worked out for thousands of bundles."""
+    steps = 0
+    one_step = bundle_module._next_bundle
+
+    def counted(left: list[int], length: int) -> tuple[int, ...] | None:
+        nonlocal steps
+        steps += 1
+        return one_step(left, length)
+
+    counts = [5 << 18, (3 << 18) + 7, 2 << 18, (2 << 18) - 3]
+    monkeypatch.setattr(bundle_module, "_next_bundle", counted)
+    table = allocate(counts, 3)
+    assert steps < 200
+    assert len(table) == maximum(counts, 3)
+    assert all(np.bincount(table.ravel(), minlength=4) <= counts)
+
+
+@pytest.mark.parametrize(("counts", "length"), [(COUNTS, 0), (COUNTS, 5), ([3, -1], 1), ([], 1)])
+def test_impossible_bundles_are_refused(counts: list[int], length: int) -> None:
+    for make in (maximum, greedy, allocate):
+        with pytest.raises(LayoutError):
+            make(counts, length)
