@@ -2,12 +2,14 @@
 
 A lost cell may be computed by any of its chains; a surviving cell that two chosen chains share is
 read once. Choosing the chains so that the union of their surviving cells is smallest is the
-"hybrid recovery" of the upc paper, section 2.3.2. Drawn for RDP with p = 5, column 0 lost, r and d
-the row and diagonal chains chosen (digits: how many chosen chains use the cell):
+"hybrid recovery" of the upc paper, section 2.3.2. RDP with p = 5 and column 0 lost; the digits
+say how many of the chosen chains read a cell:
 
-    row chains alone: 16 reads       two rows, two diagonals: 12 reads
-    lost 1 1 1 | 1 | .               lost 2 1 1 | 1 | 1
-    lost 1 1 1 | 1 | .               lost 1 2 1 | 2 | 1     (schematic)
+    rows alone: 16 reads       rows 0, 1 by row, rows 2, 3 by diagonal: 12 reads
+    - 1 1 1 | 1 | 0            - 1 2 2 | 1 | 0
+    - 1 1 1 | 1 | 0            - 2 2 1 | 1 | 0
+    - 1 1 1 | 1 | 0            - 1 0 0 | 0 | 1
+    - 1 1 1 | 1 | 0            - 0 0 0 | 1 | 1
 
 The choice is found by branch and bound over the chains of each lost cell. Every choice that could
 still win is visited, so the result is proven optimal by exhaustion, among all choices of one chain

@@ -22,6 +22,20 @@ from raidx_fuse.layouts.layout import Layout, RotatedLayout
 from raidx_fuse.layouts.mcpod import ElasticLayout
 from raidx_fuse.layouts.vertical import pcode, upc, xcode
 
+__all__ = [
+    "CHUNK_BYTES_MAX",
+    "CHUNK_BYTES_MIN",
+    "LAYOUTS",
+    "WIDTH_MAX",
+    "LayoutError",
+    "LayoutInfo",
+    "allowed_widths",
+    "check_chunk_bytes",
+    "find_layout",
+    "make_code",
+    "make_layout",
+]
+
 CHUNK_BYTES_MIN = 4 << 10
 CHUNK_BYTES_MAX = 1 << 20
 WIDTH_MAX = 255

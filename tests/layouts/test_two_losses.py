@@ -226,6 +226,24 @@ def test_no_sum_of_chains_reads_less(name: str, width: int) -> None:
         assert not found
 
 
+@pytest.mark.parametrize(
+    ("name", "width"), [("rdp", 8), ("evenodd", 8), ("xcode", 7), ("upc", 10), ("pcode", 12)]
+)
+def test_no_choice_of_chains_reads_less(name: str, width: int) -> None:
+    """All sets of as many chains as cells are lost, without the search's pruning."""
+    code = make_code(name, width)
+    lost = code.column_masks[0]
+    useful = [chain for chain in code.chain_masks if chain & lost]
+    counts = []
+    for chosen in combinations(useful, lost.bit_count()):
+        union = 0
+        for chain in chosen:
+            union |= chain & ~lost
+        if rank([chain & lost for chain in chosen]) == lost.bit_count():
+            counts.append(union.bit_count())
+    assert reads_of(code, 0).bit_count() == min(counts)
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("p", [5, 7, 11])
 def test_recovery_is_right_and_balanced(name: str, p: int) -> None:
