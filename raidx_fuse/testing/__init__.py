@@ -1,0 +1,1 @@
+"""Helpers that the tests share; shipped, so that other programs can test their own members."""

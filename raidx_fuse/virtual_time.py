@@ -1,0 +1,209 @@
+"""Virtual time: trio runs whose clock jumps straight to the next thing that is due.
+
+An hour of modelled disk work takes seconds, and every delay is exact: while any task can run, time
+stands still; when none can, the clock becomes the time of the next deadline. There is no threshold
+to wait for (trio's MockClock waits in real time before it jumps) and no rounding.
+
+Three things are told apart when nothing can run:
+
+* something is due (a trio deadline or a `sleep_until`): jump there;
+* real work is under way outside (a member's thread holds the clock): wait for it in real time, so
+  that real I/O takes no virtual time and the figures do not depend on the machine;
+* neither: nobody can ever wake. After *stall_s* real seconds that is a `DeadlockError`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from heapq import heappop, heappush
+from typing import Any, TypeVar, TypeVarTuple, Unpack, final
+
+import trio
+from trio import lowlevel
+from trio._core import _run as _trio_run  # no public way to seed the scheduler, see `run`
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_REAL_WAIT_S = 3600.0  # "until something happens"; trio itself wakes once a day
+
+
+class DeadlockError(RuntimeError):
+    """Every task waits for another one: a bug in the program, hence no RaidxError."""
+
+
+class _Sleeper:
+    """One `sleep_until`; *task* is None once woken or cancelled (its entry is then skipped)."""
+
+    __slots__ = ("task",)
+
+    def __init__(self, task: lowlevel.Task) -> None:
+        self.task: lowlevel.Task | None = task
+
+
+@final
+class VirtualClock(trio.abc.Clock):
+    """A clock for ``trio.run(..., clock=VirtualClock())``.
+
+    *start_s* is the first time shown; *stall_s* the real seconds without any event after which
+    *on_deadlock* is called (without it, the run waits for ever, as any trio program would).
+    """
+
+    def __init__(
+        self,
+        start_s: float = 0.0,
+        *,
+        stall_s: float = 5.0,
+        on_deadlock: Callable[[], None] | None = None,
+    ) -> None:
+        self._now_s = start_s
+        self._stall_s = stall_s
+        self._on_deadlock = on_deadlock
+        self._sleepers: list[tuple[float, int, _Sleeper]] = []
+        self._sequence = 0
+        self._held = 0
+        self._idle_since_s: float | None = None
+        self._idle_s = 0.0
+
+    def start_clock(self) -> None:
+        """Nothing to start: time moves only in `deadline_to_sleep_time`."""
+
+    def current_time(self) -> float:
+        # The loop asks right after its wait for I/O, before any task runs: the one moment at which
+        # the length of an idle wait can be told from the length of a task's own computing.
+        if self._idle_since_s is not None:
+            self._idle_s = time.monotonic() - self._idle_since_s
+            self._idle_since_s = None
+        return self._now_s
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Jump to the next due time; trio calls this only when no task can run."""
+        # A task in trio.testing.wait_all_tasks_blocked is about to run: time must not pass it by.
+        if self._held or _someone_waits_for_idle():
+            return _REAL_WAIT_S
+        sleepers = self._sleepers
+        while sleepers and sleepers[0][2].task is None:
+            heappop(sleepers)
+        if sleepers and sleepers[0][0] <= deadline:
+            due_s = sleepers[0][0]
+            self._now_s = max(self._now_s, due_s)
+            while sleepers and sleepers[0][0] <= due_s:
+                sleeper = heappop(sleepers)[2]
+                if sleeper.task is not None:
+                    lowlevel.reschedule(sleeper.task)
+                    sleeper.task = None
+            return 0
+        if deadline != math.inf:
+            self._now_s = max(self._now_s, deadline)
+            return 0
+        return self._idle()
+
+    def _idle(self) -> float:
+        if self._idle_s >= self._stall_s and self._on_deadlock is not None:
+            self._idle_s = 0.0
+            self._on_deadlock()
+            return 0
+        self._idle_s = 0.0
+        self._idle_since_s = time.monotonic()
+        return self._stall_s
+
+    def hold(self) -> None:
+        """Keep time from jumping while real work runs outside of trio; pair with `release`."""
+        self._held += 1
+
+    def release(self) -> None:
+        """End one `hold`. The caller then wakes a task, or time goes on at the next idle moment."""
+        self._held -= 1
+
+    async def _sleep_until(self, deadline_s: float) -> None:
+        sleeper = _Sleeper(lowlevel.current_task())
+        self._sequence += 1
+        heappush(self._sleepers, (deadline_s, self._sequence, sleeper))
+
+        def abort(_: object) -> lowlevel.Abort:
+            sleeper.task = None
+            return lowlevel.Abort.SUCCEEDED
+
+        await lowlevel.wait_task_rescheduled(abort)
+
+
+def _someone_waits_for_idle() -> bool:
+    runner = getattr(_trio_run.GLOBAL_RUN_CONTEXT, "runner", None)
+    return bool(getattr(runner, "waiting_for_idle", False))
+
+
+async def sleep_until(deadline_s: float) -> None:
+    """Like ``trio.sleep_until``, but a third of its cost in virtual time (no cancel scope)."""
+    clock = lowlevel.current_clock()
+    if type(clock) is VirtualClock and deadline_s != math.inf:
+        await clock._sleep_until(deadline_s)
+    else:
+        await trio.sleep_until(deadline_s)
+
+
+async def sleep(delay_s: float) -> None:
+    """Like ``trio.sleep``; see `sleep_until`."""
+    await sleep_until(trio.current_time() + delay_s)
+
+
+def run(
+    async_fn: Callable[[Unpack[Ts]], Awaitable[T]],
+    *args: *Ts,
+    seed: int = 0,
+    start_s: float = 0.0,
+    stall_s: float = 5.0,
+) -> T:
+    """Run *async_fn* in virtual time with a scheduler whose choices follow from *seed* alone.
+
+    The same seed gives the same interleaving and the same times on every machine; other seeds give
+    other interleavings. Raises DeadlockError, which lists where every task waits.
+    """
+    deadlocked: list[str] = []
+
+    async def main() -> T:
+        with trio.CancelScope() as scope:
+
+            def on_deadlock() -> None:
+                root = lowlevel.current_root_task()
+                assert root is not None
+                deadlocked.extend(_waiting_places(root))
+                scope.cancel()
+
+            clock._on_deadlock = on_deadlock
+            return await async_fn(*args)
+        raise DeadlockError("every task waits and nothing is due:\n" + "\n".join(deadlocked))
+
+    clock = VirtualClock(start_s, stall_s=stall_s)
+    with _seeded_scheduler(seed):
+        return trio.run(main, clock=clock)
+
+
+@contextmanager
+def _seeded_scheduler(seed: int) -> Iterator[None]:
+    # What trio's own hypothesis plugin does: sort each batch of runnable tasks, then shuffle it.
+    module = vars(_trio_run)
+    before = {name: module[name] for name in ("_ALLOW_DETERMINISTIC_SCHEDULING", "_r")}
+    module.update(_ALLOW_DETERMINISTIC_SCHEDULING=True, _r=random.Random(seed))
+    try:
+        yield
+    finally:
+        module.update(before)
+
+
+def _waiting_places(task: lowlevel.Task) -> list[str]:
+    """Return "name: file:line in function" of the innermost frame of every blocked task."""
+    frame: Any = None
+    places = []
+    for frame, line in task.iter_await_frames():
+        name = frame.f_code.co_filename
+        if "/trio/" not in name and name != __file__:
+            place = f"{name}:{line} in {frame.f_code.co_name}"
+            places = [f"  {task.name}: {place}"]
+    for nursery in task.child_nurseries:
+        for child in nursery.child_tasks:
+            places.extend(_waiting_places(child))
+    return places
