@@ -161,6 +161,7 @@ class ElasticLayout(Layout):
     """
 
     contiguous = False
+    aligned = True
 
     def __init__(
         self, name: str, history: tuple[int, ...], chunk_bytes: int, member_chunks: int

@@ -8,6 +8,7 @@ from math import ceil
 
 import pytest
 
+from raidx_fuse.layouts import recover as recover_module
 from raidx_fuse.layouts.code import Code, Unrecoverable, bits
 from raidx_fuse.layouts.horizontal import evenodd, rdp
 from raidx_fuse.layouts.recover import EXACT_CELLS
@@ -61,6 +62,27 @@ def test_every_double_loss_is_solvable_and_no_triple_loss_is(name: str) -> None:
             assert rank([chain & mask for chain in code.chain_masks]) < mask.bit_count()
     with pytest.raises(Unrecoverable):
         code.solve(mask, mask)
+
+
+def in_data(code: Code, mask: int) -> int:
+    """Return the set of data cells whose XOR the XOR of *mask* is."""
+    result = mask & code.data_mask
+    for parity in bits(mask >> code.data_count):
+        result ^= code.support[parity]
+    return result
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_single_and_double_loss_is_solved_from_survivors(name: str) -> None:
+    for width in allowed_widths(name, 12):
+        code = make_code(name, width)
+        for lost in [*combinations(range(width), 1), *combinations(range(width), 2)]:
+            mask = code.columns_mask(frozenset(lost))
+            steps = code.solve(mask, mask)
+            assert sum(1 << cell for cell, _ in steps) == mask
+            for cell, sources in steps:
+                assert sources & mask == 0
+                assert in_data(code, sources) == in_data(code, 1 << cell)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -224,6 +246,34 @@ def test_no_sum_of_chains_reads_less(name: str, width: int) -> None:
         for options in ways:  # breadth first over unions that still read less than recover()
             found = list({u | o for u in found for o in options if (u | o).bit_count() < best})
         assert not found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_local_search_is_right_and_close(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = code_for(name, 11)
+    best = [reads_of(code, column).bit_count() for column in range(code.columns)]
+    monkeypatch.setattr(recover_module, "EXACT_CELLS", 0)
+    for column in range(code.columns):
+        reads = 0
+        for cell, mask in recover_module.recover(code.chain_masks, code.column_masks, column):
+            assert rank([*code.chain_masks, mask | 1 << cell]) == rank([*code.chain_masks])
+            reads |= mask
+        assert reads & code.column_masks[column] == 0
+        assert best[column] <= reads.bit_count() <= best[column] * 1.1
+
+
+def test_local_search_without_a_start_tries_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both cells of column 0 have the same two chains first, and those are the same there."""
+    monkeypatch.setattr(recover_module, "EXACT_CELLS", 0)
+    chains = (0b00111, 0b01011, 0b10001)
+    assert dict(recover_module.recover(chains, (0b00011, 0b11100), 0)) == {0: 16, 1: 16 + 4}
+
+
+def test_what_no_chain_holds_cannot_be_recovered() -> None:
+    with pytest.raises(Unrecoverable) as caught:
+        make_code("raid0", 3).recover(1)
+    assert caught.value.cells == 0b010
+    assert recover_module.recover((0b11,), (0b01, 0b10, 0), 2) == ()
 
 
 @pytest.mark.parametrize(
