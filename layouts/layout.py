@@ -28,7 +28,8 @@ class Layout(ABC):
 
     *name*; *code*; *width* in members; *chunk_bytes*; *stripes*; *chunks*, the logical data chunks;
     *size_bytes*, their bytes; *member_chunks*, the chunks used of each member; *contiguous*, true
-    when stripe s holds the logical chunks s*D .. s*D+D-1 in the order of its cells.
+    when stripe s holds the logical chunks s*D .. s*D+D-1 in the order of its cells; *aligned*, true
+    when stripe s lies at the member chunks s*rows .. s*rows+rows-1 of every role.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Layout(ABC):
     size_bytes: int
     member_chunks: int
     contiguous: bool
+    aligned: bool
 
     @abstractmethod
     def locate(self, chunk: int) -> tuple[int, int]:
@@ -75,6 +77,7 @@ class RotatedLayout(Layout):
     """
 
     contiguous = True
+    aligned = True
 
     def __init__(
         self, name: str, code: Code, chunk_bytes: int, stripes: int, rotation: str = "fixed"

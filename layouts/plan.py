@@ -1,0 +1,200 @@
+"""Plans: what a request costs, decided before any I/O happens.
+
+A stripe is a set of byte-wise equations, so a request inside one stripe splits into at most three
+*bands*: byte ranges of the chunk in which the same set of data cells is touched from end to end.
+
+    chunk bytes   0 . . . . a . . . . b . . . . chunk
+    first cell              [=====================]      touched from a
+    middle cells  [===============================]
+    last cell     [===================]                  touched up to b
+    bands         [ 0..a )  [ a..b )  [ b..chunk )
+
+Within a band every cell value is one vector, and what must be written is a linear function of
+values on the members ("old") and of the request's data ("new"). A `BandPlan` is that function:
+which cells to read, which cells are XORs of what, which data cells go down as they came. Cells are
+numbered as in `Code`: data cells in logical order, then parity cells in chain order; sets of cells
+are bit masks. *dead* cells were never written: they count as zero and are never read (DESIGN,
+section 2). Plans are values: they can be printed, counted and tested without I/O, and are cached.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+from raidx_fuse.layouts.code import Code, Unrecoverable
+
+Band = tuple[int, int, int]  # (first byte, end byte, mask of touched data cells)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Cell *cell* becomes the XOR of the cells *old* (as read) and of the request's cells *new*."""
+
+    cell: int
+    old: tuple[int, ...]
+    new: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BandPlan:
+    """What one band of one stripe needs: *reads*, then *outputs*, then *writes* as they came.
+
+    *kind* is "read", "degraded", "rmw", "rcw" or "full"; *read_mask* has the cells of *reads*.
+    """
+
+    kind: str
+    reads: tuple[int, ...]
+    outputs: tuple[Output, ...]
+    writes: tuple[int, ...]
+    read_mask: int
+
+    @property
+    def pre_reads(self) -> int:
+        """Chunks read before the write can be made."""
+        return len(self.reads)
+
+
+def cells_of(mask: int) -> tuple[int, ...]:
+    """Return the cell numbers in *mask*, ascending."""
+    cells = []
+    while mask:
+        low = mask & -mask
+        cells.append(low.bit_length() - 1)
+        mask ^= low
+    return tuple(cells)
+
+
+def bands(first: int, start: int, last: int, end: int, chunk_bytes: int) -> list[Band]:
+    """Split the data bytes from byte *start* of cell *first* to byte *end* of cell *last*.
+
+    >>> bands(1, 0, 1, 4096, 65536)
+    [(0, 4096, 2)]
+    >>> bands(0, 60, 2, 8, 64)
+    [(0, 8, 6), (8, 60, 2), (60, 64, 3)]
+    """
+    if first == last:
+        return [(start, end, 1 << first)]
+    middle = (1 << last) - (2 << first)
+    cuts = sorted({0, start, end, chunk_bytes})
+    result = []
+    for low, high in pairwise(cuts):
+        mask = middle
+        if low >= start:
+            mask |= 1 << first
+        if high <= end:
+            mask |= 1 << last
+        if mask:
+            result.append((low, high, mask))
+    return result
+
+
+@lru_cache(maxsize=65536)
+def read_plan(code: Code, wanted: int, lost: int, dead: int) -> BandPlan:
+    """Plan reading the data cells *wanted* with the cells *lost* out of reach.
+
+    Dead cells are left out (they are zero). Raises `Unrecoverable`.
+    """
+    wanted &= ~dead
+    unknown = lost & ~dead
+    reads = wanted & ~unknown
+    outputs = []
+    for cell, sources in code.solve(unknown, wanted & unknown) if wanted & unknown else ():
+        live = sources & ~dead
+        reads |= live
+        outputs.append(Output(cell, cells_of(live), ()))
+    kind = "degraded" if outputs else "read"
+    return BandPlan(kind, cells_of(reads), tuple(outputs), (), reads)
+
+
+def _values(code: Code, mask: int, unknown: int, dead: int) -> int | None:
+    """Express the XOR of the old cells in *mask* by readable cells; None if the chains cannot."""
+    mask &= ~dead
+    lost = mask & unknown
+    if not lost:
+        return mask
+    try:
+        solved = code.solve(unknown, lost)
+    except Unrecoverable:
+        return None
+    mask &= ~lost
+    for _cell, sources in solved:
+        mask ^= sources & ~dead
+    return mask
+
+
+def _update(
+    code: Code, touched: int, lost: int, dead: int, parities: list[int], reconstruct: bool
+) -> BandPlan | None:
+    unknown = lost & ~dead
+    outputs = []
+    reads = 0
+    for parity in parities:
+        support = code.support[parity]
+        cell = code.data_count + parity
+        wanted = support & ~touched if reconstruct else (support & touched) | (1 << cell)
+        old = _values(code, wanted, unknown, dead)
+        if old is None:
+            return None
+        reads |= old
+        outputs.append(Output(cell, cells_of(old), cells_of(support & touched)))
+    kind = ("rcw" if reads else "full") if reconstruct else ("rmw" if reads else "full")
+    return BandPlan(kind, cells_of(reads), tuple(outputs), cells_of(touched & ~lost), reads)
+
+
+@lru_cache(maxsize=65536)
+def write_plans(
+    code: Code, touched: int, lost: int, dead: int
+) -> tuple[BandPlan | None, BandPlan | None]:
+    """Return the (read-modify-write, reconstruct-write) plans for new data in *touched*.
+
+    Either may be None when losses rule it out. Lost cells that the plans need are replaced by
+    what they are the XOR of. Raises `Unrecoverable` if the new data could not be read back.
+    """
+    # A touched cell on a lost member lives on in parity alone: it must be solvable afterwards.
+    gone = touched & lost
+    if gone:
+        code.solve(lost & (touched | ~dead), gone)
+    parities = [
+        parity
+        for parity in range(code.parity_count)
+        if code.support[parity] & touched and not lost >> (code.data_count + parity) & 1
+    ]
+    rmw = _update(code, touched, lost, dead, parities, reconstruct=False)
+    rcw = _update(code, touched, lost, dead, parities, reconstruct=True)
+    if rmw is None and rcw is None:
+        raise Unrecoverable(touched)
+    return rmw, rcw
+
+
+@lru_cache(maxsize=65536)
+def dead_cells(code: Code, dead_data: int) -> int:
+    """Return *dead_data* and every parity cell that depends on nothing but it."""
+    mask = dead_data
+    for parity, support in enumerate(code.support):
+        if not support & ~dead_data:
+            mask |= 1 << (code.data_count + parity)
+    return mask
+
+
+@lru_cache(maxsize=65536)
+def rebuild_plan(code: Code, wanted: int, lost: int, dead: int) -> tuple[Output, ...]:
+    """Return how the cells *wanted* (data or parity, all among *lost*) follow from the others.
+
+    When exactly one whole column is lost and nothing is dead, the chains with the fewest distinct
+    reads are taken (`Code.recover`). Dead cells are left out. Raises `Unrecoverable`.
+    """
+    unknown = lost & ~dead
+    target = wanted & unknown
+    if not target:
+        return ()
+    if not dead and lost in code.column_masks:
+        solved = code.recover(code.column_masks.index(lost))
+    else:
+        solved = code.solve(unknown, target)
+    return tuple(
+        Output(cell, cells_of(sources & ~dead), ())
+        for cell, sources in solved
+        if target >> cell & 1
+    )
