@@ -1,8 +1,9 @@
 """The error tree: what went wrong, the errno the kernel hears, the exit status the shell hears.
 
-Where an error is translated is fixed: ``OSError`` becomes `MemberError` in members/, a `MemberError`
-becomes a failed member and a new plan in the engine, a `RaidxError` becomes ``FUSEError`` in fuse.py
-and one line with an exit status in cli/main.py. Bugs are not in this tree: they crash.
+Where an error is translated is fixed: ``OSError`` becomes `MemberError` in members/, a
+`MemberError` becomes a failed member and a new plan in the engine, a `RaidxError` becomes
+``FUSEError`` in fuse.py and one line with an exit status in cli/main.py. Bugs are not in this tree:
+they crash.
 """
 
 from __future__ import annotations
@@ -73,13 +74,14 @@ class ReadOnlyError(RaidxError):
 
 
 class MemberError(RaidxError):
-    """A member could not do an operation. *member* is its path, *operation* read, write, flush ..."""
+    """A member could not do an operation. *member* is its path, *operation* read, write, flush."""
 
     def __init__(
         self, member: str, operation: str, offset_bytes: int, errno: int, detail: str = ""
     ) -> None:
+        place = f" at byte {offset_bytes}" if offset_bytes >= 0 else ""  # -1: of the whole member
         super().__init__(
-            f"{member}: {operation} at byte {offset_bytes} failed: "
+            f"{member}: {operation}{place} failed: "
             f"{detail or _errno.errorcode.get(errno, str(errno))}"
         )
         self.member = member

@@ -197,10 +197,10 @@ def _seeded_scheduler(seed: int) -> Iterator[None]:
 def _waiting_places(task: lowlevel.Task) -> list[str]:
     """Return "name: file:line in function" of the innermost frame of every blocked task."""
     frame: Any = None
-    places = []
+    places: list[str] = []
     for frame, line in task.iter_await_frames():
         name = frame.f_code.co_filename
-        if "/trio/" not in name and name != __file__:
+        if not places or ("/trio/" not in name and name != __file__):
             place = f"{name}:{line} in {frame.f_code.co_name}"
             places = [f"  {task.name}: {place}"]
     for nursery in task.child_nurseries:

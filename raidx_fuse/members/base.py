@@ -3,14 +3,18 @@
 Two ways lead to the bytes, and every kind offers both. The ``try_`` calls answer at once or say
 `False` ("this would block; nothing was done"): the data path asks them first, because suspending
 in trio costs ten times the I/O itself when the bytes are in memory. The async calls always do the
-work. Buffers are lists, so that adjacent ranges join into one I/O (preadv, pwritev).
+work. Buffers are lists, so that adjacent ranges join into one I/O (preadv, pwritev); a memoryview
+among them is one of bytes (format "B").
+
+An async call may be cancelled. Its buffers then still belong to the member, which may be at work on
+them: drop them, never reuse them. Whether a cancelled write happened is not known.
 """
 
 from __future__ import annotations
 
 import errno
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from raidx_fuse.errors import MemberError
 
@@ -50,7 +54,7 @@ class Member(ABC):
 
     @abstractmethod
     async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
-        """Fill *buffers* in order from *offset_bytes*. Raises MemberError (also for short reads)."""
+        """Fill *buffers* in order from *offset_bytes*. Raises MemberError, also for short reads."""
 
     @abstractmethod
     async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
@@ -63,6 +67,22 @@ class Member(ABC):
     async def punch(self, offset_bytes: int, length_bytes: int) -> bool:
         """Make a range read as zero without storing it; False if this kind cannot."""
         return False
+
+    def reserve(self, offset_bytes: int, length_bytes: int) -> None:  # noqa: B027  # few kinds run out
+        """Make sure that a later write of the range finds room on the host, without changing it.
+
+        Raises MemberError with ENOSPC. Kinds that cannot run out of room have nothing to do.
+        """
+
+    def data_extents(self, offset_bytes: int, length_bytes: int) -> Iterator[tuple[int, int]]:
+        """Yield (offset, length) of the parts of a range that may hold anything but zeros.
+
+        In order, without overlap. A kind that does not know names the whole range. Raises
+        MemberError.
+        """
+        self.check_range("map", offset_bytes, length_bytes)
+        if length_bytes:
+            yield offset_bytes, length_bytes
 
     def view(self, offset_bytes: int, length_bytes: int) -> memoryview | None:
         """Return the member's own memory of a range, to be read only, or None (not in memory)."""

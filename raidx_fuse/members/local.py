@@ -1,0 +1,343 @@
+"""Members that the kernel stores: files (sparse ones too) and block devices.
+
+Inline where the kernel answers from memory, a thread where it would block (members/threads.py):
+
+    read    preadv2(RWF_NOWAIT) inline; EAGAIN or a short answer means "not in the page cache", and
+            a thread reads. tmpfs refuses the flag but never blocks: plain preadv inline. Other file
+            systems that refuse it (some network ones) always use a thread.
+    write   pwritev into the page cache inline, as long as that is quick. One that took longer than
+            SLOW_WRITE_S (the kernel throttles writers to slow disks) sends the next
+            SLOW_WRITES_SKIPPED to a thread, so that a slow disk does not stop the event loop.
+    flush   fdatasync in a thread: the size never changes. Without a write since the last one, free.
+
+A flush that failed stays failed until the member is opened anew: Linux forgets the lost pages once
+it has reported them, and a second fdatasync would succeed over data that never reached the disk.
+
+Locks: a file is held by flock (exclusive, or shared when read-only), a block device by O_EXCL, as
+mounts and other arrays hold it. Both go with the descriptor, hence also when the process dies.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from time import perf_counter
+
+from raidx_fuse.errors import BusyError, MemberError, UsageError
+from raidx_fuse.members import syscalls
+from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
+from raidx_fuse.members.threads import Workers
+
+SECTOR_BYTES = 512
+SLOW_WRITE_S = 0.004
+SLOW_WRITES_SKIPPED = 64
+DEPTH = 4  # threads at most; a disk sorts that many requests, and more threads fight for the GIL
+
+_NEVER_INLINE = -1
+
+
+def create_file(path: str, size_bytes: int) -> None:
+    """Make a sparse file of *size_bytes*, durably; it then reads as zero (``reads_zero=True``).
+
+    Raises UsageError for a size that is no multiple of 512 and for a path that exists already
+    (nothing is ever truncated), MemberError when the host refuses.
+    """
+    if size_bytes <= 0 or size_bytes % SECTOR_BYTES:
+        raise UsageError(f"{path}: a member's size is a multiple of {SECTOR_BYTES} bytes")
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise UsageError(f"{path}: exists already and is not touched") from None
+    except OSError as error:
+        raise _refusal(path, "create", error) from None
+    try:
+        os.ftruncate(fd, size_bytes)
+        os.fsync(fd)
+        _sync_directory(os.path.dirname(os.path.abspath(path)))
+    except OSError as error:
+        with suppress(OSError):
+            os.unlink(path)
+        raise _refusal(path, "create", error) from None
+    finally:
+        os.close(fd)
+
+
+class LocalMember(Member):
+    """A file or a block device, opened and locked.
+
+    *reads_zero* is the caller's knowledge: true for a file that `create_file` made and only arrays
+    have written since. *lock* false is for looking at a member that someone may be using (then
+    *read_only* should be true). The size is that at opening and is fixed.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        read_only: bool = False,
+        reads_zero: bool = False,
+        lock: bool = True,
+        depth: int = DEPTH,
+    ) -> None:
+        """Open *path*. Raises BusyError (someone holds it), MemberError (cannot be opened)."""
+        self.path = path
+        self.read_only = read_only
+        self.reads_zero = reads_zero
+        self.depth = depth
+        self._fd = _open(path, read_only, lock)
+        try:
+            self.kind, self.size_bytes = _kind_and_size(path, self._fd)
+            self._read_flags = self._probe_nowait()
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._workers = Workers(path, depth, self._close_descriptor)
+        self._closed = False
+        # One comparison on the hot path asks for range, permission and closedness at once.
+        self._readable_bytes = self.size_bytes
+        self._writable_bytes = -1 if read_only else self.size_bytes
+        self._inline_writes_skipped = 0
+        # Writes begun or done, and how many of those a flush has covered. Opened as "one behind":
+        # a process that was killed may have left pages of this file that are not on the disk yet.
+        self._writes = 1
+        self._writes_flushed = 0
+        self._flush_failed = False
+
+    def _probe_nowait(self) -> int:
+        """Return the preadv flags that answer at once, or _NEVER_INLINE."""
+        try:
+            os.preadv(self._fd, [bytearray(1)], 0, os.RWF_NOWAIT)
+        except OSError as error:
+            if error.errno == errno.EAGAIN:
+                return os.RWF_NOWAIT
+            in_memory = self.kind == "file" and syscalls.lives_in_memory(self._fd)
+            return 0 if in_memory else _NEVER_INLINE
+        return os.RWF_NOWAIT
+
+    def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
+        flags = self._read_flags
+        if flags == _NEVER_INLINE:
+            return False
+        length = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
+        if offset_bytes < 0 or offset_bytes + length > self._readable_bytes:
+            self._refuse("read", offset_bytes, length)
+        try:
+            return os.preadv(self._fd, buffers, offset_bytes, flags) == length
+        except OSError as error:
+            if error.errno == errno.EAGAIN or len(buffers) > syscalls.IOV_MAX:
+                return False
+            raise self._error("read", offset_bytes, error) from None
+
+    def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
+        if self._inline_writes_skipped:
+            self._inline_writes_skipped -= 1
+            return False
+        length = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
+        if offset_bytes < 0 or offset_bytes + length > self._writable_bytes:
+            self._refuse("write", offset_bytes, length)
+        self._writes += 1
+        begin_s = perf_counter()
+        try:
+            done = os.pwritev(self._fd, buffers, offset_bytes)
+            if done != length:
+                self._write_all(offset_bytes + done, syscalls.after(buffers, done))
+        except OSError as error:
+            if len(buffers) > syscalls.IOV_MAX:
+                return False
+            raise self._error("write", offset_bytes, error) from None
+        if perf_counter() - begin_s > SLOW_WRITE_S:
+            self._inline_writes_skipped = SLOW_WRITES_SKIPPED
+        return True
+
+    async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
+        length = sum(map(len, buffers))
+        self._check("read", offset_bytes, length)
+
+        def work() -> None:
+            with self._translated("read", offset_bytes):
+                self._read_all(offset_bytes, buffers)
+
+        await self._workers.do(work)
+
+    async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
+        length = sum(map(len, buffers))
+        self._check("write", offset_bytes, length)
+
+        def work() -> None:
+            with self._translated("write", offset_bytes):
+                self._write_all(offset_bytes, buffers)
+
+        # Counted twice, so that neither a flush during the write nor one after a cancelled write
+        # takes it for covered.
+        self._writes += 1
+        await self._workers.do(work)
+        self._writes += 1
+
+    async def flush(self) -> None:
+        if self.read_only or self._writes_flushed >= self._writes:
+            return
+        self._check("flush", -1, 0)
+        target = self._writes
+
+        def work() -> None:
+            with self._translated("flush", -1):
+                os.fdatasync(self._fd)
+
+        try:
+            await self._workers.do(work)
+        except MemberError:
+            self._flush_failed = True
+            raise
+        self._writes_flushed = max(self._writes_flushed, target)
+
+    async def punch(self, offset_bytes: int, length_bytes: int) -> bool:
+        """Give a file's range back to the host; False on block devices and where it is not known.
+
+        What a device's discard reads as afterwards is its own affair, so that is not tried.
+        """
+        if self.kind != "file" or not length_bytes:
+            return not length_bytes
+        self._check("write", offset_bytes, length_bytes)
+        supported = True
+
+        def work() -> None:
+            nonlocal supported
+            mode = syscalls.FALLOC_PUNCH_HOLE | syscalls.FALLOC_KEEP_SIZE
+            with self._translated("punch", offset_bytes):
+                try:
+                    syscalls.fallocate(self._fd, mode, offset_bytes, length_bytes)
+                except OSError as error:
+                    if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                        raise
+                    supported = False
+
+        self._writes += 1
+        await self._workers.do(work)
+        self._writes += 1
+        return supported
+
+    def reserve(self, offset_bytes: int, length_bytes: int) -> None:
+        if self.kind != "file" or not length_bytes:
+            return
+        self._check("write", offset_bytes, length_bytes)
+        with self._translated("reserve", offset_bytes):
+            try:
+                mode = syscalls.FALLOC_KEEP_SIZE
+                syscalls.fallocate(self._fd, mode, offset_bytes, length_bytes)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                    raise
+
+    def data_extents(self, offset_bytes: int, length_bytes: int) -> Iterator[tuple[int, int]]:
+        self._check("read", offset_bytes, length_bytes)
+        if self.kind == "file":
+            with self._translated("map", offset_bytes):
+                yield from syscalls.data_extents(self._fd, offset_bytes, length_bytes)
+        elif length_bytes:
+            yield offset_bytes, length_bytes
+
+    def close(self) -> None:
+        """Let the file and its lock go as soon as no thread is at work in it any more."""
+        self._closed = True
+        self._readable_bytes = self._writable_bytes = -1
+        self._workers.stop()
+
+    def _close_descriptor(self) -> None:
+        # Not earlier: a stuck thread would go on writing to whatever file gets the number next, and
+        # another mount would get the lock while this one's last write may still arrive.
+        os.close(self._fd)
+
+    def _read_all(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
+        rest: Sequence[ReadBuffer] = buffers
+        while rest:
+            done = os.preadv(self._fd, rest[: syscalls.IOV_MAX], offset_bytes)
+            if not done and any(map(len, rest)):
+                raise OSError(errno.EIO, "the file has become shorter")
+            offset_bytes += done
+            rest = syscalls.after(rest, done)
+
+    def _write_all(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
+        rest = buffers
+        while rest:
+            done = os.pwritev(self._fd, rest[: syscalls.IOV_MAX], offset_bytes)
+            offset_bytes += done
+            rest = syscalls.after(rest, done)
+
+    def _check(self, operation: str, offset_bytes: int, length_bytes: int) -> None:
+        writes = operation == "write" and self.read_only
+        if offset_bytes + length_bytes > self.size_bytes or self._closed or writes:
+            self._refuse(operation, offset_bytes, length_bytes)
+        if operation != "flush" and offset_bytes < 0:
+            self._refuse(operation, offset_bytes, length_bytes)
+        if operation == "flush" and self._flush_failed:
+            raise MemberError(self.path, "flush", -1, errno.EIO, "an earlier flush lost data")
+
+    def _refuse(self, operation: str, offset_bytes: int, length_bytes: int) -> None:
+        if self._closed:
+            raise MemberError(self.path, operation, offset_bytes, errno.ENODEV, "member is closed")
+        if operation == "write" and self.read_only:
+            raise MemberError(self.path, operation, offset_bytes, errno.EROFS, "opened read-only")
+        self.check_range(operation, offset_bytes, length_bytes)
+
+    def _error(self, operation: str, offset_bytes: int, error: OSError) -> MemberError:
+        number = error.errno or errno.EIO
+        return MemberError(self.path, operation, offset_bytes, number, error.strerror or "")
+
+    @contextmanager
+    def _translated(self, operation: str, offset_bytes: int) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._error(operation, offset_bytes, error) from None
+
+
+def _open(path: str, read_only: bool, lock: bool) -> int:
+    flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC
+    try:
+        mode = os.stat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):  # opening a pipe or a tape does things
+            raise MemberError(path, "open", -1, errno.EINVAL, "neither a file nor a block device")
+        is_block = stat.S_ISBLK(mode)
+        fd = os.open(path, flags | (os.O_EXCL if is_block and lock else 0))
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            raise BusyError(f"{path}: mounted or a part of another array") from None
+        raise _refusal(path, "open", error) from None
+    if lock and not is_block:
+        try:
+            fcntl.flock(fd, (fcntl.LOCK_SH if read_only else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            if error.errno == errno.EWOULDBLOCK:
+                raise BusyError(f"{path}: in use by another mount or command") from None
+            raise _refusal(path, "lock", error) from None
+    return fd
+
+
+def _kind_and_size(path: str, fd: int) -> tuple[str, int]:
+    status = os.fstat(fd)
+    if stat.S_ISREG(status.st_mode):
+        return "file", status.st_size
+    if stat.S_ISBLK(status.st_mode):
+        try:
+            return "block", syscalls.block_device_size(fd)
+        except OSError as error:
+            raise _refusal(path, "open", error) from None
+    raise MemberError(path, "open", -1, errno.EINVAL, "changed its kind while it was opened")
+
+
+def _refusal(path: str, operation: str, error: OSError) -> MemberError:
+    number = error.errno or errno.EIO
+    return MemberError(path, operation, -1, number, error.strerror or "")
+
+
+def _sync_directory(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

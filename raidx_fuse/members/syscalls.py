@@ -1,0 +1,84 @@
+"""The few Linux calls that Python's os module lacks, and helpers on lists of buffers."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Iterator, Sequence
+
+IOV_MAX = 1024  # buffers that one preadv or pwritev takes
+RW_BYTES_MAX = 0x7FFFF000  # bytes that one call moves at most; more would come back short
+
+FALLOC_KEEP_SIZE = 0x01
+FALLOC_PUNCH_HOLE = 0x02
+MAP_NORESERVE = 0x4000  # in Python's mmap module from 3.13 on only
+
+_MEMORY_FILE_SYSTEMS = {0x01021994: "tmpfs", 0x858458F6: "ramfs"}  # linux/magic.h
+_BLKGETSIZE64 = 0x80081272  # linux/fs.h
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+_libc.fstatfs.argtypes = [ctypes.c_int, ctypes.c_void_p]
+
+
+def fallocate(fd: int, mode: int, offset_bytes: int, length_bytes: int) -> None:
+    """Call fallocate(2) with *mode* bits FALLOC_...; raises OSError."""
+    while _libc.fallocate(fd, mode, offset_bytes, length_bytes) != 0:
+        number = ctypes.get_errno()
+        if number != errno.EINTR:
+            raise OSError(number, os.strerror(number))
+
+
+def lives_in_memory(fd: int) -> bool:
+    """Say whether *fd*'s file system keeps its files in memory (f_type leads struct statfs)."""
+    answer = ctypes.create_string_buffer(256)
+    if _libc.fstatfs(fd, answer) != 0:
+        return False
+    (kind,) = struct.unpack_from("@l", answer.raw)
+    return (kind & 0xFFFFFFFF) in _MEMORY_FILE_SYSTEMS
+
+
+def block_device_size(fd: int) -> int:
+    """Return the bytes of the block device *fd*; raises OSError."""
+    answer = bytearray(8)
+    fcntl.ioctl(fd, _BLKGETSIZE64, answer)
+    return int(struct.unpack("@Q", answer)[0])
+
+
+def data_extents(fd: int, offset_bytes: int, length_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield (offset, length) of the parts of a range that the file stores, in order.
+
+    A file system that keeps no holes answers with the whole range. Raises OSError.
+    """
+    position, end = offset_bytes, offset_bytes + length_bytes
+    while position < end:
+        try:
+            start = os.lseek(fd, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # a hole up to the end of the file
+                return
+            raise
+        if start >= end:
+            return
+        position = min(os.lseek(fd, start, os.SEEK_HOLE), end)
+        yield start, position - start
+
+
+def after(
+    buffers: Sequence[bytes | bytearray | memoryview], done_bytes: int
+) -> list[memoryview | bytes | bytearray]:
+    """Return what is left of *buffers* behind the first *done_bytes*, without copying."""
+    rest: list[memoryview | bytes | bytearray] = []
+    for buffer in buffers:
+        size = len(buffer)
+        if done_bytes >= size:
+            done_bytes -= size
+        elif done_bytes:
+            rest.append(memoryview(buffer)[done_bytes:])
+            done_bytes = 0
+        else:
+            rest.append(buffer)
+    return rest
