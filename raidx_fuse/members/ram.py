@@ -68,6 +68,12 @@ class RamMember(Member):
             offset_bytes = end
         return True
 
+    @property
+    def memory(self) -> memoryview:
+        """The whole content, writable, for tests and models; all of it then counts as written."""
+        self._touched[:] = b"\1" * len(self._touched)
+        return self._bytes
+
     async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
         self.try_readv(offset_bytes, buffers)
 

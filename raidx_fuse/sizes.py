@@ -1,0 +1,47 @@
+"""Sizes as people write them: ``64KiB`` and ``64K`` are 65536, ``64KB`` is 64000, ``512`` is bytes.
+
+>>> parse_size("1.5MiB"), parse_size("2 GB"), parse_size("4096")
+(1572864, 2000000000, 4096)
+>>> format_size(1572864), format_size(1000), format_size(4096)
+('1.50 MiB', '1000 B', '4 KiB')
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+from raidx_fuse.errors import UsageError
+
+_PREFIXES = "KMGTPE"
+_SIZE = re.compile(rf"\s*(\d+(?:\.\d+)?)\s*(?:([{_PREFIXES}])(iB|B)?|B)?\s*", re.IGNORECASE)
+
+
+def parse_size(text: str) -> int:
+    """Return *text* as bytes. Raises UsageError for anything but a whole number of bytes."""
+    match = _SIZE.fullmatch(text)
+    if not match:
+        raise UsageError(f"{text!r} is not a size", action="write for example 64KiB, 1.5G or 4096")
+    number, prefix, suffix = match.groups()
+    exponent = _PREFIXES.index(prefix.upper()) + 1 if prefix else 0
+    base = 1000 if suffix and suffix.upper() == "B" else 1024
+    size_bytes = Decimal(number) * base**exponent
+    if size_bytes != int(size_bytes):
+        raise UsageError(f"{text!r} is not a whole number of bytes")
+    return int(size_bytes)
+
+
+def format_size(size_bytes: int) -> str:
+    """Return *size_bytes* in the largest binary unit it reaches, whole if exact, else 3 digits."""
+    size = abs(size_bytes)
+    exponent = min((size.bit_length() - 1) // 10, len(_PREFIXES)) if size else 0
+    if not exponent:
+        return f"{size_bytes} B"
+    unit = 1 << 10 * exponent
+    # 1023.99 MiB would round up to "1024 MiB": the next unit says that better.
+    if size * 2 >= unit * 2047 and exponent < len(_PREFIXES) and size % unit:
+        exponent, unit = exponent + 1, unit << 10
+    value = size_bytes / unit
+    digits = max(0, 3 - len(str(int(abs(value)))))
+    text = f"{size_bytes // unit}" if size_bytes % unit == 0 else f"{value:.{digits}f}"
+    return f"{text} {_PREFIXES[exponent - 1]}iB"
