@@ -1,0 +1,285 @@
+"""A member that misbehaves on command: the faults of real disks, switched on and off while it runs.
+
+| fault | what the caller sees | what happens |
+|---|---|---|
+| `error` | MemberError | nothing is done |
+| `hang` | no answer until the fault is lifted | then the operation is done |
+| `slow` | a late answer | the operation is done |
+| `lose_writes` | success | nothing is written |
+| `misdirect_writes` | success | the data land elsewhere |
+| `tear_writes` | success, or an error if asked | a number of leading sectors is written |
+| `rot` | nothing | bits flip where they lie |
+| `vanish` | ENODEV from everything until `come_back` | the content stays as it was |
+
+Every fault but the last two can be confined to a range of offsets, to a count of hits and to a
+probability; draws come from the member's own generator, so a seed replays them.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import trio
+
+from raidx_fuse.errors import MemberError
+from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
+from raidx_fuse.members.wrapper import WrapperMember
+from raidx_fuse.virtual_time import sleep
+
+SECTOR_BYTES = 512
+
+Operation = Literal["read", "write", "flush"]
+Kind = Literal["error", "hang", "slow", "lost", "misdirected", "torn"]
+ALL: tuple[Operation, ...] = ("read", "write", "flush")
+WRITE: tuple[Operation, ...] = ("write",)
+
+
+class Fault:
+    """One fault at work; `lift` ends it (and lets the operations go that it holds).
+
+    *hits* counts the operations that it changed; *remaining* the hits left, None without limit.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        operations: Sequence[Operation],
+        *,
+        offset_bytes: int = 0,
+        length_bytes: int | None = None,
+        count: int | None = None,
+        probability: float = 1.0,
+        number: int = errno.EIO,
+        delay_s: float = 0.0,
+        shift_bytes: int = 0,
+    ) -> None:
+        self.kind = kind
+        self.operations = frozenset(operations)
+        self.begin = offset_bytes
+        self.end = None if length_bytes is None else offset_bytes + length_bytes
+        self.remaining = count
+        self.probability = probability
+        self.errno = number
+        self.delay_s = delay_s
+        self.shift_bytes = shift_bytes
+        self.hits = 0
+        self.lifted = trio.Event()
+
+    def lift(self) -> None:
+        """End the fault. Idempotent."""
+        self.remaining = 0
+        self.lifted.set()
+
+    def covers(self, operation: Operation, begin: int, end: int) -> bool:
+        """Say whether the fault may hit that operation on bytes *begin* to *end*."""
+        if self.remaining == 0 or operation not in self.operations:
+            return False
+        if operation == "flush":
+            return True
+        return end > self.begin and (self.end is None or begin < self.end)
+
+    def draw(self, generator: random.Random) -> bool:
+        """Decide about one covered operation, and count the hit."""
+        if self.probability < 1 and generator.random() >= self.probability:
+            return False
+        if self.remaining is not None:
+            self.remaining -= 1
+        self.hits += 1
+        return True
+
+
+class FaultMember(WrapperMember):
+    """*inner* with faults. *injected* counts the hits by kind of fault."""
+
+    def __init__(self, inner: Member, *, seed: int = 0) -> None:
+        super().__init__(inner)
+        self.injected: Counter[str] = Counter()
+        self._random = random.Random(seed)
+        self._faults: list[Fault] = []
+        self._vanished = False
+        self._healthy = True  # the one look that a member without faults costs
+
+    # -- switches ------------------------------------------------------------------------------
+
+    def error(
+        self,
+        operations: Sequence[Operation] = ALL,
+        *,
+        number: int = errno.EIO,
+        offset_bytes: int = 0,
+        length_bytes: int | None = None,
+        count: int | None = None,
+        probability: float = 1.0,
+    ) -> Fault:
+        """Refuse operations with errno *number*: a bad area, a burst of *count*, a flaky cable."""
+        return self.inject(
+            Fault(
+                "error",
+                operations,
+                number=number,
+                offset_bytes=offset_bytes,
+                length_bytes=length_bytes,
+                count=count,
+                probability=probability,
+            )
+        )
+
+    def hang(self, operations: Sequence[Operation] = ALL, *, count: int | None = None) -> Fault:
+        """Answer nothing until the fault is lifted."""
+        return self.inject(Fault("hang", operations, count=count))
+
+    def slow(
+        self, delay_s: float, operations: Sequence[Operation] = ALL, *, count: int | None = None
+    ) -> Fault:
+        """Answer *delay_s* late."""
+        return self.inject(Fault("slow", operations, delay_s=delay_s, count=count))
+
+    def lose_writes(self, *, count: int | None = 1, probability: float = 1.0) -> Fault:
+        """Acknowledge writes without doing them."""
+        return self.inject(Fault("lost", WRITE, count=count, probability=probability))
+
+    def misdirect_writes(self, shift_bytes: int, *, count: int | None = 1) -> Fault:
+        """Put the data of writes *shift_bytes* beside their place (within the member)."""
+        return self.inject(Fault("misdirected", WRITE, shift_bytes=shift_bytes, count=count))
+
+    def tear_writes(self, *, number: int = 0, count: int | None = 1) -> Fault:
+        """Write only leading sectors, how many is drawn; then succeed, or fail with *number*."""
+        return self.inject(Fault("torn", WRITE, number=number, count=count))
+
+    def inject(self, fault: Fault) -> Fault:
+        """Switch *fault* on."""
+        self._faults.append(fault)
+        self._healthy = False
+        return fault
+
+    def clear(self) -> None:
+        """Lift every fault and come back."""
+        for fault in self._faults:
+            fault.lift()
+        self._faults.clear()
+        self.come_back()
+
+    def vanish(self) -> None:
+        """Be gone: a pulled cable."""
+        self._vanished = True
+        self._healthy = False
+
+    def come_back(self) -> None:
+        """Be there again, with the content of the moment of vanishing."""
+        self._vanished = False
+        self._healthy = not self._faults
+
+    async def rot(self, offset_bytes: int, length_bytes: int = 1, *, mask: int = 0x01) -> None:
+        """Flip the bits of *mask* in every byte of a range, past all faults."""
+        content = bytearray(length_bytes)
+        await self.inner.readv(offset_bytes, [content])
+        await self.inner.writev(offset_bytes, [bytes(byte ^ mask for byte in content)])
+        self.injected["rot"] += 1
+
+    # -- the member ----------------------------------------------------------------------------
+
+    def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
+        if not self._healthy and not self._inline("read", offset_bytes, buffers):
+            return False
+        return self.inner.try_readv(offset_bytes, buffers)
+
+    def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
+        if not self._healthy and not self._inline("write", offset_bytes, buffers):
+            return False
+        return self.inner.try_writev(offset_bytes, buffers)
+
+    async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
+        await self._hits("read", offset_bytes, sum(map(len, buffers)))
+        await self.inner.readv(offset_bytes, buffers)
+
+    async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
+        length = sum(map(len, buffers))
+        self.check_range("write", offset_bytes, length)
+        fault = await self._hits("write", offset_bytes, length)
+        if fault is None:
+            await self.inner.writev(offset_bytes, buffers)
+        elif fault.kind == "misdirected":
+            target = max(0, min(offset_bytes + fault.shift_bytes, self.size_bytes - length))
+            await self.inner.writev(target, buffers)
+        elif fault.kind == "torn":
+            await self._tear(fault, offset_bytes, b"".join(buffers))
+
+    async def flush(self) -> None:
+        await self._hits("flush", -1, 0)
+        await self.inner.flush()
+
+    async def punch(self, offset_bytes: int, length_bytes: int) -> bool:
+        fault = await self._hits("write", offset_bytes, length_bytes)
+        return fault is None and await self.inner.punch(offset_bytes, length_bytes)
+
+    def reserve(self, offset_bytes: int, length_bytes: int) -> None:
+        self._check_present("reserve", offset_bytes)
+        self.inner.reserve(offset_bytes, length_bytes)
+
+    def data_extents(self, offset_bytes: int, length_bytes: int) -> Iterator[tuple[int, int]]:
+        self._check_present("map", offset_bytes)
+        return self.inner.data_extents(offset_bytes, length_bytes)
+
+    def view(self, offset_bytes: int, length_bytes: int) -> memoryview | None:
+        return self.inner.view(offset_bytes, length_bytes) if self._healthy else None
+
+    def _check_present(self, operation: str, offset_bytes: int) -> None:
+        if self._vanished:
+            self.injected["vanished"] += 1
+            raise MemberError(self.path, operation, offset_bytes, errno.ENODEV, "the disk is gone")
+
+    def _covering(self, operation: Operation, offset_bytes: int, length: int) -> list[Fault]:
+        self._faults = [fault for fault in self._faults if fault.remaining != 0]
+        self._healthy = not self._faults and not self._vanished
+        end = offset_bytes + length
+        return [fault for fault in self._faults if fault.covers(operation, offset_bytes, end)]
+
+    def _inline(
+        self, operation: Operation, offset_bytes: int, buffers: Sequence[ReadBuffer]
+    ) -> bool:
+        """Raise errors inline too; everything else that may hit goes the async way."""
+        self._check_present(operation, offset_bytes)
+        covering = self._covering(operation, offset_bytes, sum(map(len, buffers)))
+        if any(fault.kind != "error" for fault in covering):
+            return False
+        for fault in covering:
+            if fault.draw(self._random):
+                self._raise(fault, operation, offset_bytes)
+        return True
+
+    async def _hits(self, operation: Operation, offset_bytes: int, length: int) -> Fault | None:
+        """Wait and raise as the faults say; return the one that changes what is written."""
+        if self._healthy:
+            return None
+        self._check_present(operation, offset_bytes)
+        for fault in self._covering(operation, offset_bytes, length):
+            if not fault.draw(self._random):
+                continue
+            if fault.kind == "error":
+                self._raise(fault, operation, offset_bytes)
+            self.injected[fault.kind] += 1
+            if fault.kind == "hang":
+                await fault.lifted.wait()
+            elif fault.kind == "slow":
+                await sleep(fault.delay_s)
+            else:
+                return fault
+        self._check_present(operation, offset_bytes)  # it may have vanished during the wait
+        return None
+
+    def _raise(self, fault: Fault, operation: str, offset_bytes: int) -> None:
+        self.injected["error"] += 1
+        raise MemberError(self.path, operation, offset_bytes, fault.errno)
+
+    async def _tear(self, fault: Fault, offset_bytes: int, data: bytes) -> None:
+        first_sector = offset_bytes // SECTOR_BYTES
+        behind = -(-(offset_bytes + len(data)) // SECTOR_BYTES)
+        cut = self._random.randrange(first_sector, behind) * SECTOR_BYTES - offset_bytes
+        if cut > 0:
+            await self.inner.writev(offset_bytes, [data[:cut]])
+        if fault.errno:
+            raise MemberError(self.path, "write", offset_bytes, fault.errno)
