@@ -11,6 +11,10 @@ The mount's directory lists one regular file for each volume. Such a file behave
 Handlers await only the volume, and the volume's fast path does not suspend; so between a request's
 arrival and its answer nothing else runs (poll_first.py). The handle *fh* says all that a request
 needs: ``2 * index of the volume + 1 if each write must be durable``.
+
+``O_SYNC`` and ``O_DSYNC`` are honoured here, because the kernel leaves them to the daemon under
+direct I/O. It leaves it the flag of a single write (``pwritev2`` with ``RWF_DSYNC``) too, but
+pyfuse3 does not pass that one on: with direct I/O such a caller must call ``fsync``.
 """
 
 from __future__ import annotations

@@ -7,9 +7,13 @@ disk needs neither, since the next request is already in the queue. So here a wo
     worker comes back for work
         |-- requests in the queue? ------- yes --> take one (nothing suspends: no lock is needed)
         `-- no: is there a watcher? ------ yes --> park
-                                     `---- no ---> become the watcher: trio's wait_readable
+                                     `---- no ---> look on for 50 us, if that paid lately; then
+                                                   become the watcher: trio's wait_readable
 
-*Watcher* is the one worker that sleeps on the device. The law of this file:
+*Watcher* is the one worker that sleeps on the device. A caller that waits for each answer needs
+5 to 20 us to ask again, where sleeping and waking cost 30; so looking on doubles its speed if it
+runs on another processor. Where it does not pay (a slow caller, no free processor) the pauses
+between two attempts double. The law of this file:
 
 1. Between the look and the receive nothing suspends, so what was seen is what is received.
 2. **Hand-over.** A worker whose handler suspends leaves nobody to read the queue. `_drive` steps
@@ -17,8 +21,8 @@ disk needs neither, since the next request is already in the queue. So here a wo
    there is none); a parked worker is then appointed watcher. Without that 16 readers of a slow
    disk fall to the speed of one.
 3. **Checkpoint.** Handlers that never suspend starve trio: timers, rebuild and the control socket.
-   After at most `TURNS_MAX` requests or `TURN_TIME_MAX_S` the worker lets trio run once; sooner
-   while handlers of other requests are suspended, because their answers wait for that.
+   After `TURNS_MAX` requests or `TURN_TIME_MAX_S` the worker lets trio run once, and after 8 while
+   handlers of other requests are suspended, because their answers wait for that.
 4. **Wake-up.** Whoever sees the end (unmount, `terminate`) wakes every parked worker; otherwise
    ``pyfuse3.main()`` would never return.
 
@@ -45,11 +49,14 @@ log = logging.getLogger(__name__)
 
 # The sources of these versions were read: the loop looks both names up in its module on each turn.
 VERSIONS_KNOWN = ((3, 3), (3, 5))
+# Multiples of 4. With suspended handlers about, a pass of trio (4 to 10 us) after each 8 requests
+# buys their latency.
 TURNS_MAX = 48
-# With suspended handlers around, a pass of trio (4 to 10 us) per 8 requests buys their latency.
-TURNS_MAX_WITH_COMPANY = 8
-TURN_TIME_MAX_S = 0.002
+TURNS_MAX_IN_COMPANY = 8
+TURN_TIME_MAX_S = 0.001
 WORKERS = 64
+SPIN_LOOKS = 150  # 50 us
+SPIN_PAUSE_MAX = 255
 
 _REPLACED = ("_wait_fuse_readable", "_session_loop", "terminate")
 
@@ -68,54 +75,96 @@ class Readers:
         self.ended = False
         self.turns = 0
         self.passes = 0
-        self.waits = 0
         self.suspended = 0
         self._epoll = select.epoll()
         self._epoll.register(device_fd, select.EPOLLIN)
         self._look = self._epoll.poll
         self._parked: list[trio.lowlevel.Task] = []
         self._watched = False
+        self._passing = False
         # Of the worker that runs now: it took a request and has not suspended since; it came out
         # of a suspension inside a handler that has not ended yet.
         self._taken = False
         self._resumed = False
         self._left_trio_s = trio.current_time()
+        # Empty queues to go by without looking on; how many it will be after the next failure.
+        self._spin_pause = 0
+        self._spin_backoff = 0
+        self._spin_allowed = len(os.sched_getaffinity(0)) > 1
 
     def close(self) -> None:
         self._epoll.close()
 
     async def wait(self) -> bool:
         """Return True when a request can be received, False at the end of the session."""
-        self._taken = False
         if self._resumed:
             self._resumed = False
             self.suspended -= 1
-        self.waits += 1
-        self.turns += 1
-        if self._turn_is_over():
-            await trio.lowlevel.checkpoint()
-            self._start_turn()
+        turns = self.turns = self.turns + 1
+        # trio's clock costs as much as the look, so only each fourth request asks it.
+        if not turns & 3 and self._turn_is_over():
+            self._taken = False
+            await self._let_trio_run()
+        if self._look(0, 1):
+            self._taken = True
+            return True
+        self._taken = False
+        return await self._wait_for_request()
+
+    async def _wait_for_request(self) -> bool:
         while not self.ended:
+            if self._watched:
+                await self._park()
+            elif self._spin():
+                self._taken = True
+                return True
+            else:
+                await self._watch()
             if self._look(0, 1):
                 self._taken = True
                 return True
-            if self._watched:
-                await self._park()
-            else:
-                await self._watch()
         return False
 
     def _turn_is_over(self) -> bool:
-        turns = self.turns
-        if turns >= TURNS_MAX or (self.suspended and turns >= TURNS_MAX_WITH_COMPANY):
-            return True
-        # trio's clock costs as much as the look, so only each fourth request asks it.
-        return not turns & 3 and trio.current_time() - self._left_trio_s > TURN_TIME_MAX_S
+        return (
+            self.turns >= TURNS_MAX
+            or (self.suspended > 0 and self.turns >= TURNS_MAX_IN_COMPANY)
+            or trio.current_time() - self._left_trio_s > TURN_TIME_MAX_S
+        )
+
+    async def _let_trio_run(self) -> None:
+        if self._passing:
+            # Another worker waits for trio and will look then. Were both to go on, a pass of trio
+            # would cost two turns, and with sixty workers sixty.
+            await self._park()
+            return
+        self._passing = True
+        try:
+            await trio.lowlevel.checkpoint()
+        finally:
+            self._passing = False
+        self._start_turn()
 
     def _start_turn(self) -> None:
         self.turns = 0
         self.passes += 1
         self._left_trio_s = trio.current_time()
+
+    def _spin(self) -> bool:
+        """Look on for a while, if it may pay; say whether a request came."""
+        if not self._spin_allowed or self.suspended:
+            return False
+        if self._spin_pause:
+            self._spin_pause -= 1
+            return False
+        look = self._look
+        for _ in range(SPIN_LOOKS):
+            if look(0, 1):
+                self._spin_backoff >>= 1
+                return True
+        self._spin_backoff = min(2 * self._spin_backoff + 1, SPIN_PAUSE_MAX)
+        self._spin_pause = self._spin_backoff
+        return False
 
     async def _watch(self) -> None:
         self._watched = True

@@ -1,0 +1,187 @@
+"""Serve one bytearray as a mounted image, in a process of its own: what the mount tests mount.
+
+    fake_mount.py MOUNTPOINT [--size BYTES] [--delay SECONDS] [--daemon LOG] ...
+
+Standard output: one JSON line when ready, then one line per event that a test asks about.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from raidx_fuse import daemon, mount, poll_first
+from raidx_fuse.errors import NoSpaceError, RaidxError, UnrecoverableError
+from raidx_fuse.volume import Volume
+
+KIB = 1024
+
+
+class FakeDisk:
+    """A bytearray with the volume's three calls, and counters.
+
+    *delay_s* makes each request suspend that long. With *faults*, reads at *bad_offset* raise
+    UnrecoverableError, at *bug_offset* ZeroDivisionError; writes at *full_offset* NoSpaceError.
+    """
+
+    bad_offset = 512 * KIB
+    bug_offset = 576 * KIB
+    full_offset = 640 * KIB
+
+    def __init__(self, size_bytes: int, delay_s: float, faults: bool) -> None:
+        self.data = bytearray(size_bytes)
+        self.delay_s = delay_s
+        self.faults = faults
+        self.counts = {"reads": 0, "writes": 0, "flushes": 0, "in_flight": 0, "in_flight_max": 0}
+
+    async def _wait(self) -> None:
+        counts = self.counts
+        counts["in_flight"] += 1
+        counts["in_flight_max"] = max(counts["in_flight_max"], counts["in_flight"])
+        try:
+            await trio.sleep(self.delay_s)
+        finally:
+            counts["in_flight"] -= 1
+
+    async def read(self, offset: int, size: int) -> memoryview:
+        """Return a view: valid until the caller's next await."""
+        self.counts["reads"] += 1
+        assert 0 <= offset <= offset + size <= len(self.data)
+        if self.delay_s:
+            await self._wait()
+        if self.faults and offset == self.bad_offset:
+            raise UnrecoverableError("stripe 8 has lost two chunks")
+        if self.faults and offset == self.bug_offset:
+            raise ZeroDivisionError("a bug of the test's own")
+        return memoryview(self.data)[offset : offset + size]
+
+    async def write(self, offset: int, data: bytes) -> None:
+        """Take all of *data*."""
+        self.counts["writes"] += 1
+        assert 0 <= offset <= offset + len(data) <= len(self.data)
+        if self.delay_s:
+            await self._wait()
+        if self.faults and offset == self.full_offset:
+            raise NoSpaceError("the host of a member is full")
+        self.data[offset : offset + len(data)] = data
+
+    async def flush(self) -> None:
+        """Count."""
+        self.counts["flushes"] += 1
+        if self.delay_s:
+            await self._wait()
+
+
+def see_phantoms(every: int) -> None:
+    """Let each *every*th look into an empty queue see a request: one that its caller withdrew."""
+    construct = poll_first.Readers.__init__
+
+    def construct_with_phantoms(self: poll_first.Readers, device_fd: int) -> None:
+        construct(self, device_fd)
+        look = self._look
+        looks = itertools.count(1)
+        self._look = lambda *a: look(*a) or ([(device_fd, 1)] if next(looks) % every == 0 else [])
+
+    poll_first.Readers.__init__ = construct_with_phantoms  # type: ignore[method-assign]
+
+
+def serve(options: argparse.Namespace, ready: Callable[[dict[str, Any]], None]) -> None:
+    """Mount, and serve until unmounted."""
+    disk = FakeDisk(options.size, options.delay, options.faults)
+    volume = Volume(
+        "disk",
+        options.size,
+        read=disk.read,
+        write=disk.write,
+        flush=disk.flush,
+        read_only=options.read_only,
+    )
+    if options.stock:
+        poll_first.VERSIONS_KNOWN = ((0, 0), (0, 0))
+    if options.phantom:
+        see_phantoms(options.phantom)
+    reports: list[mount.MountReport] = []
+
+    async def control(command: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        if command == "counts":
+            return dict(disk.counts)
+        if command == "grow":
+            disk.data.extend(bytes(arguments["by"]))
+            volume.resize(len(disk.data))
+            return {"size": volume.size_bytes}
+        if command == "report":
+            return reports[0].as_dict()
+        if command == "ticks":
+            # How often a background task runs while the mount is busy.
+            ticks = 0
+            with trio.move_on_after(arguments["seconds"]):
+                while True:
+                    await trio.lowlevel.checkpoint()
+                    ticks += 1
+            return {"ticks": ticks}
+        if command == "refuse":
+            raise RaidxError("refused", action="ask for something else")
+        raise KeyError(command)
+
+    def on_ready(report: mount.MountReport) -> None:
+        reports.append(report)
+        ready(report.as_dict())
+
+    async def main() -> None:
+        await mount.serve(
+            [volume],
+            options.mountpoint,
+            control,
+            on_ready,
+            mount.MountOptions(
+                source="raidx:fake",
+                page_cache=options.page_cache,
+                read_only=options.read_only,
+            ),
+        )
+
+    trio.run(main)
+    if options.keep:
+        Path(options.keep).write_bytes(disk.data)
+
+
+def main() -> int:
+    """Parse the command line and serve."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("mountpoint")
+    parser.add_argument("--size", type=int, default=1 << 20)
+    parser.add_argument("--delay", type=float, default=0.0)
+    parser.add_argument("--page-cache", action="store_true")
+    parser.add_argument("--read-only", action="store_true")
+    parser.add_argument("--stock", action="store_true")
+    parser.add_argument("--phantom", type=int, metavar="N")
+    parser.add_argument("--faults", action="store_true")
+    parser.add_argument("--daemon", metavar="LOG")
+    parser.add_argument("--keep", metavar="FILE", help="write the disk there at the end")
+    options = parser.parse_args()
+    options.mountpoint = os.path.abspath(options.mountpoint)
+
+    def ready(report: dict[str, Any]) -> None:
+        print(json.dumps(report), flush=True)
+
+    try:
+        if options.daemon:
+            ready(daemon.start(lambda tell: serve(options, tell), Path(options.daemon)))
+        else:
+            daemon.run_in_foreground(lambda tell: serve(options, tell), ready)
+    except RaidxError as error:
+        print(f"raidx: {error}", file=sys.stderr)
+        return error.exit_status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

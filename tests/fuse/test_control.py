@@ -1,0 +1,313 @@
+"""The control socket: answers, errors, and clients that behave badly."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from raidx_fuse import control, runtime
+from raidx_fuse.errors import BusyError, RaidxError, UsageError
+
+Exchange = Callable[[bytes], Awaitable[dict[str, Any]]]
+
+
+async def handler(command: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    match command:
+        case "echo":
+            return arguments
+        case "wait":
+            await trio.sleep(arguments["seconds"])
+            return {"waited": True}
+        case "refuse":
+            raise UsageError("no such thing", action="try another")
+        case "unsendable":
+            return {"it": object()}
+        case "huge":
+            return {"it": "x" * (8 << 20)}
+    raise ZeroDivisionError("a bug of the test's own")
+
+
+class Client:
+    """A raw client of a server in this process."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self.received = b""
+
+    async def line(self) -> dict[str, Any] | None:
+        """Return the next answer, None at the end."""
+        while b"\n" not in self.received:
+            data = await self.stream.receive_some()
+            if not data:
+                return None
+            self.received += data
+        line, _, self.received = self.received.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    async def ask(self, raw: bytes) -> dict[str, Any] | None:
+        """Send a raw line, return the answer."""
+        await self.stream.send_all(raw + b"\n")
+        return await self.line()
+
+
+def serve(
+    path: Path, use: Callable[[Callable[[], Awaitable[Client]]], Awaitable[None]], **limits: float
+) -> control.ControlServer:
+    """Run *use* (given a function that connects) beside a server."""
+
+    async def connect() -> Client:
+        return Client(await trio.open_unix_socket(os.fspath(path)))
+
+    async def main() -> control.ControlServer:
+        server = control.ControlServer(path, handler, **limits)
+        try:
+            with trio.fail_after(20):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(server.run)
+                    await use(connect)
+                    nursery.cancel_scope.cancel()
+        finally:
+            server.close()
+        return server
+
+    return trio.run(main)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "control.sock"
+
+
+def test_many_requests_on_one_connection(path: Path) -> None:
+    async def use(connect: Any) -> None:
+        client = await connect()
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+        for number in range(5):
+            request = json.dumps({"command": "echo", "arguments": {"n": number}}).encode()
+            assert await client.ask(request) == {"result": {"n": number}}
+        assert await client.ask(b'{"command":"echo"}') == {"result": {}}
+        two = b'{"command":"echo","arguments":{"a":1}}\n{"command":"echo","arguments":{"b":2}}'
+        assert await client.ask(two) == {"result": {"a": 1}}
+        assert await client.line() == {"result": {"b": 2}}
+        await client.stream.aclose()
+
+    serve(path, use)
+    assert not path.exists()
+
+
+def test_errors_carry_message_action_and_status(path: Path) -> None:
+    async def use(connect: Any) -> None:
+        client = await connect()
+        assert await client.ask(b'{"command":"refuse"}') == {
+            "error": {"message": "no such thing", "action": "try another", "exit_status": 2}
+        }
+        await client.stream.aclose()
+
+    serve(path, use)
+
+
+def test_bugs_are_answered_logged_and_survived(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def use(connect: Any) -> None:
+        client = await connect()
+        answer = await client.ask(b'{"command":"crash"}')
+        assert "met a bug in raidx: ZeroDivisionError" in answer["error"]["message"]
+        assert "bug" in (await client.ask(b'{"command":"unsendable"}'))["error"]["message"]
+        assert await client.ask(b'{"command":"echo"}') == {"result": {}}
+        await client.stream.aclose()
+
+    assert serve(path, use).bugs == 2
+    assert "a bug of the test's own" in caplog.text
+    assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"hello",
+        b"[]",
+        b"{}",
+        b"null",
+        b"\xff\xfe",
+        b'{"command":7}',
+        b"[" * 100_000,
+        b'{"command":"echo","arguments":[]}',
+        b'{"command":"echo","arguments":null}',
+    ],
+)
+def test_garbage_gets_an_error_and_harms_nobody(path: Path, garbage: bytes) -> None:
+    async def use(connect: Any) -> None:
+        client = await connect()
+        answer = await client.ask(garbage)
+        assert answer["error"]["exit_status"] == 2
+        assert await client.ask(b'{"command":"echo"}') == {"result": {}}
+        await client.stream.aclose()
+
+    serve(path, use)
+
+
+def test_a_line_without_end_is_cut_off(path: Path) -> None:
+    async def use(connect: Any) -> None:
+        client = await connect()
+        with pytest.raises(trio.BrokenResourceError):
+            await client.stream.send_all(b"x" * (64 << 20))
+        await client.stream.aclose()
+        other = await connect()
+        assert await other.ask(b'{"command":"echo"}') == {"result": {}}
+        await other.stream.aclose()
+
+    serve(path, use)
+
+
+def test_clients_that_say_nothing_or_read_nothing_are_dropped(path: Path) -> None:
+    async def use(connect: Any) -> None:
+        silent, deaf = await connect(), await connect()
+        await deaf.stream.send_all(b'{"command":"huge"}\n')
+        assert await silent.line() is None  # the end, without an answer
+        await trio.sleep(0.4)
+        # Only what the socket's buffer held of the huge answer arrives.
+        received = 0
+        while data := await deaf.stream.receive_some():
+            received += len(data)
+        assert received < 8 << 20
+        await silent.stream.aclose()
+        await deaf.stream.aclose()
+
+    serve(path, use, idle_s=0.2, send_s=0.2)
+
+
+def test_too_many_clients_are_refused_and_the_places_come_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "CLIENTS_MAX", 3)
+
+    async def use(connect: Any) -> None:
+        clients = [await connect() for _ in range(3)]
+        for client in clients:
+            assert await client.ask(b'{"command":"echo"}') == {"result": {}}
+        late = await connect()
+        assert await late.line() is None
+        await late.stream.aclose()
+        for client in clients:
+            await client.stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        again = await connect()
+        assert await again.ask(b'{"command":"echo"}') == {"result": {}}
+        await again.stream.aclose()
+
+    serve(path, use)
+
+
+def test_a_handler_outlives_its_client(path: Path) -> None:
+    done: list[bool] = []
+
+    async def slow(command: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        await trio.sleep(0.1)
+        done.append(True)
+        return {}
+
+    async def main() -> None:
+        server = control.ControlServer(path, slow)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.run)
+            stream = await trio.open_unix_socket(os.fspath(path))
+            await stream.send_all(b'{"command":"x"}\n')
+            await trio.sleep(0.02)
+            await stream.aclose()
+            await trio.sleep(0.3)
+            nursery.cancel_scope.cancel()
+        server.close()
+
+    trio.run(main)
+    assert done == [True]
+
+
+def test_two_servers_and_a_stale_socket(path: Path) -> None:
+    first = control.ControlServer(path, handler)
+    with pytest.raises(BusyError, match="another raidx daemon"):
+        control.ControlServer(path, handler)
+    first._listener.close()  # as a killed daemon leaves it: the name stays
+    assert path.exists()
+    control.ControlServer(path, handler).close()
+    assert not path.exists()
+
+
+# ---- the directory ----
+
+
+def test_the_directory_is_closed_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "directory_of", lambda user: tmp_path / "raidx")
+    assert stat.S_IMODE(runtime.own_directory().stat().st_mode) == 0o700
+    (tmp_path / "raidx").chmod(0o755)
+    with pytest.raises(RaidxError, match="open to others; close it: chmod 700"):
+        runtime.own_directory()
+
+
+def test_a_directory_that_someone_prepared_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (tmp_path / "raidx").symlink_to("elsewhere")
+    monkeypatch.setattr(runtime, "directory_of", lambda user: tmp_path / "raidx")
+    with pytest.raises(RaidxError, match="belongs to someone else"):
+        runtime.own_directory()
+    (tmp_path / "raidx").unlink()
+    (tmp_path / "raidx").mkdir(mode=0o700)
+    monkeypatch.setattr(os, "getuid", lambda: 4321)
+    with pytest.raises(RaidxError, match="belongs to someone else"):
+        runtime.own_directory()
+
+
+def test_which_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 4321)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert runtime.directory_of(4321) == tmp_path / "raidx"
+    assert runtime.directory_of(4322) == Path("/tmp/raidx-4322")
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert runtime.directory_of(4321) == Path("/tmp/raidx-4321")
+    assert runtime.directory_of(0) == Path("/run/raidx")
+
+
+# ---- the client ----
+
+
+def test_calling_where_nothing_is_mounted(tmp_path: Path) -> None:
+    with pytest.raises(
+        control.ControlError, match=r"no array is mounted on .*; mount it: raidx mount MEMBER"
+    ):
+        control.call(tmp_path, "status")
+    with pytest.raises(control.ControlError, match="/proc is a mount of proc, not of raidx"):
+        control.call("/proc", "status")
+
+
+@pytest.mark.mount
+def test_calling_a_mount(fake_mount: Callable[..., Any]) -> None:
+    fake = fake_mount()
+    with control.Connection(fake.path) as connection:
+        assert connection.daemon_pid == fake.process.pid
+        for _ in range(3):
+            assert connection.call("counts")["writes"] == 0
+        with pytest.raises(control.ControlError, match="refused; ask for something else") as caught:
+            connection.call("refuse")
+        assert caught.value.exit_status == 1
+        with pytest.raises(control.ControlError, match="met a bug"):
+            connection.call("nonsense")
+        assert connection.call("report")["mountpoint"] == str(fake.path)
+    with pytest.raises(control.ControlError, match="did not answer in time"):
+        control.call(fake.path, "ticks", timeout_s=0.2, seconds=1)
+    with socket.socket(socket.AF_UNIX) as idle:  # hangs on the socket while the mount ends
+        idle.connect(os.fspath(runtime.files_of_mount(fake.path).socket))
+        assert "Traceback" in fake.unmount()  # of the nonsense above
+    assert control.wait_for_exit(fake.process.pid)

@@ -1,0 +1,355 @@
+"""The life of a mount: readiness, the daemon, the ends, and one clear line for each refusal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raidx_fuse import control, protections, runtime
+from raidx_fuse import mountpoint as mountpoints
+from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.volume import Volume
+
+FAKE_MOUNT = Path(__file__).with_name("fake_mount.py")
+Make = Callable[..., Any]
+mounted = pytest.mark.mount
+
+
+def run_fake(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run fake_mount.py to its end."""
+    return subprocess.run(
+        [sys.executable, str(FAKE_MOUNT), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+# ---- refusals ----
+
+
+def test_a_mount_point_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"does not exist; make it: mkdir .*/nowhere$"):
+        mountpoints.check(tmp_path / "nowhere")
+
+
+def test_a_mount_point_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="is not a directory"):
+        mountpoints.check(tmp_path / "file")
+
+
+def test_a_mount_point_that_is_not_empty(tmp_path: Path) -> None:
+    (tmp_path / "thing").touch()
+    with pytest.raises(UsageError, match=r"is not empty \(it holds thing\)"):
+        mountpoints.check(tmp_path)
+
+
+def test_a_mount_point_that_is_mounted_by_others() -> None:
+    with pytest.raises(BusyError, match=r"/proc is already a mount point \(proc\)"):
+        mountpoints.check("/proc")
+
+
+def test_a_missing_fuse_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mountpoints, "_DEVICE", str(tmp_path / "fuse"))
+    (tmp_path / "mnt").mkdir()
+    with pytest.raises(RaidxError, match=r"fuse is missing; load it: modprobe fuse"):
+        mountpoints.check(tmp_path / "mnt")
+
+
+def test_a_fuse_device_that_may_not_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mnt").mkdir()
+    device = tmp_path / "device"
+    device.mkdir()  # opening a directory for writing fails for root too
+    monkeypatch.setattr(mountpoints, "_DEVICE", str(device))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(RaidxError, match=r"may not be opened: .*--device /dev/fuse"):
+        mountpoints.check(tmp_path / "mnt")
+
+
+def test_a_user_without_fusermount3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mountpoints, "_DEVICE", "/dev/null")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(RaidxError, match="fusermount3 is missing; install it: apt install fuse3"):
+        mountpoints.check_fuse()
+
+
+def test_a_user_who_may_not_allow_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mountpoints, "_DEVICE", "/dev/null")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(mountpoints, "_config_allows_other", lambda: False)
+    mountpoints.check_fuse()
+    with pytest.raises(RaidxError, match="user_allow_other"):
+        mountpoints.check_fuse(allow_other=True)
+
+
+@mounted
+def test_a_second_mount_on_the_same_place(fake_mount: Make) -> None:
+    fake = fake_mount()
+    done = run_fake(fake.path)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"raidx: raidx:fake is already mounted on {fake.path}; "
+        f"unmount it first: raidx umount {fake.path}\n"
+    )
+    assert (fake.path / "disk").stat().st_size == 1 << 20
+
+
+@mounted
+def test_what_a_killed_daemon_leaves_is_named_with_the_command(fake_mount: Make) -> None:
+    fake = fake_mount()
+    fake.process.kill()
+    fake.end()
+    done = run_fake(fake.path)
+    assert done.returncode == 1
+    assert "a daemon that died has left; clear it: fusermount3 -u" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    with pytest.raises(control.ControlError, match=r"is gone; clear the mount point: "):
+        fake.call("counts")
+    subprocess.run(mountpoints.unmount_argv(str(fake.path)), check=True)
+    again = run_fake(fake.path, "--daemon", fake.path.parent / "log")
+    assert again.returncode == 0, again.stderr
+    mountpoints.unmount(fake.path)
+
+
+@mounted
+def test_libfuse_says_why_it_cannot_mount(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root mounts without fusermount3")
+    # A name longer than the kernel takes (a page of options) fails in mount(2) itself.
+    script = (
+        "import trio, pyfuse3; from raidx_fuse import mount, errors\n"
+        "async def main():\n"
+        "    async def control(c, a): return {}\n"
+        f"    await mount.serve([], {str(tmp_path)!r}, control, print,\n"
+        "                      mount.MountOptions(source='x' * 5000))\n"
+        "try:\n    trio.run(main)\n"
+        "except errors.RaidxError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.stdout.startswith(f"{tmp_path} could not be mounted: ")
+    assert "mount failed" in done.stdout
+    assert mountpoints.find(tmp_path) is None
+
+
+# ---- the daemon ----
+
+
+@mounted
+def test_the_daemon_is_ready_when_the_command_returns(tmp_path: Path) -> None:
+    directory, kept, log = tmp_path / "mnt", tmp_path / "kept", tmp_path / "log"
+    directory.mkdir()
+    begin_s = time.monotonic()
+    done = run_fake(directory, "--daemon", log, "--keep", kept)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - begin_s < 15
+    image = directory / "disk"
+    with image.open("r+b", buffering=0) as disk:
+        disk.write(b"written")
+    with control.Connection(directory) as connection:
+        pid = connection.daemon_pid
+        assert connection.call("counts")["writes"] == 1
+        assert os.getsid(pid) == pid  # its own session: the terminal's end does not end it
+        assert os.readlink(f"/proc/{pid}/cwd") == "/"
+    mountpoints.unmount(directory)
+    assert control.wait_for_exit(pid, timeout_s=20)
+    assert kept.read_bytes().startswith(b"written")  # what the caller does after serve() is done
+    assert log.read_text() == ""
+
+
+@mounted
+def test_the_daemons_refusal_is_the_commands(tmp_path: Path) -> None:
+    done = run_fake(tmp_path / "nowhere", "--daemon", tmp_path / "log")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("raidx: mount point ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@mounted
+def test_a_daemon_that_crashes_early_is_reported(tmp_path: Path) -> None:
+    directory = tmp_path / "mnt"
+    directory.mkdir()
+    done = run_fake(directory, "--daemon", tmp_path / "log", "--size", "-5")
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"raidx: the daemon died before it was ready (exit status 1); see {tmp_path / 'log'}\n"
+    )
+    assert "Traceback" in (tmp_path / "log").read_text()
+    assert mountpoints.find(directory) is None
+
+
+@mounted
+def test_a_stack_dump_on_demand(fake_mount: Make) -> None:
+    fake = fake_mount()
+    fake.process.send_signal(signal.SIGUSR1)
+    assert fake.image.stat().st_size == 1 << 20  # and it lives on
+    assert "most recent call first" in fake.unmount()
+
+
+# ---- the ends ----
+
+
+@mounted
+def test_unmounting_from_outside_runs_the_callers_end(fake_mount: Make, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    fake = fake_mount("--keep", str(kept))
+    with fake.image.open("r+b", buffering=0) as disk:
+        disk.write(b"kept")
+    socket = runtime.files_of_mount(fake.path).socket
+    assert socket.exists()
+    subprocess.run(mountpoints.unmount_argv(str(fake.path)), check=True)
+    assert fake.end() == ""
+    assert fake.process.returncode == 0
+    assert kept.read_bytes().startswith(b"kept")
+    assert not socket.exists()
+
+
+@mounted
+def test_sigterm_unmounts_and_runs_the_callers_end(fake_mount: Make, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    fake = fake_mount("--keep", str(kept), "--page-cache")
+    with fake.image.open("r+b", buffering=0) as disk:
+        disk.write(b"kept")
+    logged = fake.stop(signal.SIGTERM)
+    assert "SIGTERM: unmounting" in logged
+    assert "in use" not in logged
+    assert fake.process.returncode == 0
+    assert kept.read_bytes().startswith(b"kept")
+    assert mountpoints.find(fake.path) is None
+
+
+@mounted
+def test_sigterm_ends_a_mount_in_use(fake_mount: Make) -> None:
+    fake = fake_mount()
+    disk = os.open(fake.image, os.O_RDONLY)
+    logged = fake.stop(signal.SIGTERM)
+    with pytest.raises(OSError, match="not connected"):
+        os.pread(disk, 10, 0)
+    with contextlib.suppress(OSError):  # closing sends a request that nobody answers
+        os.close(disk)
+    assert "is in use: detached" in logged
+    assert fake.process.returncode == 0
+    assert mountpoints.find(fake.path) is None
+
+
+@mounted
+def test_unmounting_a_mount_in_use_is_refused(fake_mount: Make) -> None:
+    fake = fake_mount()
+    with fake.image.open("rb"), pytest.raises(BusyError, match=r"is in use; see who: fuser -vm"):
+        mountpoints.unmount(fake.path)
+    assert fake.unmount() == ""
+
+
+@mounted
+@pytest.mark.loop
+def test_unmounting_under_a_loop_device_names_it(fake_mount: Make) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("losetup needs root")
+    fake = fake_mount()
+    done = subprocess.run(
+        ["losetup", "--find", "--show", str(fake.image)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"no loop device: {done.stderr.strip()}")
+    device = done.stdout.strip()
+    try:
+        expected = f"{device} is on {fake.image}; .*losetup -d {device}"
+        with pytest.raises(BusyError, match=expected):
+            mountpoints.unmount(fake.path)
+    finally:
+        subprocess.run(["losetup", "-d", device], check=True)
+    fake.unmount()
+
+
+def test_unmounting_what_is_not_ours(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nothing is mounted on"):
+        mountpoints.unmount(tmp_path)
+    with pytest.raises(UsageError, match="/proc is a mount of proc, not of raidx"):
+        mountpoints.unmount("/proc")
+
+
+# ---- protections ----
+
+
+def test_protections_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(protections, "_call", lambda *arguments: called.append(arguments))
+    monkeypatch.setattr(protections, "_capable", lambda capability: False)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (65536, 65536))
+    found = protections.protect().as_dict()
+    assert found["io_flusher"] == {"active": False, "reason": "needs CAP_SYS_RESOURCE"}
+    assert found["memory_locked"]["reason"] == (
+        "needs CAP_IPC_LOCK, or no limit on locked memory (now 64 KiB)"
+    )
+    assert not called
+
+
+def test_protections_in_force(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    called: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(protections, "_call", lambda *arguments: called.append(arguments))
+    monkeypatch.setattr(protections, "_capable", lambda capability: True)
+    monkeypatch.setattr(protections, "_set_oom_score", lambda: None)
+    found = protections.protect()
+    assert found.io_flusher.active
+    assert found.memory_locked.active
+    assert [name for name, *_ in called] == ["prctl", "mlockall"]
+    assert called[1][1] == 1 | 2 | 4
+
+
+def test_a_refused_protection_gives_the_kernels_word() -> None:
+    def refuse() -> None:
+        raise OSError(22, "x")
+
+    assert protections._attempt(refuse) == protections.Protection(False, "invalid argument")
+
+
+# ---- names ----
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0b", "x" * 256, "ä" * 128])
+def test_a_volume_name_that_cannot_be_a_file(name: str) -> None:
+    async def unused(*_: Any) -> Any:
+        raise AssertionError
+
+    with pytest.raises(UsageError):
+        Volume(name, 1, read=unused, write=unused, flush=unused)
+
+
+def test_a_mount_points_name_does_not_depend_on_the_way_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mnt").mkdir()
+    (tmp_path / "link").symlink_to("mnt")
+    monkeypatch.chdir(tmp_path)
+    names = {
+        runtime.files_in(tmp_path, path).socket
+        for path in ("mnt", "./link", tmp_path / "mnt", tmp_path / "x" / ".." / "mnt")
+    }
+    assert len(names) == 1
+
+
+def test_the_tables_escapes_are_undone() -> None:
+    assert mountpoints._unescape(r"/a\040b\011c\134d") == "/a b\tc\\d"

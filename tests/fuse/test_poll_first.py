@@ -1,0 +1,447 @@
+"""The poll-first wait: fast, and none of its three traps (see the law in poll_first.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyfuse3
+import pytest
+import trio
+import trio.testing
+
+from raidx_fuse import poll_first
+
+KIB = 1024
+Make = Callable[..., Any]
+mounted = pytest.mark.mount
+
+
+# ---- against the model: a pipe is the device, each byte in it a request ----
+
+
+class Model:
+    """*workers* session loops on a pipe; *handle* is what each request runs."""
+
+    def __init__(self, handle: Callable[[int], Coroutine[Any, Any, None]]) -> None:
+        self.reading, self.writing = os.pipe()
+        os.set_blocking(self.reading, False)
+        self.readers = poll_first.Readers(self.reading)
+        self.handle = handle
+        self.done: list[int] = []
+        self.ended = 0
+
+    def ask(self, *requests: int) -> None:
+        """Queue requests, numbers 0 to 255."""
+        os.write(self.writing, bytes(requests))
+
+    async def _loop(self) -> None:
+        while await self.readers.wait():
+            try:
+                received = os.read(self.reading, 1)
+            except BlockingIOError as error:
+                raise OSError(error.errno, "fuse_session_receive_buf failed with EAGAIN") from None
+            await self.handle(received[0])
+            self.done.append(received[0])
+
+    async def work(self) -> None:
+        """Be one worker, as `poll_first.installed` makes it."""
+        try:
+            await poll_first._drive(self._loop, self.readers)
+        finally:
+            self.readers.worker_ends()
+            self.ended += 1
+
+    def close(self) -> None:
+        """Close the pipe."""
+        self.readers.close()
+        os.close(self.reading)
+        os.close(self.writing)
+
+
+@contextmanager
+def model(handle: Callable[[int], Coroutine[Any, Any, None]]) -> Iterator[Model]:
+    made = Model(handle)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def run_model(handle: Callable[[int], Coroutine[Any, Any, None]], workers: int, use: Any) -> Model:
+    """Run *use* (an async function of the model) beside *workers* workers; then end them."""
+
+    async def main() -> Model:
+        with model(handle) as made:
+            with trio.fail_after(20):
+                async with trio.open_nursery() as nursery:
+                    for _ in range(workers):
+                        nursery.start_soon(made.work)
+                    await use(made)
+                    made.readers.end()
+            return made
+
+    return trio.run(main)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - the condition is of another module, with no event
+        await trio.sleep(0.001)
+
+
+def test_handlers_that_suspend_hand_the_queue_over() -> None:
+    release = trio.Event()
+    started: list[int] = []
+
+    async def handle(request: int) -> None:
+        started.append(request)
+        await release.wait()
+        await trio.lowlevel.checkpoint()  # a second suspension in the same handler
+
+    async def use(made: Model) -> None:
+        made.ask(*range(16))
+        await _until(lambda: len(started) == 16)
+        assert made.readers.suspended == 16
+        assert not made.done
+        release.set()
+        await _until(lambda: len(made.done) == 16)
+
+    made = run_model(handle, workers=20, use=use)
+    assert started == list(range(16))
+    assert made.readers.suspended == 0
+
+
+def test_more_requests_than_workers_all_get_done() -> None:
+    async def handle(request: int) -> None:
+        await trio.sleep(0.001 * (request % 3))
+
+    async def use(made: Model) -> None:
+        made.ask(*range(200))
+        await _until(lambda: len(made.done) == 200)
+        made.ask(7)  # and the queue is still watched
+        await _until(lambda: len(made.done) == 201)
+
+    run_model(handle, workers=5, use=use)
+
+
+def test_handlers_that_never_suspend_let_trio_run() -> None:
+    passes = 0
+    per_pass: list[int] = []
+
+    async def handle(request: int) -> None:
+        pass
+
+    async def use(made: Model) -> None:
+        nonlocal passes
+        made.ask(*[1] * 4000)
+        done = 0
+        while len(made.done) < 4000:
+            await trio.lowlevel.checkpoint()
+            passes += 1
+            per_pass.append(len(made.done) - done)
+            done = len(made.done)
+
+    run_model(handle, workers=9, use=use)
+    # Within a pass trio runs its tasks in any order, and a watcher may join; but not all nine.
+    assert max(per_pass) <= 4 * poll_first.TURNS_MAX
+    assert passes >= 4000 // (4 * poll_first.TURNS_MAX)
+
+
+def test_slow_handlers_that_never_suspend_let_trio_run_by_time() -> None:
+    gaps_s: list[float] = []
+
+    async def handle(request: int) -> None:
+        end_s = trio.current_time() + 0.002
+        while trio.current_time() < end_s:
+            pass
+
+    async def use(made: Model) -> None:
+        made.ask(*[1] * 60)
+        last_s = trio.current_time()
+        while len(made.done) < 60:
+            await trio.lowlevel.checkpoint()
+            gaps_s.append(trio.current_time() - last_s)
+            last_s = trio.current_time()
+
+    run_model(handle, workers=1, use=use)
+    # 48 requests of 2 ms would be 96 ms; the clock is asked after each fourth.
+    assert sorted(gaps_s)[len(gaps_s) // 2] < 0.03
+    assert len(gaps_s) >= 60 // 4
+
+
+def test_suspended_handlers_get_passes_sooner() -> None:
+    release = trio.Event()
+
+    async def handle(request: int) -> None:
+        if request == 255:
+            await release.wait()
+
+    async def use(made: Model) -> None:
+        made.ask(255)
+        await _until(lambda: made.readers.suspended == 1)
+        passes = made.readers.passes
+        made.ask(*[1] * 800)
+        await _until(lambda: len(made.done) == 800)
+        assert made.readers.passes - passes >= 800 // (4 * poll_first.TURNS_MAX_IN_COMPANY)
+        release.set()
+        await _until(lambda: len(made.done) == 801)
+
+    run_model(handle, workers=4, use=use)
+
+
+def test_the_end_wakes_parked_workers_and_the_watcher() -> None:
+    async def handle(request: int) -> None:
+        pass
+
+    async def use(made: Model) -> None:
+        await trio.testing.wait_all_tasks_blocked()
+
+    assert run_model(handle, workers=9, use=use).ended == 9
+
+
+def test_one_worker_that_ends_ends_all() -> None:
+    async def handle(request: int) -> None:
+        raise RuntimeError("the session is over")
+
+    async def use(made: Model) -> None:
+        await trio.testing.wait_all_tasks_blocked()
+        made.ask(1)
+        await trio.sleep_forever()
+
+    with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="session is over")):
+        run_model(handle, workers=9, use=use)
+
+
+def test_cancelled_workers_leave_in_order() -> None:
+    async def handle(request: int) -> None:
+        await trio.sleep_forever()
+
+    async def main() -> int:
+        with model(handle) as made, trio.move_on_after(0.05):
+            async with trio.open_nursery() as nursery:
+                for _ in range(6):
+                    nursery.start_soon(made.work)
+                made.ask(1, 2)
+        assert made.readers.suspended == 0
+        return made.ended
+
+    assert trio.run(main) == 6
+
+
+def test_a_request_withdrawn_after_the_look_does_no_harm() -> None:
+    async def handle(request: int) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def use(made: Model) -> None:
+        look = made.readers._look
+        lies = iter([True, False, True, True, False])
+        made.readers._look = lambda *a: look(*a) or ([(0, 1)] if next(lies, False) else [])
+        made.ask(1, 2, 3)
+        await _until(lambda: len(made.done) == 3)
+
+    run_model(handle, workers=3, use=use)
+
+
+def test_another_error_of_the_device_is_not_swallowed() -> None:
+    async def handle(request: int) -> None:
+        raise OSError(11, "a handler's own EAGAIN")
+
+    async def use(made: Model) -> None:
+        made.ask(1)
+        await trio.sleep_forever()
+
+    with pytest.RaisesGroup(pytest.RaisesExc(OSError, match="handler's own")):
+        run_model(handle, workers=2, use=use)
+
+
+def test_spinning_that_does_not_pay_backs_off() -> None:
+    async def handle(request: int) -> None:
+        pass
+
+    async def main() -> list[int]:
+        made = Model(handle)
+        readers = made.readers
+        readers._spin_allowed = True
+        looked: list[int] = []
+        look = readers._look
+        counts = [0]
+
+        def counting(*arguments: Any) -> Any:
+            counts[0] += 1
+            return look(*arguments)
+
+        readers._look = counting  # type: ignore[assignment]
+        for _ in range(40):
+            counts[0] = 0
+            assert not readers._spin()
+            looked.append(counts[0])
+        made.ask(1)
+        readers._spin_pause = 0
+        assert readers._spin()
+        made.close()
+        return looked
+
+    looked = trio.run(main)
+    tries = [index for index, count in enumerate(looked) if count]
+    assert tries == [0, 2, 6, 14, 30]  # pauses of 1, 3, 7, 15
+    assert set(looked) == {0, poll_first.SPIN_LOOKS}
+
+
+def test_an_unknown_pyfuse3_gets_its_own_loop(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stock = (pyfuse3._wait_fuse_readable, pyfuse3._session_loop, pyfuse3.terminate)  # type: ignore[attr-defined]
+
+    def names() -> tuple[Any, ...]:
+        return (pyfuse3._wait_fuse_readable, pyfuse3._session_loop, pyfuse3.terminate)  # type: ignore[attr-defined]
+
+    async def main() -> None:
+        with poll_first.installed(0) as readers:
+            assert readers is None
+            assert names() == stock
+
+    monkeypatch.setattr(pyfuse3, "__version__", "9.1.0")
+    trio.run(main)
+    assert "stock loop" in caplog.text
+    assert "9.1.0" in caplog.text
+    monkeypatch.setattr(pyfuse3, "__version__", "3.5.0")
+    monkeypatch.delattr(pyfuse3, "_wait_fuse_readable")
+    assert "_wait_fuse_readable" in (poll_first.reason_against() or "")
+
+
+def test_the_replacement_is_taken_back() -> None:
+    stock = (pyfuse3._wait_fuse_readable, pyfuse3._session_loop, pyfuse3.terminate)  # type: ignore[attr-defined]
+
+    async def main() -> None:
+        reading, writing = os.pipe()
+        with poll_first.installed(reading) as readers:
+            assert readers is not None
+            assert pyfuse3._wait_fuse_readable == readers.wait  # type: ignore[attr-defined]
+        os.close(reading)
+        os.close(writing)
+
+    trio.run(main)
+    assert stock == (
+        pyfuse3._wait_fuse_readable,  # type: ignore[attr-defined]
+        pyfuse3._session_loop,  # type: ignore[attr-defined]
+        pyfuse3.terminate,
+    )
+
+
+# ---- against the kernel ----
+
+
+def _read_all(image: Path, threads: int, requests: int, size: int = 4096) -> None:
+    descriptor = os.open(image, os.O_RDONLY)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            results = pool.map(lambda i: os.pread(descriptor, size, i * size), range(requests))
+            assert all(len(data) == size for data in results)
+    finally:
+        os.close(descriptor)
+
+
+@mounted
+def test_slow_reads_run_side_by_side(fake_mount: Make) -> None:
+    fake = fake_mount("--delay", "0.2")
+    assert fake.report["poll_first"]
+    begin_s = time.monotonic()
+    _read_all(fake.image, threads=16, requests=32)
+    assert time.monotonic() - begin_s < 2  # one after the other: 6.4 s
+    assert fake.call("counts")["in_flight_max"] == 16
+    assert not fake.unmount()
+
+
+@mounted
+def test_more_slow_reads_than_workers(fake_mount: Make) -> None:
+    fake = fake_mount("--delay", "0.1")
+    _read_all(fake.image, threads=80, requests=160)
+    counts = fake.call("counts")
+    assert counts["reads"] == 160
+    assert 32 <= counts["in_flight_max"] <= poll_first.WORKERS
+
+
+@mounted
+def test_a_busy_mount_still_answers_control_and_runs_background_tasks(fake_mount: Make) -> None:
+    fake = fake_mount()
+    stop = threading.Event()
+
+    def hammer() -> None:
+        descriptor = os.open(fake.image, os.O_RDONLY)
+        while not stop.is_set():
+            os.pread(descriptor, 4096, 0)
+        os.close(descriptor)
+
+    threads = [threading.Thread(target=hammer) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        before = fake.call("counts")["reads"]
+        assert fake.call("ticks", seconds=1)["ticks"] > 50
+        assert fake.call("counts")["reads"] - before > 1000  # busy it was
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+@mounted
+@pytest.mark.parametrize("stock", [False, True], ids=["poll-first", "stock"])
+@pytest.mark.parametrize("way", ["unmount", "SIGTERM", "SIGINT"])
+def test_the_mount_ends_with_parked_workers(fake_mount: Make, way: str, stock: bool) -> None:
+    fake = fake_mount("--delay", "0.02", *(["--stock"] if stock else []))
+    assert fake.report["poll_first"] is not stock
+    _read_all(fake.image, threads=8, requests=64)
+    if way == "unmount":
+        fake.unmount()
+    else:
+        fake.stop(signal.Signals[way])
+    assert fake.process.returncode == 0
+
+
+@mounted
+def test_the_mount_ends_under_load(fake_mount: Make) -> None:
+    fake = fake_mount("--delay", "0.01")
+    failed: list[OSError] = []
+
+    def hammer() -> None:
+        try:
+            descriptor = os.open(fake.image, os.O_RDONLY)
+        except OSError as error:
+            failed.append(error)
+            return
+        try:
+            while True:
+                os.pread(descriptor, 4096, 0)
+        except OSError as error:
+            failed.append(error)
+        finally:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    threads = [threading.Thread(target=hammer) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    logged = fake.stop()
+    for thread in threads:
+        thread.join()
+    assert fake.process.returncode == 0
+    assert len(failed) == 8
+    assert "in use" in logged
+
+
+@mounted
+def test_phantom_requests_do_no_harm(fake_mount: Make) -> None:
+    fake = fake_mount("--phantom", "7", "--delay", "0.001")
+    _read_all(fake.image, threads=4, requests=200)
+    fake.unmount()
+    assert fake.process.returncode == 0
