@@ -107,6 +107,7 @@ def test_handlers_that_suspend_hand_the_queue_over() -> None:
         await trio.lowlevel.checkpoint()  # a second suspension in the same handler
 
     async def use(made: Model) -> None:
+        await trio.testing.wait_all_tasks_blocked()  # one worker watches, nineteen are parked
         made.ask(*range(16))
         await _until(lambda: len(started) == 16)
         assert made.readers.suspended == 16
@@ -124,6 +125,7 @@ def test_more_requests_than_workers_all_get_done() -> None:
         await trio.sleep(0.001 * (request % 3))
 
     async def use(made: Model) -> None:
+        await trio.testing.wait_all_tasks_blocked()
         made.ask(*range(200))
         await _until(lambda: len(made.done) == 200)
         made.ask(7)  # and the queue is still watched
@@ -353,10 +355,12 @@ def _read_all(image: Path, threads: int, requests: int, size: int = 4096) -> Non
 def test_slow_reads_run_side_by_side(fake_mount: Make) -> None:
     fake = fake_mount("--delay", "0.2")
     assert fake.report["poll_first"]
+    # pyfuse3 starts a worker with each of the first requests; only then are all of them parked.
+    _read_all(fake.image, threads=2 * poll_first.WORKERS, requests=2 * poll_first.WORKERS)
     begin_s = time.monotonic()
     _read_all(fake.image, threads=16, requests=32)
     assert time.monotonic() - begin_s < 2  # one after the other: 6.4 s
-    assert fake.call("counts")["in_flight_max"] == 16
+    assert fake.call("counts")["in_flight_max"] >= 32
     assert not fake.unmount()
 
 
