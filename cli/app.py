@@ -1,0 +1,156 @@
+"""The click group and the command class: global behaviour in one place.
+
+`Verb` gives every command ``--json`` and ``--bytes`` and hands it an `Output`. `Verbs` turns what
+went wrong into one line ``raidx: ...`` on standard error and an exit status: 1 failed, 2 usage,
+130 interrupted. An exception outside the error tree is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from raidx_fuse.cli.output import Output, warn
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.layouts.registry import LayoutError
+
+SECTIONS = {  # the order of `raidx --help`
+    "Arrays": ("create", "mount", "umount"),
+    "Look": ("status", "stats", "examine", "check", "explain"),
+    "Change": (
+        *("add-disk", "remove-disk", "fail-disk", "replace-disk"),
+        *("scrub", "job", "get", "set"),
+    ),
+    "Learn (no array needed)": ("layout",),
+    "Shell": ("completions",),
+}
+ALIASES = {  # mdadm's words
+    "assemble": "mount",
+    "detail": "status",
+    "fail": "fail-disk",
+    "replace": "replace-disk",
+    "add": "add-disk",
+    "remove": "remove-disk",
+    "grow": "add-disk",
+    "stop": "umount",
+    "unmount": "umount",
+}
+
+
+class Verb(click.Command):
+    """A command with ``--json`` and ``--bytes``; its `Output` is the context's object."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.append(
+            click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON document.")
+        )
+        self.params.append(
+            click.Option(["--bytes", "exact"], is_flag=True, help="Print sizes as exact bytes.")
+        )
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command with the `Output` that its two shared options describe."""
+        ctx.obj = Output(json=ctx.params.pop("as_json"), exact=ctx.params.pop("exact"))
+        return super().invoke(ctx)
+
+
+class Nouns(click.Group):
+    """A group whose commands are `Verb`; a mistyped name is answered with the nearest ones."""
+
+    command_class = Verb
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of that name or mdadm alias."""
+        return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Resolve as click does, but say what was probably meant."""
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            near = difflib.get_close_matches(name, [*self.commands, *ALIASES], n=3, cutoff=0.6)
+            hint = f"did you mean {' or '.join(near)}?" if near else "see 'raidx --help'"
+            raise click.UsageError(f"no command {name!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class Verbs(Nouns):
+    """The top group: errors become one line and an exit status."""
+
+    group_class = Nouns
+
+    def main(  # type: ignore[override]
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run one command line and exit with its status."""
+        try:
+            status = super().main(
+                args, prog_name or "raidx", complete_var, standalone_mode=False, **extra
+            )
+        except click.exceptions.NoArgsIsHelpError as error:
+            print(error.format_message(), file=sys.stderr)
+            status = 2
+        except click.UsageError as error:
+            status = _usage(error)
+        except click.ClickException as error:
+            status = _complain(error.format_message(), error.exit_code)
+        except LayoutError as error:
+            status = _complain(str(error), 2)
+        except RaidxError as error:
+            status = _complain(str(error), error.exit_status)
+        except (click.Abort, KeyboardInterrupt):
+            status = _complain("interrupted", 130)
+        except BrokenPipeError:
+            sys.stdout = None  # type: ignore[assignment]  # `raidx ... | head`: nobody listens
+            status = 1
+        if not standalone_mode:
+            return status
+        sys.exit(status if isinstance(status, int) else 0)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands by what they are for."""
+        for title, names in SECTIONS.items():
+            rows = [(name, self.commands[name].get_short_help_str(70)) for name in names]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+def _usage(error: click.UsageError) -> int:
+    """Print a usage error on one line that names the command to look up."""
+    message = error.format_message().rstrip(".")
+    if error.ctx is not None and "did you mean" not in message and "--help" not in message:
+        message += f"; see '{error.ctx.command_path} --help'"
+    return _complain(message, error.exit_code)
+
+
+def _complain(message: str, status: int) -> int:
+    warn(" ".join(message.split()))
+    return status
+
+
+def verb(
+    name: str | None = None, group: click.Group | None = None
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a function a command (of *group*); its first argument is the `Output`.
+
+    It returns None (exit status 0) or its exit status.
+    """
+
+    def make(function: Callable[..., Any]) -> click.Command:
+        command = click.command(name, cls=Verb)(click.pass_obj(function))
+        if group is not None:
+            group.add_command(command)
+        return command
+
+    return make

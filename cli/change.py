@@ -1,0 +1,283 @@
+"""Commands that change a running array: members, jobs, settings."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.output import Output, duration
+from raidx_fuse.cli.parameters import PATH, SIZE, array_argument
+from raidx_fuse.cli.status_text import job_line, redundancy
+from raidx_fuse.cli.waiting import exit_status, wait_for_jobs
+from raidx_fuse.control import call
+from raidx_fuse.errors import UsageError
+
+dry_run_option = click.option(
+    "-n", "--dry-run", is_flag=True, help="Only say what it would move and how long it would take."
+)
+overwrite_option = click.option(
+    "--overwrite-signature",
+    is_flag=True,
+    help="Overwrite an array, file system or partition table found on the new member.",
+)
+create_option = click.option(
+    "--create", is_flag=True, help="Make a missing member file, sparse, as large as the others."
+)
+wait_option = click.option("--wait", is_flag=True, help="Stay until the job has ended.")
+
+
+def absolute(member: str) -> str:
+    """Return a member's path for the daemon, whose working directory is not ours.
+
+    What follows a comma (``disk3.img,model=hdd``) stays.
+    """
+    path, comma, options = member.partition(",")
+    return os.path.abspath(path) + comma + options
+
+
+def reference(member: str) -> str:
+    """Return what names a member of an array: a role or UUID as it is, a path absolute."""
+    return os.path.abspath(member) if os.path.exists(member) or "/" in member else member
+
+
+def _finish(out: Output, array: str, result: dict[str, Any], line: str, wait: bool) -> int:
+    """Say what was done; with *wait* stay with the job it started and return its exit status."""
+    if result.get("dry_run"):
+        out.emit(result, _dry_run_text(result, out))
+        return 0
+    if not wait or result.get("job") is None:
+        out.emit(result, Text(line))
+        return 0
+    out.note(line)
+    (job,) = wait_for_jobs(array, [result["job"]], out)
+    if out.json:
+        out.emit({**result, "result": job})
+    return exit_status(job)
+
+
+def _dry_run_text(result: dict[str, Any], out: Output) -> Text:
+    """Return bytes, time and exposure as lines."""
+    lines = [f"would do: {result['does']}"]
+    if result["bytes_moved"]:
+        lines.append(
+            f"moves: {out.size(result['bytes_moved'])} (reads {out.size(result['bytes_read'])}, "
+            f"writes {out.size(result['bytes_written'])})"
+        )
+        lines.append(
+            f"time: {duration(result['seconds'])} at {out.rate(result['rate'])} "
+            f"({result['rate_source']}); {duration(result['seconds_busy'])} under load"
+        )
+    else:
+        lines.append("moves: nothing")
+    if result["redundancy_reduced"]:
+        seconds = result["redundancy_reduced_seconds"]
+        until = "until the member is replaced" if seconds is None else f"for {duration(seconds)}"
+        lines.append(f"redundancy: reduced {until}; now {redundancy(result['redundancy_left'])}")
+    else:
+        lines.append("redundancy: stays as it is")
+    return Text("\n".join(lines))
+
+
+@verb("fail-disk")
+@array_argument
+@click.argument("member")
+@dry_run_option
+def fail_disk(out: Output, array: str, member: str, dry_run: bool) -> int:
+    """Take a member out as if it had failed.
+
+    MEMBER is its role, path or UUID.
+    """
+    result = call(array, "fail-disk", member=reference(member), dry_run=dry_run)
+    return _finish(out, array, result, f"role {result.get('role')} is failed now", wait=False)
+
+
+@verb("replace-disk")
+@array_argument
+@click.argument("old")
+@click.argument("new", type=PATH)
+@overwrite_option
+@create_option
+@wait_option
+@dry_run_option
+def replace_disk(
+    out: Output,
+    array: str,
+    old: str,
+    new: str,
+    overwrite_signature: bool,
+    create: bool,
+    wait: bool,
+    dry_run: bool,
+) -> int:
+    """Put a new member in the place of another.
+
+    OLD is its role, path or UUID; NEW is rebuilt from the others.
+    """
+    result = call(
+        array,
+        "replace-disk",
+        old=reference(old),
+        new=absolute(new),
+        overwrite_signature=overwrite_signature,
+        create=create,
+        dry_run=dry_run,
+    )
+    line = f"{new} takes role {result.get('role')}; it is being rebuilt (job {result.get('job')})"
+    return _finish(out, array, result, line, wait)
+
+
+@verb("add-disk")
+@array_argument
+@click.argument("members", metavar="MEMBER...", nargs=-1, required=True, type=PATH)
+@click.option("--as", "role", type=click.Choice(["spare"]), help="What the new members become.")
+@overwrite_option
+@create_option
+@dry_run_option
+def add_disk(
+    out: Output,
+    array: str,
+    members: tuple[str, ...],
+    role: str | None,
+    overwrite_signature: bool,
+    create: bool,
+    dry_run: bool,
+) -> int:
+    """Add members as spares.
+
+    A degraded array starts to rebuild onto them at once.
+    """
+    result = call(
+        array,
+        "add-disk",
+        members=[absolute(member) for member in members],
+        role=role,
+        overwrite_signature=overwrite_signature,
+        create=create,
+        dry_run=dry_run,
+    )
+    return _finish(out, array, result, f"added as spare: {', '.join(members)}", wait=False)
+
+
+@verb("remove-disk")
+@array_argument
+@click.argument("member")
+@dry_run_option
+def remove_disk(out: Output, array: str, member: str, dry_run: bool) -> int:
+    """Let go of a spare."""
+    result = call(array, "remove-disk", member=reference(member), dry_run=dry_run)
+    return _finish(out, array, result, f"removed: {result.get('path')}", wait=False)
+
+
+@verb()
+@array_argument
+@click.option("--check", "mode", flag_value="check", default=True, help="Report only (default).")
+@click.option("--repair", "mode", flag_value="repair", help="Correct what the chains can tell.")
+@wait_option
+def scrub(out: Output, array: str, mode: str, wait: bool) -> int:
+    """Read everything, compare the parity, name each mismatch.
+
+    With --wait the exit status is 3 when something could not be corrected.
+    """
+    result = call(array, "scrub", repair=mode == "repair")
+    if not wait:
+        out.emit(result, Text(f"scrub started (job {result['job']}): raidx job {array} list"))
+        return 0
+    (job,) = wait_for_jobs(array, [result["job"]], out)
+    out.emit({**job, **result}, scrub_text(job))
+    return exit_status(job)
+
+
+def scrub_text(job: dict[str, Any]) -> Text:
+    """Return what a scrub found: one line of counts, one for each mismatch kept."""
+    lines = [
+        f"{job['mismatches']} mismatches, {job['repaired']} repaired, "
+        f"{job['uncorrected']} left, {job['unchecked_stripes']} stripes could not be checked"
+    ]
+    for found in job["findings"]:
+        members = ", ".join(f"{each['role']} ({each['path']})" for each in found["members"])
+        offsets = ", ".join(map(str, found["image_offsets"])) or "none (parity only)"
+        blame = "wrong on member" if found["located"] else "one of members"
+        done = "repaired" if found["repaired"] else "left as it is"
+        if found["assumed_data_right"]:
+            done = "parity rewritten, data taken for right"
+        lines.append(
+            f"stripe {found['stripe']}: {blame} {members}; image offset {offsets}; "
+            f"{found['bytes']} bytes from byte {found['byte_in_chunk']} of the chunk; {done}"
+        )
+    return Text("\n".join(lines))
+
+
+@verb()
+@array_argument
+@click.argument(
+    "verb",
+    type=click.Choice(["list", "pause", "resume", "cancel", "wait", "limit"]),
+    default="list",
+)
+@click.argument("job_id", metavar="[JOB]", type=int, required=False)
+@click.option("--min", "minimum", type=SIZE, help="limit: bytes a second kept under load.")
+@click.option("--max", "maximum", type=SIZE, help="limit: bytes a second at most; 0: no limit.")
+def job(
+    out: Output,
+    array: str,
+    verb: str,
+    job_id: int | None,
+    minimum: int | None,
+    maximum: int | None,
+) -> int:
+    """List, steer or wait for background jobs.
+
+    JOB may be left out while exactly one runs; `wait` without it waits for all.
+    """
+    jobs = call(array, "job-list")["jobs"]
+    running = [each["id"] for each in jobs if each["state"] in ("running", "paused")]
+    if verb == "list":
+        lines = Text("\n").join([job_line(each, out) for each in jobs])
+        out.emit({"jobs": jobs}, lines if jobs else Text("no jobs"))
+        return 0
+    if verb == "wait":
+        ended = wait_for_jobs(array, running if job_id is None else [job_id], out)
+        out.emit({"jobs": ended})
+        return max((exit_status(each) for each in ended), default=0)
+    if job_id is None and len(running) != 1:
+        raise UsageError(f"{len(running)} jobs are running", action=f"name one: raidx job {array}")
+    chosen = running[0] if job_id is None else job_id
+    limits = {"minimum": minimum, "maximum": maximum}
+    if verb == "limit" and minimum is maximum is None:
+        raise UsageError("limit needs --min or --max")
+    if verb != "limit" and (minimum, maximum) != (None, None):
+        raise UsageError(f"--min and --max belong to limit, not to {verb}")
+    result = call(array, f"job-{verb}", job=chosen, **(limits if verb == "limit" else {}))
+    out.emit(result, job_line(result, out))
+    return 0
+
+
+@verb()
+@array_argument
+@click.argument("key", required=False)
+def get(out: Output, array: str, key: str | None) -> None:
+    """Print one setting or all."""
+    _print_settings(out, call(array, "get", **({"key": key} if key else {})))
+
+
+@verb("set")
+@array_argument
+@click.argument("assignment", metavar="KEY=VALUE")
+def set_value(out: Output, array: str, assignment: str) -> None:
+    """Change a setting, at once and for the future."""
+    key, equals, value = assignment.partition("=")
+    if not equals or not key:
+        raise UsageError(f"{assignment!r} is not KEY=VALUE", action=f"see raidx get {array}")
+    _print_settings(out, call(array, "set", key=key.strip(), value=value.strip()))
+
+
+def _print_settings(out: Output, result: dict[str, Any]) -> None:
+    table = Table.grid(padding=(0, 2))
+    for key, value in result["settings"].items():
+        table.add_row(key, Text(str(value)))
+    out.emit(result, table)

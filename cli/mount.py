@@ -1,0 +1,84 @@
+"""`raidx mount` and `raidx umount`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.text import Text
+
+from raidx_fuse import control, daemon, mountpoint, runtime
+from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.change import absolute
+from raidx_fuse.cli.output import Output, warn
+from raidx_fuse.cli.parameters import ARRAY, PATH
+from raidx_fuse.errors import BusyError, UsageError
+from raidx_fuse.pool import MountRequest, body
+
+
+@verb()
+@click.argument("members", metavar="MEMBER... MOUNTPOINT", nargs=-1, required=True, type=PATH)
+@click.option("--read-only", is_flag=True, help="Write nothing to any member.")
+@click.option("--foreground", is_flag=True, help="Stay, log to standard error; ^C unmounts.")
+@click.option("--allow-other", is_flag=True, help="Let other users (and root) use the image.")
+@click.option(
+    "--start-degraded",
+    is_flag=True,
+    help="Start a crashed array with a member missing: what was being written may be wrong.",
+)
+def mount(
+    out: Output,
+    members: tuple[str, ...],
+    read_only: bool,
+    foreground: bool,
+    allow_other: bool,
+    start_degraded: bool,
+) -> None:
+    """Assemble an array from its members and mount it.
+
+    The members may be given in any order. The image is ready when this returns.
+    """
+    if len(members) < 2:
+        raise UsageError("mount needs members and a mount point", action="see raidx mount --help")
+    request = MountRequest(
+        tuple(absolute(member) for member in members[:-1]),
+        mountpoint.check(members[-1], allow_other=allow_other),
+        read_only=read_only,
+        allow_other=allow_other,
+        start_degraded=start_degraded,
+    )
+
+    def ready(status: dict[str, Any]) -> None:
+        for warning in status["warnings"]:
+            warn(f"warning: {warning}")
+        if status["state"] != "clean":
+            warn(f"warning: {status['name']} is {status['state']}; {status['action'] or 'see'}")
+        images = ", ".join(volume["path"] for volume in status["volumes"])
+        line = f"{status['name']}: {status['layout']}, {out.size(status['size'])}: {images}"
+        out.emit(status, Text(line))
+
+    if foreground:
+        daemon.run_in_foreground(body(request), ready)
+    else:
+        ready(daemon.start(body(request), runtime.own_files(request.mountpoint).log))
+
+
+@verb()
+@click.argument("path", metavar="MOUNTPOINT", type=ARRAY)
+@click.option("--timeout", type=float, help="Seconds to wait for the daemon (default: for ever).")
+def umount(out: Output, path: str, timeout: float | None) -> None:
+    """Flush, mark clean and unmount.
+
+    The members are free when this returns.
+    """
+    try:
+        with control.Connection(path, timeout_s=10) as connection:
+            pid = connection.daemon_pid
+    except control.ControlError:
+        if mountpoint.find(path) is None:
+            raise
+        pid = 0  # the daemon is gone: clear the mount point it left
+    mountpoint.unmount(path)
+    if pid and not control.wait_for_exit(pid, timeout):
+        raise BusyError(f"{path} is unmounted, but its daemon (process {pid}) still writes")
+    out.emit({"unmounted": path}, Text(f"{path} is unmounted"))

@@ -1,0 +1,91 @@
+"""What every command shares: ``--json`` and ``--bytes``, one line per error, text and tables.
+
+In JSON mode standard output carries exactly one document and everything else goes to standard
+error, so that ``raidx ... --json | jq`` never chokes. Consoles are made at each use because tests
+and shells exchange the streams underneath.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, RenderableType
+
+from raidx_fuse.sizes import format_size
+
+OUTPUT_VERSION = 1
+PIPE_COLUMNS = 160  # not a terminal: wide enough that no path of a usual length is folded
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console on the present standard output (or error)."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else PIPE_COLUMNS
+    return Console(file=stream, highlight=False, emoji=False, width=width)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How this call wants its answer. Attributes: *json* one document; *exact* bytes, not KiB."""
+
+    json: bool = False
+    exact: bool = False
+
+    def emit(self, document: Mapping[str, Any], text: RenderableType | None = None) -> None:
+        """Print *document* in JSON mode, else *text* (nothing when there is none)."""
+        if self.json:
+            print(json.dumps({"output_version": OUTPUT_VERSION, **document}, indent=2))
+        elif text is not None:
+            console().print(text)
+
+    def note(self, line: str) -> None:
+        """Print a line for people: standard output, or standard error beside JSON."""
+        console(stderr=self.json).print(line, markup=False, soft_wrap=True)
+
+    def size(self, size_bytes: float) -> str:
+        """Return *size_bytes* as KiB, MiB, ... or as the exact number under ``--bytes``."""
+        return str(int(size_bytes)) if self.exact else format_size(int(size_bytes))
+
+    def rate(self, bytes_per_s: float) -> str:
+        """Return a speed in the same manner."""
+        return f"{self.size(bytes_per_s)}/s"
+
+
+def warn(line: str) -> None:
+    """Print one line on standard error, as every complaint of `raidx` looks."""
+    console(stderr=True).print(f"raidx: {line}", markup=False, soft_wrap=True)
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time in the words of zpool.
+
+    >>> duration(None), duration(59.2), duration(3723), duration(93784)
+    ('no estimated time', '00:01:00', '01:02:03', '1 days 02:03:04')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return "no estimated time"
+    minutes, second = divmod(math.ceil(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    clock = f"{hour:02}:{minute:02}:{second:02}"
+    return f"{days} days {clock}" if days else clock
+
+
+def percent(done: float, total: float) -> float:
+    """Return *done* of *total* in percent; nothing to do counts as all done."""
+    return 100.0 * done / total if total else 100.0
+
+
+def plural(count: int, word: str) -> str:
+    """Return "1 member", "2 members", "3 losses".
+
+    >>> plural(1, "member"), plural(2, "loss")
+    ('1 member', '2 losses')
+    """
+    ending = "" if count == 1 else "es" if word.endswith(("s", "ch")) else "s"
+    return f"{count} {word}{ending}"

@@ -1,0 +1,74 @@
+"""Parameter types of the commands: sizes, layouts, running arrays; each completes in the shell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from raidx_fuse import mountpoint
+from raidx_fuse.errors import UsageError
+from raidx_fuse.layouts.registry import LAYOUTS, find_layout
+from raidx_fuse.sizes import parse_size
+
+
+class SizeType(click.ParamType):
+    """Bytes, or K/KiB (1024), KB (1000), likewise M, G, T."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return bytes."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_size(str(value))
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+class LayoutName(click.ParamType):
+    """The name of a layout; a wrong one is answered with the nearest."""
+
+    name = "layout"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name. Raises LayoutError."""
+        return find_layout(str(value).lower()).name
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Offer the layouts with their titles."""
+        return [
+            CompletionItem(info.name, help=info.title)
+            for info in LAYOUTS.values()
+            if info.name.startswith(incomplete)
+        ]
+
+
+class MountedArray(click.ParamType):
+    """The mount point of a running array."""
+
+    name = "array"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Offer the mount points of this machine, else directories."""
+        found = [path for path in running() if path.startswith(incomplete)]
+        return [CompletionItem(path) for path in found] or [CompletionItem(incomplete, type="dir")]
+
+
+def running() -> list[str]:
+    """Return the mount points of all arrays that are mounted."""
+    paths = (mount.path for mount in mountpoint.mounts() if mount.fs_type == mountpoint.FUSE_TYPE)
+    return sorted(set(paths))
+
+
+SIZE = SizeType()
+LAYOUT_NAME = LayoutName()
+ARRAY = MountedArray()
+PATH = click.Path()
+array_argument = click.argument("array", type=ARRAY)

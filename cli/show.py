@@ -1,0 +1,179 @@
+"""Commands that look and change nothing: status, stats, examine, check."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+import trio
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from raidx_fuse import mountpoint, offline
+from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.output import Output, console, plural, warn
+from raidx_fuse.cli.parameters import ARRAY, PATH, array_argument, running
+from raidx_fuse.cli.status_text import EXIT_UNKNOWN, brief, exit_status, status_page
+from raidx_fuse.control import call
+from raidx_fuse.errors import RaidxError
+
+STATUS_TIMEOUT_S = 30.0
+
+
+@verb()
+@click.argument("arrays", metavar="[ARRAY | MEMBER...]", nargs=-1, type=ARRAY)
+@click.option("--brief", "short", is_flag=True, help="In the shape of /proc/mdstat.")
+@click.option("--check", is_flag=True, help="Exit 0 healthy, 1 degraded, 2 failed, 4 unknown.")
+def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> int:
+    """Show state, members, jobs, and what to do next.
+
+    ARRAY is a mount point; the members' paths name an array at rest; nothing means all running.
+    """
+    try:
+        found = _collect(arrays)
+    except RaidxError as error:
+        if not check:
+            raise
+        warn(str(error))
+        return EXIT_UNKNOWN
+    document = found[0] if arrays and len(found) == 1 else {"arrays": found}
+    if short:
+        text: RenderableType = Text("\n".join(brief(each) for each in found))
+    else:
+        pages = [part for each in found for part in (status_page(each, out), Text())]
+        text = Group(*pages[:-1]) if found else Text("no array is mounted")
+    out.emit(document, text)
+    return max((exit_status(each) for each in found), default=0) if check else 0
+
+
+def _collect(arrays: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return the status of the mounts in *arrays* (all if empty), or of one array at rest."""
+    mounts = arrays or tuple(running())
+    if all(mountpoint.find(path) or os.path.isdir(path) for path in mounts):
+        return [call(path, "status", timeout_s=STATUS_TIMEOUT_S) for path in mounts]
+    return [trio.run(offline.status, [os.path.abspath(path) for path in mounts])]
+
+
+@verb()
+@array_argument
+@click.argument("interval", type=click.FloatRange(min=0, min_open=True), required=False)
+@click.argument("count", type=click.IntRange(min=1), required=False)
+def stats(out: Output, array: str, interval: float | None, count: int | None) -> None:
+    """Count operations, bytes and latencies.
+
+    Since the mount, or of each INTERVAL seconds;
+    COUNT intervals are shown (for ever; with --json one).
+    """
+    if interval is None:
+        document = call(array, "stats")
+        out.emit(document, _stats_page(document, out))
+        return
+    reports = []
+    while count is None or len(reports) < count:
+        document = call(array, "stats", interval_s=interval)
+        if not out.json:
+            console().print(_stats_page(document, out))
+            count = count and count - 1
+            if count == 0:
+                return
+            continue
+        reports.append(document)
+        if count is None:
+            break
+    out.emit(reports[0] if len(reports) == 1 else {"reports": reports})
+
+
+def _stats_page(stats: dict[str, Any], out: Output) -> RenderableType:
+    seconds, totals = stats["interval_seconds"], stats["array"]
+    latency = totals["latency_ms"]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    titles = ("role", "reads/s", "writes/s", "read", "written", "queue", "busy", "read ms")
+    for title in (*titles, "p99", "write ms", "p99"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("member")
+    for member in stats["members"]:
+        table.add_row(
+            str(member["role"]),
+            f"{member['reads'] / seconds:.1f}",
+            f"{member['writes'] / seconds:.1f}",
+            out.rate(member["read_bytes"] / seconds),
+            out.rate(member["write_bytes"] / seconds),
+            f"{member['queue_mean']:.2f}",
+            f"{member['utilisation']:.0%}",
+            *(
+                f"{member[f'{word}_ms_{kind}']:.2f}"
+                for word in ("read", "write")
+                for kind in ("mean", "p99")
+            ),
+            Text(member["path"]),
+        )
+    rate = f"{totals['reads'] / seconds:.1f} reads/s, {totals['writes'] / seconds:.1f} writes/s"
+    speed = (
+        f"{out.rate(totals['read_bytes'] / seconds)} read, "
+        f"{out.rate(totals['write_bytes'] / seconds)} written"
+    )
+    waits = ", ".join(f"{name} {latency[name]:.2f}" for name in ("mean", "p50", "p95", "p99"))
+    names = ("pre_reads", "rmw", "rcw", "full_stripe", "degraded_reads", "chunks_moved")
+    counts = ", ".join(f"{name.replace('_', ' ')} {totals[name]}" for name in names)
+    head = Text.assemble((f"{seconds:.1f} s", "bold"), f": {rate}; {speed}")
+    return Group(head, Text(f"latency ms: {waits}"), Text(counts), table)
+
+
+@verb()
+@click.argument("members", metavar="MEMBER...", nargs=-1, required=True, type=PATH)
+def examine(out: Output, members: tuple[str, ...]) -> int:
+    """Show what each member says of itself."""
+    found = [trio.run(offline.examine, os.path.abspath(member)) for member in members]
+    for each in found:
+        if each.get("problem"):
+            warn(f"{each['path']}: {each['problem']}")
+    tables = [part for each in found for part in (_fields(each, out), Text())]
+    out.emit({"members": found}, Group(*tables[:-1]))
+    return 1 if any(each.get("problem") for each in found) else 0
+
+
+SIZE_FIELDS = ("size", "size_bytes", "chunk_bytes", "chunk_size", "offset", "length")
+
+
+def _fields(document: dict[str, Any], out: Output) -> Table:
+    """Return any flat or nested document as aligned lines."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(justify="right", style="bold")
+    for name, value in document.items():
+        if isinstance(value, dict):
+            cell: RenderableType = _fields(value, out)
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            cell = Group(*(_fields(each, out) for each in value))
+        elif name in SIZE_FIELDS and isinstance(value, int):
+            cell = Text(out.size(value))
+        else:
+            cell = Text("-" if value is None else str(value))
+        grid.add_row(f"{name.replace('_', ' ')}:", cell)
+    return grid
+
+
+@verb()
+@click.argument("members", metavar="MEMBER...", nargs=-1, required=True, type=PATH)
+def check(out: Output, members: tuple[str, ...]) -> int:
+    """Check an array at rest, writing nothing.
+
+    Superblocks, maps, and the parity of all that was ever written.
+    """
+    result = trio.run(offline.check, [os.path.abspath(member) for member in members])
+    problems = result["problems"]
+    lines = [
+        f"{problem['member']}: "
+        + (f"stripe {problem['stripe']}, " if problem.get("stripe") is not None else "")
+        + (
+            f"image offset {problem['image_offset']}, "
+            if problem.get("image_offset") is not None
+            else ""
+        )
+        + problem["what"]
+        for problem in problems
+    ]
+    verdict = "no problem found" if result["ok"] else plural(len(problems), "problem")
+    out.emit(result, Text("\n".join([*lines, verdict])))
+    return 0 if result["ok"] else 1

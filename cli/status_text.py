@@ -1,0 +1,182 @@
+"""The status of an array as a page for people and in the shape of ``/proc/mdstat``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from raidx_fuse.cli.output import Output, duration, percent, plural
+
+Status = Mapping[str, Any]
+
+STATE_STYLES = {
+    "clean": "green",
+    "active": "green",
+    "spare": "cyan",
+    "rebuilding": "yellow",
+    "resyncing": "yellow",
+    "degraded": "bold yellow",
+    "missing": "red",
+    "failed": "bold red",
+}
+MDSTAT_VERBS = {"rebuild": "recovery", "scrub": "check", "resync": "resync", "reshape": "reshape"}
+EXIT_HEALTHY, EXIT_DEGRADED, EXIT_FAILED, EXIT_UNKNOWN = 0, 1, 2, 4
+REDUCED_STATES = ("degraded", "rebuilding", "resyncing")
+
+
+def state_text(state: str) -> Text:
+    """Return a state in its colour."""
+    return Text(state, style=STATE_STYLES.get(state, "yellow"))
+
+
+def exit_status(status: Status) -> int:
+    """Return what ``status --check`` exits with: 0 healthy, 1 degraded, 2 failed."""
+    if status["state"] == "failed":
+        return EXIT_FAILED
+    in_role = [member for member in status["members"] if member["role"] >= 0]
+    if status["state"] in REDUCED_STATES or any(m["state"] != "active" for m in in_role):
+        return EXIT_DEGRADED
+    return EXIT_HEALTHY
+
+
+def status_page(status: Status, out: Output) -> RenderableType:
+    """Return the whole page: state, what to do, members, jobs, volumes, protections."""
+    parts: list[RenderableType] = [_head(status, out), Text(), _members(status, out)]
+    if status.get("jobs"):
+        parts += [Text("jobs", style="bold"), *(job_line(job, out) for job in status["jobs"])]
+        parts.append(Text())
+    if status.get("volumes"):
+        parts += [Text("volumes", style="bold"), _volumes(status, out)]
+    if status.get("protections"):
+        parts += [Text(), Text("protections", style="bold"), _protections(status)]
+    return Group(*parts)
+
+
+def _grid(*, right_first: bool = False) -> Table:
+    grid = Table.grid(padding=(0, 1 if right_first else 2))
+    grid.add_column(justify="right" if right_first else "left", style="bold")
+    return grid
+
+
+def _head(status: Status, out: Output) -> Table:
+    grid = _grid(right_first=True)
+    in_role = sum(member["role"] >= 0 for member in status["members"])
+    chunk = out.size(status["chunk_size"])
+    grid.add_row("array:", Text(f"{status['name']}  ({status['uuid']})"))
+    grid.add_row("layout:", f"{status['layout']} on {plural(in_role, 'member')}, chunk {chunk}")
+    grid.add_row("size:", out.size(status["size"]))
+    grid.add_row("state:", state_text(status["state"]) + Text(f", {_redundancy(status)}"))
+    if status.get("action"):
+        grid.add_row("action:", Text(status["action"], style="yellow"))
+    if status.get("mountpoint"):
+        mode = " (read-only)" if status.get("read_only") else ""
+        grid.add_row("mounted:", Text(status["mountpoint"] + mode))
+    for warning in status.get("warnings", ()):
+        grid.add_row("warning:", Text(warning, style="yellow"))
+    return grid
+
+
+def _redundancy(status: Status) -> str:
+    if status["state"] == "failed":
+        return "more members are lost than the layout tolerates"
+    return redundancy(status["redundancy_left"])
+
+
+def redundancy(left: int) -> str:
+    """Return "1 more loss tolerated" for *left* losses."""
+    return f"{plural(left, 'more loss')} tolerated" if left else "no further loss tolerated"
+
+
+def _members(status: Status, out: Output) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("role", "state", "size", "errors", "member"):
+        right = name in ("role", "size", "errors")
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    for member in status["members"]:
+        role = str(member["role"]) if member["role"] >= 0 else "-"
+        size = out.size(member["size"]) if member.get("size") else "-"
+        path = Text(member.get("path") or "(not here)", overflow="fold")
+        errors = str(member.get("errors") or 0)
+        table.add_row(role, state_text(member["state"]), size, errors, path)
+    return table
+
+
+def _volumes(status: Status, out: Output) -> Table:
+    grid = _grid()
+    for volume in status["volumes"]:
+        where = Text(str(volume.get("path") or "(not mounted)"))
+        grid.add_row(Text("  " + volume["name"]), out.size(volume["size"]), where)
+    return grid
+
+
+def _protections(status: Status) -> Table:
+    grid = _grid()
+    for name, state in status["protections"].items():
+        words = "yes" if state["active"] else f"no: {state['reason']}"
+        style = "" if state["active"] else "yellow"
+        grid.add_row(f"  {name.replace('_', ' ')}", Text(words, style=style))
+    return grid
+
+
+def job_amount(job: Mapping[str, Any], out: Output) -> str:
+    """Return "1 MiB of 4 MiB, 2 MiB/s, 00:00:02 to go" for one job."""
+    in_bytes = job.get("unit", "bytes") == "bytes"
+    show = out.size if in_bytes else (lambda count: f"{int(count)} {job['unit']}")
+    text = f"{show(job['done'])} of {show(job['total'])}"
+    if job.get("paused"):
+        return f"{text}, paused"
+    rate = job.get("rate") or 0
+    text += f", {out.rate(rate) if in_bytes else f'{rate:.0f}/s'}"
+    eta = job.get("eta_seconds")
+    return f"{text}, {duration(eta)}{' to go' if eta is not None else ''}"
+
+
+def job_line(job: Mapping[str, Any], out: Output) -> Text:
+    """Return one job as a line with a bar of 30 columns."""
+    share = percent(job["done"], job["total"])
+    filled = int(share * 30 / 100)
+    line = Text(f"  {job.get('id', '')} {job['kind']:8} ")
+    line.append("━" * filled, style="green")
+    line.append("━" * (30 - filled), style="bright_black")
+    line.append(f" {share:5.1f} %  {job_amount(job, out)}")
+    return line
+
+
+def brief(status: Status) -> str:
+    """Return the lines that monitors of ``/proc/mdstat`` parse; sizes in KiB as there.
+
+    The letters are mdstat's: ``(F)`` failed, ``(S)`` spare; ``[UU_]`` up, up, not up.
+    """
+    in_role = sorted((m for m in status["members"] if m["role"] >= 0), key=lambda m: m["role"])
+    spares = [m for m in status["members"] if m["role"] < 0]
+    words = []
+    for number, member in enumerate([*in_role, *spares]):
+        mark = {"failed": "(F)", "spare": "(S)"}.get(member["state"], "")
+        if member["state"] != "missing":
+            words.append(f"{os.path.basename(member.get('path') or '?')}[{number}]{mark}")
+    up = "".join("U" if member["state"] == "active" else "_" for member in in_role)
+    kind = "inactive" if status["state"] == "failed" else "active"
+    lines = [
+        f"{status['name']} : {kind} {status['layout']} {' '.join(words)}",
+        f"      {status['size'] // 1024} blocks {status['chunk_size'] // 1024}k chunk "
+        f"[{len(in_role)}/{up.count('U')}] [{up}]",
+    ]
+    lines += [_mdstat_job(job) for job in status.get("jobs", ())]
+    return "\n".join(lines)
+
+
+def _mdstat_job(job: Mapping[str, Any]) -> str:
+    share = percent(job["done"], job["total"])
+    cells = int(share / 5)
+    bar = "=" * cells + ">" + "." * (20 - cells) if cells < 20 else "=" * 20
+    minutes = (job.get("eta_seconds") or 0) / 60
+    verb = MDSTAT_VERBS.get(job["kind"], job["kind"])
+    return (
+        f"      [{bar}]  {verb} = {share:4.1f}% ({job['done'] // 1024}/{job['total'] // 1024}) "
+        f"finish={minutes:.1f}min speed={int(job.get('rate') or 0) // 1024}K/sec"
+    )

@@ -1,0 +1,85 @@
+"""Staying with a job: a progress bar and an ETA on a terminal, plain lines otherwise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rich.progress import BarColumn, Progress, TextColumn
+
+from raidx_fuse.cli.output import Output, console, percent, warn
+from raidx_fuse.cli.status_text import job_amount
+from raidx_fuse.control import Connection
+from raidx_fuse.errors import UsageError
+
+POLL_FIRST_S = 0.05
+POLL_S = 0.5
+LINE_PERCENT = 10.0  # without a terminal: a line each time so much has been done
+ENDED = ("done", "cancelled", "failed")
+
+Job = dict[str, Any]
+
+
+def wait_for_jobs(array: str, job_ids: list[int], out: Output) -> list[Job]:
+    """Return the last status of each of *job_ids* when all have ended, showing the progress."""
+    with Connection(array) as connection:
+
+        def look(job_id: int) -> Job:
+            jobs: list[Job] = connection.call("job-list")["jobs"]
+            for job in jobs:
+                if job["id"] == job_id:
+                    return job
+            raise UsageError(f"there is no job {job_id}", action=f"see raidx job {array} list")
+
+        return [_wait(lambda each=job_id: look(each), out) for job_id in job_ids]
+
+
+def exit_status(job: Job) -> int:
+    """Return the command's exit status: 3 when a scrub left something uncorrected, 1 failed."""
+    if job["state"] == "failed":
+        warn(f"{job['kind']} failed: {job['error']}")
+    if job["state"] != "done":
+        return 1
+    return 3 if job.get("uncorrected") else 0
+
+
+def _wait(look: Callable[[], Job], out: Output) -> Job:
+    show = console(stderr=True)
+    return _bar(look, out) if show.is_terminal else _lines(look, out)
+
+
+def _looks(look: Callable[[], Job]) -> Iterator[Job]:
+    """Yield the job's status, soon and then twice a second, until it has ended."""
+    pause_s = POLL_FIRST_S
+    while True:
+        job = look()
+        yield job
+        if job["state"] in ENDED:
+            return
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, POLL_S)
+
+
+def _bar(look: Callable[[], Job], out: Output) -> Job:
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"))
+    job = look()
+    with Progress(*columns, console=console(stderr=True)) as progress:
+        task = progress.add_task(job["kind"], total=100.0, amount="")
+        for job in _looks(look):  # the last one is the answer
+            share = percent(job["done"], job["total"])
+            progress.update(task, completed=share, amount=job_amount(job, out))
+    return job
+
+
+def _lines(look: Callable[[], Job], out: Output) -> Job:
+    said = -LINE_PERCENT
+    show = console(stderr=True)
+    job: Job = {}
+    for job in _looks(look):
+        share = percent(job["done"], job["total"])
+        if share - said >= LINE_PERCENT or job["state"] in ENDED:
+            said = share
+            line = f"{job['kind']} {job['state']} {share:5.1f} %  {job_amount(job, out)}"
+            show.print(line, markup=False, soft_wrap=True)
+    return job
