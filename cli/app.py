@@ -85,7 +85,7 @@ class Verbs(Nouns):
 
     group_class = Nouns
 
-    def main(  # type: ignore[override]
+    def main(
         self,
         args: Sequence[str] | None = None,
         prog_name: str | None = None,
@@ -112,7 +112,7 @@ class Verbs(Nouns):
         except (click.Abort, KeyboardInterrupt):
             status = _complain("interrupted", 130)
         except BrokenPipeError:
-            sys.stdout = None  # type: ignore[assignment]  # `raidx ... | head`: nobody listens
+            sys.stdout = None  # `raidx ... | head`: nobody listens
             status = 1
         if not standalone_mode:
             return status

@@ -262,7 +262,7 @@ def job(
 @click.argument("key", required=False)
 def get(out: Output, array: str, key: str | None) -> None:
     """Print one setting or all."""
-    _print_settings(out, call(array, "get", **({"key": key} if key else {})))
+    _print_settings(out, call(array, "get", key=key) if key else call(array, "get"))
 
 
 @verb("set")

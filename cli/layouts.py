@@ -21,8 +21,8 @@ from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths, find_layout, ma
 
 CHUNK_BYTES = 64 << 10  # any will do: nothing on paper depends on it
 SHOWN_MAX = 100_000  # cells or chunks in one answer
-CHAIN_COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red", "bright_cyan")
-CHAIN_COLOURS += ("bright_green", "bright_yellow", "bright_magenta", "bright_blue", "bright_red")
+_COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
+CHAIN_COLOURS = (*_COLOURS, *(f"bright_{colour}" for colour in _COLOURS))
 
 
 @click.group("layout", cls=Nouns)

@@ -13,7 +13,7 @@ from raidx_fuse.layouts.registry import LAYOUTS, find_layout
 from raidx_fuse.sizes import parse_size
 
 
-class SizeType(click.ParamType):
+class SizeType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3 only
     """Bytes, or K/KiB (1024), KB (1000), likewise M, G, T."""
 
     name = "size"
@@ -28,7 +28,7 @@ class SizeType(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-class LayoutName(click.ParamType):
+class LayoutName(click.ParamType):  # type: ignore[type-arg]
     """The name of a layout; a wrong one is answered with the nearest."""
 
     name = "layout"
@@ -48,7 +48,7 @@ class LayoutName(click.ParamType):
         ]
 
 
-class MountedArray(click.ParamType):
+class MountedArray(click.ParamType):  # type: ignore[type-arg]
     """The mount point of a running array."""
 
     name = "array"

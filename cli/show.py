@@ -70,7 +70,7 @@ def stats(out: Output, array: str, interval: float | None, count: int | None) ->
         document = call(array, "stats")
         out.emit(document, _stats_page(document, out))
         return
-    reports = []
+    reports: list[dict[str, Any]] = []
     while count is None or len(reports) < count:
         document = call(array, "stats", interval_s=interval)
         if not out.json:

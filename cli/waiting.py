@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn
@@ -32,7 +33,7 @@ def wait_for_jobs(array: str, job_ids: list[int], out: Output) -> list[Job]:
                     return job
             raise UsageError(f"there is no job {job_id}", action=f"see raidx job {array} list")
 
-        return [_wait(lambda each=job_id: look(each), out) for job_id in job_ids]
+        return [_wait(partial(look, job_id), out) for job_id in job_ids]
 
 
 def exit_status(job: Job) -> int:

@@ -1,0 +1,32 @@
+"""What to do next: the ``action:`` line of a status. Pure: a status in, a sentence or None out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def action(status: Mapping[str, Any]) -> str | None:
+    """Return what the owner of the array should type or do now, or None: nothing is to be done.
+
+    *status* is as `raidx status --json` has it; its *mountpoint* is None for an array at rest. What
+    the engine itself asks for when data was lost goes first.
+    """
+    where = status.get("mountpoint")
+    if status.get("lost_chunks"):
+        text = status.get("action")
+        return text.replace("ARRAY", where or "ARRAY") if text else None
+    down = [m for m in status["members"] if m["role"] >= 0 and m["state"] != "active"]
+    if status["state"] == "failed":
+        roles = ", ".join(str(member["role"]) for member in down)
+        again = "unmount, then mount" if where else "mount"
+        return f"bring the members of the roles {roles} back, {again} with them"
+    paused = [job for job in status.get("jobs", ()) if job.get("paused")]
+    if paused:
+        return f"{paused[0]['kind']} is paused: raidx job {where} resume {paused[0]['id']}"
+    waiting = [member["role"] for member in down if member["state"] != "rebuilding"]
+    if waiting and where and not status.get("read_only"):
+        return f"replace member {waiting[0]}: raidx replace-disk {where} {waiting[0]} NEW_MEMBER"
+    if waiting:
+        return f"mount it read-write, then replace member {waiting[0]} with raidx replace-disk"
+    return None

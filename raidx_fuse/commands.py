@@ -1,0 +1,327 @@
+"""The commands of a running mount, as the control socket brings them: names, arguments, answers.
+
+A command is a method; its parameters, with their types and defaults, are the arguments that a
+request may carry, and what does not fit is a `UsageError` before anything happens. The methods
+translate and check; what a command does is the array's business. Long jobs are only started here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+import trio
+
+from raidx_fuse import advice, interval
+from raidx_fuse.array import Array
+from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.estimate import rebuild_estimate
+from raidx_fuse.members.base import Member
+from raidx_fuse.volume import Volume
+
+INTERVAL_S_MAX = 86400.0
+RATE_BYTES_MAX = 1 << 50
+
+Result = dict[str, Any]
+
+
+class Report(Protocol):
+    """What the mount says of itself; see `raidx_fuse.mount.MountReport`."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return JSON values: mountpoint, log, protections, ..."""
+
+
+class Newcomers(Protocol):
+    """Opens what a command brings to the array, and closes it when the mount ends."""
+
+    async def open(
+        self, path: str, *, overwrite_signature: bool, create_bytes: int | None
+    ) -> Member:
+        """Return the member at *path*; make a missing file of *create_bytes* (None: refuse).
+
+        Raises SignatureFoundError, MemberError, BusyError.
+        """
+
+    async def check(self, path: str, *, overwrite_signature: bool, may_create: bool) -> None:
+        """Raise what `open` would raise, without leaving a trace."""
+
+    def release(self, member: Member) -> None:
+        """Close a member that did not join after all."""
+
+
+class Commands:
+    """The commands of one mount: one array, its *volumes*, and who opens *newcomers*.
+
+    `handle` is a `control.Handler`. *mounted* tells what the mount reports, once it is ready.
+    """
+
+    def __init__(self, array: Array, volumes: Sequence[Volume], newcomers: Newcomers) -> None:
+        self._array = array
+        self._volumes = volumes
+        self._newcomers = newcomers
+        self._report: Report | None = None
+        self._handlers: dict[str, Callable[..., Awaitable[Result]]] = {
+            "status": self.status,
+            "stats": self.stats,
+            "fail-disk": self.fail_disk,
+            "replace-disk": self.replace_disk,
+            "add-disk": self.add_disk,
+            "remove-disk": self.remove_disk,
+            "scrub": self.scrub,
+            "job-list": self.job_list,
+            "job-pause": self.job_pause,
+            "job-resume": self.job_resume,
+            "job-cancel": self.job_cancel,
+            "job-wait": self.job_wait,
+            "job-limit": self.job_limit,
+            "get": self.get,
+            "set": self.set,
+            "explain": self.explain,
+        }
+
+    def mounted(self, report: Report) -> None:
+        """Take over what the mount reports, for `status`."""
+        self._report = report
+
+    async def handle(self, name: str, arguments: dict[str, Any]) -> Result:
+        """Run command *name*. Raises UsageError for one that cannot be meant, else RaidxError."""
+        handler = self._handlers.get(name)
+        if handler is None:
+            raise UsageError(f"this daemon has no command {name!r}")
+        _check(name, handler, arguments)
+        return await handler(**arguments)
+
+    # -- looking -------------------------------------------------------------------------------
+
+    async def status(self) -> Result:
+        """Return the status of the array and of its mount."""
+        return self.report()
+
+    def report(self) -> Result:
+        """Return what `status` answers."""
+        document = self._array.status()
+        if self._report is not None:
+            document |= self._report.as_dict()
+        where = document.get("mountpoint")
+        document["volumes"] = [
+            {
+                "name": volume.name,
+                "size": volume.size_bytes,
+                "path": f"{where.rstrip('/')}/{volume.name}" if where else None,
+            }
+            for volume in self._volumes
+        ]
+        return {**document, "action": advice.action(document)}
+
+    async def stats(self, interval_s: float | None = None) -> Result:
+        """Return the counters since the mount, or of the next *interval_s* seconds."""
+        if interval_s is None:
+            return self._array.stats()
+        if not 0 < interval_s <= INTERVAL_S_MAX:
+            raise UsageError(f"an interval of {interval_s} s is not possible")
+        before = interval.snapshot(self._array)
+        await trio.sleep(interval_s)
+        return interval.difference(before, interval.snapshot(self._array))
+
+    async def explain(self, offset: int, length: int = 4096, write: bool = False) -> Result:
+        """Return the plan of a request without doing it."""
+        return self._array.explain(offset, length, write)
+
+    # -- members -------------------------------------------------------------------------------
+
+    async def fail_disk(self, member: str, dry_run: bool = False) -> Result:
+        """Take a member out as if it had failed."""
+        if not dry_run:
+            return await self._array.fail_disk(member)
+        record = self._array.membership.find(member)
+        self._require_spare_loss(record.role)
+        spares = len(self._array.store.spares)
+        does = f"takes role {record.role} out" + (", rebuilds it onto a spare" if spares else "")
+        return self._dry_run(does, record.role if spares else None)
+
+    async def replace_disk(
+        self,
+        old: str,
+        new: str,
+        overwrite_signature: bool = False,
+        create: bool = False,
+        dry_run: bool = False,
+    ) -> Result:
+        """Put the member *new* in the place of *old* and start the rebuild."""
+        record = self._array.membership.find(old)
+        if dry_run:
+            await self._newcomers.check(
+                new, overwrite_signature=overwrite_signature, may_create=create
+            )
+            self._require_spare_loss(record.role)
+            return self._dry_run(f"rebuilds role {record.role} onto {new}", record.role)
+        member = await self._open(new, overwrite_signature, record.size_bytes if create else None)
+        try:
+            return await self._array.replace_disk(old, member)
+        except RaidxError:
+            self._release(member)
+            raise
+
+    async def add_disk(
+        self,
+        members: list[str],
+        role: str | None = None,
+        overwrite_signature: bool = False,
+        create: bool = False,
+        dry_run: bool = False,
+    ) -> Result:
+        """Take *members* in as spares (*role* "spare"); a degraded array rebuilds onto them."""
+        if role != "spare":
+            raise RaidxError(
+                "this version cannot grow an array", action="add spares with --as spare"
+            )
+        if dry_run:
+            for path in members:
+                await self._newcomers.check(
+                    path, overwrite_signature=overwrite_signature, may_create=create
+                )
+            vacant = [r.role for r in self._records() if r.state in ("failed", "missing")]
+            does = f"adds {len(members)} as spare" + (", rebuilds onto it" if vacant else "")
+            return self._dry_run(does, vacant[0] if vacant else None)
+        size_bytes = min(record.size_bytes for record in self._records()) if create else None
+        added = []
+        for path in members:
+            member = await self._open(path, overwrite_signature, size_bytes)
+            try:
+                added.append(await self._array.add_spare(member))
+            except RaidxError:
+                self._release(member)
+                raise
+        return {"added": added}
+
+    async def remove_disk(self, member: str, dry_run: bool = False) -> Result:
+        """Let go of a spare or of a failed member's record."""
+        if not dry_run:
+            return await self._array.remove_disk(member)
+        record = self._array.membership.find(member)
+        return self._dry_run(f"lets go of {self._array.membership.path_of(record)}", None)
+
+    async def _open(self, path: str, overwrite_signature: bool, create_bytes: int | None) -> Member:
+        self._array.require_writable()
+        return await self._newcomers.open(
+            path, overwrite_signature=overwrite_signature, create_bytes=create_bytes
+        )
+
+    def _release(self, member: Member) -> None:
+        """Close a newcomer unless it has become a member before its command failed."""
+        if member not in self._array.store.present().values():
+            self._newcomers.release(member)
+
+    def _records(self) -> list[Any]:
+        return [record for record in self._array.store.config.members if record.role >= 0]
+
+    def _require_spare_loss(self, role: int) -> None:
+        """Raise UsageError unless the array can do without *role*."""
+        store = self._array.store
+        if role < 0:
+            raise UsageError("that member is a spare", action="use `raidx remove-disk` for it")
+        if not store.tolerates(store.lost | {role}):
+            raise RaidxError(
+                f"role {role} cannot be spared: its data would be lost",
+                action="rebuild or replace the lost members first",
+            )
+
+    def _dry_run(self, does: str, rebuilds: int | None) -> Result:
+        """Return what a change would cost; *rebuilds* is the role rebuilt, None for nothing."""
+        status = self._array.status()
+        costs = {"bytes_read": 0, "bytes_written": 0, "bytes_moved": 0, "seconds": 0.0}
+        if rebuilds is not None:
+            costs |= rebuild_estimate(self._array, rebuilds)
+        reduced = rebuilds is not None or does.startswith("takes")
+        until_replaced = does.startswith("takes") and rebuilds is None
+        return {
+            "dry_run": True,
+            "does": does,
+            **costs,
+            "redundancy_left": status["redundancy_left"],
+            "redundancy_reduced": reduced,
+            "redundancy_reduced_seconds": None if until_replaced else costs["seconds"],
+        }
+
+    # -- jobs ----------------------------------------------------------------------------------
+
+    async def scrub(self, repair: bool = False) -> Result:
+        """Start a scrub that reports mismatches, or also repairs them."""
+        return {"job": await self._array.start_scrub(repair)}
+
+    async def job_list(self) -> Result:
+        """Return the running and the recently ended jobs."""
+        return {"jobs": self._array.jobs.list()}
+
+    async def job_pause(self, job: int) -> Result:
+        """Stop a job before its next window."""
+        self._array.jobs.pause(job)
+        return self._job(job)
+
+    async def job_resume(self, job: int) -> Result:
+        """Let a paused job go on."""
+        self._array.jobs.resume(job)
+        return self._job(job)
+
+    async def job_cancel(self, job: int) -> Result:
+        """End a job; returns when it has ended."""
+        self._array.jobs.cancel(job)
+        return await self._array.jobs.wait(job)
+
+    async def job_wait(self, job: int) -> Result:
+        """Return a job's last status when it has ended."""
+        return await self._array.jobs.wait(job)
+
+    async def job_limit(
+        self, job: int, minimum: int | None = None, maximum: int | None = None
+    ) -> Result:
+        """Set a job's speed limits in bytes a second; 0 means none."""
+        for value in (minimum, maximum):
+            if value is not None and not 0 <= value <= RATE_BYTES_MAX:
+                raise UsageError(f"a limit of {value} bytes a second is not possible")
+        self._array.jobs.limit(job, minimum, maximum)
+        return self._job(job)
+
+    def _job(self, job: int) -> Result:
+        return next(status for status in self._array.jobs.list() if status["id"] == job)
+
+    # -- settings ------------------------------------------------------------------------------
+
+    async def get(self, key: str | None = None) -> Result:
+        """Return one setting or all."""
+        return {"settings": self._array.settings() if key is None else {key: self._array.get(key)}}
+
+    async def set(self, key: str, value: str) -> Result:
+        """Change a setting, at once and for the future."""
+        return {"settings": {key: await self._array.set(key, value)}}
+
+
+def _check(name: str, handler: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    """Raise UsageError unless *arguments* fit the parameters and types of *handler*."""
+    parameters = inspect.signature(handler).parameters
+    hints = typing.get_type_hints(handler)
+    for key in arguments:
+        if key not in parameters:
+            raise UsageError(f"{name} has no argument {key!r}")
+    for key, parameter in parameters.items():
+        if key not in arguments:
+            if parameter.default is inspect.Parameter.empty:
+                raise UsageError(f"{name} needs the argument {key!r}")
+        elif not _fits(arguments[key], hints[key]):
+            raise UsageError(f"{name}: {key} cannot be {arguments[key]!r}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Say whether a JSON *value* is of the type *hint*: bool is no int, an int is a float."""
+    options = typing.get_args(hint) if typing.get_origin(hint) is not list else ()
+    if options:
+        return any(_fits(value, option) for option in options)
+    if typing.get_origin(hint) is list:
+        (item,) = typing.get_args(hint)
+        return isinstance(value, list) and all(_fits(each, item) for each in value)
+    if isinstance(value, bool):
+        return hint is bool
+    return isinstance(value, (int, float) if hint is float else hint)

@@ -1,0 +1,115 @@
+"""The member disks that one process opened: makes missing files, guards signatures, closes all.
+
+Attributes of a member given by the user (``disk3.img,model=hdd``) are read by `open_member`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
+
+from raidx_fuse.errors import MemberError, RaidxError, UsageError
+from raidx_fuse.format.create import check_no_signature
+from raidx_fuse.members.base import Member
+from raidx_fuse.members.local import create_file
+from raidx_fuse.members.open import open_member, path_of
+
+
+class Disks:
+    """Opens members and closes all of them at the end of its ``with`` block.
+
+    *read_only* and *lock* are for all of them: false *lock* is for a look at members that a mount
+    may be using.
+    """
+
+    def __init__(self, *, read_only: bool = False, lock: bool = True) -> None:
+        self._read_only = read_only
+        self._lock = lock
+        self._opened: list[Member] = []
+        self._made: dict[int, str] = {}  # by id of the member: the file made for it
+
+    def __enter__(self) -> Disks:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        while self._opened:
+            self._opened.pop().close()
+
+    def attach(self, specs: Sequence[str]) -> list[Member]:
+        """Open existing members, each once. Raises UsageError, BusyError, MemberError."""
+        seen: dict[str, str] = {}
+        for spec in specs:
+            real = os.path.realpath(path_of(spec))
+            if real in seen:
+                raise UsageError(f"{spec} is given twice" + _same(seen[real], spec))
+            seen[real] = spec
+        return [self._open(spec) for spec in specs]
+
+    async def open(
+        self, path: str, *, overwrite_signature: bool, create_bytes: int | None
+    ) -> Member:
+        """Open a member that will be written from scratch; make a missing file of *create_bytes*.
+
+        Raises SignatureFoundError, MemberError, BusyError, UsageError.
+        """
+        made = False
+        if create_bytes is not None and not is_there(path):
+            create_file(path_of(path), create_bytes)
+            made = True
+        member = self._open(path, reads_zero=made)
+        if made:
+            self._made[id(member)] = path_of(path)
+        try:
+            if not overwrite_signature:
+                await check_no_signature(member)
+        except RaidxError:
+            self.release(member)
+            raise
+        return member
+
+    async def check(self, path: str, *, overwrite_signature: bool, may_create: bool) -> None:
+        """Raise what `open` would raise; no file is made and none written."""
+        if may_create and not is_there(path):
+            folder = os.path.dirname(path_of(path)) or "."
+            if not os.access(folder, os.W_OK):
+                raise UsageError(f"{path} cannot be made: {folder} is not a folder to write in")
+            return
+        with Disks(read_only=True) as disks:
+            member = disks._open(path)
+            if not overwrite_signature:
+                await check_no_signature(member)
+
+    def release(self, member: Member) -> None:
+        """Close a member that did not join an array; a file that was made for it is removed."""
+        self._opened.remove(member)
+        member.close()
+        made = self._made.pop(id(member), None)
+        if made is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(made)
+
+    def _open(self, spec: str, *, reads_zero: bool = False) -> Member:
+        try:
+            member = open_member(
+                spec, read_only=self._read_only, lock=self._lock, reads_zero=reads_zero
+            )
+        except FileNotFoundError:
+            raise MemberError(spec, "open", 0, 2, "no such file") from None
+        self._opened.append(member)
+        return member
+
+
+def is_there(spec: str) -> bool:
+    """Say whether the file or device of a member exists."""
+    return os.path.exists(path_of(spec))
+
+
+def _same(first: str, second: str) -> str:
+    return "" if first == second else f" (it is {first} as well)"

@@ -1,0 +1,87 @@
+"""Arrays at rest, looked at through their members' paths; nothing is written, nothing started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from raidx_fuse import advice
+from raidx_fuse.array import layout_of
+from raidx_fuse.check import check_members
+from raidx_fuse.disks import Disks
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.format.assemble import Assembly, assemble
+from raidx_fuse.format.examine import examine as examine_member
+from raidx_fuse.unwrap import single
+
+
+async def examine(spec: str) -> dict[str, Any]:
+    """Return what one member says of itself; *problem* says why it says nothing.
+
+    A member that a mount is using can be examined too.
+    """
+    try:
+        with Disks(read_only=True, lock=False) as disks:
+            (member,) = disks.attach([spec])
+            return {"path": member.path, "problem": None, **await examine_member(member)}
+    except RaidxError as error:
+        return {"path": spec, "problem": str(error)}
+
+
+async def status(specs: Sequence[str]) -> dict[str, Any]:
+    """Return the status of the array that *specs* make, as `raidx status --json` has it.
+
+    Raises AssemblyError when they make none. *state* is what a mount would start with.
+    """
+    with Disks(read_only=True, lock=False) as disks:
+        return describe(await assemble(disks.attach(specs)))
+
+
+def describe(assembly: Assembly) -> dict[str, Any]:
+    """Return the status of an array at rest."""
+    config, layout = assembly.config, layout_of(assembly.config)
+    paths = {role: member.path for role, member in assembly.by_role.items()}
+    members = [
+        {
+            "role": record.role,
+            "path": paths.get(record.role, record.path_hint),
+            "uuid": record.member_uuid,
+            "state": "missing" if record.role in assembly.missing_roles else record.state,
+            "size": record.size_bytes,
+            "errors": None,
+        }
+        for record in config.members
+    ]
+    lost = sum(member["role"] >= 0 and member["state"] != "active" for member in members)
+    left = layout.code.tolerance - lost
+    whole = layout.size_bytes
+    document: dict[str, Any] = {
+        "uuid": config.array_uuid,
+        "name": config.name,
+        "layout": config.layout,
+        "layout_parameters": dict(config.params),
+        "chunk_size": config.chunk_bytes,
+        "size": whole if config.size_bytes is None else min(config.size_bytes, whole),
+        "state": "failed" if left < 0 else "degraded" if lost else "clean",
+        "redundancy_left": max(left, 0),
+        "running": False,
+        "clean": config.clean,
+        "members": members,
+        "jobs": [],
+        "volumes": [],
+        "mountpoint": None,
+        "warnings": list(assembly.warnings),
+    }
+    return {**document, "action": advice.action(document)}
+
+
+async def check(specs: Sequence[str]) -> dict[str, Any]:
+    """Check superblocks, maps and parity of the array that *specs* make; see `check_members`.
+
+    Its members are locked against a mount meanwhile.
+    """
+    try:
+        with Disks(read_only=True) as disks:
+            return await check_members(disks.attach(specs))
+    except BaseExceptionGroup as group:
+        raise single(group) from None

@@ -1,0 +1,75 @@
+"""The pool of a mount: opens its members, runs the array, serves volume and commands until the end.
+
+    daemon.start(body(request)) -> disks -> array -> volume -> commands -> mount.serve
+
+Everything is closed in reverse: the mount first, then the array (flushed, marked clean), then the
+members, whose locks go last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from raidx_fuse import daemon
+from raidx_fuse.array import open_array
+from raidx_fuse.commands import Commands
+from raidx_fuse.disks import Disks
+from raidx_fuse.mount import MountOptions, MountReport, serve
+from raidx_fuse.unwrap import single
+from raidx_fuse.volume import Volume
+
+
+@dataclass(frozen=True, slots=True)
+class MountRequest:
+    """What `raidx mount` was asked for; *members* and *mountpoint* are absolute paths."""
+
+    members: tuple[str, ...]
+    mountpoint: str
+    read_only: bool = False
+    allow_other: bool = False
+    start_degraded: bool = False
+
+
+def body(request: MountRequest) -> daemon.Body:
+    """Return what the daemon runs; it reports the array's status when the mount is ready."""
+
+    def run(ready: daemon.Ready) -> None:
+        trio.run(partial(_serve, request, ready))
+
+    return run
+
+
+async def _serve(request: MountRequest, ready: daemon.Ready) -> None:
+    try:
+        with Disks(read_only=request.read_only) as disks:
+            await _serve_disks(request, disks, ready)
+    except BaseExceptionGroup as group:
+        raise single(group) from None
+
+
+async def _serve_disks(request: MountRequest, disks: Disks, ready: daemon.Ready) -> None:
+    members = disks.attach(request.members)
+    async with open_array(
+        members, read_only=request.read_only, start_degraded=request.start_degraded
+    ) as array:
+        volume = Volume(
+            array.name,
+            array.size_bytes,
+            read=array.read,
+            write=array.write,
+            flush=array.flush,
+            read_only=array.read_only,
+        )
+        commands = Commands(array, [volume], disks)
+
+        def on_ready(report: MountReport) -> None:
+            commands.mounted(report)
+            ready(commands.report())
+
+        options = MountOptions(
+            source=array.name, allow_other=request.allow_other, read_only=array.read_only
+        )
+        await serve([volume], request.mountpoint, commands.handle, on_ready, options)

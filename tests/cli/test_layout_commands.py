@@ -1,0 +1,162 @@
+"""`raidx layout ...`: pure commands, against the papers' figures and against each other."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from raidx_fuse.cli.main import main
+from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths
+
+
+def run(*args: str, status: int = 0) -> str:
+    """Return the standard output of a command that ends with *status*."""
+    result = CliRunner().invoke(main, args)
+    assert result.exit_code == status, result.stderr
+    return result.stdout
+
+
+def run_json(*args: str) -> Any:
+    """Return the JSON document of a command; nothing else may be on standard output."""
+    document = json.loads(run(*args, "--json"))
+    assert document.pop("output_version") == 1
+    return document
+
+
+def fail(*args: str) -> str:
+    """Return the one line of complaint of a command that ends with 2."""
+    result = CliRunner().invoke(main, args)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("raidx: ")
+    return line
+
+
+def test_list_names_every_layout_with_tolerance_and_efficiency() -> None:
+    listed = {entry["name"]: entry for entry in run_json("layout", "list")["layouts"]}
+    assert listed.keys() == LAYOUTS.keys()
+    assert listed["raid5"]["losses"]["4"] == 1
+    assert listed["raid5"]["efficiency"]["4"] == 0.75
+    assert listed["pcode"]["widths"] == list(allowed_widths("pcode"))
+    text = run("layout", "list")
+    assert all(name in text for name in LAYOUTS)
+
+
+def test_show_draws_left_symmetric_raid5() -> None:
+    document = run_json("layout", "show", "raid5", "--disks", "4")
+    logical = [[c.get("logical") for c in row] for s in document["stripes"] for row in s["cells"]]
+    assert logical == [[0, 1, 2, None], [4, 5, None, 3], [8, None, 6, 7], [None, 9, 10, 11]]
+    lines = run("layout", "show", "raid5", "--disks", "4").splitlines()
+    drawn = [line.split("│")[2:6] for line in lines if line.startswith("│")]
+    assert [[cell.strip() for cell in row] for row in drawn] == [
+        ["0", "1", "2", "P0"],
+        ["4", "5", "P0", "3"],
+        ["8", "P0", "6", "7"],
+        ["P0", "9", "10", "11"],
+    ]
+
+
+@pytest.mark.parametrize("name", [n for n, info in LAYOUTS.items() if info.build or n == "mcpod"])
+def test_show_chains_and_recover_agree_on_the_cells(name: str) -> None:
+    width = allowed_widths(name)[-1] if name == "raid0" else 6 if name != "xcode" else 7
+    disks = ("--disks", str(min(width, 7)))
+    shown = run_json("layout", "show", name, *disks, "--stripes", "1")
+    chains = run_json("layout", "chains", name, *disks)
+    assert (shown["rows"], shown["cols"]) == (chains["rows"], chains["cols"])
+    parity = {tuple(chain[0]) for chain in chains["chains"]}
+    (stripe,) = shown["stripes"]
+    for row, cells in enumerate(stripe["cells"]):
+        for cell in cells:
+            assert (
+                cell is None
+                or ("logical" in cell) == ((row, cells.index(cell)) not in parity)
+                or shown["rows"] == 1
+            )  # one row: columns lie rotated
+    run("layout", "show", name, *disks, "--chains")
+    assert run("layout", "chains", name, *disks).count("=") == len(chains["chains"])
+
+
+@pytest.mark.parametrize(
+    ("name", "disks", "count", "conventional"),
+    [("rdp", 8, 27, 36), ("rdp", 12, 75, 100), ("pcode", 6, 9, None), ("upc", 10, 30, None)],
+)
+def test_recover_reads_as_few_as_the_papers(
+    name: str, disks: int, count: int, conventional: int | None
+) -> None:
+    document = run_json("layout", "recover", name, "--disks", str(disks), "--lost", "0")
+    assert document["count"] == len(document["reads"]) == count
+    if conventional is not None:
+        assert document["conventional"] == conventional
+    assert all(column != 0 for _, column in document["reads"])
+    text = run("layout", "recover", name, "--disks", str(disks), "--lost", "0")
+    assert text.startswith(f"{count} reads")
+
+
+def test_map_of_mcpod_is_the_papers_first_figure() -> None:
+    growth = ("--disks", "4", "--disks-after", "6", "--chunks", "25", "--blocks-per-disk", "5")
+    document = run_json("layout", "map", "mcpod", *growth)
+    place = {row["logical"]: (row["member"], row["chunk"]) for row in document["map"]}
+    assert {b for b, (disk, _) in place.items() if disk == 3 and b < 15} == {0, 3, 7}
+    assert {b for b, (disk, _) in place.items() if disk == 4 and b < 15} == {4, 8, 11}
+    assert all(chunk == b // 3 for b, (_, chunk) in place.items() if b < 15)
+    assert len(set(place.values())) == 25
+
+
+def test_map_counts_roles_for_the_others() -> None:
+    rows = run_json("layout", "map", "raid5", "--disks", "4", "--chunks", "6")["map"]
+    assert [(row["member"], row["chunk"]) for row in rows] == [
+        (0, 0), (1, 0), (2, 0), (3, 1), (0, 1), (1, 1),
+    ]  # fmt: skip
+    text = run("layout", "map", "raid5", "--disks", "4", "--chunks", "6").split()
+    assert text[:6] == ["logical", "member", "chunk", "0", "0", "0"]
+
+
+def test_bundles_are_the_papers_first_two_figures() -> None:
+    document = run_json("layout", "bundles", "--length", "3", "--disk-chunks", "7,4,5,4")
+    assert document["bundles"][0] == [0, 2, 1]
+    assert len(document["bundles"]) == document["maximum"] == 6
+    two = run_json("layout", "bundles", "--length", "2", "--disk-chunks", "7,4,5,4")
+    assert len(two["bundles"]) == 10
+    assert "6 bundles" in run("layout", "bundles", "--length", "3", "--disk-chunks", "7,4,5,4")
+
+
+def test_load_counts_the_parity_columns_of_rdp() -> None:
+    document = run_json("layout", "load", "rdp", "--disks", "6", "--writes", "all")
+    assert document["total"] == [8, 8, 8, 8, 32, 50]
+    rotated = run_json("layout", "load", "raid5", "--disks", "4", "--writes", "0-11")
+    assert rotated["total"] == [12, 12, 12, 12]
+    assert rotated["imbalance"] == 1.0
+    assert "busiest over mean: 2.63" in run(
+        "layout", "load", "rdp", "--disks", "6", "--writes", "all"
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("show", "raid6", "--disks", "4"), "did you mean raid"),
+        (("show", "xcode", "--disks", "6"), "nearest: 5 or 7"),
+        (("show", "raid5"), "'--disks'"),
+        (("show", "raid5", "--disks", "x"), "not a valid integer"),
+        (("show", "raid5", "--disks", "0"), "0"),
+        (("show", "upc", "--disks", "6", "--rotate"), "no parameter 'rotate'"),
+        (("show", "raidx-copy", "--disks", "6"), "raidx layout bundles"),
+        (("show", "raid5", "--disks", "255", "--stripes", "99999"), "limit"),
+        (("map", "raid5", "--disks", "4", "--disks-after", "6", "--chunks", "3"), "mcpod"),
+        (("map", "mcpod", "--disks", "6", "--disks-after", "4", "--chunks", "3"), "only be added"),
+        (("map", "raid5", "--disks", "4", "--chunks", "9", "--blocks-per-disk", "2"), "only 6"),
+        (("recover", "raid5", "--disks", "4", "--lost", "4"), "0 to 3"),
+        (("recover", "raid0", "--disks", "4", "--lost", "1"), "no loss"),
+        (("bundles", "--length", "5", "--disk-chunks", "7,4"), "5 members"),
+        (("bundles", "--length", "2", "--disk-chunks", "7,four"), "7,4,5,4"),
+        (("load", "raid5", "--disks", "4", "--writes", "many"), "no pattern"),
+        (("load", "raid5", "--disks", "4", "--writes", "99"), "beyond the end"),
+        (("shwo", "raid5"), "did you mean show"),
+    ],
+)
+def test_mistakes_get_one_line_and_status_2(args: tuple[str, ...], words: str) -> None:
+    assert words in fail("layout", *args)

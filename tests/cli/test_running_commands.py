@@ -1,0 +1,462 @@
+"""Commands for a running array against a daemon that answers from a script, without a mount."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from raidx_fuse import control, runtime
+from raidx_fuse.cli.main import main
+from raidx_fuse.errors import BusyError, UsageError
+
+Answer = dict[str, Any] | Exception | Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class Daemon:
+    """Answers the control socket of *mountpoint* from *answers*; *calls* is what it was asked."""
+
+    def __init__(self, mountpoint: Path) -> None:
+        self.mountpoint = str(mountpoint)
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.answers: dict[str, Answer] = {"status": status()}
+        self._server = control.ControlServer(runtime.own_files(mountpoint).socket, self._handle)
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=trio.run, args=(self._run,))
+        self._thread.start()
+        self._started.wait()
+
+    async def _handle(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        self.calls.append((name, arguments))
+        answer = self.answers[name]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer(arguments) if callable(answer) else answer
+
+    async def _run(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        with trio.CancelScope() as self._scope:
+            self._started.set()
+            await self._server.run()
+
+    def stop(self) -> None:
+        """End the thread and remove the socket."""
+        self._token.run_sync_soon(self._scope.cancel)
+        self._thread.join()
+        self._server.close()
+
+    def run(self, *args: str) -> Result:
+        """Run a command line in which ARRAY stands for the mount point."""
+        line = [self.mountpoint if arg == "ARRAY" else arg for arg in args]
+        return CliRunner().invoke(main, line)
+
+    def run_json(self, *args: str, exit_code: int = 0) -> Any:
+        """Return the document of a command with ``--json``."""
+        result = self.run(*args, "--json")
+        assert result.exit_code == exit_code, result.stderr
+        document = json.loads(result.stdout)
+        assert document.pop("output_version") == 1
+        return document
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    """A scripted daemon on an empty directory."""
+    sockets = tmp_path / "run"
+    sockets.mkdir(mode=0o700)
+    monkeypatch.setattr(runtime, "directory_of", lambda _user: sockets)
+    mountpoint = tmp_path / "mnt"
+    mountpoint.mkdir()
+    running = Daemon(mountpoint)
+    yield running
+    running.stop()
+
+
+def member(role: int, state: str = "active") -> dict[str, Any]:
+    """Return a member of a status document."""
+    path = f"/disks/d{role % 10}.img"
+    return {"role": role, "path": path, "uuid": f"u{role}", "state": state, "size": 1 << 30}
+
+
+def job(**changes: Any) -> dict[str, Any]:
+    """Return a job of a status document."""
+    return {
+        "id": 1,
+        "kind": "rebuild",
+        "state": "running",
+        "done": 300 << 20,
+        "total": 1 << 30,
+        "unit": "bytes",
+        "rate": 100 << 20,
+        "eta_seconds": 7.2,
+        "paused": False,
+        "error": None,
+        **changes,
+    }
+
+
+def status(**changes: Any) -> dict[str, Any]:
+    """Return a healthy status document with *changes*."""
+    return {
+        "uuid": "11111111-2222-3333-4444-555555555555",
+        "name": "disk",
+        "layout": "raid5",
+        "chunk_size": 65536,
+        "size": 3 << 30,
+        "state": "clean",
+        "redundancy_left": 1,
+        "members": [member(role) for role in range(4)],
+        "jobs": [],
+        "volumes": [{"name": "disk", "size": 3 << 30, "path": "/mnt/disk"}],
+        "mountpoint": "/mnt",
+        "protections": {
+            "io_flusher": {"active": True, "reason": None},
+            "memory_locked": {"active": False, "reason": "needs CAP_IPC_LOCK"},
+        },
+        "warnings": [],
+        "action": None,
+        **changes,
+    }
+
+
+DEGRADED = status(
+    state="degraded",
+    redundancy_left=0,
+    members=[member(0), member(1), member(2, "failed"), member(3), member(-1, "spare")],
+    action="replace member 2: raidx replace-disk /mnt 2 NEW_MEMBER",
+)
+REBUILDING = status(
+    state="rebuilding",
+    redundancy_left=0,
+    members=[member(0), member(1), member(2, "rebuilding"), member(3)],
+    jobs=[job()],
+)
+FAILED = status(state="failed", redundancy_left=0, members=[member(0, "missing"), member(1)])
+
+
+def test_status_page_shows_everything(daemon: Daemon) -> None:
+    daemon.answers["status"] = {**DEGRADED, "jobs": [job()], "warnings": ["one is old"]}
+    result = daemon.run("status", "ARRAY")
+    assert result.exit_code == 0
+    for words in (
+        "state: degraded, no further loss tolerated",
+        "action: replace member 2: raidx replace-disk /mnt 2 NEW_MEMBER",
+        "warning: one is old",
+        "raid5 on 4 members, chunk 64 KiB",
+        "size: 3 GiB",
+        "/disks/d2.img",
+        "29.3 %  300 MiB of 1 GiB, 100 MiB/s, 00:00:08 to go",
+        "/mnt/disk",
+        "no: needs CAP_IPC_LOCK",
+    ):
+        assert words in result.stdout
+    assert str(3 << 30) in daemon.run("status", "ARRAY", "--bytes").stdout
+
+
+def test_status_json_is_the_daemons_document(daemon: Daemon) -> None:
+    assert daemon.run_json("status", "ARRAY") == status()
+    assert daemon.calls == [("status", {})]
+
+
+@pytest.mark.parametrize(
+    ("document", "code"), [(status(), 0), (DEGRADED, 1), (REBUILDING, 1), (FAILED, 2)]
+)
+def test_status_check_tells_the_state_by_its_exit_status(
+    daemon: Daemon, document: dict[str, Any], code: int
+) -> None:
+    daemon.answers["status"] = document
+    assert daemon.run("status", "ARRAY", "--check").exit_code == code
+    assert daemon.run("status", "ARRAY").exit_code == 0
+    assert daemon.run_json("status", "ARRAY", "--check", exit_code=code) == document
+
+
+def test_status_check_of_what_does_not_answer_is_4(daemon: Daemon, tmp_path: Path) -> None:
+    result = daemon.run("status", str(tmp_path), "--check")
+    assert result.exit_code == 4
+    assert result.stderr.startswith("raidx: no array is mounted on")
+    assert daemon.run("status", str(tmp_path)).exit_code == 1
+
+
+def test_brief_status_has_the_shape_of_mdstat(daemon: Daemon) -> None:
+    daemon.answers["status"] = {**DEGRADED, "jobs": [job()]}
+    lines = daemon.run("status", "ARRAY", "--brief").stdout.splitlines()
+    assert lines == [
+        "disk : active raid5 d0.img[0] d1.img[1] d2.img[2](F) d3.img[3] d9.img[4](S)",
+        "      3145728 blocks 64k chunk [4/3] [UU_U]",
+        "      [=====>...............]  recovery = 29.3% (307200/1048576) finish=0.1min "
+        "speed=102400K/sec",
+    ]
+
+
+STATS: dict[str, Any] = {
+    "interval_seconds": 2.0,
+    "members": [
+        {
+            "role": 0,
+            "path": "/disks/d0.img",
+            "reads": 100,
+            "writes": 50,
+            "read_bytes": 2 << 20,
+            "write_bytes": 1 << 20,
+            "queue_mean": 0.25,
+            "utilisation": 0.5,
+            "read_ms_mean": 0.1,
+            "read_ms_p99": 0.9,
+            "write_ms_mean": 0.2,
+            "write_ms_p99": 1.9,
+        }
+    ],
+    "array": {
+        "reads": 80,
+        "writes": 40,
+        "read_bytes": 4 << 20,
+        "write_bytes": 2 << 20,
+        "latency_ms": {"mean": 0.1, "p50": 0.1, "p95": 0.2, "p99": 0.3},
+        "pre_reads": 7,
+        "rmw": 3,
+        "rcw": 2,
+        "full_stripe": 1,
+        "degraded_reads": 0,
+        "chunks_moved": 0,
+    },
+}
+
+
+def test_stats_since_the_mount_and_by_interval(daemon: Daemon) -> None:
+    daemon.answers["stats"] = STATS
+    assert daemon.run_json("stats", "ARRAY") == STATS
+    assert daemon.run_json("stats", "ARRAY", "0.5") == STATS
+    assert daemon.run_json("stats", "ARRAY", "0.5", "2") == {"reports": [STATS, STATS]}
+    assert [arguments for _, arguments in daemon.calls] == [{}, *[{"interval_s": 0.5}] * 3]
+    text = daemon.run("stats", "ARRAY", "0.5", "2").stdout
+    assert text.count("40.0 reads/s, 20.0 writes/s; 2 MiB/s read, 1 MiB/s written") == 2
+    assert "pre reads 7, rmw 3, rcw 2, full stripe 1" in text
+    assert "50%" in text
+    assert daemon.run("stats", "ARRAY", "0").exit_code == 2
+
+
+def test_fail_replace_add_remove_pass_their_arguments_on(daemon: Daemon, tmp_path: Path) -> None:
+    done = {"role": 2, "job": 5, "path": "/disks/d2.img"}
+    daemon.answers |= dict.fromkeys(("fail-disk", "replace-disk", "add-disk", "remove-disk"), done)
+    new = tmp_path / "new.img"
+    assert daemon.run_json("fail-disk", "ARRAY", "2") == done
+    assert daemon.run_json("replace-disk", "ARRAY", "2", f"{new},model=hdd", "--create") == done
+    assert daemon.run_json("add-disk", "ARRAY", str(new), "--as", "spare") == done
+    assert daemon.run_json("remove-disk", "ARRAY", "abcd", "-n") == done
+    plain = {"overwrite_signature": False, "dry_run": False}
+    assert daemon.calls == [
+        ("fail-disk", {"member": "2", "dry_run": False}),
+        ("replace-disk", {"old": "2", "new": f"{new},model=hdd", "create": True, **plain}),
+        ("add-disk", {"members": [str(new)], "role": "spare", "create": False, **plain}),
+        ("remove-disk", {"member": "abcd", "dry_run": True}),
+    ]
+
+
+def test_relative_paths_reach_the_daemon_absolute(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old.img").touch()
+    daemon.answers["replace-disk"] = {"role": 0, "job": 1}
+    daemon.run("replace-disk", "ARRAY", "old.img", "new.img")
+    ((_, arguments),) = daemon.calls
+    assert arguments["old"] == str(tmp_path / "old.img")
+    assert arguments["new"] == str(tmp_path / "new.img")
+
+
+def test_dry_run_states_bytes_time_and_exposure(daemon: Daemon) -> None:
+    daemon.answers["replace-disk"] = {
+        "dry_run": True,
+        "does": "rebuilds role 2 onto /disks/new.img",
+        "bytes_read": 3 << 30,
+        "bytes_written": 1 << 30,
+        "bytes_moved": 4 << 30,
+        "rate": 200 << 20,
+        "rate_source": "assumed",
+        "seconds": 5.12,
+        "seconds_busy": 128.0,
+        "redundancy_left": 1,
+        "redundancy_reduced": True,
+        "redundancy_reduced_seconds": 5.12,
+    }
+    lines = daemon.run("replace-disk", "ARRAY", "2", "/disks/new.img", "-n").stdout.splitlines()
+    assert lines == [
+        "would do: rebuilds role 2 onto /disks/new.img",
+        "moves: 4 GiB (reads 3 GiB, writes 1 GiB)",
+        "time: 00:00:06 at 200 MiB/s (assumed); 00:02:08 under load",
+        "redundancy: reduced for 00:00:06; now 1 more loss tolerated",
+    ]
+
+
+def scripted_job(daemon: Daemon, *steps: dict[str, Any]) -> None:
+    """Let `job-list` show one job that goes through *steps*."""
+    rest = list(steps)
+
+    def look(_arguments: dict[str, Any]) -> dict[str, Any]:
+        return {"jobs": [rest.pop(0) if len(rest) > 1 else rest[0]]}
+
+    daemon.answers["job-list"] = look
+
+
+def scrub_job(**changes: Any) -> dict[str, Any]:
+    """Return a scrub that ended and found nothing, with *changes*."""
+    found = {
+        "mismatches": 0,
+        "repaired": 0,
+        "uncorrected": 0,
+        "unchecked_stripes": 0,
+        "findings": [],
+    }
+    return job(kind="scrub", state="done", done=1 << 30, **{**found, **changes})
+
+
+FINDING = {
+    "stripe": 7,
+    "located": False,
+    "members": [{"role": 1, "path": "/disks/d1.img"}, {"role": 2, "path": "/disks/d2.img"}],
+    "image_offsets": [1376256],
+    "byte_in_chunk": 12,
+    "bytes": 3,
+    "repaired": False,
+    "assumed_data_right": False,
+}
+
+
+def test_scrub_returns_at_once_or_waits(daemon: Daemon) -> None:
+    daemon.answers["scrub"] = {"job": 1}
+    scripted_job(daemon, job(kind="scrub"), scrub_job())
+    assert daemon.run_json("scrub", "ARRAY") == {"job": 1}
+    assert daemon.calls == [("scrub", {"repair": False})]
+    result = daemon.run("scrub", "ARRAY", "--repair", "--wait")
+    assert result.exit_code == 0
+    assert ("scrub", {"repair": True}) in daemon.calls
+    assert "0 mismatches" in result.stdout
+    assert "scrub running  29.3 %" in result.stderr
+    assert "scrub done 100.0 %" in result.stderr
+
+
+def test_scrub_that_leaves_something_wrong_exits_3_and_names_the_place(daemon: Daemon) -> None:
+    daemon.answers["scrub"] = {"job": 1}
+    scripted_job(daemon, scrub_job(mismatches=1, uncorrected=1, findings=[FINDING]))
+    result = daemon.run("scrub", "ARRAY", "--check", "--wait")
+    assert result.exit_code == 3
+    for words in ("stripe 7", "1 (/disks/d1.img)", "image offset 1376256"):
+        assert words in result.stdout
+    document = daemon.run_json("scrub", "ARRAY", "--wait", exit_code=3)
+    assert document["job"] == 1
+    assert document["findings"] == [FINDING]
+
+
+def test_replace_waits_for_its_rebuild_and_reports_its_failure(daemon: Daemon) -> None:
+    daemon.answers["replace-disk"] = {"role": 2, "job": 1}
+    scripted_job(daemon, job(), job(state="done", done=1 << 30))
+    document = daemon.run_json("replace-disk", "ARRAY", "2", "/disks/new.img", "--wait")
+    assert document["result"]["state"] == "done"
+    scripted_job(daemon, job(state="failed", error="/disks/new.img: write failed"))
+    result = daemon.run("replace-disk", "ARRAY", "2", "/disks/new.img", "--wait")
+    assert result.exit_code == 1
+    assert "raidx: rebuild failed: /disks/new.img: write failed" in result.stderr
+
+
+def test_job_verbs(daemon: Daemon) -> None:
+    daemon.answers |= dict.fromkeys(("job-pause", "job-resume", "job-cancel", "job-limit"), job())
+    scripted_job(daemon, job())
+    assert daemon.run_json("job", "ARRAY") == {"jobs": [job()]}
+    assert "300 MiB of 1 GiB" in daemon.run("job", "ARRAY", "list").stdout
+    daemon.calls.clear()
+    for verb in ("pause", "resume", "cancel"):
+        assert daemon.run("job", "ARRAY", verb).exit_code == 0
+    daemon.run("job", "ARRAY", "limit", "1", "--min", "1M", "--max", "0")
+    asked = [call for call in daemon.calls if call[0] != "job-list"]
+    assert asked == [
+        ("job-pause", {"job": 1}),
+        ("job-resume", {"job": 1}),
+        ("job-cancel", {"job": 1}),
+        ("job-limit", {"job": 1, "minimum": 1 << 20, "maximum": 0}),
+    ]
+    for wrong in (("limit", "1"), ("pause", "1", "--min", "1M"), ("stop",)):
+        assert daemon.run("job", "ARRAY", *wrong).exit_code == 2
+    scripted_job(daemon, job(), job(state="done"))
+    assert daemon.run("job", "ARRAY", "wait").exit_code == 0
+    scripted_job(daemon, job(state="cancelled"))
+    assert daemon.run("job", "ARRAY", "wait", "1").exit_code == 1
+    assert daemon.run("job", "ARRAY", "wait", "9").exit_code == 2
+    assert daemon.run("job", "ARRAY", "pause").exit_code == 2  # none is running
+    assert daemon.run_json("job", "ARRAY", "wait") == {"jobs": []}
+
+
+def test_get_and_set(daemon: Daemon) -> None:
+    daemon.answers["get"] = {"settings": {"parity.policy": "traditional", "speed_min": 8388608}}
+    daemon.answers["set"] = {"settings": {"speed_min": 1048576}}
+    assert "parity.policy" in daemon.run("get", "ARRAY").stdout
+    daemon.run("get", "ARRAY", "speed_min")
+    assert daemon.run_json("set", "ARRAY", "speed_min=1M") == {"settings": {"speed_min": 1048576}}
+    assert daemon.calls == [
+        ("get", {}),
+        ("get", {"key": "speed_min"}),
+        ("set", {"key": "speed_min", "value": "1M"}),
+    ]
+    assert daemon.run("set", "ARRAY", "speed_min").exit_code == 2
+
+
+def test_explain_draws_the_plan(daemon: Daemon) -> None:
+    place = {"role": 1, "path": "/disks/d1.img", "member_offset": 4096, "length": 4096}
+    daemon.answers["explain"] = {
+        "offset": 65536,
+        "length": 4096,
+        "operation": "write",
+        "layout": "raid5",
+        "policy": "traditional",
+        "reads": 1,
+        "writes": 1,
+        "stripes": [
+            {
+                "stripe": 0,
+                "lost": [],
+                "never_written": ["D2"],
+                "bands": [
+                    {
+                        "from": 0,
+                        "to": 4096,
+                        "kind": "rmw",
+                        "why": "policy traditional: read-modify-write would read 1 chunks",
+                        "reads": [{"cell": "P0", **place}],
+                        "xor": ["P0 = old P0 ^ new D1"],
+                        "writes": [{"cell": "D1", "image_offset": 65536, **place}],
+                    }
+                ],
+            }
+        ],
+    }
+    result = daemon.run("explain", "ARRAY", "64KiB", "--write")
+    assert daemon.calls == [("explain", {"offset": 65536, "length": 4096, "write": True})]
+    for words in ("rmw", "policy traditional", "P0 = old P0 ^ new D1", "never written: D2"):
+        assert words in result.stdout
+    assert daemon.run_json("explain", "ARRAY", "64KiB", "--write")["stripes"][0]["stripe"] == 0
+
+
+def test_the_daemons_refusals_keep_their_exit_status(daemon: Daemon) -> None:
+    daemon.answers["fail-disk"] = UsageError("there is no role 9", action="see `raidx status`")
+    result = daemon.run("fail-disk", "ARRAY", "9")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "raidx: there is no role 9; see `raidx status`\n"
+    daemon.answers["scrub"] = BusyError("a scrub is running already")
+    result = daemon.run("scrub", "ARRAY", "--json")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "raidx: a scrub is running already\n"
+
+
+def test_a_bug_in_the_daemon_is_one_line_here(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon.answers["get"] = KeyError("broken")
+    result = daemon.run("get", "ARRAY")
+    assert result.exit_code == 1
+    assert len(result.stderr.splitlines()) == 1
+    assert "bug" in caplog.text
