@@ -1,0 +1,60 @@
+"""The same one file behind raidx's own FUSE door: the most that an array can reach.
+
+    passthrough_fast.py MOUNTPOINT BACKING_FILE
+
+Differs from an array only in what lies behind the volume. Prints "ready" once mounted.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from typing import Any
+
+import trio
+
+from raidx_fuse import mount
+from raidx_fuse.volume import Volume
+
+REQUEST_BYTES_MAX = 1 << 20
+
+
+class OneFile:
+    """A volume's three calls on one file, without suspending."""
+
+    def __init__(self, backing: str) -> None:
+        self.fd = os.open(backing, os.O_RDWR)
+        self.size_bytes = os.lseek(self.fd, 0, os.SEEK_END)
+        # One buffer serves all reads: the reply leaves before anything else runs.
+        self._buffer = memoryview(mmap.mmap(-1, REQUEST_BYTES_MAX))
+
+    async def read(self, offset: int, size: int) -> memoryview:
+        """Read into the static buffer."""
+        view = self._buffer[:size]
+        os.preadv(self.fd, [view], offset)
+        return view
+
+    async def write(self, offset: int, data: bytes) -> None:
+        """Write all of *data*."""
+        os.pwrite(self.fd, data, offset)
+
+    async def flush(self) -> None:
+        """Flush the file."""
+        os.fsync(self.fd)
+
+
+async def no_control(command: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Answer nothing."""
+    return {}
+
+
+def main() -> None:
+    """Serve until SIGTERM or unmount."""
+    disk = OneFile(sys.argv[2])
+    volume = Volume("disk", disk.size_bytes, read=disk.read, write=disk.write, flush=disk.flush)
+    trio.run(mount.serve, [volume], sys.argv[1], no_control, lambda _: print("ready", flush=True))
+
+
+if __name__ == "__main__":
+    main()
