@@ -1,0 +1,1 @@
+"""The on-disk format: superblocks, pages, assembly, creation. FORMAT.md says every byte."""

@@ -1,0 +1,240 @@
+"""What an array is, as a value: `ArrayConfig`, the body of every superblock.
+
+It is replaced, never changed, and travels as canonical JSON: keys sorted, no spaces, ASCII, one
+text for one value, so that equal configurations are equal bytes.
+
+The event counter moves with every change that reaches a superblock; a configuration with a higher
+counter excludes members by naming them failed or missing, or by not naming them (assemble.py).
+"""
+
+from __future__ import annotations
+
+import json
+import uuid as _uuid
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from raidx_fuse.errors import FormatError
+from raidx_fuse.format.regions import Region, Regions
+
+ACTIVE, FAILED, MISSING, SPARE, REBUILDING = "active", "failed", "missing", "spare", "rebuilding"
+ROLE_STATES = frozenset({ACTIVE, FAILED, MISSING, REBUILDING})
+NO_ROLE_STATES = frozenset({SPARE, FAILED, MISSING})
+NO_ROLE = -1
+
+CHUNK_BYTES_MIN = 4 << 10
+CHUNK_BYTES_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRecord:
+    """What the array knows of one member.
+
+    *role* 0..width-1, or -1 for a spare; *member_uuid* names this incarnation: a disk that comes
+    back after it was replaced gets a new one; *state* is one of active, failed, missing, spare,
+    rebuilding; *size_bytes* when it joined; *path_hint*, where it was last seen, for messages only;
+    *reads_zero*, whether data that nobody wrote reads as zero there.
+    """
+
+    role: int
+    member_uuid: str
+    state: str
+    size_bytes: int
+    path_hint: str = ""
+    reads_zero: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayConfig:
+    """An array: its members, layout and state, as of event counter *events*.
+
+    *size_bytes* is the user's limit on the image or None; *created_s* is in Unix seconds; *jobs*
+    holds progress that survives a remount ("rebuild:2" -> {"next_stripe": 123}); *history* and
+    *params* belong to the layout; *extra* holds top-level fields of a newer minor version, kept
+    when the superblock is written again.
+    """
+
+    array_uuid: str
+    name: str
+    layout: str
+    chunk_bytes: int
+    width: int
+    members: tuple[MemberRecord, ...]
+    regions: Regions
+    events: int = 1
+    clean: bool = True
+    params: dict[str, Any] = field(default_factory=dict)
+    history: tuple[Any, ...] = ()
+    jobs: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    size_bytes: int | None = None
+    created_s: int = 0
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    # -- questions -------------------------------------------------------------------------------
+
+    def record(self, role: int) -> MemberRecord:
+        """Return the record of *role* (0..width-1)."""
+        return next(r for r in self.members if r.role == role)
+
+    def find(self, member_uuid: str) -> MemberRecord | None:
+        """Return the record of *member_uuid*, or None if it does not belong to the array."""
+        return next((r for r in self.members if r.member_uuid == member_uuid), None)
+
+    def excludes(self, member_uuid: str) -> bool:
+        """Say whether the array went on without *member_uuid*: failed, missing or unknown."""
+        record = self.find(member_uuid)
+        return record is None or record.state in (FAILED, MISSING)
+
+    def roles_in(self, *states: str) -> frozenset[int]:
+        """Return the roles whose member is in one of *states*."""
+        return frozenset(r.role for r in self.members if r.role >= 0 and r.state in states)
+
+    def problem(self) -> str | None:
+        """Say in words what makes this value impossible, or None."""
+        for text in (self.array_uuid, *(r.member_uuid for r in self.members)):
+            if not is_uuid(text):
+                return f"{text!r} is not a UUID"
+        if len({r.member_uuid for r in self.members}) != len(self.members):
+            return "two members have the same UUID"
+        size = self.chunk_bytes
+        if size & (size - 1) or not CHUNK_BYTES_MIN <= size <= CHUNK_BYTES_MAX:
+            return f"chunk size {size} is not a power of two from 4 KiB to 1 MiB"
+        if sorted(r.role for r in self.members if r.role != NO_ROLE) != list(range(self.width)):
+            return f"the roles are not 0 to {self.width - 1}, each once"
+        for record in self.members:
+            allowed = NO_ROLE_STATES if record.role == NO_ROLE else ROLE_STATES
+            if record.state not in allowed:
+                return f"role {record.role} cannot be {record.state!r}"
+        if self.width < 1 or self.events < 1:
+            return "width and events start at 1"
+        if self.size_bytes is not None and self.size_bytes < 1:
+            return f"image size {self.size_bytes} is not possible"
+        return self.regions.problem()
+
+    # -- successors ------------------------------------------------------------------------------
+
+    def bumped(self) -> ArrayConfig:
+        """Return this configuration with the event counter moved on by one."""
+        return replace(self, events=self.events + 1)
+
+    def with_record(self, record: MemberRecord) -> ArrayConfig:
+        """Return this configuration with *record* in its role, or added if it has none.
+
+        Whoever held the role before is no member any more.
+        """
+        others = tuple(
+            r
+            for r in self.members
+            if r.member_uuid != record.member_uuid
+            and (record.role == NO_ROLE or r.role != record.role)
+        )
+        members = sorted((*others, record), key=lambda r: (r.role < 0, r.role))
+        return replace(self, members=tuple(members))
+
+    def with_member_state(self, role: int, state: str) -> ArrayConfig:
+        """Return this configuration with the member in *role* in *state*."""
+        return self.with_record(replace(self.record(role), state=state))
+
+    def without(self, member_uuid: str) -> ArrayConfig:
+        """Return this configuration without the record of a spare."""
+        return replace(self, members=tuple(r for r in self.members if r.member_uuid != member_uuid))
+
+
+def is_uuid(text: object) -> bool:
+    """Say whether *text* is a UUID in its canonical form: lower case, with hyphens."""
+    try:
+        return isinstance(text, str) and str(_uuid.UUID(text)) == text
+    except ValueError:
+        return False
+
+
+# -- canonical JSON ------------------------------------------------------------------------------
+
+_RECORD_TYPES: dict[str, type] = {
+    "role": int,
+    "member_uuid": str,
+    "state": str,
+    "size_bytes": int,
+    "path_hint": str,
+    "reads_zero": bool,
+}
+_CONFIG_TYPES: dict[str, tuple[type, ...]] = {
+    "array_uuid": (str,),
+    "name": (str,),
+    "layout": (str,),
+    "chunk_bytes": (int,),
+    "width": (int,),
+    "members": (list,),
+    "regions": (dict,),
+    "events": (int,),
+    "clean": (bool,),
+    "params": (dict,),
+    "history": (list,),
+    "jobs": (dict,),
+    "settings": (dict,),
+    "size_bytes": (int, type(None)),
+    "created_s": (int,),
+}
+
+
+def config_to_dict(config: ArrayConfig) -> dict[str, Any]:
+    """Return *config* as JSON values; fields of a newer minor version stand beside our own."""
+    values: dict[str, Any] = {name: getattr(config, name) for name in _CONFIG_TYPES}
+    values["members"] = [{n: getattr(r, n) for n in _RECORD_TYPES} for r in config.members]
+    values["regions"] = {n: [r.offset, r.length] for n, r in config.regions.named().items()}
+    values["history"] = list(config.history)
+    return {**config.extra, **values}
+
+
+def encode_config(config: ArrayConfig) -> bytes:
+    """Return *config* as canonical JSON. It must be possible and survive the way back."""
+    problem = config.problem()
+    assert problem is None, problem
+    text = json.dumps(
+        config_to_dict(config), sort_keys=True, separators=(",", ":"), allow_nan=False
+    ).encode("ascii")
+    assert decode_config(text) == config, "not made of JSON values (tuples, integer keys?)"
+    return text
+
+
+def decode_config(text: bytes) -> ArrayConfig:
+    """Return the configuration in *text*. Raises FormatError for everything that is not one."""
+    try:
+        values = json.loads(text.decode("ascii"))
+        config = _config_from(values)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FormatError(f"the configuration is not readable ({error})") from error
+    problem = config.problem()
+    if problem is not None:
+        raise FormatError(f"the configuration is impossible: {problem}")
+    return config
+
+
+def _typed(values: dict[str, Any], name: str, *types: type) -> Any:
+    value = values[name]
+    # bool is an int to Python, not to this format
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        raise ValueError(f"{name} is {value!r}")
+    return value
+
+
+def _config_from(values: dict[str, Any]) -> ArrayConfig:
+    checked = {name: _typed(values, name, *types) for name, types in _CONFIG_TYPES.items()}
+    checked["members"] = tuple(
+        MemberRecord(**{n: _typed(record, n, kind) for n, kind in _RECORD_TYPES.items()})
+        for record in checked["members"]
+    )
+    checked["regions"] = Regions(
+        **{f.name: _region_from(checked["regions"][f.name]) for f in fields(Regions)}
+    )
+    checked["history"] = tuple(checked["history"])
+    extra = {name: value for name, value in values.items() if name not in _CONFIG_TYPES}
+    return ArrayConfig(**checked, extra=extra)
+
+
+def _region_from(pair: object) -> Region:
+    match pair:
+        case [int(offset), int(length)]:
+            return Region(offset, length)
+    raise ValueError(f"a region is {pair!r}")

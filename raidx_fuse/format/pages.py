@@ -1,0 +1,259 @@
+"""Checksummed pages of 4 KiB in two slots each: what the written map and the dirty bitmap lie in.
+
+    page p of a region:   | slot 0: header 32, payload 4064 | slot 1: header 32, payload 4064 |
+
+The slot with the higher generation among the valid ones counts; a page that nobody wrote is zero.
+A page names its array, so pages that an earlier array left behind never count.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid as _uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from raidx_fuse.format.regions import (
+    PAGE_BYTES,
+    PAGE_HEADER_BYTES,
+    PAGE_KINDS,
+    PAGE_SLOTS,
+    PAYLOAD_BITS,
+    PAYLOAD_BYTES,
+    PageRegion,
+    Regions,
+)
+from raidx_fuse.members.base import Member, ReadBuffer
+
+__all__ = [
+    "PAGE_BYTES",
+    "PAYLOAD_BITS",
+    "PAYLOAD_BYTES",
+    "DamagedPage",
+    "LoadedPages",
+    "Page",
+    "PageRegion",
+    "decode_page",
+    "encode_page",
+    "erase_pages",
+    "load_pages",
+    "merge_pages",
+]
+
+PAGE_HEADER = struct.Struct("<IIQIHH8s")
+"""magic, crc, generation, page number, kind, zero, first half of the array UUID."""
+assert PAGE_HEADER.size == PAGE_HEADER_BYTES
+PAGE_MAGIC = 0x50584452  # "RDXP"
+PAGE_CRC_OFFSET = 4
+HEADER_DTYPE = np.dtype(
+    [
+        ("magic", "<u4"),
+        ("crc", "<u4"),
+        ("generation", "<u8"),
+        ("page", "<u4"),
+        ("kind", "<u2"),
+        ("zero", "<u2"),
+        ("array", "<u8"),
+    ]
+)
+READ_BYTES = 2 << 20  # at once: large enough for a disk, small enough to stay in the CPU's cache
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A valid page; *array_half* is the first half of the array's UUID."""
+
+    page: int
+    generation: int
+    kind: str
+    payload: bytes
+    array_half: bytes
+
+
+class DamagedPage(NamedTuple):
+    """A slot that is ours but not whole; *generation* is what its header claims to be."""
+
+    page: int
+    slot: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPages:
+    """What a region holds: pages 0..n-1, the newest valid slot of each.
+
+    *generations* (n, uint64), 0 where there is none; *payload* (n, PAYLOAD_BYTES, uint8), zero
+    where there is none; *slots* (n, int8), -1 where there is none; *damaged*, slots that are ours
+    but torn, rotten or misdirected.
+    """
+
+    generations: NDArray[np.uint64]
+    payload: NDArray[np.uint8]
+    slots: NDArray[np.int8]
+    damaged: list[DamagedPage]
+
+    def present(self) -> list[int]:
+        """Return the numbers of the pages that were ever written, ascending."""
+        return [int(page) for page in np.flatnonzero(self.generations)]
+
+
+def encode_page(
+    page: int, generation: int, kind: str, payload: ReadBuffer, array_uuid: str
+) -> bytes:
+    """Return the 4096 bytes of *page* of *kind*; *payload* has PAYLOAD_BYTES bytes."""
+    assert len(payload) == PAYLOAD_BYTES
+    assert generation > 0
+    half = _uuid.UUID(array_uuid).bytes[:8]
+    header = PAGE_HEADER.pack(PAGE_MAGIC, 0, generation, page, PAGE_KINDS[kind], 0, half)
+    crc = crc32c.crc32c(payload, crc32c.crc32c(header))
+    header = PAGE_HEADER.pack(PAGE_MAGIC, crc, generation, page, PAGE_KINDS[kind], 0, half)
+    return b"".join((header, payload))
+
+
+def decode_page(content: ReadBuffer) -> Page | None:
+    """Return the page in 4096 bytes, or None if they are not a valid one of any array."""
+    assert len(content) == PAGE_BYTES
+    magic, crc, generation, page, number, zero, half = PAGE_HEADER.unpack_from(content)
+    kind = next((name for name, value in PAGE_KINDS.items() if value == number), None)
+    if magic != PAGE_MAGIC or not _crc_holds(content, crc):
+        return None
+    if kind is None or zero or not generation:
+        return None
+    return Page(page, generation, kind, bytes(content[PAGE_HEADER_BYTES:]), half)
+
+
+def _crc_holds(content: ReadBuffer, crc: int) -> bool:
+    view = memoryview(content)
+    behind = PAGE_CRC_OFFSET + 4
+    value = crc32c.crc32c(view[:PAGE_CRC_OFFSET])
+    value = crc32c.crc32c(bytes(4), value)
+    return crc32c.crc32c(view[behind:], value) == crc
+
+
+async def load_pages(
+    member: Member, region: PageRegion, array_uuid: str, count: int | None = None
+) -> LoadedPages:
+    """Return the first *count* pages (default: all) of *region* as *member* holds them.
+
+    Big reads; pages without a header are skipped unread, so an untouched region costs no more than
+    its read. Raises MemberError.
+    """
+    pages = region.pages if count is None else count
+    assert 0 <= pages <= region.pages
+    found = _Found(region.kind, _half_as_int(array_uuid), pages)
+    step = READ_BYTES // (PAGE_BYTES * PAGE_SLOTS)
+    buffer = bytearray(min(step, max(pages, 1)) * PAGE_BYTES * PAGE_SLOTS)
+    for first in range(0, pages, step):
+        view = memoryview(buffer)[: min(step, pages - first) * PAGE_BYTES * PAGE_SLOTS]
+        offset = region.slot_offset(first, 0)
+        if not member.try_readv(offset, [view]):
+            await member.readv(offset, [view])
+        found.scan(view, first)
+    return found.result
+
+
+def _half_as_int(array_uuid: str) -> int:
+    return int.from_bytes(_uuid.UUID(array_uuid).bytes[:8], "little")
+
+
+class _Found:
+    """Collects the newest valid slots of one region of one member, block by block."""
+
+    def __init__(self, kind: str, half: int, pages: int) -> None:
+        self.kind_number = PAGE_KINDS[kind]
+        self.half = half
+        self.result = LoadedPages(
+            np.zeros(pages, np.uint64),
+            np.zeros((pages, PAYLOAD_BYTES), np.uint8),  # memory only where it is touched
+            np.full(pages, -1, np.int8),
+            [],
+        )
+
+    def scan(self, view: memoryview, first: int) -> None:
+        """Judge the slots in *view*, whose first is slot 0 of page *first*."""
+        headers = _headers(view)
+        # One wrong field does not hide a page of ours: it is then damaged, and said to be.
+        candidates = (headers["magic"] == PAGE_MAGIC) | (headers["array"] == self.half)
+        for at in np.flatnonzero(candidates):
+            self._take(
+                view[at * PAGE_BYTES : (at + 1) * PAGE_BYTES],
+                headers[at],
+                first + int(at) // PAGE_SLOTS,
+                int(at) % PAGE_SLOTS,
+            )
+
+    def _take(self, content: memoryview, header: np.void, page: int, slot: int) -> None:
+        generation = int(header["generation"])
+        if not _crc_holds(content, int(header["crc"])):
+            self.result.damaged.append(DamagedPage(page, slot, generation))
+            return
+        if header["array"] != self.half:
+            return  # an earlier array's page: whole, but not ours
+        ours = header["magic"] == PAGE_MAGIC and header["kind"] == self.kind_number
+        if not ours or header["page"] != page or not generation:
+            self.result.damaged.append(DamagedPage(page, slot, 0))  # a misdirected write
+        elif generation > self.result.generations[page]:
+            self.result.generations[page] = generation
+            self.result.slots[page] = slot
+            self.result.payload[page] = np.frombuffer(content, np.uint8)[PAGE_HEADER_BYTES:]
+
+
+def _headers(view: memoryview) -> NDArray[np.void]:
+    rows = np.frombuffer(view, np.uint8).reshape(-1, PAGE_BYTES)
+    return rows[:, :PAGE_HEADER_BYTES].copy().view(HEADER_DTYPE)[:, 0]
+
+
+def merge_pages(copies: Sequence[LoadedPages]) -> LoadedPages:
+    """Return the newest copy of every page among *copies* of one region (at least one).
+
+    *slots* are those of the copy that was taken. *damaged* keeps what may be lost: slots without
+    any whole copy of their page, or that claim to be newer than the newest whole one. After a crash
+    that is a torn write that was never acknowledged; on an array that was closed cleanly it is rot.
+    """
+    generations = np.stack([copy.generations for copy in copies])
+    best = generations.argmax(axis=0)
+    newest = generations.max(axis=0)
+    payload = np.zeros_like(copies[0].payload)
+    slots = np.full(len(newest), -1, np.int8)
+    for page in np.flatnonzero(newest):
+        copy = copies[best[page]]
+        payload[page] = copy.payload[page]
+        slots[page] = copy.slots[page]
+    damaged = sorted(
+        {
+            slot
+            for copy in copies
+            for slot in copy.damaged
+            if not newest[slot.page] or slot.generation > newest[slot.page]
+        }
+    )
+    return LoadedPages(newest, payload, slots, damaged)
+
+
+def _blocks(region: PageRegion) -> Iterator[tuple[int, int]]:
+    for at in range(0, region.length, READ_BYTES):
+        yield region.offset + at, min(READ_BYTES, region.length - at)
+
+
+async def erase_pages(member: Member, regions: Regions) -> None:
+    """Clear every page on *member* that any array left behind; not flushed. Raises MemberError.
+
+    A disk that was in this very array before must not bring its old pages back. What does not look
+    like a page stays as it is: it never counts.
+    """
+    for kind in PAGE_KINDS:
+        region = regions.pages(kind)
+        if await member.punch(region.offset, region.length):
+            continue
+        for offset, length in _blocks(region):
+            buffer = bytearray(length)
+            if not member.try_readv(offset, [buffer]):
+                await member.readv(offset, [buffer])
+            headers = _headers(memoryview(buffer))
+            for at in np.flatnonzero(headers["magic"] == PAGE_MAGIC):
+                await member.writev(offset + int(at) * PAGE_BYTES, [bytes(PAGE_BYTES)])

@@ -1,0 +1,160 @@
+"""Where things lie on a member: pure sizing, the same on all members of an array.
+
+    0        superblock slots A and B, 64 KiB each
+    128 KiB  bitmap    dirty-stripe bitmap, two-slot pages
+             written   written map, two-slot pages, with room for growth
+             log       reserved for the write-ahead log
+             table     reserved for the lookup table, empty so far
+    aligned  data      chunks 0, 1, 2, ...
+
+A member of 1 MiB with 4 KiB chunks: log 128 KiB, data from 272 KiB (a multiple of 16 KiB).
+
+>>> regions = plan_regions(1 << 20, 4096, 4)
+>>> regions.written, regions.log, regions.data
+(Region(offset=139264, length=8192), Region(offset=147456, length=131072), \
+Region(offset=278528, length=770048))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from raidx_fuse.errors import UsageError
+
+SECTOR_BYTES = 512
+PAGE_BYTES = 4096
+PAGE_HEADER_BYTES = 32
+PAYLOAD_BYTES = PAGE_BYTES - PAGE_HEADER_BYTES
+PAYLOAD_BITS = PAYLOAD_BYTES * 8
+PAGE_SLOTS = 2
+SUPERBLOCK_SLOT_BYTES = 64 << 10
+SUPERBLOCK_SLOTS = 2
+
+BITMAP_UNIT_BYTES = 1 << 20  # of member space for each bit, at the finest
+GROWTH_FACTOR = 4
+GROWTH_WIDTH_MIN = 64
+LOG_BYTES_MIN = 256 << 10
+LOG_BYTES_MAX = 64 << 20
+DATA_ALIGNMENT_MAX = 1 << 20
+
+PAGE_KINDS = {"bitmap": 1, "written": 2}
+"""Kinds of pages and their number in the page header; 0 is no kind."""
+
+
+def _up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Bytes *offset*..*offset* + *length* - 1 of every member."""
+
+    offset: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """First byte behind the region."""
+        return self.offset + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class PageRegion:
+    """*pages* pages of *kind* from byte *offset*; both slots of a page lie side by side."""
+
+    offset: int
+    pages: int
+    kind: str
+
+    def slot_offset(self, page: int, slot: int) -> int:
+        """Return the byte offset on the member of *slot* (0 or 1) of *page*."""
+        assert 0 <= page < self.pages
+        assert 0 <= slot < PAGE_SLOTS
+        return self.offset + (page * PAGE_SLOTS + slot) * PAGE_BYTES
+
+    @property
+    def length(self) -> int:
+        """Size of the region in bytes, both slots of every page."""
+        return self.pages * PAGE_SLOTS * PAGE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """The regions of every member of one array, in their order on the member."""
+
+    superblock: Region
+    bitmap: Region
+    written: Region
+    log: Region
+    table: Region
+    data: Region
+
+    def pages(self, kind: str) -> PageRegion:
+        """Return the page region of *kind*: "bitmap" or "written"."""
+        assert kind in PAGE_KINDS, kind
+        region: Region = getattr(self, kind)
+        return PageRegion(region.offset, region.length // (PAGE_SLOTS * PAGE_BYTES), kind)
+
+    def named(self) -> dict[str, Region]:
+        """Return name to region, in the order on the member."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def problem(self) -> str | None:
+        """Say in words what makes these regions impossible, or None."""
+        end = 0
+        for name, region in self.named().items():
+            if region.offset < end or region.length < 0:
+                return f"region {name} overlaps the one before it"
+            if region.offset % PAGE_BYTES or region.length % PAGE_BYTES:
+                return f"region {name} is not made of whole pages"
+            end = region.end
+        if self.superblock != Region(0, SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS):
+            return "the superblock region is not the first 128 KiB"
+        return None
+
+
+def page_count(bits: int) -> int:
+    """Return how many pages hold *bits* bits."""
+    return -(-bits // PAYLOAD_BITS)
+
+
+def data_alignment(member_bytes: int) -> int:
+    """Return the alignment of the data region: 1 MiB, less where that would waste over 1/64."""
+    share = max(PAGE_BYTES, member_bytes // 64)
+    return int(min(DATA_ALIGNMENT_MAX, 1 << (share.bit_length() - 1)))
+
+
+def log_bytes(member_bytes: int) -> int:
+    """Return the size of the log region: 1/32 of the member within limits, an 1/8 of tiny ones."""
+    smallest = min(LOG_BYTES_MIN, member_bytes // 8)
+    wanted = min(max(member_bytes // 32, smallest), LOG_BYTES_MAX)
+    return _up(wanted, PAGE_BYTES)
+
+
+def plan_regions(member_bytes: int, chunk_bytes: int, width: int) -> Regions:
+    """Lay out members of which the smallest has *member_bytes*, for an array of *width* members.
+
+    The written map has room for four times the width, at least 64 members, so that growth never
+    moves a region. Raises UsageError when not even one chunk of data fits.
+    """
+    chunks_max = member_bytes // chunk_bytes
+    members_max = max(GROWTH_WIDTH_MIN, GROWTH_FACTOR * width)
+    superblock = Region(0, SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS)
+
+    def pages_after(before: Region, bits: int) -> Region:
+        pages = max(1, page_count(bits))
+        return Region(before.end, pages * PAGE_SLOTS * PAGE_BYTES)
+
+    bitmap = pages_after(superblock, -(-member_bytes // BITMAP_UNIT_BYTES))
+    written = pages_after(bitmap, chunks_max * members_max)
+    log = Region(written.end, log_bytes(member_bytes))
+    table = Region(log.end, 0)
+    start = _up(table.end, data_alignment(member_bytes))
+    usable = (member_bytes - start) // chunk_bytes * chunk_bytes
+    if usable < chunk_bytes:
+        raise UsageError(
+            f"a member of {member_bytes} bytes is too small: {start} bytes of metadata and one "
+            f"chunk of {chunk_bytes} need {start + chunk_bytes}",
+            action="use larger members or a smaller chunk",
+        )
+    return Regions(superblock, bitmap, written, log, table, Region(start, usable))

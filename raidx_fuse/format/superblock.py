@@ -1,0 +1,296 @@
+"""Superblocks: two slots on every member, written in turn, the newest valid one counts.
+
+Laws (FORMAT.md, "Superblock" and "Update protocol"):
+ 1. A write goes to the slot that does not hold the newest valid superblock, so a torn write leaves
+    the old configuration readable: sequence s lies in slot s mod 2.
+ 2. `write_config` reads before it writes. It never overwrites a superblock of another array or of
+    another member: a disk that was swapped under us fails instead.
+ 3. The commit point of a change is the return of `write_config` (marked below). One round is
+    complete, or the members that missed it are failed by the next, before anything is
+    acknowledged on its strength; `base_events` says where the members stood when a round began.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import uuid as _uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import crc32c
+import trio
+
+from raidx_fuse.errors import FormatError, MemberError
+from raidx_fuse.format.config import ArrayConfig, decode_config, encode_config
+from raidx_fuse.format.regions import (
+    PAGE_BYTES,
+    SUPERBLOCK_SLOT_BYTES,
+    SUPERBLOCK_SLOTS,
+)
+from raidx_fuse.members.base import Member
+
+log = logging.getLogger(__name__)
+
+MAGIC = b"RAIDX-SB"
+MAJOR = 1
+"""Moves when an older program must not touch the member at all."""
+MINOR = 0
+"""Moves when top-level fields are added that an older program may carry along unread."""
+
+HEADER = struct.Struct("<8sHHIIIQQQ16s16s48s")
+"""magic, major, minor, crc, length, slot, events, base events, sequence, array, member, zeros."""
+HEADER_BYTES = 128
+CRC_OFFSET = 12
+BODY_BYTES_MAX = SUPERBLOCK_SLOT_BYTES - HEADER_BYTES
+assert HEADER.size == HEADER_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Superblock:
+    """One superblock: *config* as *member_uuid* holds it.
+
+    *sequence* counts the writes on this member and fixes the slot; *base_events* is the lowest
+    event counter that the members of its round held before: whoever holds less is an old copy.
+    """
+
+    member_uuid: str
+    sequence: int
+    base_events: int
+    config: ArrayConfig
+
+    @property
+    def slot(self) -> int:
+        """The slot, 0 or 1, where this superblock lies."""
+        return self.sequence % SUPERBLOCK_SLOTS
+
+    @property
+    def array_uuid(self) -> str:
+        """UUID of the array."""
+        return self.config.array_uuid
+
+    @property
+    def events(self) -> int:
+        """Event counter of the configuration."""
+        return self.config.events
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What was found in a slot: a *superblock*, or a *problem* in words, or neither (empty).
+
+    *ours* is true when the bytes carry our magic (a damaged superblock rather than other data),
+    *other_version* when that version cannot be read here.
+    """
+
+    number: int
+    superblock: Superblock | None = None
+    problem: str | None = None
+    ours: bool = False
+    other_version: bool = False
+
+    @property
+    def state(self) -> str:
+        """Return one word: valid, damaged, other (not a superblock) or empty (zeros)."""
+        if self.superblock is not None:
+            return "valid"
+        if self.ours:
+            return "damaged"
+        return "empty" if self.problem is None else "other"
+
+
+def encode_superblock(superblock: Superblock) -> bytes:
+    """Return the bytes of a slot, whole pages. Raises FormatError if they do not fit."""
+    body = encode_config(superblock.config)
+    if len(body) > BODY_BYTES_MAX:
+        raise FormatError(
+            f"the configuration of {len(body)} bytes does not fit into a superblock "
+            f"({BODY_BYTES_MAX} bytes)"
+        )
+    fields = [
+        MAGIC,
+        MAJOR,
+        MINOR,
+        0,
+        len(body),
+        superblock.slot,
+        superblock.events,
+        superblock.base_events,
+        superblock.sequence,
+        _uuid.UUID(superblock.array_uuid).bytes,
+        _uuid.UUID(superblock.member_uuid).bytes,
+        bytes(48),
+    ]
+    fields[3] = crc32c.crc32c(body, crc32c.crc32c(HEADER.pack(*fields)))
+    content = HEADER.pack(*fields) + body
+    content += bytes(-len(content) % PAGE_BYTES)
+    assert decode_superblock(content, superblock.slot) == superblock
+    return content
+
+
+def decode_superblock(content: bytes, slot: int) -> Superblock:
+    """Return the superblock that *content*, the bytes of *slot*, holds.
+
+    Raises FormatError naming the first condition of FORMAT.md that does not hold.
+    """
+    header = HEADER.unpack_from(content)
+    magic, major, _minor, crc, length, in_slot, events, base, sequence, array, member, _ = header
+    if magic != MAGIC:
+        raise FormatError("no magic")
+    if major != MAJOR:
+        raise FormatError(f"format {major} was written by another version, this one knows {MAJOR}")
+    if length > len(content) - HEADER_BYTES:
+        raise FormatError(f"length {length} is beyond the slot")
+    body = content[HEADER_BYTES : HEADER_BYTES + length]
+    zeroed = content[:CRC_OFFSET] + bytes(4) + content[CRC_OFFSET + 4 : HEADER_BYTES]
+    if crc32c.crc32c(body, crc32c.crc32c(zeroed)) != crc:
+        raise FormatError("checksum mismatch (torn write or rot)")
+    if in_slot != slot or sequence % SUPERBLOCK_SLOTS != slot:
+        raise FormatError(f"belongs to slot {in_slot} (misdirected write)")
+    config = decode_config(body)
+    if config.events != events or _uuid.UUID(config.array_uuid).bytes != array:
+        raise FormatError("header and configuration differ")
+    superblock = Superblock(str(_uuid.UUID(bytes=member)), sequence, base, config)
+    if config.find(superblock.member_uuid) is None:
+        raise FormatError("the configuration does not name this member")
+    return superblock
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+async def read_slots(member: Member) -> tuple[Slot, Slot]:
+    """Read both slots. One unreadable slot counts as damaged; raises MemberError if both are."""
+    slots: list[Slot] = []
+    errors: list[MemberError] = []
+    for number in range(SUPERBLOCK_SLOTS):
+        offset = number * SUPERBLOCK_SLOT_BYTES
+        buffer = bytearray(SUPERBLOCK_SLOT_BYTES)
+        if offset + len(buffer) > member.size_bytes:
+            slots.append(Slot(number, problem="beyond the member's end"))
+            continue
+        try:
+            await member.readv(offset, [buffer])
+        except MemberError as error:
+            errors.append(error)
+            slots.append(Slot(number, problem=error.message, ours=True))
+            continue
+        slots.append(_judge(number, bytes(buffer)))
+    if len(errors) == SUPERBLOCK_SLOTS:
+        raise errors[0]
+    return slots[0], slots[1]
+
+
+def _judge(number: int, content: bytes) -> Slot:
+    ours = content.startswith(MAGIC)
+    if not ours and not any(content):
+        return Slot(number)
+    try:
+        return Slot(number, decode_superblock(content, number), ours=True)
+    except FormatError as error:
+        major = HEADER.unpack_from(content)[1]
+        return Slot(number, None, error.message, ours, other_version=ours and major != MAJOR)
+
+
+def newest(slots: tuple[Slot, Slot], path: str) -> Superblock | None:
+    """Return the newest valid superblock of *slots*, None if there never was one.
+
+    Raises FormatError when there was one but none is valid, when a newer version of the format
+    wrote one, or when the two contradict each other; *path* names the member.
+    """
+    for slot in slots:
+        if slot.other_version:
+            raise FormatError(f"{path}: {slot.problem}", action="use the raidx that wrote it")
+    valid = [slot.superblock for slot in slots if slot.superblock is not None]
+    if len({(s.array_uuid, s.member_uuid) for s in valid}) > 1:
+        raise FormatError(f"{path}: its two superblocks belong to different members")
+    if valid:
+        return max(valid, key=lambda superblock: superblock.sequence)
+    damaged = [f"slot {slot.number}: {slot.problem}" for slot in slots if slot.ours]
+    if damaged:
+        raise FormatError(f"{path}: no superblock is valid ({', '.join(damaged)})")
+    return None
+
+
+async def read_superblock(member: Member) -> Superblock | None:
+    """Return the newest valid superblock of *member*, None if it is not a member of any array.
+
+    Raises FormatError as `newest` does, MemberError when neither slot can be read.
+    """
+    return newest(await read_slots(member), member.path)
+
+
+# -- writing -------------------------------------------------------------------------------------
+
+
+async def write_superblock(member: Member, superblock: Superblock) -> None:
+    """Write *superblock* into its slot and flush. Raises MemberError, FormatError."""
+    content = encode_superblock(superblock)
+    await member.writev(superblock.slot * SUPERBLOCK_SLOT_BYTES, [content])
+    await member.flush()
+
+
+async def write_config(
+    members: Mapping[str, Member], config: ArrayConfig, *, timeout_s: float | None = None
+) -> set[str]:
+    """Write *config* to *members* (by member UUID), flushed, all side by side; the commit point.
+
+    Returns the UUIDs of members that failed, said why in the log, and may hold the old or the new
+    configuration: the caller fails them by another round. *timeout_s* bounds reading and writing,
+    each. Members without a superblock get their first one; `prepare_member` cleared them.
+    Raises FormatError when the configuration is too large.
+    """
+    assert all(not config.excludes(uuid) for uuid in members), "a round never reaches the excluded"
+    failed: set[str] = set()
+    before: dict[str, Superblock | None] = {}
+
+    async def look(uuid: str, member: Member) -> None:
+        with trio.move_on_after(timeout_s if timeout_s is not None else float("inf")):
+            try:
+                before[uuid] = await _superblock_to_replace(member, uuid, config)
+            except (MemberError, FormatError) as error:
+                log.error("superblock not written: %s", error.message)
+
+    async def write(uuid: str, member: Member, superblock: Superblock) -> None:
+        with trio.move_on_after(timeout_s if timeout_s is not None else float("inf")):
+            try:
+                await write_superblock(member, superblock)
+                failed.discard(uuid)
+            except MemberError as error:
+                log.error("superblock not written: %s", error.message)
+
+    async with trio.open_nursery() as nursery:
+        for uuid, member in members.items():
+            nursery.start_soon(look, uuid, member)
+    failed.update(members)  # until proved otherwise; those that did not even answer stay
+    base = min((s.events for s in before.values() if s is not None), default=0)
+    new = {
+        uuid: Superblock(uuid, old.sequence + 1 if old is not None else 0, base, config)
+        for uuid, old in before.items()
+    }
+    for superblock in new.values():
+        encode_superblock(superblock)  # what does not fit is refused before any member changes
+        break
+    async with trio.open_nursery() as nursery:
+        for uuid, superblock in new.items():
+            nursery.start_soon(write, uuid, members[uuid], superblock)
+    return failed  # <- committed on every member that is not in here
+
+
+async def _superblock_to_replace(
+    member: Member, member_uuid: str, config: ArrayConfig
+) -> Superblock | None:
+    """Return what *member* holds now; None if nothing valid (it is healed then).
+
+    Raises FormatError for a superblock that is not ours to overwrite, MemberError.
+    """
+    slots = await read_slots(member)
+    if any(slot.other_version for slot in slots):
+        raise FormatError(f"{member.path}: a superblock of another version appeared on it")
+    valid = [slot.superblock for slot in slots if slot.superblock is not None]
+    for superblock in valid:
+        if (superblock.array_uuid, superblock.member_uuid) != (config.array_uuid, member_uuid):
+            raise FormatError(f"{member.path}: another member's superblock appeared on it")
+        if superblock.events > config.events:
+            raise FormatError(f"{member.path}: a newer superblock appeared on it")
+    return max(valid, key=lambda superblock: superblock.sequence, default=None)
