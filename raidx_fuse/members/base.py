@@ -21,6 +21,8 @@ from raidx_fuse.errors import MemberError
 ReadBuffer = bytes | bytearray | memoryview
 WriteBuffer = bytearray | memoryview
 
+SECTOR_BYTES = 512  # what a disk writes whole or not at all
+
 
 class Member(ABC):
     """A fixed number of bytes at offsets 0..size_bytes-1.
@@ -86,6 +88,13 @@ class Member(ABC):
 
     def view(self, offset_bytes: int, length_bytes: int) -> memoryview | None:
         """Return the member's own memory of a range, to be read only, or None (not in memory)."""
+        return None
+
+    def writable_view(self, offset_bytes: int, length_bytes: int) -> memoryview | None:
+        """Return the member's own memory of a range to be filled whole at once, or None.
+
+        All of it counts as written. Only kinds in which a write is a copy in memory offer it.
+        """
         return None
 
     @abstractmethod

@@ -26,11 +26,9 @@ from typing import Literal
 import trio
 
 from raidx_fuse.errors import MemberError
-from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
+from raidx_fuse.members.base import SECTOR_BYTES, Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.wrapper import WrapperMember
 from raidx_fuse.virtual_time import sleep
-
-SECTOR_BYTES = 512
 
 Operation = Literal["read", "write", "flush"]
 Kind = Literal["error", "hang", "slow", "lost", "misdirected", "torn"]

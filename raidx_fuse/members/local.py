@@ -29,10 +29,9 @@ from time import perf_counter
 
 from raidx_fuse.errors import BusyError, MemberError, UsageError
 from raidx_fuse.members import syscalls
-from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
+from raidx_fuse.members.base import SECTOR_BYTES, Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.threads import Workers
 
-SECTOR_BYTES = 512
 SLOW_WRITE_S = 0.004
 SLOW_WRITES_SKIPPED = 64
 DEPTH = 4  # threads at most; a disk sorts that many requests, and more threads fight for the GIL

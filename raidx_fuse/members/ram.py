@@ -119,6 +119,14 @@ class RamMember(Member):
             self._refuse("read", offset_bytes, length_bytes)
         return self._bytes[offset_bytes : offset_bytes + length_bytes].toreadonly()
 
+    def writable_view(self, offset_bytes: int, length_bytes: int) -> memoryview | None:
+        end = offset_bytes + length_bytes
+        if end > self._writable_bytes or offset_bytes < 0:
+            self._refuse("write", offset_bytes, length_bytes)
+        first, last = offset_bytes >> _UNIT_SHIFT, (end - 1) >> _UNIT_SHIFT
+        self._touched[first : last + 1] = b"\1" * (last + 1 - first)
+        return self._bytes[offset_bytes:end]
+
     def close(self) -> None:
         """Forget the content. Views handed out stay valid; memory goes with the last of them."""
         self._readable_bytes = self._writable_bytes = -1

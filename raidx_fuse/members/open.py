@@ -1,0 +1,129 @@
+"""Open a member from the words that a user writes.
+
+    disk3.img                                a file
+    /dev/sdb                                 a block device
+    ram:64MiB                                memory (gone with the process)
+    disk3.img,model=hdd,seek_ms=4            a file at the pace of a 7200 rpm disk, seeking faster
+    ram:1GiB,model=nvme,channels=8
+
+The first comma that is followed by ``word=`` ends the path, so that paths may hold commas.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass, field
+
+from raidx_fuse.errors import UsageError
+from raidx_fuse.members.base import SECTOR_BYTES, Member
+from raidx_fuse.members.local import LocalMember, create_file
+from raidx_fuse.members.model import ModelMember
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.service import make_model
+from raidx_fuse.sizes import parse_size
+
+_RAM = "ram:"
+_OPTIONS_BEGIN = re.compile(r",(?=\w+=)")
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSpec:
+    """One member as the user named it.
+
+    *path* is a path, or "" for memory; *size_bytes* that of memory, or that of a file to make;
+    *model* the name of a preset or None; *numbers* the model's numbers by hand, as text.
+    """
+
+    text: str
+    path: str
+    size_bytes: int | None = None
+    model: str | None = None
+    numbers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_ram(self) -> bool:
+        """Whether the member lives in memory."""
+        return not self.path
+
+
+def parse_spec(text: str) -> MemberSpec:
+    """Return *text* taken apart and checked, without touching any file. Raises UsageError."""
+    place, *rest = _OPTIONS_BEGIN.split(text, maxsplit=1)
+    options: dict[str, str] = {}
+    for item in rest[0].split(",") if rest else ():
+        key, equals, value = item.partition("=")
+        if not equals or not key or not value:
+            raise UsageError(f"{text}: {item!r} is not of the form key=value")
+        if key in options:
+            raise UsageError(f"{text}: {key} is given twice")
+        options[key] = value
+    model = options.pop("model", None)
+    size = options.pop("size", None)
+    if place.startswith(_RAM):
+        if size is not None:
+            raise UsageError(f"{text}: the size of memory stands behind the colon")
+        place, size = "", place.removeprefix(_RAM)
+    elif not place:
+        raise UsageError(f"{text!r}: no path")
+    size_bytes = None if size is None else parse_size(size)
+    if size_bytes is not None and (size_bytes <= 0 or size_bytes % SECTOR_BYTES):
+        raise UsageError(f"{text}: a member's size is a multiple of {SECTOR_BYTES} bytes")
+    if model is None and options:
+        raise UsageError(f"{text}: {next(iter(options))}= needs model=")
+    if model is not None:
+        make_model(model, **options)
+    return MemberSpec(text, place, size_bytes, model, options)
+
+
+def path_of(text: str) -> str:
+    """Return the path in a spec, for those who ask the host about it.
+
+    Raises UsageError, also for memory: nothing that outlives the command can lie there.
+    """
+    spec = parse_spec(text)
+    if spec.is_ram:
+        raise UsageError(f"{text}: memory is gone with the command, name a file or a device")
+    return spec.path
+
+
+def open_member(
+    spec: MemberSpec | str,
+    *,
+    read_only: bool = False,
+    reads_zero: bool = False,
+    lock: bool = True,
+) -> Member:
+    """Open what *spec* names; see `LocalMember` for the options, which do not concern memory.
+
+    Raises UsageError, BusyError, MemberError.
+    """
+    if isinstance(spec, str):
+        spec = parse_spec(spec)
+    inner: Member
+    if spec.is_ram:
+        assert spec.size_bytes is not None
+        inner = RamMember(spec.size_bytes, name=spec.text)
+    else:
+        inner = LocalMember(spec.path, read_only=read_only, reads_zero=reads_zero, lock=lock)
+    if spec.model is None:
+        return inner
+    # The seed follows from the name: members differ from each other, runs do not.
+    model = make_model(spec.model, **spec.numbers)
+    return ModelMember(inner, model, seed=zlib.crc32(spec.text.encode()))
+
+
+def create_member(spec: MemberSpec | str, size_bytes: int | None = None) -> Member:
+    """Make the sparse file of *spec*, of its own size or else *size_bytes*, and open it.
+
+    Memory is simply opened. Raises UsageError (also when the file exists), BusyError, MemberError.
+    """
+    if isinstance(spec, str):
+        spec = parse_spec(spec)
+    if spec.is_ram:
+        return open_member(spec)
+    size_bytes = spec.size_bytes or size_bytes
+    if size_bytes is None:
+        raise UsageError(f"{spec.text}: how large?", action="give a size")
+    create_file(spec.path, size_bytes)
+    return open_member(spec, reads_zero=True)

@@ -1,0 +1,280 @@
+"""Power cuts: what may be left on a disk when the current goes in the middle of something.
+
+Between two flushes a disk keeps, drops or tears each write as it likes, in any order. A cut is
+therefore a decision for every write since the last flush, and a decision is a bit mask of the
+512-byte sectors that arrived: bit 0 is the first sector that the write touches.
+
+    write of 3 sectors   0b000 dropped   0b111 kept   0b001, 0b100, 0b101 ... torn
+
+Kept sectors are applied in order of the writes, so a dropped write also stands for one that an
+older one overtook. `PowerCutMember` knows at any moment what a cut could leave (`crash`), calls a
+hook before every write and flush, and writes all of it into a `CutRecord` that several members
+share: one run of a workload then serves a whole campaign, because `CutRecord.moments` walks over
+every boundary of the run afterwards, with the images and open writes of that moment, at the price
+of one memory copy a state.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from raidx_fuse.members.base import SECTOR_BYTES, Member, ReadBuffer, WriteBuffer
+
+
+@dataclass(slots=True)
+class OpenWrite:
+    """A write that no flush has covered yet. *before* is what it overwrote."""
+
+    offset_bytes: int
+    data: bytes
+    before: bytes
+
+    @property
+    def sectors(self) -> int:
+        """How many sectors the write touches, partly touched ones included."""
+        end = self.offset_bytes + len(self.data)
+        return -(-end // SECTOR_BYTES) - self.offset_bytes // SECTOR_BYTES
+
+    @property
+    def kept(self) -> int:
+        """The decision "all of it arrived"; 0 is "nothing did"."""
+        return (1 << self.sectors) - 1
+
+    def apply(self, image: bytearray, decision: int) -> None:
+        """Put the sectors of *decision* into *image*."""
+        begin, end = self.offset_bytes, self.offset_bytes + len(self.data)
+        if decision == self.kept:
+            image[begin:end] = self.data
+            return
+        base = begin // SECTOR_BYTES
+        while decision:
+            first = (decision & -decision).bit_length() - 1
+            run = ((decision >> first) + 1 & ~(decision >> first)).bit_length() - 1
+            low = max(begin, (base + first) * SECTOR_BYTES)
+            high = min(end, (base + first + run) * SECTOR_BYTES)
+            image[low:high] = self.data[low - begin : high - begin]
+            decision &= ~((1 << run) - 1 << first)
+
+
+class DiskState:
+    """The content of a disk as its host sees it, and the writes that a cut may still take back."""
+
+    def __init__(self, image: bytearray) -> None:
+        self.image = image
+        self.open_writes: list[OpenWrite] = []
+
+    def write(self, offset_bytes: int, data: bytes) -> None:
+        """Write *data*, not durably."""
+        end = offset_bytes + len(data)
+        self.open_writes.append(OpenWrite(offset_bytes, data, bytes(self.image[offset_bytes:end])))
+        self.image[offset_bytes:end] = data
+
+    def flush(self, covered: int | None = None) -> None:
+        """Make the first *covered* open writes durable (all of them if None)."""
+        del self.open_writes[:covered]
+
+    def crash(
+        self, decisions: Sequence[int] | None = None, *, into: bytearray | None = None
+    ) -> bytearray:
+        """Return what a cut leaves; without *decisions*, every open write is lost.
+
+        The image is a new one, or *into* (of the same size), which saves the page faults of fresh
+        memory: half of the time.
+        """
+        if into is None:
+            image = bytearray(self.image)
+        else:
+            image = into
+            image[:] = self.image
+        for write in reversed(self.open_writes):
+            image[write.offset_bytes : write.offset_bytes + len(write.data)] = write.before
+        if decisions is not None:
+            for write, decision in zip(self.open_writes, decisions, strict=True):
+                if decision:
+                    write.apply(image, decision)
+        return image
+
+    def sample(self, generator: random.Random) -> list[int]:
+        """Draw a cut: each open write kept, dropped, cut off after a sector, or full of holes."""
+        return [_draw(write, generator) for write in self.open_writes]
+
+
+def _draw(write: OpenWrite, generator: random.Random) -> int:
+    kind = generator.randrange(8)
+    if kind < 3:
+        return 0
+    if kind < 6 or write.sectors == 1:
+        return write.kept
+    cut = generator.randrange(1, write.sectors)
+    if kind == 6:  # a head that stopped, or one that came late
+        return (1 << cut) - 1 if generator.random() < 0.5 else write.kept & ~((1 << cut) - 1)
+    return generator.getrandbits(write.sectors)
+
+
+def choices(write: OpenWrite, *, torn: bool = True) -> Iterator[int]:
+    """Yield the decisions worth enumerating: dropped, kept, and (if *torn*) every prefix."""
+    yield 0
+    yield write.kept
+    if torn:
+        yield from ((1 << cut) - 1 for cut in range(1, write.sectors))
+
+
+def enumerate_cuts(disks: Sequence[DiskState], *, torn: bool = True) -> Iterator[list[list[int]]]:
+    """Yield every combination of `choices` for all open writes of all *disks*; lazily.
+
+    There are as many as the product says: enumerate when it is small, else `DiskState.sample`.
+    """
+    writes = [write for disk in disks for write in disk.open_writes]
+    options = [list(choices(write, torn=torn)) for write in writes]
+    index = [0] * len(writes)
+    while True:
+        decided = iter([option[i] for option, i in zip(options, index, strict=True)])
+        yield [[next(decided) for _ in disk.open_writes] for disk in disks]
+        for place in range(len(writes)):
+            index[place] += 1
+            if index[place] < len(options[place]):
+                break
+            index[place] = 0
+        else:
+            return
+
+
+def count_cuts(disks: Sequence[DiskState], *, torn: bool = True) -> int:
+    """Return how many combinations `enumerate_cuts` yields, without walking through them."""
+    count = 1
+    for disk in disks:
+        for write in disk.open_writes:
+            count *= 1 + write.sectors if torn else 2
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One boundary: a write or flush of member *member* (by its place in the record), or a note.
+
+    *covered* is how many open writes a flush makes durable; *note* is the workload's own word at
+    that moment ("flush 7 returned"), which is what an oracle needs.
+    """
+
+    member: int
+    operation: str
+    offset_bytes: int = 0
+    data: bytes = b""
+    covered: int = 0
+    note: object = None
+
+
+@dataclass
+class CutRecord:
+    """What several members did, in order, from *starts* (their first images)."""
+
+    starts: list[bytes] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+    def note(self, note: object) -> None:
+        """Put the workload's own word between the events."""
+        self.events.append(Event(-1, "note", note=note))
+
+    def moments(self) -> Iterator[tuple[int, list[DiskState], Event | None]]:
+        """Yield (index, disks, next event) before every event, and once after the last.
+
+        The states belong to the walk: crash them, do not change or keep them. States with the same
+        index are the same in every walk, so index, decisions and losses name a state for ever.
+        """
+        disks = [DiskState(bytearray(start)) for start in self.starts]
+        for index, event in enumerate(self.events):
+            yield index, disks, event
+            if event.operation == "write":
+                disks[event.member].write(event.offset_bytes, event.data)
+            elif event.operation == "flush":
+                disks[event.member].flush(event.covered)
+        yield len(self.events), disks, None
+
+
+class PowerCutMember(Member):
+    """A member in memory whose power can be cut at any moment.
+
+    *image* is its content and then belongs to it; *record*, if given, is written along (that costs
+    a copy of the image at the start and of each write); *before_event* is called with every Event
+    before it takes effect and may raise to stop the run right there. *inline* false lets every
+    operation go the async way.
+    """
+
+    kind = "powercut"
+
+    def __init__(
+        self,
+        image: bytearray,
+        *,
+        name: str = "powercut",
+        record: CutRecord | None = None,
+        before_event: Callable[[Event], None] | None = None,
+        inline: bool = True,
+    ) -> None:
+        self.path = name
+        self.size_bytes = len(image)
+        self.state = DiskState(image)
+        self.before_event = before_event
+        self._record = record
+        self._inline = inline
+        self._number = -1
+        if record is not None:
+            self._number = len(record.starts)
+            record.starts.append(bytes(image))
+
+    def crash(self, decisions: Sequence[int] | None = None) -> bytearray:
+        """Return what a cut at this moment leaves; see `DiskState.crash`."""
+        return self.state.crash(decisions)
+
+    def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
+        if not self._inline:
+            return False
+        self._read(offset_bytes, buffers)
+        return True
+
+    def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
+        if not self._inline:
+            return False
+        self._write(offset_bytes, b"".join(buffers))
+        return True
+
+    async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
+        self._read(offset_bytes, buffers)
+
+    async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
+        self._write(offset_bytes, b"".join(buffers))
+
+    async def flush(self) -> None:
+        covered = len(self.state.open_writes)
+        self._tell(Event(self._number, "flush", covered=covered))
+        self.state.flush(covered)
+
+    async def punch(self, offset_bytes: int, length_bytes: int) -> bool:
+        """Write zeros: to a cut, a punched hole is a write like any other."""
+        self._write(offset_bytes, bytes(length_bytes))
+        return True
+
+    def close(self) -> None:
+        """Nothing is released: the state stays to be looked at."""
+
+    def _read(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
+        self.check_range("read", offset_bytes, sum(map(len, buffers)))
+        image = self.state.image
+        for buffer in buffers:
+            end = offset_bytes + len(buffer)
+            buffer[:] = image[offset_bytes:end]
+            offset_bytes = end
+
+    def _write(self, offset_bytes: int, data: bytes) -> None:
+        self.check_range("write", offset_bytes, len(data))
+        if data:
+            self._tell(Event(self._number, "write", offset_bytes, data))
+            self.state.write(offset_bytes, data)
+
+    def _tell(self, event: Event) -> None:
+        if self.before_event is not None:
+            self.before_event(event)
+        if self._record is not None:
+            self._record.events.append(event)
