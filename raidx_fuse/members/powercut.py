@@ -16,10 +16,12 @@ of one memory copy a state.
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from raidx_fuse.errors import MemberError
 from raidx_fuse.members.base import SECTOR_BYTES, Member, ReadBuffer, WriteBuffer
 
 
@@ -219,6 +221,7 @@ class PowerCutMember(Member):
         self.before_event = before_event
         self._record = record
         self._inline = inline
+        self._closed = False
         self._number = -1
         if record is not None:
             self._number = len(record.starts)
@@ -247,6 +250,7 @@ class PowerCutMember(Member):
         self._write(offset_bytes, b"".join(buffers))
 
     async def flush(self) -> None:
+        self._check("flush", -1, 0)
         covered = len(self.state.open_writes)
         self._tell(Event(self._number, "flush", covered=covered))
         self.state.flush(covered)
@@ -257,10 +261,11 @@ class PowerCutMember(Member):
         return True
 
     def close(self) -> None:
-        """Nothing is released: the state stays to be looked at."""
+        """Take no more operations; the state stays to be looked at."""
+        self._closed = True
 
     def _read(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
-        self.check_range("read", offset_bytes, sum(map(len, buffers)))
+        self._check("read", offset_bytes, sum(map(len, buffers)))
         image = self.state.image
         for buffer in buffers:
             end = offset_bytes + len(buffer)
@@ -268,10 +273,16 @@ class PowerCutMember(Member):
             offset_bytes = end
 
     def _write(self, offset_bytes: int, data: bytes) -> None:
-        self.check_range("write", offset_bytes, len(data))
+        self._check("write", offset_bytes, len(data))
         if data:
             self._tell(Event(self._number, "write", offset_bytes, data))
             self.state.write(offset_bytes, data)
+
+    def _check(self, operation: str, offset_bytes: int, length_bytes: int) -> None:
+        if self._closed:
+            raise MemberError(self.path, operation, offset_bytes, errno.ENODEV, "member is closed")
+        if operation != "flush":
+            self.check_range(operation, offset_bytes, length_bytes)
 
     def _tell(self, event: Event) -> None:
         if self.before_event is not None:

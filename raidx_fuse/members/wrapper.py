@@ -8,7 +8,10 @@ from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
 
 
 class WrapperMember(Member):
-    """Passes everything on to *inner*; the base of the wrappers, changing nothing itself."""
+    """Passes everything on to *inner*; the base of the wrappers, changing nothing itself.
+
+    Only `writable_view` stays None: a wrapper that someone writes past has nothing to wrap.
+    """
 
     def __init__(self, inner: Member) -> None:
         self.inner = inner

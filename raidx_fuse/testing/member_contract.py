@@ -1,0 +1,268 @@
+"""What every kind of member must do: subclass `MemberContract` and give it a ``member`` fixture.
+
+The fixture returns a writable member of at least 4 MiB that nobody has written to. Each test runs
+in virtual time, twice where it matters: over the inline calls and over the async ones.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import trio
+
+from raidx_fuse.errors import MemberError
+from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
+from raidx_fuse.testing.virtual import run
+
+SIZE_BYTES_MIN = 4 << 20
+
+
+async def read(member: Member, offset_bytes: int, length_bytes: int) -> bytes:
+    """Read as the engine does: at once if the member can, else waiting."""
+    buffer = bytearray(length_bytes)
+    if not member.try_readv(offset_bytes, [buffer]):
+        await member.readv(offset_bytes, [buffer])
+    return bytes(buffer)
+
+
+async def write(member: Member, offset_bytes: int, *buffers: ReadBuffer) -> None:
+    """Write as the engine does."""
+    if not member.try_writev(offset_bytes, buffers):
+        await member.writev(offset_bytes, buffers)
+
+
+async def refused(call: Callable[[], Awaitable[object] | bool]) -> int:
+    """Return the errno that *call* is refused with; fails when it is done or "would block"."""
+    try:
+        result = call()
+        if isinstance(result, bool):
+            assert not result, "it was done"
+            return 0
+        await result
+    except MemberError as error:
+        return error.errno
+    raise AssertionError("it was done")
+
+
+class MemberContract:
+    """The tests. Order, sizes and places are drawn from fixed seeds."""
+
+    def test_attributes_describe_it(self, member: Member) -> None:
+        assert member.size_bytes >= SIZE_BYTES_MIN
+        assert member.depth >= 1
+        assert member.kind
+        assert member.path
+        assert not member.read_only
+
+    def test_unwritten_bytes_read_as_zero_if_it_says_so(self, member: Member) -> None:
+        async def main() -> None:
+            content = await read(member, 12345, 70000)
+            assert not member.reads_zero or content == bytes(70000)
+
+        run(main)
+
+    def test_equals_a_bytearray(self, member: Member) -> None:
+        async def main() -> None:
+            generator = random.Random(1)
+            model = bytearray(await read(member, 0, SIZE_BYTES_MIN))
+            for step in range(150):
+                length = generator.choice((1, 511, 512, 4096, 5000, 65536))
+                offset = generator.randrange(len(model) - length + 1)
+                cut = generator.randrange(length + 1)
+                if step % 3:
+                    data = generator.randbytes(length)
+                    pieces: Sequence[ReadBuffer] = [data[:cut], memoryview(data)[cut:]]
+                    done = bool(step % 2) and member.try_writev(offset, pieces)
+                    if not done:
+                        await member.writev(offset, pieces)
+                    model[offset : offset + length] = data
+                else:
+                    buffers: Sequence[WriteBuffer] = [bytearray(cut), bytearray(length - cut)]
+                    done = bool(step % 2) and member.try_readv(offset, buffers)
+                    if not done:
+                        await member.readv(offset, buffers)
+                    assert b"".join(buffers) == model[offset : offset + length]
+            assert await read(member, 0, len(model)) == model
+
+        run(main)
+
+    def test_a_refusal_to_block_writes_nothing(self, member: Member) -> None:
+        async def main() -> None:
+            await write(member, 0, b"\xaa" * 8192)
+            for at in range(0, 8192, 512):
+                before = await read(member, at, 512)
+                done = member.try_writev(at, [b"\x55" * 512])
+                assert await read(member, at, 512) == (b"\x55" * 512 if done else before)
+
+        run(main)
+
+    def test_first_and_last_byte_and_nothing_at_all(self, member: Member) -> None:
+        async def main() -> None:
+            last = member.size_bytes - 1
+            await write(member, 0, b"a")
+            await write(member, last, b"z")
+            assert await read(member, 0, 1) == b"a"
+            assert await read(member, last, 1) == b"z"
+            await write(member, 5, b"")
+            assert await read(member, last, 0) == b""
+
+        run(main)
+
+    def test_ranges_outside_are_refused_whole(self, member: Member) -> None:
+        async def main() -> None:
+            end = member.size_bytes
+            await write(member, end - 512, b"k" * 512)
+            for offset in (-1, -512, end - 511, end, end + 4096):
+                data, buffer = [b"x" * 512], [bytearray(512)]
+                assert await refused(partial(member.writev, offset, data)) == errno.EINVAL
+                assert await refused(partial(member.readv, offset, buffer)) == errno.EINVAL
+                inline = (0, errno.EINVAL)
+                assert await refused(partial(member.try_writev, offset, data)) in inline
+                assert await refused(partial(member.try_readv, offset, buffer)) in inline
+            assert await read(member, end - 512, 512) == b"k" * 512
+            assert member.size_bytes == end
+
+        run(main)
+
+    def test_more_buffers_than_one_system_call_takes(self, member: Member) -> None:
+        async def main() -> None:
+            data = random.Random(2).randbytes(3000 * 7)
+            pieces = [data[at : at + 7] for at in range(0, len(data), 7)]
+            for offset in (0, 1 << 20):
+                done = not offset and member.try_writev(offset, pieces)
+                if not done:
+                    await member.writev(offset, pieces)
+                buffers = [bytearray(7) for _ in pieces]
+                done = not offset and member.try_readv(offset, buffers)
+                if not done:
+                    await member.readv(offset, buffers)
+                assert b"".join(buffers) == data
+
+        run(main)
+
+    def test_three_mebibytes_at_once(self, member: Member) -> None:
+        async def main() -> None:
+            data = random.Random(3).randbytes(3 << 20)
+            await write(member, 12345, data)
+            assert await read(member, 12345, len(data)) == data
+
+        run(main)
+
+    def test_many_operations_at_once(self, member: Member) -> None:
+        async def main() -> None:
+            async def one(number: int) -> None:
+                data = bytes([number]) * 3000
+                await member.writev(number * 3000, [data])
+                buffer = bytearray(3000)
+                await member.readv(number * 3000, [buffer])
+                assert buffer == data
+
+            async with trio.open_nursery() as nursery:
+                for number in range(3 * member.depth + 40):
+                    nursery.start_soon(one, number % 256)
+
+        run(main)
+
+    def test_flush_when_clean_dirty_and_twice_at_once(self, member: Member) -> None:
+        async def main() -> None:
+            await member.flush()
+            await write(member, 4096, b"flushed")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(member.flush)
+                nursery.start_soon(member.flush)
+            await member.writev(8192, [b"too"])
+            await member.flush()
+            assert await read(member, 4096, 7) == b"flushed"
+            assert await read(member, 8192, 3) == b"too"
+
+        run(main)
+
+    def test_a_punched_range_reads_as_zero_and_its_neighbours_stay(self, member: Member) -> None:
+        async def main() -> None:
+            full = b"\xff" * (1 << 20)
+            for begin, length in ((4096, 65536), (5000, 300), (8191, 700002), (0, 1 << 20)):
+                await write(member, 0, full)
+                punched = await member.punch(begin, length)
+                expected = bytearray(full)
+                if punched:
+                    expected[begin : begin + length] = bytes(length)
+                assert await read(member, 0, len(full)) == expected
+
+        run(main)
+
+    def test_views_show_what_a_read_returns(self, member: Member) -> None:
+        async def main() -> None:
+            await write(member, 10000, b"seen")
+            view = member.view(10000, 4)
+            if view is not None:
+                assert bytes(view) == b"seen"
+                assert view.readonly
+                await write(member, 10001, b"o")
+                assert bytes(view) == b"soen"
+            writable = member.writable_view(20000, 4)
+            if writable is not None:
+                writable[:] = b"here"
+                assert await read(member, 20000, 4) == b"here"
+
+        run(main)
+
+    def test_extents_name_all_that_is_not_zero(self, member: Member) -> None:
+        async def main() -> None:
+            places = (0, 70000, (2 << 20) + 5, member.size_bytes - 10)
+            for place in places:
+                await write(member, place, b"0123456789")
+            for begin, length in ((0, member.size_bytes), (70003, 3 << 20), (300000, 1000)):
+                end = begin + length
+                position = begin
+                covered = bytearray(length)
+                for offset, size in member.data_extents(begin, length):
+                    assert position <= offset < offset + size <= end
+                    position = offset + size
+                    covered[offset - begin : position - begin] = b"\1" * size
+                if member.reads_zero:
+                    for place in places:
+                        low, high = max(begin, place), min(end, place + 10)
+                        assert all(covered[low - begin : max(low, high) - begin])
+
+        run(main)
+
+    def test_reserving_changes_nothing(self, member: Member) -> None:
+        async def main() -> None:
+            await write(member, 65536, b"stays")
+            before = await read(member, 0, 1 << 20)
+            member.reserve(0, 1 << 20)
+            assert await read(member, 0, 1 << 20) == before
+
+        run(main)
+
+    def test_goes_on_after_a_cancelled_operation(self, member: Member) -> None:
+        async def main() -> None:
+            await write(member, 0, b"old" * 1000)
+            for call in (member.readv, member.writev):
+                with trio.CancelScope() as scope:
+                    scope.cancel()
+                    await call(0, [bytearray(b"new" * 1000)])
+            for _ in range(3):
+                await member.writev(0, [b"end"])
+                await member.flush()
+            buffer = bytearray(3)
+            await member.readv(0, [buffer])
+            assert buffer == b"end"
+
+        run(main)
+
+    def test_closing_twice_and_using_it_afterwards(self, member: Member) -> None:
+        async def main() -> None:
+            await write(member, 0, b"x")
+            member.close()
+            member.close()
+            assert await refused(lambda: member.readv(0, [bytearray(1)])) == errno.ENODEV
+            assert await refused(lambda: member.writev(0, [b"y"])) == errno.ENODEV
+            assert await refused(member.flush) == errno.ENODEV
+            assert await refused(lambda: member.try_readv(0, [bytearray(1)])) in (0, errno.ENODEV)
+            assert await refused(lambda: member.try_writev(0, [b"y"])) in (0, errno.ENODEV)
+
+        run(main)
