@@ -128,7 +128,7 @@ async def serve(
                         on_ready(report)
 
                     nursery.start_soon(announce)
-                    await pyfuse3.main(min_tasks=1, max_tasks=poll_first.WORKERS)
+                    await pyfuse3.main(min_tasks=1, max_tasks=poll_first.WORKERS_MAX)
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise _single(group) from None

@@ -128,16 +128,19 @@ def check_fuse(*, allow_other: bool = False) -> None:
             f"{_DEVICE} is missing",
             action="load it: modprobe fuse (in a container: start it with --device /dev/fuse)",
         )
-    if os.geteuid() == 0:
-        # Root mounts without a helper. Root in a container may still not.
-        try:
-            os.close(os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC))
-        except OSError as error:
-            raise RaidxError(
-                f"{_DEVICE} may not be opened: {os.strerror(error.errno or 0)}",
-                action="in a container: start it with --device /dev/fuse --cap-add SYS_ADMIN",
-            ) from None
-        return
+    root = os.geteuid() == 0
+    try:
+        # fusermount3 opens it with its user's rights, and root in a container may have none.
+        os.close(os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        raise RaidxError(
+            f"{_DEVICE} may not be opened: {os.strerror(error.errno or 0)}",
+            action="in a container: start it with --device /dev/fuse --cap-add SYS_ADMIN"
+            if root
+            else f"as root, type: chmod 666 {_DEVICE}",
+        ) from None
+    if root:
+        return  # mounts without a helper
     if shutil.which("fusermount3") is None:
         raise RaidxError("fusermount3 is missing", action="install it: apt install fuse3")
     if allow_other and not _config_allows_other():

@@ -18,8 +18,9 @@ between two attempts double. The law of this file:
 1. Between the look and the receive nothing suspends, so what was seen is what is received.
 2. **Hand-over.** A worker whose handler suspends leaves nobody to read the queue. `_drive` steps
    the whole session loop as one generator, so it sees each suspension (and costs nothing while
-   there is none); a parked worker is then appointed watcher. Without that 16 readers of a slow
-   disk fall to the speed of one.
+   there is none); a parked worker is then appointed watcher, or a new one started. Without that
+   16 readers of a slow disk fall to the speed of one. There are as many workers as handlers were
+   ever suspended at once, and one: each holds a receive buffer of 1 MiB.
 3. **Checkpoint.** Handlers that never suspend starve trio: timers, rebuild and the control socket.
    After `TURNS_MAX` requests or `TURN_TIME_MAX_S` the worker lets trio run once, and after 8 while
    handlers of other requests are suspended, because their answers wait for that.
@@ -54,7 +55,7 @@ VERSIONS_KNOWN = ((3, 3), (3, 5))
 TURNS_MAX = 48
 TURNS_MAX_IN_COMPANY = 8
 TURN_TIME_MAX_S = 0.001
-WORKERS = 64
+WORKERS_MAX = 64
 SPIN_LOOKS = 150  # 50 us
 SPIN_PAUSE_MAX = 255
 
@@ -66,12 +67,15 @@ _SessionLoop = Callable[[trio.Nursery, int, int], Coroutine[Any, Any, None]]
 class Readers:
     """The workers of one session: who looks, who watches, who is parked.
 
-    *device_fd* is the open FUSE device. *turns* counts requests taken since trio last ran,
-    *passes* the waits for trio, *suspended* the handlers now waiting for something.
+    *device_fd* is the open FUSE device; *start_worker* starts one more worker. *turns* counts
+    requests taken since trio last ran, *passes* the waits for trio, *suspended* the handlers now
+    waiting for something, *workers* those there are.
     """
 
-    def __init__(self, device_fd: int) -> None:
+    def __init__(self, device_fd: int, start_worker: Callable[[], None]) -> None:
         self.device_fd = device_fd
+        self.workers = 0
+        self._start_worker = start_worker
         self.ended = False
         self.turns = 0
         self.passes = 0
@@ -81,6 +85,7 @@ class Readers:
         self._look = self._epoll.poll
         self._parked: list[trio.lowlevel.Task] = []
         self._watched = False
+        self._coming = False
         self._passing = False
         # Of the worker that runs now: it took a request and has not suspended since; it came out
         # of a suspension inside a handler that has not ended yet.
@@ -202,11 +207,22 @@ class Readers:
             return False
         self._taken = False
         self.suspended += 1
-        if self._parked and not self._watched and not self.ended:
-            # Set before that worker runs, or a second hand-over would wake another one for nothing.
-            self._watched = True
-            trio.lowlevel.reschedule(self._parked.pop())
+        if not self._watched and not self.ended:
+            # *_watched* is set before that worker runs: a second hand-over need not wake another.
+            if self._parked:
+                self._watched = True
+                trio.lowlevel.reschedule(self._parked.pop())
+            elif self.workers < WORKERS_MAX:
+                self._watched = self._coming = True
+                self._start_worker()
         return True
+
+    def worker_starts(self) -> None:
+        """Note a new worker; it looks next."""
+        self.workers += 1
+        if self._coming:
+            self._coming = False
+            self._watched = False
 
     def worker_ends(self) -> None:
         """Note the end of a worker: workers end only with the session, so wake all others."""
@@ -293,14 +309,24 @@ def installed(device_fd: int) -> Iterator[Readers | None]:
     module: Any = pyfuse3
     stock_loop: _SessionLoop = module._session_loop
     stock = {name: getattr(module, name) for name in _REPLACED}
-    readers = Readers(device_fd)
     os.set_blocking(device_fd, False)
+    nursery_of_main: trio.Nursery | None = None
+
+    def start_worker() -> None:
+        assert nursery_of_main is not None  # the first worker, which calls this, has set it
+        nursery_of_main.start_soon(session_loop, nursery_of_main, 0, 0)
 
     async def session_loop(nursery: trio.Nursery, min_tasks: int, max_tasks: int) -> None:
+        nonlocal nursery_of_main
+        nursery_of_main = nursery
+        readers.worker_starts()
         try:
-            await _drive(lambda: stock_loop(nursery, min_tasks, max_tasks), readers)
+            # No more tasks than there are: the stock loop would start one with each request.
+            await _drive(lambda: stock_loop(nursery, 0, 0), readers)
         finally:
             readers.worker_ends()
+
+    readers = Readers(device_fd, start_worker)
 
     def terminate() -> None:
         readers.end()

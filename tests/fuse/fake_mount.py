@@ -84,8 +84,10 @@ def see_phantoms(every: int) -> None:
     """Let each *every*th look into an empty queue see a request: one that its caller withdrew."""
     construct = poll_first.Readers.__init__
 
-    def construct_with_phantoms(self: poll_first.Readers, device_fd: int) -> None:
-        construct(self, device_fd)
+    def construct_with_phantoms(
+        self: poll_first.Readers, device_fd: int, start_worker: Callable[[], None]
+    ) -> None:
+        construct(self, device_fd, start_worker)
         look = self._look
         looks = itertools.count(1)
         self._look = lambda *a: look(*a) or ([(device_fd, 1)] if next(looks) % every == 0 else [])

@@ -70,15 +70,16 @@ def test_a_missing_fuse_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         mountpoints.check(tmp_path / "mnt")
 
 
+@pytest.mark.parametrize(("user", "action"), [(0, "--device /dev/fuse"), (1000, "chmod 666")])
 def test_a_fuse_device_that_may_not_be_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int, action: str
 ) -> None:
     (tmp_path / "mnt").mkdir()
     device = tmp_path / "device"
     device.mkdir()  # opening a directory for writing fails for root too
     monkeypatch.setattr(mountpoints, "_DEVICE", str(device))
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    with pytest.raises(RaidxError, match=r"may not be opened: .*--device /dev/fuse"):
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    with pytest.raises(RaidxError, match=f"may not be opened: .*{action}"):
         mountpoints.check(tmp_path / "mnt")
 
 

@@ -34,14 +34,19 @@ class Model:
     def __init__(self, handle: Callable[[int], Coroutine[Any, Any, None]]) -> None:
         self.reading, self.writing = os.pipe()
         os.set_blocking(self.reading, False)
-        self.readers = poll_first.Readers(self.reading)
+        self.readers = poll_first.Readers(self.reading, self._start_worker)
         self.handle = handle
         self.done: list[int] = []
         self.ended = 0
+        self.nursery: trio.Nursery | None = None
 
     def ask(self, *requests: int) -> None:
         """Queue requests, numbers 0 to 255."""
         os.write(self.writing, bytes(requests))
+
+    def _start_worker(self) -> None:
+        assert self.nursery is not None
+        self.nursery.start_soon(self.work)
 
     async def _loop(self) -> None:
         while await self.readers.wait():
@@ -54,6 +59,7 @@ class Model:
 
     async def work(self) -> None:
         """Be one worker, as `poll_first.installed` makes it."""
+        self.readers.worker_starts()
         try:
             await poll_first._drive(self._loop, self.readers)
         finally:
@@ -83,6 +89,7 @@ def run_model(handle: Callable[[int], Coroutine[Any, Any, None]], workers: int, 
         with model(handle) as made:
             with trio.fail_after(20):
                 async with trio.open_nursery() as nursery:
+                    made.nursery = nursery
                     for _ in range(workers):
                         nursery.start_soon(made.work)
                     await use(made)
@@ -120,6 +127,30 @@ def test_handlers_that_suspend_hand_the_queue_over() -> None:
     assert made.readers.suspended == 0
 
 
+def test_workers_are_started_as_handlers_suspend() -> None:
+    release = trio.Event()
+
+    async def handle(request: int) -> None:
+        if request:
+            await release.wait()
+
+    async def use(made: Model) -> None:
+        made.ask(*[0] * 100)
+        await _until(lambda: len(made.done) == 100)
+        assert made.readers.workers == 1
+        made.ask(1, 1, 1, 0, 0)
+        await _until(lambda: len(made.done) == 102)
+        assert made.readers.workers == 4
+        made.ask(*[1] * (2 * poll_first.WORKERS_MAX))
+        await _until(lambda: made.readers.suspended == poll_first.WORKERS_MAX)
+        await trio.testing.wait_all_tasks_blocked()
+        assert made.readers.workers == poll_first.WORKERS_MAX
+        release.set()
+        await _until(lambda: len(made.done) == 105 + 2 * poll_first.WORKERS_MAX)
+
+    run_model(handle, workers=1, use=use)
+
+
 def test_more_requests_than_workers_all_get_done() -> None:
     async def handle(request: int) -> None:
         await trio.sleep(0.001 * (request % 3))
@@ -132,6 +163,11 @@ def test_more_requests_than_workers_all_get_done() -> None:
         await _until(lambda: len(made.done) == 201)
 
     run_model(handle, workers=5, use=use)
+
+
+def test_more_requests_than_the_limit_all_get_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poll_first, "WORKERS_MAX", 5)
+    test_more_requests_than_workers_all_get_done()
 
 
 def test_handlers_that_never_suspend_let_trio_run() -> None:
@@ -226,16 +262,17 @@ def test_cancelled_workers_leave_in_order() -> None:
     async def handle(request: int) -> None:
         await trio.sleep_forever()
 
-    async def main() -> int:
+    async def main() -> bool:
         with model(handle) as made, trio.move_on_after(0.05):
             async with trio.open_nursery() as nursery:
+                made.nursery = nursery
                 for _ in range(6):
                     nursery.start_soon(made.work)
                 made.ask(1, 2)
         assert made.readers.suspended == 0
-        return made.ended
+        return made.ended == made.readers.workers >= 6
 
-    assert trio.run(main) == 6
+    assert trio.run(main)
 
 
 def test_a_request_withdrawn_after_the_look_does_no_harm() -> None:
@@ -355,8 +392,8 @@ def _read_all(image: Path, threads: int, requests: int, size: int = 4096) -> Non
 def test_slow_reads_run_side_by_side(fake_mount: Make) -> None:
     fake = fake_mount("--delay", "0.2")
     assert fake.report["poll_first"]
-    # pyfuse3 starts a worker with each of the first requests; only then are all of them parked.
-    _read_all(fake.image, threads=2 * poll_first.WORKERS, requests=2 * poll_first.WORKERS)
+    # The burst starts all the workers there may be; then they are parked.
+    _read_all(fake.image, threads=2 * poll_first.WORKERS_MAX, requests=2 * poll_first.WORKERS_MAX)
     begin_s = time.monotonic()
     _read_all(fake.image, threads=16, requests=32)
     assert time.monotonic() - begin_s < 2  # one after the other: 6.4 s
@@ -370,7 +407,7 @@ def test_more_slow_reads_than_workers(fake_mount: Make) -> None:
     _read_all(fake.image, threads=80, requests=160)
     counts = fake.call("counts")
     assert counts["reads"] == 160
-    assert 32 <= counts["in_flight_max"] <= poll_first.WORKERS
+    assert 32 <= counts["in_flight_max"] <= poll_first.WORKERS_MAX
 
 
 @mounted
