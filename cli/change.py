@@ -11,7 +11,7 @@ from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output, duration
-from raidx_fuse.cli.parameters import PATH, SIZE, array_argument
+from raidx_fuse.cli.parameters import PATH, SIZE, absolute, array_argument
 from raidx_fuse.cli.status_text import job_line, redundancy
 from raidx_fuse.cli.waiting import exit_status, wait_for_jobs
 from raidx_fuse.control import call
@@ -29,15 +29,6 @@ create_option = click.option(
     "--create", is_flag=True, help="Make a missing member file, sparse, as large as the others."
 )
 wait_option = click.option("--wait", is_flag=True, help="Stay until the job has ended.")
-
-
-def absolute(member: str) -> str:
-    """Return a member's path for the daemon, whose working directory is not ours.
-
-    What follows a comma (``disk3.img,model=hdd``) stays.
-    """
-    path, comma, options = member.partition(",")
-    return os.path.abspath(path) + comma + options
 
 
 def reference(member: str) -> str:

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from raidx_fuse import creation, offline
 from raidx_fuse.cli.app import verb
-from raidx_fuse.cli.change import absolute, dry_run_option, overwrite_option
+from raidx_fuse.cli.change import dry_run_option, overwrite_option
 from raidx_fuse.cli.output import Output, plural
-from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE
+from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE, absolute
 
 
 @verb()

@@ -9,9 +9,8 @@ from rich.text import Text
 
 from raidx_fuse import control, daemon, mountpoint, runtime
 from raidx_fuse.cli.app import verb
-from raidx_fuse.cli.change import absolute
 from raidx_fuse.cli.output import Output, warn
-from raidx_fuse.cli.parameters import ARRAY, PATH
+from raidx_fuse.cli.parameters import ARRAY, PATH, absolute
 from raidx_fuse.errors import BusyError, UsageError
 from raidx_fuse.pool import MountRequest, body
 

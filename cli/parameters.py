@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ from click.shell_completion import CompletionItem
 from raidx_fuse import mountpoint
 from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.registry import LAYOUTS, find_layout
+from raidx_fuse.members.open import path_of
 from raidx_fuse.sizes import parse_size
 
 
@@ -65,6 +67,15 @@ def running() -> list[str]:
     """Return the mount points of all arrays that are mounted."""
     paths = (mount.path for mount in mountpoint.mounts() if mount.fs_type == mountpoint.FUSE_TYPE)
     return sorted(set(paths))
+
+
+def absolute(member: str) -> str:
+    """Return a member's path for the daemon, whose working directory is not ours.
+
+    What follows the path (``disk3.img,model=hdd``) stays. Raises UsageError.
+    """
+    path = path_of(member)
+    return os.path.abspath(path) + member.removeprefix(path)
 
 
 SIZE = SizeType()

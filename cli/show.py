@@ -14,7 +14,7 @@ from rich.text import Text
 from raidx_fuse import mountpoint, offline
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output, console, plural, warn
-from raidx_fuse.cli.parameters import ARRAY, PATH, array_argument, running
+from raidx_fuse.cli.parameters import ARRAY, PATH, absolute, array_argument, running
 from raidx_fuse.cli.status_text import EXIT_UNKNOWN, brief, exit_status, status_page
 from raidx_fuse.control import call
 from raidx_fuse.errors import RaidxError
@@ -53,7 +53,7 @@ def _collect(arrays: tuple[str, ...]) -> list[dict[str, Any]]:
     mounts = arrays or tuple(running())
     if all(mountpoint.find(path) or os.path.isdir(path) for path in mounts):
         return [call(path, "status", timeout_s=STATUS_TIMEOUT_S) for path in mounts]
-    return [trio.run(offline.status, [os.path.abspath(path) for path in mounts])]
+    return [trio.run(offline.status, [absolute(path) for path in mounts])]
 
 
 @verb()
@@ -125,7 +125,7 @@ def _stats_page(stats: dict[str, Any], out: Output) -> RenderableType:
 @click.argument("members", metavar="MEMBER...", nargs=-1, required=True, type=PATH)
 def examine(out: Output, members: tuple[str, ...]) -> int:
     """Show what each member says of itself."""
-    found = [trio.run(offline.examine, os.path.abspath(member)) for member in members]
+    found = [trio.run(offline.examine, absolute(member)) for member in members]
     for each in found:
         if each.get("problem"):
             warn(f"{each['path']}: {each['problem']}")
@@ -161,7 +161,7 @@ def check(out: Output, members: tuple[str, ...]) -> int:
 
     Superblocks, maps, and the parity of all that was ever written.
     """
-    result = trio.run(offline.check, [os.path.abspath(member) for member in members])
+    result = trio.run(offline.check, [absolute(member) for member in members])
     problems = result["problems"]
     lines = [
         f"{problem['member']}: "

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from raidx_fuse.disks import Disks, is_there
+from raidx_fuse.disks import Disks, check_distinct, is_there, size_in
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import SECTOR_BYTES, plan_regions
@@ -70,22 +70,17 @@ async def plan(request: CreateRequest) -> CreatePlan:
     make_code(request.layout, len(request.members))
     check_chunk_bytes(request.chunk_bytes)
     check_name(request.name)
+    check_distinct(request.members)
     missing = tuple(m for m in request.members if not is_there(m))
-    if missing and request.member_bytes is None:
-        raise UsageError(
-            f"{missing[0]} does not exist", action="--size S makes missing member files"
-        )
-    if missing and (not request.member_bytes or request.member_bytes % SECTOR_BYTES):
-        raise UsageError(f"a member's size is a multiple of {SECTOR_BYTES} bytes")
+    sizes = [_size_to_make(member, request) for member in missing]
     with Disks(read_only=True) as disks:
-        sizes = [
-            m.size_bytes for m in disks.attach([m for m in request.members if m not in missing])
-        ]
+        present = disks.attach([m for m in request.members if m not in missing])
+        sizes += [member.size_bytes for member in present]
     for member in request.members:
         await Disks().check(
             member, overwrite_signature=request.overwrite_signature, may_create=True
         )
-    smallest = min([*sizes, *([request.member_bytes] if missing and request.member_bytes else [])])
+    smallest = min(sizes)
     regions = plan_regions(smallest, request.chunk_bytes, len(request.members))
     layout = make_layout(
         request.layout,
@@ -97,6 +92,15 @@ async def plan(request: CreateRequest) -> CreatePlan:
     if request.image_bytes is not None and request.image_bytes > layout.size_bytes:
         raise UsageError(f"these members make an image of at most {layout.size_bytes} bytes")
     return CreatePlan(layout, missing, smallest, regions.data.offset)
+
+
+def _size_to_make(member: str, request: CreateRequest) -> int:
+    size_bytes = size_in(member) or request.member_bytes
+    if size_bytes is None:
+        raise UsageError(f"{member} does not exist", action="--size S makes missing member files")
+    if not size_bytes or size_bytes % SECTOR_BYTES:
+        raise UsageError(f"a member's size is a multiple of {SECTOR_BYTES} bytes")
+    return size_bytes
 
 
 async def create(request: CreateRequest) -> CreatePlan:

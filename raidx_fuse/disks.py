@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 
-from raidx_fuse.errors import MemberError, RaidxError, UsageError
-from raidx_fuse.format.create import check_no_signature
+from raidx_fuse.errors import RaidxError, SignatureFoundError, UsageError
+from raidx_fuse.format.signature import describe, find_signatures
 from raidx_fuse.members.base import Member
-from raidx_fuse.members.local import create_file
-from raidx_fuse.members.open import open_member, path_of
+from raidx_fuse.members.open import create_member, open_member, parse_spec, path_of
 
 
 class Disks:
@@ -44,12 +43,7 @@ class Disks:
 
     def attach(self, specs: Sequence[str]) -> list[Member]:
         """Open existing members, each once. Raises UsageError, BusyError, MemberError."""
-        seen: dict[str, str] = {}
-        for spec in specs:
-            real = os.path.realpath(path_of(spec))
-            if real in seen:
-                raise UsageError(f"{spec} is given twice" + _same(seen[real], spec))
-            seen[real] = spec
+        check_distinct(specs)
         return [self._open(spec) for spec in specs]
 
     async def open(
@@ -57,15 +51,16 @@ class Disks:
     ) -> Member:
         """Open a member that will be written from scratch; make a missing file of *create_bytes*.
 
+        A size in the spec itself (``disk.img,size=1GiB``) goes before *create_bytes*.
         Raises SignatureFoundError, MemberError, BusyError, UsageError.
         """
-        made = False
+        create_bytes = size_in(path) or create_bytes
         if create_bytes is not None and not is_there(path):
-            create_file(path_of(path), create_bytes)
-            made = True
-        member = self._open(path, reads_zero=made)
-        if made:
+            member = create_member(path, create_bytes)
+            self._opened.append(member)
             self._made[id(member)] = path_of(path)
+            return member
+        member = self._open(path)
         try:
             if not overwrite_signature:
                 await check_no_signature(member)
@@ -95,21 +90,38 @@ class Disks:
             with suppress(FileNotFoundError):
                 os.unlink(made)
 
-    def _open(self, spec: str, *, reads_zero: bool = False) -> Member:
-        try:
-            member = open_member(
-                spec, read_only=self._read_only, lock=self._lock, reads_zero=reads_zero
-            )
-        except FileNotFoundError:
-            raise MemberError(spec, "open", 0, 2, "no such file") from None
+    def _open(self, spec: str) -> Member:
+        member = open_member(spec, read_only=self._read_only, lock=self._lock)
         self._opened.append(member)
         return member
+
+
+async def check_no_signature(member: Member) -> None:
+    """Raise SignatureFoundError, naming the option, if *member* carries something."""
+    found = await find_signatures(member)
+    if found:
+        raise SignatureFoundError(
+            f"{member.path} carries {describe(found)}",
+            action="to overwrite it, add --overwrite-signature",
+        )
+
+
+def size_in(spec: str) -> int | None:
+    """Return the size that a spec gives itself (``disk.img,size=1GiB``)."""
+    return parse_spec(spec).size_bytes
+
+
+def check_distinct(specs: Sequence[str]) -> None:
+    """Raise UsageError if two of *specs* are one file or device, also by way of a link."""
+    seen: dict[str, str] = {}
+    for spec in specs:
+        real = os.path.realpath(path_of(spec))
+        if real in seen:
+            other = "" if seen[real] == spec else f" (it is {seen[real]} as well)"
+            raise UsageError(f"{spec} is given twice{other}")
+        seen[real] = spec
 
 
 def is_there(spec: str) -> bool:
     """Say whether the file or device of a member exists."""
     return os.path.exists(path_of(spec))
-
-
-def _same(first: str, second: str) -> str:
-    return "" if first == second else f" (it is {first} as well)"
