@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 PEERS = Path(__file__).resolve().parent / "peers"
-RAIDX = [sys.executable, "-m", "raidx_fuse.cli.main"]
+RAIDX = [sys.executable, "-c", "from raidx_fuse.cli.main import main; main()"]
 MEMBERS = 4
 CHUNK = "64KiB"
 MIB = 1 << 20
