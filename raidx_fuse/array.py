@@ -1,0 +1,328 @@
+"""A running array: the composition root, and what doors, commands and simulations call.
+
+    async with open_array(members) as array:
+        await array.write(0, b"...")
+
+Everything that belongs to one array is built here, in order, in one nursery, and closed in reverse:
+assembly -> store (queues) -> maps -> core -> reader and writer -> jobs and background tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import trio
+
+from raidx_fuse import status as report
+from raidx_fuse.core import Core
+from raidx_fuse.dirty import DirtyMap
+from raidx_fuse.errors import AssemblyError, ReadOnlyError
+from raidx_fuse.explain import explain
+from raidx_fuse.format.assemble import Assembly, assemble
+from raidx_fuse.format.config import ArrayConfig
+from raidx_fuse.format.pages import PAYLOAD_BYTES
+from raidx_fuse.jobs.manager import Jobs
+from raidx_fuse.jobs.rebuild import Rebuild, checkpoint_key
+from raidx_fuse.jobs.scrub import Resync, Scrub
+from raidx_fuse.layouts.layout import Layout
+from raidx_fuse.layouts.plan import cells_of
+from raidx_fuse.layouts.registry import make_layout
+from raidx_fuse.members.base import Member
+from raidx_fuse.membership import Membership
+from raidx_fuse.pagestore import load_page_store
+from raidx_fuse.reader import Reader
+from raidx_fuse.settings import SETTINGS, setting_named
+from raidx_fuse.store import Store
+from raidx_fuse.writer import Writer
+from raidx_fuse.written import WrittenMap
+
+log = logging.getLogger(__name__)
+
+BAD_CHUNKS_KEY = "bad_chunks"
+
+
+def layout_of(config: ArrayConfig) -> Layout:
+    """Return the layout that *config* describes."""
+    return make_layout(
+        config.layout,
+        config.width,
+        config.regions.data.length // config.chunk_bytes,
+        config.chunk_bytes,
+        **config.params,
+    )
+
+
+class Array:
+    """One running array; made by `open_array`.
+
+    *size_bytes* is the image's size; *read* and *write* are the reader's and writer's own methods,
+    so that a door pays no call in between. All ranges must lie inside the image.
+    """
+
+    def __init__(self, core: Core, assembly: Assembly, nursery: trio.Nursery) -> None:
+        self.core = core
+        self.store = core.store
+        self.read_only = core.store.read_only
+        self.warnings: list[str] = list(assembly.warnings)
+        self.reader = Reader(core)
+        self.writer = Writer(core)
+        self.read = self.reader.read
+        self.write = self._refuse_write if self.read_only else self.writer.write
+        self.jobs = Jobs(core, nursery)
+        self.membership = Membership(self)
+        self.nursery = nursery
+        self.started_s = core.store.clock()
+        self._saved_bad: frozenset[int] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """The array's name, also that of its image."""
+        return self.store.config.name
+
+    @property
+    def uuid(self) -> str:
+        """The array's UUID."""
+        return self.store.config.array_uuid
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the image: the layout's, or the smaller one that `create --size` asked for."""
+        limit = self.store.config.size_bytes
+        whole = self.core.layout.size_bytes
+        return whole if limit is None else min(limit, whole)
+
+    async def _refuse_write(self, _offset: int, _data: Any) -> None:
+        raise ReadOnlyError("the array was started read-only")
+
+    async def flush(self) -> None:
+        """Return when every acknowledged write is durable on the members."""
+        self.core.counters.flushes += 1
+        if not self.read_only:
+            await self.store.flush()
+
+    # -- reports -------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Return the state as INTERFACE's `status --json` has it (without output_version)."""
+        return report.status(self)
+
+    def stats(self) -> dict[str, Any]:
+        """Return the counters since the start as INTERFACE's `stats --json` has them."""
+        return report.stats(self)
+
+    def explain(self, offset: int, length: int, write: bool) -> dict[str, Any]:
+        """Return the plan of a request without doing it."""
+        return explain(self.core, offset, length, write, self.get("parity.policy"))
+
+    # -- settings ------------------------------------------------------------------------------
+
+    def get(self, key: str) -> Any:
+        """Return the value of a setting. Raises UsageError for an unknown one."""
+        setting = setting_named(key)
+        return self.store.config.settings.get(key, setting.default)
+
+    def settings(self) -> dict[str, Any]:
+        """Return every setting with its value."""
+        return {key: self.get(key) for key in sorted(SETTINGS)}
+
+    async def set(self, key: str, text: str) -> Any:
+        """Parse *text*, apply it at once, keep it in the superblocks; return the value."""
+        setting = setting_named(key)
+        value = setting.parse(str(text))
+        setting.apply(self, value)
+        if not self.read_only:
+            await self.store.update(
+                lambda config: replace(config, settings={**config.settings, key: value})
+            )
+        return value
+
+    def apply_settings(self) -> None:
+        """Make the saved settings work."""
+        for key, value in self.store.config.settings.items():
+            if key in SETTINGS:
+                SETTINGS[key].apply(self, value)
+
+    # -- members and jobs ----------------------------------------------------------------------
+
+    async def fail_disk(self, ref: str | int) -> dict[str, Any]:
+        """Take a member out as if it had failed. Raises UsageError or ArrayFailedError."""
+        return await self.membership.fail(ref)
+
+    async def replace_disk(self, ref: str | int, member: Member) -> dict[str, Any]:
+        """Put *member* in the place of *ref* and start the rebuild."""
+        return await self.membership.replace(ref, member)
+
+    async def add_spare(self, member: Member) -> dict[str, Any]:
+        """Take *member* in as a spare; a degraded array starts rebuilding onto it."""
+        return await self.membership.add_spare(member)
+
+    async def remove_disk(self, ref: str | int) -> dict[str, Any]:
+        """Let go of a spare or of a failed member's record."""
+        return await self.membership.remove(ref)
+
+    async def start_scrub(self, repair: bool) -> int:
+        """Start a scrub and return its job id. Raises BusyError while one runs."""
+        if repair:
+            self.require_writable()
+        return self.jobs.start(lambda core, job_id: Scrub(core, job_id, repair)).job_id
+
+    def start_rebuild(self, roles: tuple[int, ...]) -> int:
+        """Start rebuilding *roles* (their members attached, marked rebuilding)."""
+        return self.jobs.start(lambda core, job_id: Rebuild(core, job_id, roles)).job_id
+
+    def require_writable(self) -> None:
+        """Raise ReadOnlyError if the array was started read-only."""
+        if self.read_only:
+            raise ReadOnlyError("the array was started read-only", action="mount it read-write")
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def on_fail(self, role: int) -> None:
+        """Note what a failing member takes with it: stripes whose parity awaits a resync."""
+        dirty, core = self.core.dirty, self.core
+        if not dirty.pending_regions():
+            return
+        for region in dirty.regions_to_resync():
+            stripes = dirty.stripes_of(region)
+            live = core.written.live_stripes(core.layout, stripes.start, len(stripes), stripes.stop)
+            for stripe in live:
+                cells = core.layout.lost_cells(stripe, frozenset({role}))
+                for cell in cells_of(cells & core.code.data_mask & ~core.dead(stripe)):
+                    core.bad_chunks.add(core.layout.logical(stripe, cell))
+
+    async def keep_bad_chunks(self) -> None:
+        """Save the list of lost chunks whenever it has changed (a background task)."""
+        while True:
+            await trio.sleep(1.0)
+            await self.save_bad_chunks()
+
+    async def save_bad_chunks(self) -> None:
+        """Write the list of lost chunks into the superblocks if it has changed."""
+        bad = frozenset(self.core.bad_chunks)
+        if bad == self._saved_bad:
+            return
+        self._saved_bad = bad
+        await self.store.update(
+            lambda config: replace(config, jobs={**config.jobs, BAD_CHUNKS_KEY: sorted(bad)})
+        )
+
+    async def start(self) -> None:
+        """Say in the superblocks that the array runs, then resume what was unfinished."""
+        store, config = self.store, self.store.config
+        self.core.bad_chunks.update(config.jobs.get(BAD_CHUNKS_KEY, ()))
+        self._saved_bad = frozenset(self.core.bad_chunks)
+        self.apply_settings()
+        store.on_fail.append(self.on_fail)
+        store.on_change.append(self.core.note_zero_roles)
+        if self.read_only:
+            return
+        store.on_change.append(self.membership.rebuild_onto_spare)
+        present = {role for role, queue in enumerate(store.queues) if queue is not None}
+
+        def running(config: ArrayConfig) -> ArrayConfig:
+            members = tuple(
+                replace(record, state="missing")
+                if record.role >= 0 and record.role not in present and record.state != "failed"
+                else record
+                for record in config.members
+            )
+            return replace(config, members=members, clean=False)
+
+        await store.update(running)
+        store.refresh()
+        self.nursery.start_soon(store.watch)
+        self.nursery.start_soon(self.core.dirty.tend)
+        self.nursery.start_soon(self.keep_bad_chunks)
+        if self.core.dirty.pending_regions():
+            self.jobs.start(Resync)
+        self.membership.resume_rebuilds()
+
+    async def close(self) -> None:
+        """Stop jobs, flush, mark clean. What was acknowledged is durable afterwards."""
+        if self.read_only:
+            return
+        await self.jobs.stop_all()
+        await self.membership.settle()
+        await self.save_bad_chunks()
+        await self.store.flush()
+        await self.core.dirty.clean_quiet(all_regions=True)
+        await self.store.flush()
+        await self.store.update(lambda config: replace(config, clean=True))
+
+    def abandon(self) -> None:
+        """End every operation that still waits, so that nothing holds the tasks' end up.
+
+        From here on the superblocks are final: what fails now is our own doing.
+        """
+        self.store.closed = True
+        for queue in self.store.queues:
+            if queue is not None:
+                queue.close()
+
+
+def check_startable(assembly: Assembly, pending_regions: int, start_degraded: bool) -> None:
+    """Refuse to start where data could be wrong without a word. Raises AssemblyError."""
+    if assembly.missing_roles and pending_regions and not start_degraded:
+        missing = ", ".join(str(role) for role in assembly.missing_roles)
+        raise AssemblyError(
+            f"the array was writing when it stopped and role {missing} is missing: "
+            "what was being written then may read back wrong (the write hole)",
+            action="attach the missing member, or accept that with --start-degraded",
+        )
+
+
+@asynccontextmanager
+async def open_array(
+    members: Sequence[Member],
+    *,
+    read_only: bool = False,
+    start_degraded: bool = False,
+) -> AsyncIterator[Array]:
+    """Assemble *members* and run their array until the block ends; then close it cleanly.
+
+    The members stay open: their owner closes them. Raises AssemblyError, FormatError.
+    """
+    assembly = await assemble(members)
+    error: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        try:
+            array = await _build(assembly, nursery, read_only, start_degraded)
+            try:
+                yield array
+            finally:
+                with trio.CancelScope(shield=True):
+                    await array.close()
+                array.abandon()
+        except BaseException as caught:  # raised below as it is, not wrapped in a group
+            error = caught
+        nursery.cancel_scope.cancel()
+    if error is not None:
+        raise error
+
+
+async def _build(
+    assembly: Assembly, nursery: trio.Nursery, read_only: bool, start_degraded: bool
+) -> Array:
+    """Build and start the array of *assembly* with its tasks in *nursery*."""
+    config = assembly.config
+    layout = layout_of(config)
+    store = Store(config, layout, assembly.by_role, assembly.spares, nursery, read_only=read_only)
+    for record in config.members:
+        if record.state == "rebuilding" and record.role >= 0 and store.queues[record.role]:
+            saved = config.jobs.get(checkpoint_key(record.role), {})
+            store.watermarks[record.role] = int(saved.get("next_stripe", 0))
+    store.refresh()
+    pages = await load_page_store(store, "written", layout.chunks)
+    written = WrittenMap(layout.chunks, pages)
+    region = config.regions.pages("bitmap")
+    pages = await load_page_store(store, "bitmap", region.pages * PAYLOAD_BYTES * 8)
+    stripe_bytes = layout.code.data_count * layout.chunk_bytes
+    dirty = DirtyMap(layout.stripes, stripe_bytes, pages, store.flush)
+    check_startable(assembly, dirty.pending_regions(), start_degraded)
+    array = Array(Core(layout, store, written, dirty), assembly, nursery)
+    await array.start()
+    return array

@@ -1,0 +1,73 @@
+"""Offline check: superblocks, maps and parity of an array at rest, without writing a byte."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from raidx_fuse.array import open_array
+from raidx_fuse.format.examine import examine
+from raidx_fuse.jobs.scrub import Scrub
+from raidx_fuse.members.base import Member
+
+
+async def check_members(members: Sequence[Member]) -> dict[str, Any]:
+    """Check the array that *members* make and return what is wrong.
+
+    Keys: *ok*; *members*, what `examine` says of each; *problems*, a list of dicts with *member*,
+    *stripe*, *image_offset* (each None where it does not apply) and *what*; *stripes_checked*.
+    Raises AssemblyError when they make no array.
+    """
+    problems: list[dict[str, Any]] = []
+
+    def problem(
+        what: str,
+        member: str | None = None,
+        stripe: int | None = None,
+        image_offset: int | None = None,
+    ) -> None:
+        problems.append(
+            {"member": member, "stripe": stripe, "image_offset": image_offset, "what": what}
+        )
+
+    reports = [await examine(member) for member in members]
+    async with open_array(members, read_only=True, start_degraded=True) as array:
+        for warning in array.warnings:
+            problem(warning)
+        for store in array.store.page_stores:
+            for text in store.damaged:
+                problem(text)
+        pending = array.core.dirty.pending_regions()
+        if pending:
+            problem(
+                f"{pending} regions were being written when the array stopped; "
+                "their parity is finished at the next mount"
+            )
+        scrub = Scrub(array.core, 0, repair=False)
+        await scrub.run()
+        if scrub.error:
+            problem(scrub.error)
+        for finding in scrub.findings:
+            paths = [member["path"] or f"role {member['role']}" for member in finding["members"]]
+            offsets = finding["image_offsets"]
+            problem(
+                "this member's chunk contradicts all others"
+                if finding["located"]
+                else f"data and parity disagree, one of {', '.join(paths)} is wrong",
+                member=paths[0] if finding["located"] else None,
+                stripe=finding["stripe"],
+                image_offset=offsets[0] if offsets else None,
+            )
+        state = array.status()["state"]
+        if state not in ("clean", "resyncing"):
+            problem(f"the array is {state}")
+        return {
+            "ok": not problems,
+            "uuid": array.uuid,
+            "name": array.name,
+            "state": state,
+            "members": reports,
+            "problems": problems,
+            "mismatches": scrub.mismatches,
+            "unchecked_stripes": scrub.unchecked,
+        }

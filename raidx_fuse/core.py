@@ -1,0 +1,117 @@
+"""What the parts of one running array share: the values that reading, writing and jobs work on."""
+
+from __future__ import annotations
+
+import trio
+
+from raidx_fuse.dirty import DirtyMap
+from raidx_fuse.errors import UnrecoverableError
+from raidx_fuse.layouts.layout import Layout
+from raidx_fuse.layouts.plan import dead_cells
+from raidx_fuse.locks import StripeLocks
+from raidx_fuse.measure import ArrayCounters, Latency
+from raidx_fuse.parity import ArenaPool
+from raidx_fuse.policy import TRADITIONAL, Policy
+from raidx_fuse.store import Store
+from raidx_fuse.written import WrittenMap
+
+
+class Core:
+    """One array's geometry, members, maps, locks and counters.
+
+    *bad_chunks* are logical chunks whose content was lost (a second failure in a degraded stripe):
+    reading them is an error until they are written again, never a guess.
+    """
+
+    __slots__ = (
+        "arenas",
+        "bad_chunks",
+        "chunk_bytes",
+        "code",
+        "counters",
+        "data_count",
+        "data_offset",
+        "dirty",
+        "foreground_s",
+        "inner_mask",
+        "latency",
+        "layout",
+        "locks",
+        "policy",
+        "shift",
+        "store",
+        "written",
+        "zero_roles",
+    )
+
+    def __init__(self, layout: Layout, store: Store, written: WrittenMap, dirty: DirtyMap) -> None:
+        self.layout = layout
+        self.code = layout.code
+        self.data_count = layout.code.data_count
+        self.chunk_bytes = layout.chunk_bytes
+        self.shift = layout.chunk_bytes.bit_length() - 1
+        self.inner_mask = layout.chunk_bytes - 1
+        self.data_offset = store.data_offset
+        self.store = store
+        self.written = written
+        self.dirty = dirty
+        self.locks = StripeLocks()
+        self.arenas = ArenaPool()
+        self.counters = ArrayCounters()
+        self.latency = Latency()
+        self.policy: Policy = TRADITIONAL
+        self.bad_chunks: set[int] = set()
+        self.foreground_s = -1e9  # when the last foreground request ended
+        self.zero_roles: frozenset[int] = frozenset()
+        self.note_zero_roles()
+
+    def recorded_zero_roles(self) -> frozenset[int]:
+        """Return the roles whose members read as zero where nobody ever wrote."""
+        return frozenset(r.role for r in self.store.config.members if r.reads_zero)
+
+    def note_zero_roles(self) -> None:
+        """Derive the roles whose unwritten places can be relied on to read as zero.
+
+        None while a resync is due: a write of before the crash may lie where its bit never came.
+        """
+        pending = self.dirty.pending_regions()
+        self.zero_roles = frozenset() if pending else self.recorded_zero_roles()
+
+    def dead(self, stripe: int) -> int:
+        """Return the set of cells of *stripe* that were never written, parity included."""
+        dead_data = self.written.dead_data(self.layout, stripe)
+        return dead_cells(self.code, dead_data) if dead_data else 0
+
+    def position(self, stripe: int, cell: int) -> tuple[int, int]:
+        """Return (role, byte offset on the member) of a cell's first byte."""
+        role, chunk = self.layout.place(stripe, cell)
+        return role, self.data_offset + (chunk << self.shift)
+
+    def where(self, stripe: int, cells: tuple[int, ...]) -> str:
+        """Name a place for a message: stripe, members and image offsets."""
+        places = []
+        for cell in cells:
+            role, _ = self.layout.place(stripe, cell)
+            text = f"role {role}"
+            if cell < self.data_count:
+                text += f" (image offset {self.layout.logical(stripe, cell) << self.shift})"
+            places.append(text)
+        return f"stripe {stripe}, " + ", ".join(places)
+
+    def lost_error(self, stripe: int, cells: tuple[int, ...]) -> UnrecoverableError:
+        """Return the error for cells that the code cannot give back."""
+        return UnrecoverableError(
+            f"cannot recover {self.where(stripe, cells)}: too many members are lost",
+            action="see `raidx status`",
+        )
+
+    def touch(self, started_s: float) -> None:
+        """Count the end of a foreground request."""
+        now = self.store.clock()
+        self.foreground_s = now
+        self.latency.add(now - started_s)
+
+    async def wait_idle(self, idle_s: float) -> None:
+        """Sleep until no foreground request has ended for *idle_s*."""
+        while (rest := self.foreground_s + idle_s - self.store.clock()) > 0:
+            await trio.sleep(rest)

@@ -1,0 +1,138 @@
+"""`explain`: the plan of a request as data: members, reads, XORs, writes, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raidx_fuse.core import Core
+from raidx_fuse.errors import UsageError
+from raidx_fuse.layouts.code import Unrecoverable
+from raidx_fuse.layouts.plan import BandPlan, bands, read_plan, write_plans
+
+LENGTH_MAX = 64 << 20
+
+
+def _name(core: Core, cell: int) -> str:
+    if cell < core.data_count:
+        return f"D{cell}"
+    return f"P{cell - core.data_count}"
+
+
+def _place(core: Core, stripe: int, cell: int, low: int, size: int) -> dict[str, Any]:
+    role, position = core.position(stripe, cell)
+    queue = core.store.queues[role]
+    place: dict[str, Any] = {
+        "cell": _name(core, cell),
+        "role": role,
+        "path": queue.member.path if queue else None,
+        "member_offset": position + low,
+        "length": size,
+    }
+    if cell < core.data_count:
+        place["image_offset"] = (core.layout.logical(stripe, cell) << core.shift) + low
+    return place
+
+
+def _why(plan: BandPlan, rmw: BandPlan | None, rcw: BandPlan | None, policy: str) -> str:
+    if plan.kind == "full":
+        return "nothing must be read first: the new data, with cells never written, make the parity"
+    if rmw is None:
+        return "reconstruct-write: what read-modify-write needs is lost"
+    if rcw is None:
+        return "read-modify-write: what reconstruct-write needs is lost"
+    return (
+        f"policy {policy}: read-modify-write would read {len(rmw.reads)} chunks, "
+        f"reconstruct-write {len(rcw.reads)}"
+    )
+
+
+def _formula(core: Core, plan: BandPlan) -> list[str]:
+    lines = []
+    for output in plan.outputs:
+        terms = [f"old {_name(core, c)}" for c in output.old]
+        terms += [f"new {_name(core, c)}" for c in output.new]
+        lines.append(f"{_name(core, output.cell)} = {' ^ '.join(terms) or '0'}")
+    return lines
+
+
+def explain(core: Core, offset: int, length: int, write: bool, policy: str) -> dict[str, Any]:
+    """Return the plan of reading or writing *length* bytes at *offset*, without doing it."""
+    if length < 1 or length > LENGTH_MAX:
+        raise UsageError(f"a length of {length} cannot be explained: take 1 to {LENGTH_MAX} bytes")
+    if offset < 0 or offset + length > core.layout.size_bytes:
+        raise UsageError(
+            f"bytes {offset} to {offset + length} are outside the image "
+            f"of {core.layout.size_bytes} bytes"
+        )
+    stripes: list[dict[str, Any]] = []
+    span = core.data_count if core.layout.contiguous else 1
+    at = offset
+    end_at = offset + length
+    while at < end_at:
+        stripe, first = core.layout.locate(at >> core.shift)
+        start = at & core.inner_mask
+        room = ((span - (first if span > 1 else 0)) << core.shift) - start
+        size = min(room, end_at - at)
+        last = first + (start + size - 1 >> core.shift)
+        end = (start + size - 1 & core.inner_mask) + 1
+        stripes.append(_stripe(core, stripe, first, start, last, end, write, policy))
+        at += size
+    return {
+        "offset": offset,
+        "length": length,
+        "operation": "write" if write else "read",
+        "layout": core.layout.name,
+        "policy": policy,
+        "stripes": stripes,
+        "reads": sum(len(band["reads"]) for s in stripes for band in s["bands"]),
+        "writes": sum(len(band["writes"]) for s in stripes for band in s["bands"]),
+    }
+
+
+def _stripe(
+    core: Core, stripe: int, first: int, start: int, last: int, end: int, write: bool, policy: str
+) -> dict[str, Any]:
+    lost = core.layout.lost_cells(stripe, core.store.lost_at(stripe))
+    dead = core.dead(stripe)
+    shown = []
+    for low, high, touched in bands(first, start, last, end, core.chunk_bytes):
+        size = high - low
+        rmw = rcw = None
+        try:
+            if write:
+                rmw, rcw = write_plans(core.code, touched, lost, dead)
+                plan = core.policy(rmw, rcw)
+                why = _why(plan, rmw, rcw, policy)
+            else:
+                plan = read_plan(core.code, touched, lost, dead)
+                why = "reconstructed by the chains" if plan.outputs else "read where it lies"
+                if not plan.reads:
+                    why = "never written: zeros, no I/O"
+        except Unrecoverable as error:
+            raise core.lost_error(
+                stripe, tuple(c for c in range(error.cells.bit_length()) if error.cells >> c & 1)
+            ) from None
+        written = [*plan.writes, *(output.cell for output in plan.outputs)] if write else []
+        shown.append(
+            {
+                "from": low,
+                "to": high,
+                "kind": plan.kind,
+                "why": why,
+                "reads": [_place(core, stripe, cell, low, size) for cell in plan.reads],
+                "xor": _formula(core, plan),
+                "writes": [_place(core, stripe, cell, low, size) for cell in written],
+                "candidates": {
+                    name: None if option is None else option.pre_reads
+                    for name, option in (("rmw", rmw), ("rcw", rcw))
+                }
+                if write
+                else None,
+            }
+        )
+    return {
+        "stripe": stripe,
+        "lost": [_name(core, c) for c in range(lost.bit_length()) if lost >> c & 1],
+        "never_written": [_name(core, c) for c in range(dead.bit_length()) if dead >> c & 1],
+        "bands": shown,
+    }

@@ -1,0 +1,100 @@
+"""The jobs of one array: started one after the other for each kind, listed, steered, waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from raidx_fuse.core import Core
+from raidx_fuse.errors import BusyError, UsageError
+from raidx_fuse.jobs.window import Job
+
+ENDED_KEPT = 20
+
+
+class Jobs:
+    """Running and recently ended jobs; `speed_min_bytes` and `speed_max_bytes` go to new ones."""
+
+    def __init__(self, core: Core, nursery: trio.Nursery) -> None:
+        self.core = core
+        self.speed_min_bytes = 8 << 20
+        self.speed_max_bytes = 0
+        self._nursery = nursery
+        self._jobs: dict[int, Job] = {}
+        self._next_id = 1
+        self.closing = False
+
+    def start(self, make: Callable[[Core, int], Job]) -> Job:
+        """Start the job that *make* builds.
+
+        Raises BusyError while one of its kind runs, or when the array is being closed.
+        """
+        if self.closing:
+            raise BusyError("the array is being unmounted")
+        job = make(self.core, self._next_id)
+        for other in self.running():
+            if other.kind == job.kind:
+                raise BusyError(
+                    f"a {job.kind} is running already (job {other.job_id})",
+                    action=f"wait for it or cancel it with `raidx job ... cancel {other.job_id}`",
+                )
+        self._next_id += 1
+        job.speed_min_bytes = self.speed_min_bytes
+        job.speed_max_bytes = self.speed_max_bytes
+        self._jobs[job.job_id] = job
+        ended = [key for key, old in self._jobs.items() if old.finished.is_set()]
+        for key in ended[:-ENDED_KEPT]:
+            del self._jobs[key]
+        self._nursery.start_soon(job.run)
+        return job
+
+    def running(self) -> list[Job]:
+        """Return the jobs that have not ended."""
+        return [job for job in self._jobs.values() if not job.finished.is_set()]
+
+    def list(self) -> list[dict[str, Any]]:
+        """Return the status of every known job, oldest first."""
+        return [job.status() for job in self._jobs.values()]
+
+    def _get(self, job_id: int) -> Job:
+        job = self._jobs.get(job_id)
+        if job is None:
+            raise UsageError(f"there is no job {job_id}", action="see `raidx job ARRAY list`")
+        return job
+
+    def pause(self, job_id: int) -> None:
+        """Stop a job before its next window."""
+        self._get(job_id).pause()
+
+    def resume(self, job_id: int) -> None:
+        """Let a paused job go on."""
+        self._get(job_id).resume()
+
+    def cancel(self, job_id: int) -> None:
+        """End a job before its next window."""
+        self._get(job_id).cancel()
+
+    def limit(self, job_id: int, minimum: int | None, maximum: int | None) -> None:
+        """Set a job's speed limits in bytes a second (None: as it is; 0: no limit)."""
+        job = self._get(job_id)
+        if minimum is not None:
+            job.speed_min_bytes = minimum
+        if maximum is not None:
+            job.speed_max_bytes = maximum
+
+    async def wait(self, job_id: int) -> dict[str, Any]:
+        """Return a job's final status when it has ended."""
+        job = self._get(job_id)
+        await job.finished.wait()
+        return job.status()
+
+    async def stop_all(self) -> None:
+        """Cancel every job and return when all have ended; rebuilds keep their position."""
+        self.closing = True
+        running = self.running()
+        for job in running:
+            job.cancel()
+        for job in running:
+            await job.finished.wait()

@@ -1,0 +1,194 @@
+"""Rebuild: give the roles of replaced members their content back, written stripes only.
+
+The role counts as lost from its watermark on and as present below it, so reads and writes use what
+is done already. A stripe that nobody has ever written is skipped; should one come alive while the
+watermark passes it, the write itself notices and goes down again with the member (writer.py), and
+the watermark stops short of it here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from raidx_fuse.core import Core
+from raidx_fuse.errors import ArrayFailedError
+from raidx_fuse.format.config import ArrayConfig
+from raidx_fuse.jobs.strips import Place, Strips, runs, xor_rows
+from raidx_fuse.jobs.window import WINDOW_BYTES, Job
+from raidx_fuse.layouts.code import Unrecoverable
+from raidx_fuse.layouts.plan import cells_of, rebuild_plan
+from raidx_fuse.store import MemberLostError, Request
+
+Equations = tuple[tuple[Place, tuple[Place, ...]], ...]
+
+
+def checkpoint_key(role: int) -> str:
+    """Return the key of a role's rebuild position in the superblock's `jobs`."""
+    return f"rebuild:{role}"
+
+
+class Rebuild(Job):
+    """Reconstructs the strips of *roles*, whose members are attached and marked rebuilding."""
+
+    kind = "rebuild"
+
+    def __init__(self, core: Core, job_id: int, roles: tuple[int, ...]) -> None:
+        super().__init__(core, job_id)
+        self.roles = roles
+        self.chunks_read = 0
+        self._equations: dict[tuple[tuple[int, ...], int, int], Equations] = {}
+        self._window = max(1, WINDOW_BYTES // (core.code.rows << core.shift))
+
+    def detail(self) -> dict[str, Any]:
+        """Name the roles that are rebuilt."""
+        return {"roles": list(self.roles)}
+
+    @property
+    def watermark(self) -> int:
+        """First stripe that is not rebuilt yet."""
+        return min((self.core.store.watermarks.get(role, 0) for role in self.roles), default=0)
+
+    async def prepare(self) -> None:
+        """Count the written stripes; those below the watermark are done already."""
+        core = self.core
+        strip_bytes = core.code.rows << core.shift
+        live = core.written.count_live(core.layout, 0, core.layout.stripes)
+        done = core.written.count_live(core.layout, 0, self.watermark)
+        self.total_bytes = live * strip_bytes * len(self.roles)
+        self.done_bytes = done * strip_bytes * len(self.roles)
+
+    def next_window(self) -> list[int] | None:
+        """Return the next written stripes from the watermark on."""
+        stripes = self.core.written.live_stripes(self.core.layout, self.watermark, self._window)
+        return stripes or None
+
+    async def work(self, stripes: list[int]) -> int:
+        """Rebuild *stripes* and move the watermark behind them."""
+        core = self.core
+        store = core.store
+        start = self.watermark
+        while True:
+            if any(role not in store.watermarks for role in self.roles):
+                raise ArrayFailedError(
+                    "the member being rebuilt failed", action="replace it with another one"
+                )
+            try:
+                for first, count, equations in runs(core, stripes, self._equations_of):
+                    await self._rebuild_run(first, count, equations)
+                break
+            except MemberLostError:
+                self._equations.clear()  # another member went: solve without it, if possible
+        end = stripes[-1] + 1
+        came_alive = set(core.written.live_stripes(core.layout, start, len(stripes) + 1, end))
+        came_alive -= set(stripes)
+        if came_alive:
+            end = min(came_alive)
+        for role in self.roles:
+            if role in store.watermarks:
+                store.watermarks[role] = max(end, start)
+        store.rebuild_epoch += 1
+        done = sum(1 for stripe in stripes if stripe < end)
+        return done * len(self.roles) * (core.code.rows << core.shift)
+
+    def _equations_of(self, stripe: int) -> Equations:
+        """Return how the places of *roles* follow from others; equal for stripes that are alike."""
+        core = self.core
+        layout, code = core.layout, core.code
+        roles = layout.roles(stripe)
+        lost = layout.lost_cells(stripe, core.store.lost_at(stripe))
+        key = (roles, lost, core.dead(stripe))
+        known = self._equations.get(key)
+        if known is not None:
+            return known
+        wanted = layout.lost_cells(stripe, frozenset(self.roles))
+
+        def place(cell: int) -> Place:
+            return roles[code.column_of[cell]], code.row_of[cell]
+
+        try:
+            outputs = rebuild_plan(code, wanted, lost, key[2])
+        except Unrecoverable as error:
+            raise core.lost_error(stripe, cells_of(error.cells)) from None
+        equations = tuple(
+            sorted((place(o.cell), tuple(sorted(place(c) for c in o.old))) for o in outputs)
+        )
+        self._equations[key] = equations
+        return equations
+
+    async def _rebuild_run(self, first: int, count: int, equations: Equations) -> None:
+        core = self.core
+        strips = Strips(core, first, count)
+        targets = {place for place, _ in equations}
+        sources = {source for _, places in equations for source in places} - targets
+        self.chunks_read += len(sources) * count
+        await strips.read(sorted(sources))
+        spaces = {}
+        for role in sorted({place[0] for place in targets}):
+            whole = sum(target == role for target, _row in targets) == strips.rows
+            buffer = strips.space(role, whole)
+            if buffer is not None:
+                spaces[role] = buffer
+        for place, places in equations:
+            xor_rows(strips.array(place), [strips.array(source) for source in places])
+        await core.store.write(self._writes(strips, spaces, targets), background=True)
+        strips.release()
+
+    def _writes(
+        self, strips: Strips, spaces: dict[int, memoryview], targets: set[Place]
+    ) -> list[Request]:
+        rows, chunk_bytes = strips.rows, self.core.chunk_bytes
+        requests: list[Request] = []
+        for role, buffer in spaces.items():
+            offset = strips.offset(role)
+            live = sorted(row for target, row in targets if target == role)
+            if len(live) == rows:
+                requests.append((role, offset, [buffer], len(buffer)))
+                continue
+            for index in range(strips.count):
+                for row in live:
+                    at = index * strips.strip_bytes + row * chunk_bytes
+                    requests.append(
+                        (role, offset + at, [buffer[at : at + chunk_bytes]], chunk_bytes)
+                    )
+        return requests
+
+    async def checkpoint(self) -> None:
+        """Save the watermark after what lies below it is durable on the member."""
+        store = self.core.store
+        marks = {role: store.watermarks[role] for role in self.roles if role in store.watermarks}
+        await store.flush()
+
+        def note(config: ArrayConfig) -> ArrayConfig:
+            jobs = dict(config.jobs)
+            for role, stripe in marks.items():
+                jobs[checkpoint_key(role)] = {"next_stripe": stripe}
+            return replace(config, jobs=jobs)
+
+        await store.update(note)
+
+    async def finish(self, completed: bool) -> None:
+        """Make the roles active; after a cancel keep the position for the next mount."""
+        store = self.core.store
+        done = [role for role in self.roles if role in store.watermarks]
+        if completed:
+            # From here on writes reach the roles everywhere; no suspension since the last window.
+            for role in done:
+                store.watermarks[role] = self.core.layout.stripes
+            store.rebuild_epoch += 1
+        await self.checkpoint()
+        if not completed:
+            return
+
+        def activate(config: ArrayConfig) -> ArrayConfig:
+            jobs = {k: v for k, v in config.jobs.items() if k not in map(checkpoint_key, done)}
+            members = tuple(
+                replace(record, state="active") if record.role in done else record
+                for record in config.members
+            )
+            return replace(config, jobs=jobs, members=members)
+
+        await store.update(activate)
+        for role in done:
+            store.watermarks.pop(role, None)
+        store.refresh()

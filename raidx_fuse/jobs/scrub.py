@@ -1,0 +1,325 @@
+"""Scrub: read every written stripe, compare what the chains promise, name what does not hold.
+
+A violated set of chains points at a cell when exactly one cell lies in just those chains: three
+copies outvote a liar, two parities locate one. Where the chains cannot tell (single parity, two
+copies) the report says so; `repair` then takes the data for right and rewrites the parity, as md
+does, and counts it apart (*assumed*). Restarting after a crash runs the same job over the stripes
+that were in flight (`Resync`), where parity is only unfinished, never a witness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from raidx_fuse.core import Core
+from raidx_fuse.jobs.strips import Place, Strips, runs
+from raidx_fuse.jobs.window import WINDOW_BYTES, Job
+from raidx_fuse.layouts.plan import cells_of
+from raidx_fuse.parity import BLOCK_BYTES, Bytes, xor_into
+from raidx_fuse.store import MemberLostError, Request
+from raidx_fuse.zeros import zero_buffers
+
+FINDINGS_KEPT = 1000
+Chains = tuple[tuple[Place, ...], ...]
+
+
+def holds(rows: Sequence[Bytes], scratch: Bytes, equal: Any) -> bool:
+    """Say whether the XOR of flat *rows* is zero; *scratch* and *equal* are work space."""
+    size = rows[0].shape[0]
+    for start in range(0, size, BLOCK_BYTES):
+        block = [row[start : start + BLOCK_BYTES] for row in rows]
+        length = block[0].shape[0]
+        if len(block) == 1:
+            if block[0].any():
+                return False
+            continue
+        if len(block) == 2:
+            total = block[0]
+        else:
+            total = scratch[:length]
+            xor_into(total, block[:-1])
+        same = equal[: length // 8]
+        np.equal(total.view(np.uint64), block[-1].view(np.uint64), out=same)
+        if not same.all():
+            return False
+    return True
+
+
+class Scrub(Job):
+    """Checks all written stripes; with *repair*, corrects what it can."""
+
+    kind = "scrub"
+
+    def __init__(self, core: Core, job_id: int, repair: bool) -> None:
+        super().__init__(core, job_id)
+        self.repair = repair
+        self.mismatches = self.repaired = self.assumed = self.unchecked = 0
+        self.findings: list[dict[str, Any]] = []
+        self._next = 0
+        self._window = max(1, WINDOW_BYTES // (core.code.rows << core.shift))
+        self._chains: dict[tuple[tuple[int, ...], int, int], Chains] = {}
+        self._scratch = np.empty(BLOCK_BYTES, dtype=np.uint8)
+        self._equal = np.empty(BLOCK_BYTES // 8, dtype=np.bool_)
+
+    def detail(self) -> dict[str, Any]:
+        """Say what was found."""
+        return {
+            "repair": self.repair,
+            "mismatches": self.mismatches,
+            "repaired": self.repaired,
+            "assumed": self.assumed,
+            "uncorrected": self.mismatches - self.repaired if self.repair else self.mismatches,
+            "unchecked_stripes": self.unchecked,
+            "findings": self.findings,
+        }
+
+    async def prepare(self) -> None:
+        """Count the written stripes, on all members."""
+        core = self.core
+        live = core.written.count_live(core.layout, 0, core.layout.stripes)
+        self.total_bytes = live * core.code.columns * (core.code.rows << core.shift)
+
+    def next_window(self) -> list[int] | None:
+        """Return the next written stripes."""
+        stripes = self.core.written.live_stripes(self.core.layout, self._next, self._window)
+        if stripes:
+            self._next = stripes[-1] + 1
+        return stripes or None
+
+    async def work(self, stripes: list[int]) -> int:
+        """Check *stripes* (and correct them)."""
+        core = self.core
+        while True:
+            try:
+                for first, count, chains in runs(core, stripes, self._chains_of):
+                    await self._check_run(first, count, chains)
+                break
+            except MemberLostError:
+                self._chains.clear()
+        return len(stripes) * core.code.columns * (core.code.rows << core.shift)
+
+    def _chains_of(self, stripe: int) -> Chains:
+        """Return the chains that can be checked, as places; equal for stripes that are alike."""
+        core = self.core
+        layout, code = core.layout, core.code
+        roles = layout.roles(stripe)
+        lost = layout.lost_cells(stripe, core.store.lost_at(stripe))
+        dead = core.dead(stripe)
+        key = (roles, lost, dead)
+        known = self._chains.get(key)
+        if known is not None:
+            return known
+        chains = []
+        for mask in code.chain_masks:
+            live = mask & ~dead
+            if live and not live & lost:
+                places = [(roles[code.column_of[c]], code.row_of[c]) for c in cells_of(live)]
+                chains.append(tuple(sorted(places)))
+        self._chains[key] = tuple(sorted(chains))
+        return self._chains[key]
+
+    async def _check_run(self, first: int, count: int, chains: Chains) -> None:
+        if not chains:
+            self.unchecked += count
+            return
+        strips = Strips(self.core, first, count)
+        await strips.read(sorted({place for chain in chains for place in chain}))
+        bad = []
+        for chain in chains:
+            rows = [strips.array(place) for place in chain]
+            if rows[0].ndim == 1:
+                if holds(rows, self._scratch, self._equal):
+                    continue
+            elif all(
+                holds([row[i] for row in rows], self._scratch, self._equal) for i in range(count)
+            ):
+                continue
+            bad.append(chain)
+        if bad:
+            for index in range(count):
+                await self._judge(first + index, chains, strips, index)
+        strips.release()
+
+    # -- a stripe that may be wrong ------------------------------------------------------------
+
+    async def _judge(self, stripe: int, chains: Chains, strips: Strips, index: int) -> None:
+        """Find what is wrong in one stripe, report it, and repair it if asked to."""
+        chunk_bytes = self.core.chunk_bytes
+        cells: dict[Place, Bytes] = {}
+        for chain in chains:
+            for place in chain:
+                rows = strips.array(place)
+                if rows.ndim == 1:
+                    cells[place] = rows[index * chunk_bytes : (index + 1) * chunk_bytes].copy()
+                else:
+                    cells[place] = rows[index].copy()
+        violated = []
+        syndromes = []
+        for chain in chains:
+            syndrome = np.empty(chunk_bytes, dtype=np.uint8)
+            xor_into(syndrome, [cells[place] for place in chain])
+            if syndrome.any():
+                violated.append(chain)
+                syndromes.append(syndrome)
+        if not violated:
+            return
+        self.mismatches += 1
+        suspects = [
+            place
+            for place in cells
+            if all((place in chain) == (chain in violated) for chain in chains)
+        ]
+        agree = all(np.array_equal(syndromes[0], other) for other in syndromes[1:])
+        liar = suspects[0] if len(suspects) == 1 and agree else None
+        requests: list[Request] = []
+        assumed = False
+        if liar is not None:
+            fixed = cells[liar] ^ syndromes[0]
+            requests.append(self._write_of(stripe, liar, fixed))
+        else:
+            requests, assumed = self._rewrite_parity(stripe, cells)
+        if self.repair and requests:
+            await self.core.store.write(requests, background=True)
+            self.repaired += 1
+            self.assumed += assumed
+        self._report(stripe, violated, liar, syndromes, bool(self.repair and requests), assumed)
+
+    def _write_of(self, stripe: int, place: Place, content: Bytes) -> Request:
+        core = self.core
+        column = core.layout.roles(stripe).index(place[0])
+        cell = core.code.index[(place[1], column)]
+        role, offset = core.position(stripe, cell)
+        return role, offset, [content.data], core.chunk_bytes
+
+    def _rewrite_parity(self, stripe: int, cells: dict[Place, Bytes]) -> tuple[list[Request], bool]:
+        """Return writes that make the parities follow the data, if all data could be read."""
+        core = self.core
+        code = core.code
+        roles = core.layout.roles(stripe)
+        dead = core.dead(stripe)
+        lost = core.layout.lost_cells(stripe, core.store.lost_at(stripe))
+        requests: list[Request] = []
+        for parity, support in enumerate(code.support):
+            cell = code.data_count + parity
+            if (dead | lost) >> cell & 1:
+                continue
+            sources = support & ~dead
+            if sources & lost:
+                return [], False
+            content = np.zeros(core.chunk_bytes, dtype=np.uint8)
+            data = [c for c in range(code.data_count) if sources >> c & 1]
+            xor_into(content, [cells[(roles[code.column_of[c]], code.row_of[c])] for c in data])
+            place = (roles[code.column_of[cell]], code.row_of[cell])
+            if place not in cells or not np.array_equal(content, cells[place]):
+                requests.append(self._write_of(stripe, place, content))
+        return requests, True
+
+    def _report(
+        self,
+        stripe: int,
+        violated: list[tuple[Place, ...]],
+        liar: Place | None,
+        syndromes: list[Bytes],
+        repaired: bool,
+        assumed: bool,
+    ) -> None:
+        if len(self.findings) >= FINDINGS_KEPT:
+            return
+        core = self.core
+        wrong = np.flatnonzero(np.bitwise_or.reduce(np.stack(syndromes)))
+        inside = int(wrong[0])
+        places = [liar] if liar else sorted({place for chain in violated for place in chain})
+        roles = core.layout.roles(stripe)
+        offsets = []
+        for role, row in places:
+            cell = core.code.index[(row, roles.index(role))]
+            if cell < core.data_count:
+                offsets.append((core.layout.logical(stripe, cell) << core.shift) + inside)
+        self.findings.append(
+            {
+                "stripe": stripe,
+                "located": liar is not None,
+                "members": [self._member(role) for role in sorted({p[0] for p in places})],
+                "image_offsets": offsets,
+                "byte_in_chunk": inside,
+                "bytes": len(wrong),
+                "repaired": repaired,
+                "assumed_data_right": repaired and assumed,
+            }
+        )
+
+    def _member(self, role: int) -> dict[str, Any]:
+        queue = self.core.store.queues[role]
+        return {"role": role, "path": queue.member.path if queue else None}
+
+    async def finish(self, completed: bool) -> None:
+        """Make repairs durable."""
+        if self.repaired:
+            await self.core.store.flush()
+
+
+class Resync(Scrub):
+    """After a crash: finish the stripes that were being written, in the dirty regions only.
+
+    Parity follows data; cells that were never acknowledged as written are zeroed again, because a
+    write may have reached them before its bit in the written map.
+    """
+
+    kind = "resync"
+
+    def __init__(self, core: Core, job_id: int) -> None:
+        super().__init__(core, job_id, repair=True)
+        self._regions = core.dirty.regions_to_resync()
+
+    async def prepare(self) -> None:
+        """Count all stripes of the dirty regions: dead ones are cleaned, live ones checked."""
+        strip_bytes = self.core.code.rows << self.core.shift
+        stripes = sum(len(self.core.dirty.stripes_of(region)) for region in self._regions)
+        self.total_bytes = stripes * strip_bytes * self.core.code.columns
+
+    def next_window(self) -> list[int] | None:
+        """Return the next stripes of the dirty regions."""
+        while self._regions:
+            stripes = self.core.dirty.stripes_of(self._regions[0])
+            start = max(self._next, stripes.start)
+            if start < stripes.stop:
+                self._next = min(start + self._window, stripes.stop)
+                return list(range(start, self._next))
+            self._regions.pop(0)
+        return None
+
+    async def work(self, stripes: list[int]) -> int:
+        """Zero the dead cells of *stripes*, then make the live ones consistent."""
+        core = self.core
+        every = core.code.all_mask
+        live = []
+        for stripe in stripes:
+            dead = core.dead(stripe)
+            if dead != every:
+                live.append(stripe)
+            for cell in range(dead.bit_length()):
+                if dead >> cell & 1:
+                    await self._clean(stripe, cell)
+        if live:
+            await super().work(live)
+        return len(stripes) * core.code.columns * (core.code.rows << core.shift)
+
+    async def _clean(self, stripe: int, cell: int) -> None:
+        core = self.core
+        role, offset = core.position(stripe, cell)
+        queue = core.store.queues[role]
+        if queue is None or role not in core.recorded_zero_roles():
+            return  # nobody relies on it: the first write fills the whole chunk
+        if not await queue.member.punch(offset, core.chunk_bytes):
+            size = core.chunk_bytes
+            await core.store.write([(role, offset, zero_buffers(size), size)], background=True)
+
+    async def finish(self, completed: bool) -> None:
+        """Make the repairs durable, then forget the dirty regions."""
+        await self.core.store.flush()
+        if completed:
+            await self.core.dirty.forget_resynced()
+            self.core.note_zero_roles()

@@ -1,0 +1,143 @@
+"""Strips in bulk: runs of stripes whose cells obey the same equations between members.
+
+Rebuild and scrub see a stripe as equations between (role, row) places. Stripes that follow one
+another with equal equations form a run, and a run is computed with one XOR over its whole length:
+in RAID-5 every stripe of an array is alike in this sense, whatever its rotation, because the strip
+of one member is the XOR of all others. RAM members lend their memory, so nothing is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from raidx_fuse.core import Core
+from raidx_fuse.parity import Arena, Bytes, xor_into
+from raidx_fuse.store import Request
+
+Place = tuple[int, int]  # (role, row)
+K = TypeVar("K", bound=Hashable)
+
+
+def runs(
+    core: Core, stripes: Sequence[int], key_of: Callable[[int], K]
+) -> Iterator[tuple[int, int, K]]:
+    """Yield (first stripe, count, key) of neighbouring *stripes* with equal keys."""
+    aligned = core.layout.aligned
+    first, count, key = -1, 0, None
+    for stripe in stripes:
+        stripe_key = key_of(stripe)
+        if count and aligned and stripe == first + count and stripe_key == key:
+            count += 1
+            continue
+        if count:
+            assert key is not None
+            yield first, count, key
+        first, count, key = stripe, 1, stripe_key
+    if count:
+        assert key is not None
+        yield first, count, key
+
+
+class Strips:
+    """The strips of *count* stripes from *first* on, for the roles asked for.
+
+    `array(place)` is a (count, chunk) array of one row of one role. Use as an async context.
+    """
+
+    def __init__(self, core: Core, first: int, count: int) -> None:
+        self.core = core
+        self.first = first
+        self.count = count
+        self.rows = core.code.rows
+        self.strip_bytes = self.rows << core.shift
+        self._strips: dict[int, Bytes] = {}
+        self._rows: dict[Place, Bytes] = {}
+        self._arenas: list[Arena] = []
+
+    def offset(self, role: int) -> int:
+        """Return the byte offset on the member of *role*'s strip of the first stripe."""
+        core = self.core
+        if core.layout.aligned:
+            return core.data_offset + self.first * self.strip_bytes
+        column = core.layout.roles(self.first).index(role)
+        return core.position(self.first, core.code.column_cells[column][0])[1]
+
+    async def read(self, places: Sequence[Place]) -> None:
+        """Read *places*: whole strips at once where all rows of a role are wanted."""
+        core = self.core
+        by_role: dict[int, list[int]] = {}
+        for role, row in places:
+            by_role.setdefault(role, []).append(row)
+        requests: list[Request] = []
+        size = self.strip_bytes * self.count
+        chunk_bytes = core.chunk_bytes
+        for role, rows in by_role.items():
+            queue = core.store.queues[role]
+            offset = self.offset(role)
+            if queue is not None and (view := queue.view(offset, size, len(rows) / self.rows)):
+                self._strips[role] = np.frombuffer(view, dtype=np.uint8)
+                continue
+            arena = core.arenas.get(size)
+            self._arenas.append(arena)
+            buffer, array = arena.take(0, size)
+            self._strips[role] = array
+            if len(rows) == self.rows:
+                requests.append((role, offset, [buffer], size))
+                continue
+            for index in range(self.count):
+                for row in sorted(rows):
+                    at = index * self.strip_bytes + row * chunk_bytes
+                    requests.append(
+                        (role, offset + at, [buffer[at : at + chunk_bytes]], chunk_bytes)
+                    )
+        if requests:
+            await core.store.read(requests, background=True)
+
+    def array(self, place: Place) -> Bytes:
+        """Return the row as a flat array when it is contiguous, else as (count, chunk)."""
+        rows = self._rows.get(place)
+        if rows is None:
+            rows = self._strips[place[0]]
+            if self.rows > 1:
+                shape = (self.count, self.rows, self.core.chunk_bytes)
+                rows = rows.reshape(shape)[:, place[1], :]
+            self._rows[place] = rows
+        return rows
+
+    def space(self, role: int, whole: bool) -> memoryview | None:
+        """Make room for *role*'s strips; return what must be written, None if it is there already.
+
+        When the strips are filled *whole*, a RAM member lends the place itself.
+        """
+        size = self.strip_bytes * self.count
+        queue = self.core.store.queues[role]
+        if whole and queue is not None:
+            view = queue.writable_view(self.offset(role), size)
+            if view is not None:
+                self._strips[role] = np.frombuffer(view, dtype=np.uint8)
+                return None
+        arena = self.core.arenas.get(size)
+        self._arenas.append(arena)
+        buffer, array = arena.take(0, size)
+        self._strips[role] = array
+        return buffer
+
+    def release(self) -> None:
+        """Give the scratch memory back; no view may be used any more."""
+        self._rows.clear()
+        self._strips.clear()
+        for arena in self._arenas:
+            self.core.arenas.put(arena)
+        self._arenas.clear()
+
+
+def xor_rows(out: Bytes, sources: Sequence[Any]) -> None:
+    """XOR like `parity.xor_into`, for flat runs or (count, chunk) rows of any stride."""
+    if out.ndim == 1:
+        xor_into(out, sources)
+        return
+    for index in range(out.shape[0]):
+        xor_into(out[index], [source[index] for source in sources])

@@ -1,0 +1,184 @@
+"""The one loop under every background job: lock a window, work, commit progress, unlock, pay.
+
+A job says which stripes come next and what to do with them; the loop holds their locks, measures,
+throttles and obeys pause, resume and cancel. Speed follows md: at least *speed_min* while users
+work on the array, up to *speed_max* (0: no limit) while they do not. A window is small (about
+1 MiB a member), so that a user's write never waits for long.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from typing import Any
+
+import trio
+
+from raidx_fuse.core import Core
+from raidx_fuse.errors import RaidxError
+
+log = logging.getLogger(__name__)
+
+WINDOW_BYTES = 1 << 20  # per member
+BUSY_S = 0.1  # a foreground request this recent means that users are at work
+CHECKPOINT_S = 10.0  # longest time between two saved positions
+RATE_WINDOW_S = 10.0
+
+
+class Job(ABC):
+    """One background job over stripes in rising order.
+
+    *kind*; *done_bytes* of *total_bytes*, fixed at the start; *state*: "running", "paused",
+    "done", "cancelled" or "failed" (then *error* says why).
+    """
+
+    kind = "job"
+
+    def __init__(self, core: Core, job_id: int) -> None:
+        self.core = core
+        self.job_id = job_id
+        self.state = "running"
+        self.error: str | None = None
+        self.done_bytes = 0
+        self.total_bytes = 0
+        self.speed_min_bytes = 8 << 20
+        self.speed_max_bytes = 0
+        self.finished = trio.Event()
+        self.started_s = core.store.clock()
+        self._resumed = trio.Event()
+        self._resumed.set()
+        self._cancelled = False
+        self._marks: list[tuple[float, int]] = []
+
+    # -- what a job says -----------------------------------------------------------------------
+
+    @abstractmethod
+    async def prepare(self) -> None:
+        """Fix *total_bytes* and the first window."""
+
+    @abstractmethod
+    def next_window(self) -> list[int] | None:
+        """Return the next stripes to lock, ascending, or None at the end."""
+
+    @abstractmethod
+    async def work(self, stripes: list[int]) -> int:
+        """Do the work of one window under its locks; return the bytes of progress."""
+
+    async def checkpoint(self) -> None:  # noqa: B027  # optional: most jobs keep no position
+        """Make the progress so far survive a remount."""
+
+    @abstractmethod
+    async def finish(self, completed: bool) -> None:
+        """Conclude after the last window (*completed*) or after a cancel."""
+
+    def detail(self) -> dict[str, Any]:
+        """Return what `job list` adds for this kind."""
+        return {}
+
+    # -- what users do -------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Stop before the next window."""
+        if self.state == "running":
+            self.state = "paused"
+            self._resumed = trio.Event()
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        if self.state == "paused":
+            self.state = "running"
+            self._resumed.set()
+
+    def cancel(self) -> None:
+        """End before the next window."""
+        self._cancelled = True
+        self._resumed.set()
+
+    def status(self) -> dict[str, Any]:
+        """Return the job as INTERFACE's `status` shows it."""
+        rate = self.rate()
+        rest = self.total_bytes - self.done_bytes
+        return {
+            "id": self.job_id,
+            "kind": self.kind,
+            "state": self.state,
+            "done": self.done_bytes,
+            "total": self.total_bytes,
+            "unit": "bytes",
+            "rate": round(rate),
+            "eta_seconds": round(rest / rate, 1) if rate > 0 else None,
+            "paused": self.state == "paused",
+            "speed_min": self.speed_min_bytes,
+            "speed_max": self.speed_max_bytes,
+            "error": self.error,
+            **self.detail(),
+        }
+
+    def rate(self) -> float:
+        """Return bytes a second over the last seconds of work."""
+        if len(self._marks) < 2:
+            return 0.0
+        (first_s, first_bytes), (last_s, last_bytes) = self._marks[0], self._marks[-1]
+        return (last_bytes - first_bytes) / (last_s - first_s) if last_s > first_s else 0.0
+
+    # -- the loop ------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run to the end, a cancel or a failure; never raises for the members' misdeeds."""
+        try:
+            await self.prepare()
+            completed = await self._loop()
+            await self.finish(completed)
+            self.state = "done" if completed else "cancelled"
+        except RaidxError as error:
+            log.error("%s %d failed: %s", self.kind, self.job_id, error)
+            self.state, self.error = "failed", str(error)
+        finally:
+            self.finished.set()
+
+    async def _loop(self) -> bool:
+        clock = self.core.store.clock
+        locks = self.core.locks
+        saved_s = clock()
+        self._marks = [(clock(), self.done_bytes)]
+        while True:
+            if not self._resumed.is_set():
+                await self._resumed.wait()
+                self._marks = [(clock(), self.done_bytes)]
+            if self._cancelled:
+                return False
+            stripes = self.next_window()
+            if stripes is None:
+                return True
+            start_s = clock()
+            await locks.acquire_all(stripes)
+            try:
+                progress = await self.work(stripes)
+            finally:
+                locks.release_all(stripes)
+            self.done_bytes += progress
+            await self._pay(progress, start_s)
+            now = clock()
+            self._marks.append((now, self.done_bytes))
+            while len(self._marks) > 2 and self._marks[1][0] < now - RATE_WINDOW_S:
+                self._marks.pop(0)
+            if now - saved_s >= CHECKPOINT_S:
+                await self.checkpoint()
+                saved_s = clock()
+
+    async def _pay(self, progress: int, start_s: float) -> None:
+        """Sleep as long as the speed limits ask for *progress* bytes; at least let others run."""
+        clock = self.core.store.clock
+        await trio.lowlevel.checkpoint()
+        while not self._cancelled:
+            now = clock()
+            busy = now - self.core.foreground_s < BUSY_S
+            limits = [self.speed_max_bytes] if self.speed_max_bytes else []
+            if busy and self.speed_min_bytes:
+                limits.append(self.speed_min_bytes)
+            if not limits:
+                return
+            rest_s = start_s + progress / min(limits) - now
+            if rest_s <= 0:
+                return
+            await trio.sleep(min(rest_s, BUSY_S / 2))

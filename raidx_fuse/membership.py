@@ -1,0 +1,257 @@
+"""Who belongs to the array: failing, replacing, adding and removing members while it runs."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from raidx_fuse.errors import ArrayFailedError, BusyError, RaidxError, UsageError
+from raidx_fuse.format.config import ArrayConfig, MemberRecord
+from raidx_fuse.format.create import new_member_uuid
+from raidx_fuse.jobs.rebuild import checkpoint_key
+from raidx_fuse.members.base import Member
+from raidx_fuse.queues import MemberQueue
+
+if TYPE_CHECKING:
+    from raidx_fuse.array import Array
+
+log = logging.getLogger(__name__)
+
+
+class Membership:
+    """Changes to the members of one running array."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+        self.store = array.store
+        self._waiting = False
+        self._seating = trio.Lock()  # held while a member takes a role
+
+    # -- finding members -----------------------------------------------------------------------
+
+    def find(self, ref: str | int) -> MemberRecord:
+        """Return the record of a member by role, path or UUID prefix. Raises UsageError."""
+        text = str(ref)
+        records = self.store.config.members
+        if text.isdigit():
+            for record in records:
+                if record.role == int(text):
+                    return record
+            raise UsageError(f"there is no role {text} in this array", action="see `raidx status`")
+        matches = [
+            record
+            for record in records
+            if self.path_of(record) == text
+            or record.path_hint == text
+            or (len(text) >= 4 and record.member_uuid.startswith(text))
+        ]
+        if len(matches) != 1:
+            what = "no member" if not matches else f"{len(matches)} members"
+            raise UsageError(f"{what} of this array match {text!r}", action="see `raidx status`")
+        return matches[0]
+
+    def path_of(self, record: MemberRecord) -> str:
+        """Return the path of a member as it is attached, else as it was last seen."""
+        if record.role >= 0 and (queue := self.store.queues[record.role]) is not None:
+            return queue.member.path
+        if record.member_uuid in self.store.spares:
+            return self.store.spares[record.member_uuid].path
+        return record.path_hint
+
+    # -- failing -------------------------------------------------------------------------------
+
+    async def fail(self, ref: str | int) -> dict[str, Any]:
+        """Take a member out; the superblocks of the others say so when this returns."""
+        self.array.require_writable()
+        record = self.find(ref)
+        if record.role < 0:
+            raise UsageError(
+                f"{self.path_of(record)} is a spare", action="use `raidx remove-disk` for it"
+            )
+        if record.state in ("failed", "missing"):
+            raise UsageError(f"role {record.role} is {record.state} already")
+        if not self.store.fail(record.role, "taken out by the user"):
+            raise ArrayFailedError(
+                f"role {record.role} cannot be spared: its data would be lost",
+                action="rebuild or replace the lost members first",
+            )
+        await self.store.settled()
+        return {"role": record.role, "state": "failed"}
+
+    # -- joining -------------------------------------------------------------------------------
+
+    def check_joining(self, member: Member) -> None:
+        """Raise UsageError unless *member* can hold a role's data."""
+        regions = self.store.config.regions
+        needed = regions.data.offset + self.array.core.layout.member_chunks * (
+            self.store.config.chunk_bytes
+        )
+        if member.size_bytes < needed:
+            raise UsageError(
+                f"{member.path} has {member.size_bytes} bytes, this array's members need {needed}",
+                action="use a larger one",
+            )
+        if member.read_only:
+            raise UsageError(f"{member.path} is read-only")
+        for other in self.store.present().values():
+            if other.path == member.path:
+                raise UsageError(f"{member.path} belongs to this array already")
+
+    def record_of(self, member: Member, role: int, state: str) -> MemberRecord:
+        """Return a new record for *member*."""
+        return MemberRecord(
+            role=role,
+            member_uuid=new_member_uuid(),
+            state=state,
+            size_bytes=member.size_bytes,
+            path_hint=member.path,
+            reads_zero=member.reads_zero,
+        )
+
+    async def add_spare(self, member: Member) -> dict[str, Any]:
+        """Take *member* in as a spare; a degraded array starts rebuilding onto it at once."""
+        self.array.require_writable()
+        if self.array.core.code.tolerance == 0:
+            raise UsageError(
+                f"{self.store.config.layout} cannot rebuild: a spare would be of no use"
+            )
+        self.check_joining(member)
+        record = self.record_of(member, -1, "spare")
+        self.store.spares[record.member_uuid] = member
+        await self.store.update(lambda c: replace(c, members=(*c.members, record)))
+        if member not in self.store.present().values():
+            raise RaidxError(f"{member.path} could not be written")
+        self.rebuild_onto_spare()
+        return {"member_uuid": record.member_uuid, "path": member.path}
+
+    async def replace(self, ref: str | int, member: Member) -> dict[str, Any]:
+        """Fail *ref* if it is still active, put *member* in its role and start the rebuild."""
+        self.array.require_writable()
+        record = self.find(ref)
+        if record.role < 0:
+            raise UsageError(f"{self.path_of(record)} is a spare", action="remove it instead")
+        self.check_joining(member)
+        self._require_no_rebuild()
+        self._waiting = True  # this member takes the role, not a spare
+        try:
+            async with self._seating:
+                if record.state not in ("failed", "missing"):
+                    await self.fail_for_replacement(record)
+                newcomer = self.record_of(member, record.role, "rebuilding")
+                await self._seat(newcomer, member)
+            return {"role": record.role, "job": self.array.start_rebuild((record.role,))}
+        finally:
+            self._waiting = False
+
+    async def fail_for_replacement(self, record: MemberRecord) -> None:
+        """Take an active member out because another one takes its place."""
+        if not self.store.fail(record.role, "replaced by the user"):
+            raise ArrayFailedError(
+                f"role {record.role} cannot be replaced by a rebuild: without it the array "
+                "cannot give its data back",
+                action="copy the image to another array",
+            )
+        await self.store.settled()
+
+    def _require_no_rebuild(self) -> None:
+        for job in self.array.jobs.running():
+            if job.kind == "rebuild":
+                raise BusyError(
+                    f"a rebuild is running (job {job.job_id})",
+                    action=f"wait for it: `raidx job ARRAY wait {job.job_id}`",
+                )
+
+    async def _seat(self, record: MemberRecord, member: Member) -> None:
+        """Attach *member* in a role, marked rebuilding from the first stripe on, maps and all."""
+        store = self.store
+        role = record.role
+
+        def seat(config: ArrayConfig) -> ArrayConfig:
+            others = tuple(
+                r for r in config.members if r.role != role and r.member_uuid != record.member_uuid
+            )
+            jobs = {**config.jobs, checkpoint_key(role): {"next_stripe": 0}}
+            members = tuple(sorted((*others, record), key=lambda r: (r.role < 0, r.role)))
+            return replace(config, members=members, jobs=jobs)
+
+        store.watermarks[role] = 0
+        store.queues[role] = MemberQueue(member, store.nursery, store.clock)
+        store.spares.pop(record.member_uuid, None)
+        store.config = seat(store.config)
+        store.refresh()
+        for pages in store.page_stores:
+            await pages.save_all()
+        await store.flush()  # the maps before the superblock that makes it a member
+        await store.update(lambda config: config)
+
+    # -- spares --------------------------------------------------------------------------------
+
+    def rebuild_onto_spare(self) -> None:
+        """If the array is degraded and a spare is there, start seating it (in a task)."""
+        store = self.store
+        vacant = [
+            r.role for r in store.config.members if r.role >= 0 and r.state in ("failed", "missing")
+        ]
+        running = any(job.kind == "rebuild" for job in self.array.jobs.running())
+        if self.array.jobs.closing:
+            return
+        if vacant and store.spares and not running and not self._waiting:
+            self._waiting = True
+            self.array.nursery.start_soon(self._take_spares, vacant)
+
+    async def _take_spares(self, vacant: list[int]) -> None:
+        store = self.store
+        try:
+            roles = []
+            async with self._seating:
+                for role, uuid in zip(vacant, list(store.spares), strict=False):
+                    if self.array.jobs.closing:
+                        break
+                    member = store.spares[uuid]
+                    record = next(r for r in store.config.members if r.member_uuid == uuid)
+                    log.warning("rebuilding role %d onto the spare %s", role, member.path)
+                    await self._seat(replace(record, role=role, state="rebuilding"), member)
+                    roles.append(role)
+            for job in self.array.jobs.running():
+                if job.kind == "rebuild":  # of a member that failed: it is about to notice
+                    await job.finished.wait()
+            if roles and not self.array.jobs.closing:  # else the next mount goes on with it
+                self.array.start_rebuild(tuple(roles))
+        except RaidxError as error:
+            log.error("a spare could not take its role: %s", error)
+        finally:
+            self._waiting = False
+
+    async def settle(self) -> None:
+        """Return when no member is being seated."""
+        async with self._seating:
+            pass
+
+    def resume_rebuilds(self) -> None:
+        """At the start: go on with the roles that were being rebuilt, or use a spare."""
+        roles = tuple(sorted(self.store.watermarks))
+        if roles:
+            self.array.start_rebuild(roles)
+        else:
+            self.rebuild_onto_spare()
+
+    async def remove(self, ref: str | int) -> dict[str, Any]:
+        """Let go of a spare, or of a failed member's record (its role stays vacant)."""
+        self.array.require_writable()
+        record = self.find(ref)
+        if record.role >= 0:
+            raise UsageError(
+                f"role {record.role} holds data ({record.state}); "
+                f"{self.store.config.layout} cannot shrink",
+                action="replace it with `raidx replace-disk`",
+            )
+        self.store.spares.pop(record.member_uuid, None)
+        await self.store.update(
+            lambda c: replace(
+                c, members=tuple(r for r in c.members if r.member_uuid != record.member_uuid)
+            )
+        )
+        return {"path": record.path_hint, "member_uuid": record.member_uuid}

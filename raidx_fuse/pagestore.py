@@ -1,0 +1,127 @@
+"""Checksummed pages in use: a bit table in memory and its two-slot pages on every member.
+
+A page is written to the slot that does not hold its last durable copy, so a power cut in the middle
+leaves that copy whole. Which copy is durable is known from the flushes: pages saved before a flush
+began, and not again since, are durable when it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raidx_fuse.errors import AssemblyError, MemberError
+from raidx_fuse.format.pages import PAYLOAD_BYTES, encode_page, load_pages, merge_pages
+from raidx_fuse.format.regions import page_count
+from raidx_fuse.store import Request, Store
+
+
+class PageStore:
+    """Pages of one region for *bits* bits.
+
+    *payload* is their content end to end; `save` writes pages of it; *damaged* says in words what
+    was found damaged at the start.
+    """
+
+    def __init__(self, store: Store, kind: str, bits: int) -> None:
+        self.store = store
+        self.kind = kind
+        self.region = store.config.regions.pages(kind)
+        self.payload_bytes = PAYLOAD_BYTES
+        self.pages = min(self.region.pages, page_count(bits))
+        self.payload = bytearray(self.pages * PAYLOAD_BYTES)
+        self.damaged: list[str] = []
+        self.generations: dict[int, int] = {}
+        self._slots: dict[int, int] = {}  # page -> slot of its newest copy
+        self._loose: set[int] = set()  # newest copy not known to be durable
+        self._flushing: frozenset[int] = frozenset()
+        self._saved_since: set[int] = set()
+        store.page_stores.append(self)
+
+    async def load(self) -> None:
+        """Take the newest valid copy of every page from the present members.
+
+        A page whose first copy was torn everywhere was never durable: it counts as never written.
+        Raises AssemblyError when both copies of a page are damaged and no member has a valid one.
+        """
+        loaded = []
+        lost: set[int] = set()
+        for queue in self.store.queues:
+            if queue is None:
+                continue
+            try:
+                found = await load_pages(
+                    queue.member, self.region, self.store.config.array_uuid, self.pages
+                )
+            except MemberError as error:
+                self.damaged.append(f"{self.kind} map: {error.message}")
+                continue
+            loaded.append(found)
+            for page, slot in found.damaged:
+                self.damaged.append(
+                    f"{queue.member.path}: {self.kind} map: page {page}, slot {slot} is damaged"
+                )
+                if (page, 1 - slot) in found.damaged:
+                    lost.add(page)
+        if not loaded:
+            raise AssemblyError(f"the {self.kind} map cannot be read from any member")
+        merged = merge_pages(loaded)
+        gone = sorted(page for page in lost if not merged.generations[page])
+        if gone:
+            raise AssemblyError(
+                f"page {gone[0]} of the {self.kind} map is damaged on every member",
+                action="attach the missing members",
+            )
+        for page in merged.present():
+            start = page * PAYLOAD_BYTES
+            self.payload[start : start + PAYLOAD_BYTES] = merged.payload[page].tobytes()
+            self.generations[page] = int(merged.generations[page])
+            self._slots[page] = int(merged.slots[page])
+
+    async def save(self, pages: Sequence[int]) -> None:
+        """Write *pages* as they are now to every present member; durable after the next flush."""
+        requests: list[Request] = []
+        for page in pages:
+            slot = self._slots.get(page, 1)
+            if page not in self._loose:
+                slot = 1 - slot
+            self._slots[page] = slot
+            self._loose.add(page)
+            self._saved_since.add(page)
+            generation = self.generations.get(page, 0) + 1
+            self.generations[page] = generation
+            content = encode_page(
+                page,
+                generation,
+                self.kind,
+                self.payload[page * PAYLOAD_BYTES : (page + 1) * PAYLOAD_BYTES],
+                self.store.config.array_uuid,
+            )
+            offset = self.region.slot_offset(page, slot)
+            requests.extend(
+                (role, offset, [content], len(content))
+                for role, queue in enumerate(self.store.queues)
+                if queue is not None
+            )
+        if requests:
+            await self.store.write(requests)
+
+    async def save_all(self) -> None:
+        """Write every page that was ever saved: a new member must hold them too."""
+        await self.save(sorted(self.generations))
+
+    def flush_begins(self) -> None:
+        """Note which pages the flush now beginning covers."""
+        self._flushing = frozenset(self._loose)
+        self._saved_since = set()
+
+    def flush_ends(self) -> None:
+        """The covered pages are durable, but for those saved again meanwhile."""
+        self._loose -= self._flushing - self._saved_since
+        self._flushing = frozenset()
+
+
+async def load_page_store(store: Store, kind: str, bits: int) -> PageStore:
+    """Return the page store of *kind* with what the members hold. Raises AssemblyError."""
+    pages = PageStore(store, kind, bits)
+    await pages.load()
+    return pages

@@ -1,0 +1,325 @@
+"""Member queues: the way of every operation to a member, and the one place that measures it.
+
+The data path asks the member first whether it can answer at once (``try_``): suspending in trio
+costs more than the I/O when the bytes are in memory. What would block becomes an `Operation` in a
+queue served by up to *depth* worker tasks; the requester sleeps once on a `Latch` for all its
+operations, whatever their number. Foreground operations overtake background ones.
+
+Laws: an operation ends exactly once, by its worker or by the watchdog's time-out; a latch cannot
+be cancelled, because a member may still write into the buffers; after a time-out the buffers
+belong to the stuck operation for ever (`Operation.abandoned`) and are never reused.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import trio
+
+from raidx_fuse.errors import MemberError
+from raidx_fuse.measure import Latency
+from raidx_fuse.members.base import Member
+
+log = logging.getLogger(__name__)
+
+READ, WRITE, FLUSH = "read", "write", "flush"
+EWMA_WEIGHT = 0.1  # of the newest service time in the moving average
+
+
+class Latch:
+    """Wakes one task when a known number of operations has ended."""
+
+    __slots__ = ("pending", "task")
+
+    def __init__(self) -> None:
+        self.pending = 0
+        self.task: trio.lowlevel.Task | None = None
+
+    def done(self) -> None:
+        """Count one operation as ended."""
+        self.pending -= 1
+        if not self.pending and self.task is not None:
+            task, self.task = self.task, None
+            trio.lowlevel.reschedule(task)
+
+    async def wait(self) -> None:
+        """Sleep until nothing is pending; not cancellable (see the module's laws)."""
+        if self.pending:
+            self.task = trio.lowlevel.current_task()
+
+            def abort(_raise_cancel: Any) -> trio.lowlevel.Abort:
+                return trio.lowlevel.Abort.FAILED
+
+            await trio.lowlevel.wait_task_rescheduled(abort)
+
+
+class Operation:
+    """One I/O on one member: *kind*, byte *offset*, *buffers* joined end to end, *size_bytes*."""
+
+    __slots__ = (
+        "abandoned",
+        "background",
+        "buffers",
+        "error",
+        "kind",
+        "latch",
+        "offset",
+        "queue",
+        "size_bytes",
+        "started_s",
+        "submitted_s",
+    )
+
+    def __init__(
+        self,
+        queue: MemberQueue,
+        kind: str,
+        offset: int,
+        buffers: Sequence[Any],
+        size_bytes: int,
+        background: bool = False,
+    ) -> None:
+        self.queue = queue
+        self.kind = kind
+        self.offset = offset
+        self.buffers = buffers
+        self.size_bytes = size_bytes
+        self.background = background
+        self.latch: Latch | None = None
+        self.error: MemberError | None = None
+        self.abandoned = False
+        self.submitted_s = 0.0
+        self.started_s = -1.0
+
+
+class MemberQueue:
+    """The queue of one member.
+
+    Attributes read by policies: *reads_waiting*, *writes_waiting* (outstanding operations that did
+    not answer at once), *read_service_s*, *write_service_s* (moving averages of service time), and
+    the counters. *inline* is false for members that never answer at once.
+    """
+
+    def __init__(self, member: Member, nursery: trio.Nursery, clock: Callable[[], float]) -> None:
+        self.member = member
+        self.clock = clock
+        self.closed = False
+        self.reads = self.writes = self.flushes = 0
+        self.read_bytes = self.write_bytes = 0
+        self.errors = 0
+        self.read_latency = Latency()
+        self.write_latency = Latency()
+        self.read_service_s = self.write_service_s = 0.0
+        self.reads_waiting = self.writes_waiting = 0
+        self.busy_s = 0.0
+        self.queue_area = 0.0  # integral of the queue length over time
+        self.unflushed = False
+        self._last_change_s = clock()
+        self._nursery = nursery
+        self._foreground: deque[Operation] = deque()
+        self._background: deque[Operation] = deque()
+        self._idle: list[trio.lowlevel.Task] = []
+        self._workers = 0
+        self._running: set[Operation] = set()
+
+    # -- at once -------------------------------------------------------------------------------
+
+    def try_readv(self, offset: int, buffers: Sequence[Any], size_bytes: int) -> bool:
+        """Read at once, or return False. Raises MemberError."""
+        clock = self.clock
+        start = clock()
+        if not self.member.try_readv(offset, buffers):
+            return False
+        elapsed = clock() - start
+        self.reads += 1
+        self.read_bytes += size_bytes
+        self.read_latency.add(elapsed)
+        self.read_service_s += EWMA_WEIGHT * (elapsed - self.read_service_s)
+        self.busy_s += elapsed
+        return True
+
+    def try_writev(self, offset: int, buffers: Sequence[Any], size_bytes: int) -> bool:
+        """Write at once, or return False. Raises MemberError."""
+        clock = self.clock
+        start = clock()
+        self.unflushed = True
+        if self.writes_waiting or not self.member.try_writev(offset, buffers):
+            return False  # never overtake a queued write: it may be to the same place
+        elapsed = clock() - start
+        self.writes += 1
+        self.write_bytes += size_bytes
+        self.write_latency.add(elapsed)
+        self.write_service_s += EWMA_WEIGHT * (elapsed - self.write_service_s)
+        self.busy_s += elapsed
+        return True
+
+    def view(self, offset: int, size_bytes: int, fraction: float = 1.0) -> memoryview | None:
+        """Return the member's own memory of a range (RAM), or None; *fraction* of it is counted."""
+        view = self.member.view(offset, size_bytes)
+        if view is not None:
+            self.reads += 1
+            self.read_bytes += int(size_bytes * fraction)
+        return view
+
+    def writable_view(self, offset: int, size_bytes: int) -> memoryview | None:
+        """Return the member's own memory of a range to be filled now (RAM), or None."""
+        view = self.member.writable_view(offset, size_bytes)
+        if view is not None:
+            self.unflushed = True
+            self.writes += 1
+            self.write_bytes += size_bytes
+        return view
+
+    # -- queued --------------------------------------------------------------------------------
+
+    def submit(self, operation: Operation, latch: Latch) -> None:
+        """Queue *operation*; *latch* hears of its end, `operation.error` says how it ended."""
+        operation.latch = latch
+        latch.pending += 1
+        operation.submitted_s = self._account()
+        if operation.kind == READ:
+            self.reads_waiting += 1
+        elif operation.kind == WRITE:
+            self.writes_waiting += 1
+            self.unflushed = True
+        if self.closed:
+            self._finish(operation, self._gone(operation))
+            return
+        (self._background if operation.background else self._foreground).append(operation)
+        if self._idle:
+            trio.lowlevel.reschedule(self._idle.pop())
+        elif self._workers < max(1, self.member.depth):
+            self._workers += 1
+            self._nursery.start_soon(self._work)
+
+    def queue_length(self) -> int:
+        """Return how many reads and writes are outstanding."""
+        return self.reads_waiting + self.writes_waiting
+
+    def expire(self, timeout_s: float) -> list[Operation]:
+        """End every operation that has run for more than *timeout_s* with ETIMEDOUT."""
+        limit = self.clock() - timeout_s
+        stuck = [op for op in self._running if op.started_s < limit]
+        for operation in stuck:
+            operation.abandoned = True
+            self._finish(
+                operation,
+                MemberError(
+                    self.member.path,
+                    operation.kind,
+                    operation.offset,
+                    errno.ETIMEDOUT,
+                    f"no answer within {timeout_s:g} s",
+                ),
+            )
+        return stuck
+
+    def close(self) -> None:
+        """Refuse further operations; those waiting end with ENODEV, running ones run out."""
+        self.closed = True
+        for waiting in (self._foreground, self._background):
+            while waiting:
+                operation = waiting.popleft()
+                self._finish(operation, self._gone(operation))
+        while self._idle:
+            trio.lowlevel.reschedule(self._idle.pop())
+
+    def _gone(self, operation: Operation) -> MemberError:
+        return MemberError(
+            self.member.path, operation.kind, operation.offset, errno.ENODEV, "member was removed"
+        )
+
+    def _account(self) -> float:
+        now = self.clock()
+        elapsed = now - self._last_change_s
+        length = self.reads_waiting + self.writes_waiting
+        if length and elapsed > 0:
+            self.queue_area += elapsed * length
+            self.busy_s += elapsed
+        self._last_change_s = now
+        return now
+
+    def _finish(self, operation: Operation, error: MemberError | None) -> None:
+        now = self._account()
+        latency = now - operation.submitted_s
+        service = now - operation.started_s if operation.started_s >= 0 else latency
+        if operation.kind == READ:
+            self.reads_waiting -= 1
+            self.reads += 1
+            self.read_bytes += operation.size_bytes
+            self.read_latency.add(latency)
+            self.read_service_s += EWMA_WEIGHT * (service - self.read_service_s)
+        elif operation.kind == WRITE:
+            self.writes_waiting -= 1
+            self.writes += 1
+            self.write_bytes += operation.size_bytes
+            self.write_latency.add(latency)
+            self.write_service_s += EWMA_WEIGHT * (service - self.write_service_s)
+        else:
+            self.flushes += 1
+        self._running.discard(operation)
+        if error is not None:
+            self.errors += 1
+            operation.error = error
+        latch, operation.latch = operation.latch, None
+        assert latch is not None, "an operation ends exactly once"
+        latch.done()
+
+    async def _work(self) -> None:
+        try:
+            await self._serve()
+        except trio.Cancelled:
+            self.close()  # the array's tasks are ending: nobody would serve what waits
+            raise
+        finally:
+            self._workers -= 1
+
+    async def _serve(self) -> None:
+        while not self.closed:
+            if self._foreground:
+                operation = self._foreground.popleft()
+            elif self._background:
+                operation = self._background.popleft()
+            else:
+                task = trio.lowlevel.current_task()
+                self._idle.append(task)
+
+                def abort(_raise: Any, task: trio.lowlevel.Task = task) -> trio.lowlevel.Abort:
+                    if task in self._idle:
+                        self._idle.remove(task)
+                    return trio.lowlevel.Abort.SUCCEEDED
+
+                await trio.lowlevel.wait_task_rescheduled(abort)
+                continue
+            self._running.add(operation)
+            operation.started_s = self.clock()
+            error: MemberError | None = self._gone(operation)  # what a cancelled worker leaves
+            try:
+                error = await self._try_twice(operation)
+            finally:
+                if not operation.abandoned:
+                    self._finish(operation, error)
+
+    async def _try_twice(self, operation: Operation) -> MemberError | None:
+        """Perform *operation*, once more if it fails: cables hiccup; then the member is failed."""
+        for last in (False, True):
+            try:
+                await self._perform(operation)
+                return None
+            except MemberError as error:
+                if last or operation.abandoned:
+                    return error
+                log.warning("%s; trying once more", error.message)
+        raise AssertionError("the second try returns")
+
+    async def _perform(self, operation: Operation) -> None:
+        if operation.kind == READ:
+            await self.member.readv(operation.offset, operation.buffers)
+        elif operation.kind == WRITE:
+            await self.member.writev(operation.offset, operation.buffers)
+        else:
+            await self.member.flush()

@@ -1,0 +1,224 @@
+"""Reading: healthy cells straight from their members, lost ones by their chains.
+
+The way of a 4 KiB read that the members can answer at once has no suspension and no allocation but
+its tuples. The answer lies in one static buffer then, valid until the caller's next await: the
+FUSE reply has left by that time. Everything else goes the general way with a buffer of its own.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import numpy as np
+
+from raidx_fuse.core import Core
+from raidx_fuse.errors import MemberError, UnrecoverableError
+from raidx_fuse.layouts.code import Unrecoverable
+from raidx_fuse.layouts.plan import bands, read_plan
+from raidx_fuse.parity import xor_into
+from raidx_fuse.store import MemberLostError, Request, join
+from raidx_fuse.zeros import ZEROS
+
+REPLY_BYTES = 1 << 20  # the largest FUSE read
+_VIEWS_KEPT = 64
+
+
+class Reader:
+    """Reads ranges of the image through *core*."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self._reply = memoryview(mmap.mmap(-1, REPLY_BYTES))
+        self._replies: dict[int, memoryview] = {}
+
+    def _reply_of(self, length: int) -> memoryview:
+        view = self._replies.get(length)
+        if view is None:
+            if len(self._replies) >= _VIEWS_KEPT:
+                self._replies.clear()
+            view = self._replies[length] = self._reply[:length]
+        return view
+
+    async def read(self, offset: int, length: int) -> memoryview:
+        """Return *length* bytes at *offset*; the buffer is valid until the caller's next await.
+
+        Raises UnrecoverableError or MemberError (EIO) when the code cannot give the bytes back.
+        """
+        core = self.core
+        store = core.store
+        started_s = store.clock()
+        counters = core.counters
+        counters.reads += 1
+        counters.read_bytes += length
+        shift = core.shift
+        chunk = offset >> shift
+        inner = offset & core.inner_mask
+        if inner + length <= core.chunk_bytes and not core.bad_chunks:
+            if not core.written.bits[chunk >> 3] >> (chunk & 7) & 1:
+                core.touch(started_s)
+                return ZEROS[:length]
+            layout = core.layout
+            stripe, cell = layout.locate(chunk)
+            role, member_chunk = layout.place(stripe, cell)
+            queue = store.readable[role]
+            if queue is not None:
+                reply = self._reply_of(length)
+                try:
+                    if queue.try_readv(
+                        core.data_offset + (member_chunk << shift) + inner, (reply,), length
+                    ):
+                        core.touch(started_s)
+                        return reply
+                except MemberError:
+                    pass  # the general way retries, fails the member and plans again
+        elif length <= REPLY_BYTES and not store.lost and not core.bad_chunks:
+            reply = self._reply_of(length)
+            if self._read_at_once(offset, length, reply):
+                core.touch(started_s)
+                return reply
+        answer = await self._read_general(offset, length)
+        core.touch(started_s)
+        return answer
+
+    def _read_at_once(self, offset: int, length: int, reply: memoryview) -> bool:
+        """Fill *reply* from healthy members without suspending; False if that cannot be."""
+        queues = self.core.store.queues
+        requests, zeros = self._segments(offset, length, reply)
+        try:
+            for role, position, buffers, size in requests:
+                queue = queues[role]
+                if queue is None or not queue.try_readv(position, buffers, size):
+                    return False
+        except MemberError:
+            return False
+        for view in zeros:
+            view[:] = ZEROS[: len(view)]
+        return True
+
+    def _segments(
+        self, offset: int, length: int, target: memoryview
+    ) -> tuple[list[Request], list[memoryview]]:
+        """Return the joined member reads of a range with nothing lost, and its dead pieces."""
+        core = self.core
+        shift, chunk_bytes, data_offset = core.shift, core.chunk_bytes, core.data_offset
+        bits = core.written.bits
+        layout = core.layout
+        locate, place = layout.locate, layout.place
+        # Open I/O of each role: chunks of one member come in rising order within a request.
+        latest: dict[int, list[Any]] = {}
+        requests: list[list[Any]] = []
+        zeros: list[memoryview] = []
+        done = 0
+        while done < length:
+            chunk = offset + done >> shift
+            inner = (offset + done) & core.inner_mask
+            size = min(chunk_bytes - inner, length - done)
+            view = target[done : done + size]
+            done += size
+            if not bits[chunk >> 3] >> (chunk & 7) & 1:
+                zeros.append(view)
+                continue
+            stripe, cell = locate(chunk)
+            role, member_chunk = place(stripe, cell)
+            position = data_offset + (member_chunk << shift) + inner
+            open_request = latest.get(role)
+            if open_request is not None and open_request[1] + open_request[3] == position:
+                open_request[2].append(view)
+                open_request[3] += size
+            else:
+                latest[role] = request = [role, position, [view], size]
+                requests.append(request)
+        return requests, zeros  # type: ignore[return-value]  # lists serve as tuples here
+
+    async def _read_general(self, offset: int, length: int) -> memoryview:
+        """Return the bytes whatever is lost, slow or failing. Raises as `read`."""
+        core = self.core
+        stripe_bytes = core.data_count << core.shift
+        if not core.layout.contiguous:
+            stripe_bytes = core.chunk_bytes
+        if core.bad_chunks:
+            self._refuse_bad(offset, length)
+        while True:
+            # New for each try: an operation that timed out may still write into the old one.
+            answer = memoryview(bytearray(length))
+            try:
+                if not core.store.lost:
+                    requests, _zeros = self._segments(offset, length, answer)
+                    await core.store.read(requests)
+                    return answer
+                done = 0
+                while done < length:
+                    start = offset + done
+                    size = min(stripe_bytes - start % stripe_bytes, length - done)
+                    await self._read_degraded(start, size, answer[done : done + size])
+                    done += size
+                return answer
+            except MemberLostError:
+                continue
+
+    def _refuse_bad(self, offset: int, length: int) -> None:
+        core = self.core
+        for chunk in range(offset >> core.shift, (offset + length - 1 >> core.shift) + 1):
+            if chunk in core.bad_chunks:
+                raise UnrecoverableError(
+                    f"the content of image offset {chunk << core.shift} was lost "
+                    "when a member failed during a write to a degraded stripe",
+                    action="write it again or restore it from a copy",
+                )
+
+    async def _read_degraded(self, offset: int, length: int, answer: memoryview) -> None:
+        """Fill *answer* from one stripe, solving what lies on lost members."""
+        core = self.core
+        stripe, first = core.layout.locate(offset >> core.shift)
+        _, last = core.layout.locate(offset + length - 1 >> core.shift)
+        lost = core.layout.lost_cells(stripe, core.store.lost_at(stripe))
+        touched = (2 << last) - (1 << first)
+        if not touched & lost & ~core.dead(stripe):
+            requests, _zeros = self._segments(offset, length, answer)
+            await core.store.read(requests)
+            return
+        # The chains hold only while no write to this stripe is under way.
+        await core.locks.acquire(stripe)
+        try:
+            await self._solve(stripe, first, last, offset, length, answer)
+        finally:
+            core.locks.release(stripe)
+
+    async def _solve(
+        self, stripe: int, first: int, last: int, offset: int, length: int, answer: memoryview
+    ) -> None:
+        core = self.core
+        start = offset & core.inner_mask
+        end = (offset + length - 1 & core.inner_mask) + 1
+        lost = core.layout.lost_cells(stripe, core.store.lost_at(stripe))
+        dead = core.dead(stripe)
+        for low, high, touched in bands(first, start, last, end, core.chunk_bytes):
+            size = high - low
+            try:
+                plan = read_plan(core.code, touched, lost, dead)
+            except Unrecoverable as error:
+                raise core.lost_error(stripe, _cells(error.cells)) from None
+            core.counters.degraded_reads += len(plan.outputs)
+            arena = core.arenas.get(max(1, len(plan.reads)) * size)
+            slots = arena.slots(size, len(plan.reads))
+            values: dict[int, Any] = {}
+            requests: list[Request] = []
+            for cell, (view, array) in zip(plan.reads, slots, strict=False):
+                role, position = core.position(stripe, cell)
+                if touched >> cell & 1:  # wanted itself: straight to its place in the answer
+                    at = ((cell - first) << core.shift) + low - start
+                    view = answer[at : at + size]
+                    array = np.frombuffer(view, dtype=np.uint8)
+                values[cell] = array
+                requests.append((role, position + low, [view], size))
+            await core.store.read(join(requests))
+            for output in plan.outputs:
+                at = ((output.cell - first) << core.shift) + low - start
+                target = np.frombuffer(answer[at : at + size], dtype=np.uint8)
+                xor_into(target, [values[cell] for cell in output.old])
+            core.arenas.put(arena)
+
+
+def _cells(mask: int) -> tuple[int, ...]:
+    return tuple(cell for cell in range(mask.bit_length()) if mask >> cell & 1)

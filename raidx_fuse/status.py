@@ -1,0 +1,135 @@
+"""What an array says of itself: `status` and `stats` as INTERFACE.md fixes them, plus more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from raidx_fuse.array import Array
+
+
+def redundancy_left(array: Array) -> int:
+    """Return how many more members, whichever they are, may be lost without losing data."""
+    store = array.store
+    left = array.core.code.tolerance - len(store.lost)
+    return max(left, 0)
+
+
+def state(array: Array) -> str:
+    """Return one word: clean, resyncing, rebuilding, degraded or failed."""
+    store = array.store
+    if store.lost and not store.tolerates(store.lost):
+        return "failed"
+    kinds = {job.kind for job in array.jobs.running()}
+    if "rebuild" in kinds:
+        return "rebuilding"
+    if store.lost:
+        return "degraded"
+    return "resyncing" if "resync" in kinds else "clean"
+
+
+def _action(array: Array, word: str) -> str | None:
+    if array.core.bad_chunks:
+        return (
+            f"the content of {len(array.core.bad_chunks)} chunks was lost: restore the files "
+            "that lie there from a copy (`stats` lists the image offsets)"
+        )
+    if word == "failed":
+        return "too many members are lost: attach them again and mount anew"
+    if word == "degraded":
+        lost = sorted(array.store.lost)
+        return (
+            f"role {lost[0]} is lost: put a new member in its place with "
+            f"`raidx replace-disk ARRAY {lost[0]} NEW`"
+        )
+    return None
+
+
+def status(array: Array) -> dict[str, Any]:
+    """Return the status of a running array."""
+    store, config, core = array.store, array.store.config, array.core
+    word = state(array)
+    members = []
+    for record in config.members:
+        queue = store.queues[record.role] if record.role >= 0 else None
+        members.append(
+            {
+                "role": record.role,
+                "path": array.membership.path_of(record),
+                "uuid": record.member_uuid,
+                "state": record.state,
+                "kind": queue.member.kind if queue else None,
+                "size": record.size_bytes,
+                "errors": queue.errors if queue else None,
+            }
+        )
+    return {
+        "uuid": config.array_uuid,
+        "name": config.name,
+        "layout": config.layout,
+        "layout_parameters": dict(config.params),
+        "chunk_size": config.chunk_bytes,
+        "size": array.size_bytes,
+        "written": min(core.written.count_written() * config.chunk_bytes, array.size_bytes),
+        "state": word,
+        "redundancy_left": redundancy_left(array),
+        "read_only": array.read_only,
+        "events": config.events,
+        "members": members,
+        "jobs": [job.status() for job in array.jobs.running()],
+        "volumes": [{"name": config.name, "size": array.size_bytes, "path": None}],
+        "lost_chunks": len(core.bad_chunks),
+        "warnings": list(array.warnings),
+        "action": _action(array, word),
+    }
+
+
+def stats(array: Array) -> dict[str, Any]:
+    """Return the counters of a running array since its start."""
+    store, core = array.store, array.core
+    now = store.clock()
+    elapsed = max(now - array.started_s, 1e-9)
+    members = []
+    for role, queue in enumerate(store.queues):
+        if queue is None:
+            continue
+        reading, writing = queue.read_latency, queue.write_latency
+        members.append(
+            {
+                "role": role,
+                "path": queue.member.path,
+                "reads": queue.reads,
+                "writes": queue.writes,
+                "flushes": queue.flushes,
+                "read_bytes": queue.read_bytes,
+                "write_bytes": queue.write_bytes,
+                "queue_mean": queue.queue_area / elapsed,
+                "queue_now": queue.queue_length(),
+                "utilisation": min(1.0, queue.busy_s / elapsed),
+                "read_ms_mean": reading.summary()["mean"],
+                "read_ms_p99": reading.summary()["p99"],
+                "write_ms_mean": writing.summary()["mean"],
+                "write_ms_p99": writing.summary()["p99"],
+                "errors": queue.errors,
+            }
+        )
+    counters = core.counters
+    return {
+        "interval_seconds": elapsed,
+        "members": members,
+        "array": {
+            "reads": counters.reads,
+            "writes": counters.writes,
+            "read_bytes": counters.read_bytes,
+            "write_bytes": counters.write_bytes,
+            "flushes": counters.flushes,
+            "latency_ms": core.latency.summary(),
+            "pre_reads": counters.pre_reads,
+            "rmw": counters.rmw,
+            "rcw": counters.rcw,
+            "full_stripe": counters.full_stripe,
+            "degraded_reads": counters.degraded_reads,
+            "chunks_moved": counters.chunks_moved,
+            "lost_image_offsets": sorted(c << core.shift for c in core.bad_chunks)[:1000],
+        },
+    }

@@ -1,0 +1,365 @@
+"""The members of a running array by role: who is there, who is lost, and I/O to all of them.
+
+Laws:
+ 1. A member that failed is excluded at once; the surviving superblocks say so (event counter moved,
+    flushed) before any write is acknowledged without it: writers end with `settled()`.
+ 2. A member is failed only while the code can do without it. Otherwise the operation fails and the
+    member stays: an array with one bad sector too many is still readable elsewhere.
+ 3. A role that is being rebuilt counts as lost from its watermark on, and as present below it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import trio
+
+from raidx_fuse.errors import ArrayFailedError, MemberError, NoSpaceError
+from raidx_fuse.format.config import ArrayConfig
+from raidx_fuse.format.superblock import write_config
+from raidx_fuse.layouts.code import Unrecoverable
+from raidx_fuse.layouts.layout import Layout
+from raidx_fuse.members.base import Member
+from raidx_fuse.queues import FLUSH, READ, WRITE, Latch, MemberQueue, Operation
+
+log = logging.getLogger(__name__)
+
+Request = tuple[int, int, list[Any], int]  # role, byte offset on the member, buffers, size
+Hook = Callable[[], None]
+
+
+class FlushObserver(Protocol):
+    """Hears when a flush of all members begins and when it has succeeded."""
+
+    def flush_begins(self) -> None:
+        """Note what is written so far."""
+
+    def flush_ends(self) -> None:
+        """What was noted is durable."""
+
+
+class MemberLostError(Exception):
+    """A member was failed during the operation: plan again without it."""
+
+
+def join(requests: Sequence[Request]) -> list[Request]:
+    """Join requests that are neighbours on one member into one I/O; order by member and offset."""
+    if len(requests) < 2:
+        return list(requests)
+    ordered = sorted(requests, key=lambda request: request[:2])
+    joined = [ordered[0]]
+    for request in ordered[1:]:
+        role, offset, buffers, size = joined[-1]
+        if request[0] == role and request[1] == offset + size:
+            joined[-1] = (role, offset, buffers + request[2], size + request[3])
+        else:
+            joined.append(request)
+    return joined
+
+
+class _FlushRound:
+    """One flush of all members that any number of callers wait for."""
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.error: Exception | None = None
+
+
+class Store:
+    """Queues by role under one `ArrayConfig`.
+
+    Attributes: *queues* (present members by role, None when missing or failed); *readable* (the
+    same without those being rebuilt: what the fast paths use); *lost* (roles not readable);
+    *watermarks* (role -> first stripe not yet rebuilt); *spares* (member uuid -> member).
+    """
+
+    def __init__(
+        self,
+        config: ArrayConfig,
+        layout: Layout,
+        members: dict[int, Member],
+        spares: dict[str, Member],
+        nursery: trio.Nursery,
+        *,
+        read_only: bool = False,
+    ) -> None:
+        self.config = config
+        self.layout = layout
+        self.read_only = read_only
+        self.nursery = nursery
+        self.clock = trio.lowlevel.current_clock().current_time
+        self.data_offset = config.regions.data.offset
+        self.queues: list[MemberQueue | None] = [None] * config.width
+        for role, member in members.items():
+            self.queues[role] = MemberQueue(member, nursery, self.clock)
+        self.spares = dict(spares)
+        self.watermarks: dict[int, int] = {}
+        self.readable: list[MemberQueue | None] = []
+        self.lost: frozenset[int] = frozenset()
+        self.rebuild_epoch = 0  # moves with every watermark: writers look whether they missed one
+        self.closed = False  # no superblock is written any more
+        self.io_timeout_s = 30.0
+        self.page_stores: list[FlushObserver] = []
+        self.on_change: list[Hook] = []
+        self.on_fail: list[Callable[[int], None]] = []
+        self._settled: trio.Event | None = None
+        self._config_lock = trio.Lock()
+        self._flush_lock = trio.Lock()
+        self._next_round: _FlushRound | None = None
+        self.refresh()
+
+    # -- who is there --------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Derive *readable* and *lost* from queues, watermarks and states."""
+        active = {record.role for record in self.config.members if record.state == "active"}
+        self.readable = [
+            queue if role in active and role not in self.watermarks else None
+            for role, queue in enumerate(self.queues)
+        ]
+        self.lost = frozenset(r for r, queue in enumerate(self.readable) if queue is None)
+        for hook in self.on_change:
+            hook()
+
+    def lost_at(self, stripe: int) -> frozenset[int]:
+        """Return the roles that cannot be read in *stripe*."""
+        if not self.watermarks:
+            return self.lost
+        return frozenset(
+            role
+            for role in self.lost
+            if role not in self.watermarks or stripe >= self.watermarks[role]
+        )
+
+    def tolerates(self, lost: frozenset[int]) -> bool:
+        """Say whether every stripe can be read with the roles *lost* gone."""
+        code = self.layout.code
+        for stripe in range(min(self.layout.width, max(1, self.layout.stripes))):
+            cells = self.layout.lost_cells(stripe, lost)
+            try:
+                if cells & code.data_mask:
+                    code.solve(cells, cells & code.data_mask)
+            except Unrecoverable:
+                return False
+        return True
+
+    def present(self) -> dict[str, Member]:
+        """Return every attached member by uuid: those with a role, and spares."""
+        members = dict(self.spares)
+        for record in self.config.members:
+            queue = self.queues[record.role] if record.role >= 0 else None
+            if queue is not None:
+                members[record.member_uuid] = queue.member
+        return members
+
+    # -- operations ----------------------------------------------------------------------------
+
+    async def read(self, requests: Sequence[Request], *, background: bool = False) -> None:
+        """Fill the buffers of *requests*; suspends only for what does not answer at once.
+
+        Raises MemberLostError when a member was failed on the way (plan again), MemberError when
+        it could not be spared.
+        """
+        pending: list[Operation] | None = None
+        for role, offset, buffers, size in requests:
+            queue = self.queues[role]
+            if queue is None:
+                if pending:  # their buffers must not be left behind
+                    await self._wait(pending)
+                raise MemberLostError
+            try:
+                if queue.try_readv(offset, buffers, size):
+                    continue
+            except MemberError as error:
+                log.warning("%s; trying once more", error.message)
+            pending = pending or []
+            pending.append(Operation(queue, READ, offset, buffers, size, background))
+        if pending:
+            failed = await self._wait(pending)
+            if failed:
+                for operation in failed:
+                    self._blame(operation)
+                raise MemberLostError
+
+    async def write(self, requests: Sequence[Request], *, background: bool = False) -> None:
+        """Write the buffers of *requests*; a member that fails is failed, the rest goes on.
+
+        Raises MemberError (or NoSpaceError) when a member failed that cannot be spared; other
+        requests may have been written then.
+        """
+        pending: list[Operation] | None = None
+        for role, offset, buffers, size in requests:
+            queue = self.queues[role]
+            if queue is None:
+                continue  # failed since the plan was made: the other cells of the stripe carry it
+            try:
+                if queue.try_writev(offset, buffers, size):
+                    continue
+            except MemberError as error:
+                log.warning("%s; trying once more", error.message)
+            pending = pending or []
+            pending.append(Operation(queue, WRITE, offset, buffers, size, background))
+        if pending:
+            last: Exception | None = None
+            for operation in await self._wait(pending):
+                try:
+                    self._blame(operation)
+                except (MemberError, NoSpaceError) as error:
+                    last = error
+            if last is not None:
+                raise last
+
+    async def _wait(self, operations: Sequence[Operation]) -> list[Operation]:
+        """Run *operations* side by side; return those that failed."""
+        latch = Latch()
+        for operation in operations:
+            operation.queue.submit(operation, latch)
+        await latch.wait()
+        return [operation for operation in operations if operation.error is not None]
+
+    async def flush(self) -> None:
+        """Return when all that was written before the call is durable on every member.
+
+        Concurrent callers share one round of member flushes (group commit).
+        """
+        current = self._next_round
+        if current is not None:
+            await current.done.wait()
+        else:
+            current = self._next_round = _FlushRound()
+            async with self._flush_lock:
+                self._next_round = None  # whoever comes now has writes this round may miss
+                try:
+                    await self._flush_members()
+                except Exception as error:
+                    current.error = error
+                finally:
+                    current.done.set()
+        if current.error is not None:
+            raise current.error
+
+    async def _flush_members(self) -> None:
+        for pages in self.page_stores:
+            pages.flush_begins()
+        operations = []
+        for queue in self.queues:
+            if queue is not None and queue.unflushed:
+                queue.unflushed = False
+                operations.append(Operation(queue, FLUSH, 0, (), 0))
+        if operations:
+            for operation in await self._wait(operations):
+                operation.queue.unflushed = True
+                self._blame(operation)
+        for pages in self.page_stores:
+            pages.flush_ends()
+        await self.settled()
+
+    # -- failure -------------------------------------------------------------------------------
+
+    def _blame(self, operation: Operation) -> None:
+        """Fail the member of a failed operation, or raise its error if it cannot be spared."""
+        error = operation.error
+        assert error is not None
+        for role, queue in enumerate(self.queues):
+            if queue is operation.queue:
+                if not self.fail(role, error.message):
+                    if error.errno == errno.ENOSPC:
+                        raise NoSpaceError(
+                            error.message, action="free space on the host file system"
+                        ) from error
+                    raise error
+                return
+
+    def fail(self, role: int, reason: str) -> bool:
+        """Exclude the member in *role* now; False if the code cannot do without it."""
+        if self.queues[role] is None:
+            return True
+        if self.closed:
+            return False
+        rebuilding = role in self.watermarks
+        if not rebuilding and not self.tolerates(self.lost | {role}):
+            log.error("%s; role %d cannot be spared, so it stays", reason, role)
+            return False
+        log.error("role %d failed: %s", role, reason)
+        queue = self.queues[role]
+        assert queue is not None
+        for hook in self.on_fail:
+            hook(role)
+        self.queues[role] = None
+        self.watermarks.pop(role, None)
+        queue.close()
+        self._set_state(role, "failed")
+        self.refresh()
+        self.publish_soon()
+        return True
+
+    def _set_state(self, role: int, state: str) -> None:
+        members = tuple(
+            replace(record, state=state) if record.role == role else record
+            for record in self.config.members
+        )
+        self.config = replace(self.config, members=members)
+
+    # -- superblocks ---------------------------------------------------------------------------
+
+    def publish_soon(self) -> None:
+        """Start moving the event counter; `settled` waits for it."""
+        if self.read_only or self.closed:
+            return
+        self.config = replace(self.config, events=self.config.events + 1)
+        if self._settled is None:
+            self._settled = trio.Event()
+            self.nursery.start_soon(self._publish)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether a change of membership is not yet on the superblocks."""
+        return self._settled is not None
+
+    async def settled(self) -> None:
+        """Return when the superblocks say what the array's state is now."""
+        while self._settled is not None:
+            await self._settled.wait()
+
+    async def _publish(self) -> None:
+        assert self._settled is not None
+        try:
+            written = -1
+            while written != self.config.events:
+                written = self.config.events
+                await self._write_superblocks()
+        finally:
+            event, self._settled = self._settled, None
+            event.set()
+
+    async def _write_superblocks(self) -> None:
+        async with self._config_lock:
+            failed = await write_config(self.present(), self.config, timeout_s=self.io_timeout_s)
+        for uuid in failed:
+            if uuid in self.spares:
+                log.error("spare %s cannot be written; dropped", self.spares[uuid].path)
+                del self.spares[uuid]
+                continue
+            for record in self.config.members:
+                if record.member_uuid == uuid and record.role >= 0:
+                    self.fail(record.role, "its superblock could not be written")
+
+    async def update(self, change: Callable[[ArrayConfig], ArrayConfig]) -> None:
+        """Replace the configuration and return when every member's superblock has it, flushed."""
+        if self.read_only:
+            raise ArrayFailedError("the array was started read-only")
+        self.config = change(self.config)
+        self.publish_soon()
+        await self.settled()
+
+    async def watch(self) -> None:
+        """End operations that hang, and fail their members (a background task)."""
+        while True:
+            await trio.sleep(max(0.05, self.io_timeout_s / 4))
+            for role, queue in enumerate(self.queues):
+                if queue is not None and queue.expire(self.io_timeout_s):
+                    self.fail(role, f"no answer within {self.io_timeout_s:g} s")

@@ -1,0 +1,251 @@
+"""A rig for tests: an array over RAM members beside a bytearray that is assumed to be perfect.
+
+Scripts are lists of tuples whose first item names the step (see the ``_step_`` methods); fractions
+choose places. Everything runs in virtual time, so a script replays exactly.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import trio
+
+from raidx_fuse.array import Array, open_array
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.format.create import create_array
+from raidx_fuse.members.faulty import FaultMember
+from raidx_fuse.members.model import model_member
+from raidx_fuse.members.ram import RamMember
+
+MEMBER_OVERHEAD_BYTES = 2 << 20
+STEP_TIMEOUT_S = 3600.0
+
+
+class Rig:
+    """An array of *width* RAM members wrapped for faults, and its *model*.
+
+    *slow* puts every member behind a disk model, so that requests suspend and interleave;
+    *reads_zero* false fills the members with garbage first, as a used disk would be.
+    """
+
+    def __init__(
+        self,
+        layout: str,
+        width: int,
+        *,
+        chunk_bytes: int = 4096,
+        stripes: int = 24,
+        rows: int = 1,
+        slow: bool = False,
+        reads_zero: bool = True,
+    ) -> None:
+        self.layout = layout
+        self.width = width
+        self.chunk_bytes = chunk_bytes
+        self.member_bytes = MEMBER_OVERHEAD_BYTES + stripes * rows * chunk_bytes
+        self.slow = slow
+        self.reads_zero = reads_zero
+        self.model = bytearray()
+        self.array: Array | None = None
+        self.members: list[FaultMember] = []
+        self.vanished: list[FaultMember] = []
+        self._made = 0
+        self._stack = AsyncExitStack()
+
+    def new_member(self) -> FaultMember:
+        """Return a fresh member of the rig's kind."""
+        ram = RamMember(self.member_bytes, name=f"ram{self._made}")
+        if not self.reads_zero:
+            noise = random.Random(self._made).randbytes(4096)
+            for at in range(0, self.member_bytes, 4096):
+                ram.memory[at : at + 4096] = noise[: self.member_bytes - at]
+            ram.reads_zero = False
+        inner = model_member(ram, "ssd", seed=self._made) if self.slow else ram
+        self._made += 1
+        return FaultMember(inner)
+
+    async def open(self) -> Array:
+        """Assemble and start the array."""
+        self.array = await self._stack.enter_async_context(open_array(list(self.members)))
+        return self.array
+
+    async def close(self) -> None:
+        """Close the array cleanly; the members stay."""
+        await self._stack.aclose()
+        self._stack = AsyncExitStack()
+        self.array = None
+
+    async def create(self) -> Array:
+        """Make members and array; the model is as large as the image."""
+        self.members = [self.new_member() for _ in range(self.width)]
+        await create_array(
+            self.members,
+            self.layout,
+            chunk_bytes=self.chunk_bytes,
+            name="rig",
+            now_s=0,
+            overwrite_signature=not self.reads_zero,
+        )
+        array = await self.open()
+        self.model = bytearray(array.size_bytes)
+        return array
+
+    async def play(self, script: Sequence[tuple[Any, ...]], *, damage: bool = False) -> None:
+        """Run *script*, then compare every byte; *damage* breaks one byte first (it must show)."""
+        array = await self.create()
+        try:
+            for step in script:
+                perform = getattr(self, f"_step_{step[0]}")(*step[1:])
+                if step[0] == "remount":  # opens and closes nurseries: no scope may cross that
+                    await perform
+                else:
+                    with trio.fail_after(STEP_TIMEOUT_S):  # virtual: a deadlock, not slowness
+                        await perform
+                assert self.array is not None
+            if damage:
+                ram = self.members[0]
+                offset = array.store.data_offset
+                buffer = bytearray(1)
+                await ram.readv(offset, [buffer])
+                await ram.writev(offset, [bytes([buffer[0] ^ 1])])
+            await self.compare()
+            await self.close()
+            await self.open()
+            await self.compare()
+        finally:
+            await self.close()
+
+    async def compare(self) -> None:
+        """Assert that the whole image equals the model."""
+        assert self.array is not None
+        step = 1 << 18
+        for at in range(0, len(self.model), step):
+            expected = self.model[at : at + step]
+            got = bytes(await self.array.read(at, len(expected)))
+            if got != expected:
+                wrong = next(i for i in range(len(got)) if got[i] != expected[i])
+                raise AssertionError(f"the image differs from the model at byte {at + wrong}")
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    def _range(self, where: float, size: float, unit: int = 1) -> tuple[int, int]:
+        total = len(self.model) // unit
+        # Mostly small, sometimes several stripes: the square favours small sizes.
+        length = max(1, int(size * size * min(total, 6 * self.width * self.chunk_bytes // unit)))
+        start = int(where * (total - length + 1))
+        return start * unit, length * unit
+
+    async def _step_write(self, where: float, size: float, seed: int) -> None:
+        assert self.array is not None
+        start, length = self._range(where, size)
+        data = random.Random(seed).randbytes(length)
+        await self.array.write(start, data)
+        self.model[start : start + length] = data
+
+    async def _step_sectors(self, where: float, size: float, seed: int) -> None:
+        assert self.array is not None
+        start, length = self._range(where, size, 512)
+        data = random.Random(seed).randbytes(length)
+        await self.array.write(start, data)
+        self.model[start : start + length] = data
+
+    async def _step_read(self, where: float, size: float) -> None:
+        assert self.array is not None
+        start, length = self._range(where, size)
+        got = bytes(await self.array.read(start, length))
+        assert got == self.model[start : start + length], f"read at {start} differs"
+
+    async def _step_parallel(self, where: float, size: float, seed: int) -> None:
+        """Several neighbouring writes at once, in one or more stripes, and reads beside them."""
+        assert self.array is not None
+        array = self.array
+        start, length = self._range(where, size)
+        pieces = []
+        at = start
+        rng = random.Random(seed)
+        while at < start + length and len(pieces) < 8:
+            end = min(start + length, at + rng.randint(1, max(2, length // 3)))
+            pieces.append((at, rng.randbytes(end - at)))
+            at = end
+        async with trio.open_nursery() as nursery:
+            for offset, data in pieces:
+                nursery.start_soon(array.write, offset, data)
+                nursery.start_soon(array.read, offset, len(data))
+        for offset, data in pieces:
+            self.model[offset : offset + len(data)] = data
+
+    async def _step_flush(self) -> None:
+        assert self.array is not None
+        await self.array.flush()
+
+    def _can_lose(self) -> bool:
+        assert self.array is not None
+        store = self.array.store
+        # A member that vanished counts although the array may not have noticed yet.
+        gone = {r for r, q in enumerate(store.queues) if q and q.member in self.vanished}
+        return len(store.lost | gone) < self.array.core.code.tolerance
+
+    async def _step_fail(self, role: int) -> None:
+        assert self.array is not None
+        role %= self.width
+        if self._can_lose() and role not in self.array.store.lost:
+            await self.array.fail_disk(role)
+
+    async def _step_eio(self, role: int, writes: bool) -> None:
+        """From now on every read or write of one member fails."""
+        assert self.array is not None
+        role %= self.width
+        queue = self.array.store.queues[role]
+        if self._can_lose() and queue is not None and role not in self.array.store.lost:
+            member = queue.member
+            assert isinstance(member, FaultMember)
+            member.vanish()
+            self.vanished.append(member)
+
+    async def _step_replace(self) -> None:
+        """Replace the first failed role by a new member."""
+        assert self.array is not None
+        for record in self.array.store.config.members:
+            running = [job for job in self.array.jobs.running() if job.kind == "rebuild"]
+            if record.role >= 0 and record.state in ("failed", "missing") and not running:
+                member = self.new_member()
+                self.members.append(member)
+                await self.array.replace_disk(record.role, member)
+                return
+
+    async def _step_spare(self) -> None:
+        assert self.array is not None
+        spares = [r for r in self.array.store.config.members if r.state == "spare"]
+        if self.array.core.code.tolerance and not spares:
+            member = self.new_member()
+            self.members.append(member)
+            await self.array.add_spare(member)
+
+    async def _step_settle(self) -> None:
+        """Wait for every running job."""
+        assert self.array is not None
+        for job in self.array.jobs.running():
+            await job.finished.wait()
+            assert job.state in ("done", "failed"), job.status()
+
+    async def _step_scrub(self) -> None:
+        assert self.array is not None
+        await self._step_settle()
+        try:
+            job_id = await self.array.start_scrub(repair=False)
+        except RaidxError:
+            return
+        result = await self.array.jobs.wait(job_id)
+        assert result["state"] == "done", result
+        assert result["mismatches"] == 0, result["findings"]
+
+    async def _step_remount(self, clean: bool) -> None:
+        await self.close()
+        await self.open()
+
+    async def _step_policy(self, name: str) -> None:
+        assert self.array is not None
+        await self.array.set("parity.policy", name)

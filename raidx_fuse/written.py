@@ -1,0 +1,114 @@
+"""The written map: one bit for each logical chunk says whether it was ever written.
+
+A chunk without its bit reads as zero, whatever lies on the members, and counts as zero in every
+chain. The map is held whole in memory as flat *bits* (chunk c is bit c % 8 of byte c // 8) and kept
+on every member by checksummed pages; a page is saved before the write that set its bits is
+acknowledged, and durable after the next flush like the data itself.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raidx_fuse.layouts.layout import Layout
+from raidx_fuse.pagestore import PageStore
+
+SCAN_CHUNKS = 1 << 20  # how much of the map one step of a scan unpacks
+
+
+class WrittenMap:
+    """Bits of *chunks* logical chunks, saved through *pages*."""
+
+    def __init__(self, chunks: int, pages: PageStore) -> None:
+        self.chunks = chunks
+        self.pages = pages
+        self.bits = pages.payload
+        assert len(self.bits) * 8 >= chunks, "the map region holds the whole array"
+
+    def is_written(self, chunk: int) -> bool:
+        """Say whether *chunk* was ever written."""
+        return bool(self.bits[chunk >> 3] >> (chunk & 7) & 1)
+
+    def dead_data(self, layout: Layout, stripe: int) -> int:
+        """Return the set of data cells of *stripe* that were never written."""
+        count = layout.code.data_count
+        bits = self.bits
+        if layout.contiguous:
+            first = stripe * count
+            end = first + count
+            window = int.from_bytes(bits[first >> 3 : (end + 7) >> 3], "little")
+            return ~(window >> (first & 7)) & ((1 << count) - 1)
+        dead = 0
+        for cell in range(count):
+            chunk = layout.logical(stripe, cell)
+            if not bits[chunk >> 3] >> (chunk & 7) & 1:
+                dead |= 1 << cell
+        return dead
+
+    async def mark(self, chunks: list[int]) -> None:
+        """Set the bits of *chunks* and save their pages on the members (not flushed).
+
+        The bits are set before the first suspension.
+        """
+        bits = self.bits
+        touched = set()
+        page_bits = self.pages.payload_bytes * 8
+        for chunk in chunks:
+            bits[chunk >> 3] |= 1 << (chunk & 7)
+            touched.add(chunk // page_bits)
+        await self.pages.save(sorted(touched))
+
+    # -- scans ---------------------------------------------------------------------------------
+
+    def _unpacked(self, first: int, end: int) -> NDArray[np.uint8]:
+        packed = np.frombuffer(self.bits, dtype=np.uint8)[first >> 3 : (end + 7) >> 3]
+        if not packed.any():
+            return np.zeros(end - first, dtype=np.uint8)
+        return np.unpackbits(packed, bitorder="little")[first & 7 : (first & 7) + end - first]
+
+    def _live_in(self, layout: Layout, start: int, end: int) -> NDArray[np.int64]:
+        """Return the written stripes among start..end-1 of a contiguous layout."""
+        count = layout.code.data_count
+        bits = self._unpacked(start * count, end * count)
+        return np.flatnonzero(bits.reshape(-1, count).any(axis=1)) + start
+
+    def live_stripes(
+        self, layout: Layout, start: int, limit: int, end: int | None = None
+    ) -> list[int]:
+        """Return up to *limit* stripes from *start* (before *end*) with a written chunk."""
+        end = layout.stripes if end is None else min(end, layout.stripes)
+        found: list[int] = []
+        if not layout.contiguous:
+            return [s for s in self._stripes_of_written(layout) if start <= s < end][:limit]
+        step = max(1, SCAN_CHUNKS // layout.code.data_count)
+        # Small steps first: the next window is usually right here.
+        size = min(step, max(64, 2 * limit))
+        while start < end and len(found) < limit:
+            stop = min(start + size, end)
+            found.extend(self._live_in(layout, start, stop)[: limit - len(found)].tolist())
+            start, size = stop, step
+        return found
+
+    def count_live(self, layout: Layout, start: int, end: int) -> int:
+        """Return how many stripes of start..end-1 have a written chunk."""
+        if not layout.contiguous:
+            return sum(start <= s < end for s in self._stripes_of_written(layout))
+        step = max(1, SCAN_CHUNKS // layout.code.data_count)
+        return sum(
+            len(self._live_in(layout, at, min(at + step, end))) for at in range(start, end, step)
+        )
+
+    def _stripes_of_written(self, layout: Layout) -> list[int]:
+        written = np.flatnonzero(self._unpacked(0, self.chunks))
+        return sorted({layout.locate(int(chunk))[0] for chunk in written})
+
+    def count_written(self) -> int:
+        """Return how many chunks were ever written."""
+        packed = np.frombuffer(self.bits, dtype=np.uint8)[: (self.chunks + 7) >> 3]
+        total = 0
+        for at in range(0, len(packed), SCAN_CHUNKS):
+            block = packed[at : at + SCAN_CHUNKS]
+            if block.any():
+                total += int(np.bitwise_count(block).sum())
+        return total
