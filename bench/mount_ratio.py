@@ -2,12 +2,14 @@
 
     python bench/mount_ratio.py                         raid0 and raid5 against their bars
     python bench/mount_ratio.py --only stock,fast,c     the FUSE door alone
+    python bench/mount_ratio.py --directory /var/tmp    members in page-cached files, not in memory
     python bench/mount_ratio.py --candidate 'mine=mounter {mountpoint} {directory}'
 
-Every candidate is mounted at once, on memory (/dev/shm), each image written in full before. Each
-round then runs each row of the table on each candidate in turn (fio, direct I/O), and a ratio is
-taken within the round; the table shows the median of the rounds and the spread. Absolute figures
-move with the machine and its load, ratios hardly; CPU time per request moves least.
+Every candidate is mounted at once, each image written in full before. Each round then runs each row
+of the table on each candidate in turn (fio, direct I/O), and a ratio is taken within the round; the
+table shows the median of the rounds and the spread. Absolute figures move with the machine and its
+load, ratios hardly; CPU time per request moves least. A daemon that looks on for the next request
+spends CPU time on that too, which the rows 1 deep show.
 
 A ratio below 1 would mean slower than `peers/passthrough_stock.py`, which is pyfuse3 with its own
 main loop. `fast` is raidx's FUSE door over one file, the most an array can reach; `c` is libfuse.
@@ -19,28 +21,22 @@ A candidate of your own is a command that stays in the foreground, shows an imag
 from __future__ import annotations
 
 import argparse
-import contextlib
+import functools
 import json
-import os
-import shlex
 import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-PEERS = Path(__file__).resolve().parent / "peers"
-RAIDX = [sys.executable, "-c", "from raidx_fuse.cli.main import main; main()"]
-MEMBERS = 4
-CHUNK = "64KiB"
-MIB = 1 << 20
-START_S = 30
+from candidates import MIB, Candidate, mounted
+from lines import Line, print_lines
+
+NAMES = ("stock", "fast", "c", "raid0", "raid5")
 
 
 @dataclass(frozen=True)
@@ -55,6 +51,7 @@ class Row:
 
     @property
     def streams(self) -> bool:
+        """Whether people want bytes a second rather than requests a second."""
         return self.block == "1m"
 
 
@@ -77,113 +74,6 @@ class Result:
     cpu_us: float
 
 
-class Candidate:
-    """A mounted image: the command that serves it runs as *process*."""
-
-    def __init__(self, name: str, command: list[str], mountpoint: Path) -> None:
-        self.name = name
-        self.image = mountpoint / "disk"
-        self.log = mountpoint.with_suffix(".log")
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
-
-    def wait_until_mounted(self) -> None:
-        """Wait for the image; raise RuntimeError with the command's last words."""
-        end_s = time.monotonic() + START_S
-        while not self.image.exists():
-            if self.process.poll() is not None or time.monotonic() > end_s:
-                raise RuntimeError(f"{self.name} did not mount: {self.log.read_text().strip()}")
-            time.sleep(0.05)
-
-    def cpu_s(self) -> float:
-        """CPU time of the daemon so far, all threads."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def stop(self) -> None:
-        """Unmount and wait."""
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(START_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-
-def built_in_command(name: str, directory: Path, mountpoint: Path, size: int) -> list[str] | None:
-    """Return the command that serves candidate *name*; None if this machine cannot."""
-    backing = directory / "backing"
-    if name in {"stock", "fast", "c"}:
-        with backing.open("ab") as file:
-            file.truncate(size)
-    if name in {"stock", "fast"}:
-        script = PEERS / f"passthrough_{name}.py"
-        return [sys.executable, str(script), str(mountpoint), str(backing)]
-    if name == "c":
-        program = compiled_peer(directory)
-        return [str(program), str(mountpoint), str(backing)] if program else None
-    members = [str(directory / f"{name}-{role}.img") for role in range(MEMBERS)]
-    data_members = MEMBERS - (name in {"raid4", "raid5"})
-    # Room for the superblock, maps and log beside the data.
-    member_bytes = size // data_members + 64 * MIB
-    create = ["create", "--layout", name, "--chunk", CHUNK, "--size", str(member_bytes)]
-    subprocess.run([*RAIDX, *create, *members], check=True, stdout=subprocess.DEVNULL)
-    return [*RAIDX, "mount", "--foreground", *members, str(mountpoint)]
-
-
-def compiled_peer(directory: Path) -> Path | None:
-    """Compile the C pass-through; None without a compiler or libfuse's headers."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None or shutil.which("pkg-config") is None:
-        return None
-    flags = subprocess.run(
-        ["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True, text=True, check=False
-    )
-    if flags.returncode:
-        return None
-    program = directory / "passthrough"
-    command = [compiler, "-O2", "-o", str(program), str(PEERS / "passthrough.c")]
-    subprocess.run([*command, *flags.stdout.split()], check=True)
-    return program
-
-
-@contextlib.contextmanager
-def mounted(
-    names: list[str], own: dict[str, str], size: int, directory: Path
-) -> Iterator[list[Candidate]]:
-    """Mount all candidates; unmount them whatever happens."""
-    candidates: list[Candidate] = []
-    try:
-        for name in names:
-            home, mountpoint = directory / name, directory / f"{name}.mnt"
-            home.mkdir()
-            mountpoint.mkdir()
-            if name in own:
-                places = {"mountpoint": mountpoint, "directory": home, "size": size}
-                command: list[str] | None = shlex.split(own[name].format(**places))
-            else:
-                command = built_in_command(name, home, mountpoint, size)
-            if command is None:
-                print(f"{name}: no C compiler with libfuse here, left out", file=sys.stderr)
-                continue
-            candidates.append(Candidate(name, command, mountpoint))
-            candidates[-1].wait_until_mounted()
-            fill(candidates[-1].image, size)
-        yield candidates
-    finally:
-        for candidate in candidates:
-            candidate.stop()
-
-
-def fill(image: Path, size: int) -> None:
-    """Write all that will be measured, so that nothing is read or written for the first time."""
-    block = os.urandom(MIB)
-    with image.open("r+b", buffering=0) as disk:
-        for _ in range(size // MIB):
-            disk.write(block)
-        os.fsync(disk.fileno())
-
-
 def depth_options(depth: int) -> list[str]:
     """Return fio's options for *depth* requests at once: io_uring where it is permitted."""
     if depth == 1:
@@ -193,6 +83,7 @@ def depth_options(depth: int) -> list[str]:
     return ["--ioengine=psync", f"--numjobs={depth}", "--group_reporting"]
 
 
+@functools.cache
 def has_io_uring() -> bool:
     """Say whether fio and the kernel can do io_uring."""
     try:
@@ -220,7 +111,7 @@ def run_fio(candidate: Candidate, row: Row, size: int, seconds: float) -> Result
 
 
 def measure(
-    candidates: list[Candidate], rows: list[Row], size: int, rounds: int, seconds: float
+    candidates: list[Candidate], rows: Sequence[Row], size: int, rounds: int, seconds: float
 ) -> dict[tuple[str, str], list[Result]]:
     """Run all rows on all candidates, *rounds* times; keyed by (row's title, candidate)."""
     results: dict[tuple[str, str], list[Result]] = {}
@@ -236,57 +127,57 @@ def measure(
 
 
 def summarise(
-    results: dict[tuple[str, str], list[Result]], rows: list[Row], names: list[str]
-) -> list[dict[str, Any]]:
-    """Return one record for each row and candidate: medians, ratio to stock, bar, verdict."""
-    records = []
+    results: dict[tuple[str, str], list[Result]], rows: Sequence[Row], names: Sequence[str]
+) -> list[Line]:
+    """Return one line for each row and candidate: medians, ratio to stock, bar."""
+    lines = []
     for row in rows:
         stock = results[row.title, "stock"]
         for name in names:
             own = results[row.title, name]
             ratios = [a.iops / b.iops for a, b in zip(own, stock, strict=True)]
-            ratio, bar = statistics.median(ratios), row.bars.get(name)
-            records.append(
-                {
-                    "row": row.title,
-                    "candidate": name,
-                    "iops": round(statistics.median(result.iops for result in own)),
-                    "bytes_per_second": round(statistics.median(r.rate_bytes for r in own)),
-                    "cpu_us_per_request": round(statistics.median(r.cpu_us for r in own), 1),
-                    "ratio": round(ratio, 3),
-                    "ratio_min": round(min(ratios), 3),
-                    "ratio_max": round(max(ratios), 3),
-                    "bar": bar,
-                    "passed": None if bar is None else ratio >= bar,
-                }
+            iops = statistics.median(result.iops for result in own)
+            rate = statistics.median(result.rate_bytes for result in own)
+            lines.append(
+                Line(
+                    row=row.title,
+                    subject=name,
+                    figure=f"{rate / MIB:,.0f} MiB/s" if row.streams else f"{iops:,.0f} /s",
+                    value=statistics.median(ratios),
+                    low=min(ratios),
+                    high=max(ratios),
+                    bar=row.bars.get(name),
+                    unit="x",
+                    cpu_us=round(statistics.median(result.cpu_us for result in own), 1),
+                    detail={"iops": round(iops), "bytes_per_second": round(rate)},
+                )
             )
-    return records
+    return lines
 
 
-def print_table(records: list[dict[str, Any]], rows: list[Row]) -> None:
-    """Print the records for people."""
-    streams = {row.title for row in rows if row.streams}
-    print(f"{'row':<28}{'candidate':<11}{'speed':>12}{'CPU us':>9}{'ratio':>8}  spread", end="")
-    print(f"{'bar':>14}")
-    for record in records:
-        if record["row"] in streams:
-            speed = f"{record['bytes_per_second'] / MIB:.0f} MiB/s"
-        else:
-            speed = f"{record['iops']:,} /s"
-        spread = f"{record['ratio_min']:.2f}-{record['ratio_max']:.2f}"
-        verdict = {None: "", True: "passed", False: "MISSED"}[record["passed"]]
-        bar = "" if record["bar"] is None else f"{record['bar']:.2f}"
-        print(
-            f"{record['row']:<28}{record['candidate']:<11}{speed:>12}"
-            f"{record['cpu_us_per_request']:>9.1f}{record['ratio']:>8.2f}  {spread:<11}"
-            f"{bar:>9} {verdict}"
-        )
+def run(
+    names: Sequence[str] = NAMES,
+    own: dict[str, str] | None = None,
+    rows: Sequence[Row] = ROWS,
+    *,
+    size: int = 128 * MIB,
+    rounds: int = 5,
+    seconds: float = 1.0,
+    directory: str = "/dev/shm",
+) -> list[Line]:
+    """Mount the candidates, measure and return the lines; all is unmounted and removed again."""
+    with (
+        tempfile.TemporaryDirectory(prefix="raidx-bench-", dir=directory) as home,
+        mounted(names, own or {}, size, Path(home)) as candidates,
+    ):
+        results = measure(candidates, rows, size, rounds, seconds)
+        return summarise(results, rows, [candidate.name for candidate in candidates])
 
 
 def main() -> int:
     """Measure, print, and return 1 if a bar was missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="stock,fast,c,raid0,raid5", metavar="NAMES")
+    parser.add_argument("--only", default=",".join(NAMES), metavar="NAMES")
     parser.add_argument("--candidate", action="append", default=[], metavar="NAME=COMMAND")
     parser.add_argument("--rows", default="", metavar="TEXT", help="rows whose title holds TEXT")
     parser.add_argument("--rounds", type=int, default=5)
@@ -302,21 +193,18 @@ def main() -> int:
     names = [name for name in options.only.split(",") if name] + list(own)
     if "stock" not in names:
         names.insert(0, "stock")  # what the ratios are to
-    rows = [row for row in ROWS if options.rows in row.title]
-    size = options.size * MIB
     # SIGTERM unmounts as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    with (
-        tempfile.TemporaryDirectory(prefix="raidx-bench-", dir=options.directory) as directory,
-        mounted(names, own, size, Path(directory)) as candidates,
-    ):
-        results = measure(candidates, rows, size, options.rounds, options.seconds)
-    records = summarise(results, rows, [candidate.name for candidate in candidates])
-    if options.json:
-        print(json.dumps({"output_version": 1, "records": records}, indent=1))
-    else:
-        print_table(records, rows)
-    return 1 if any(record["passed"] is False for record in records) else 0
+    lines = run(
+        names,
+        own,
+        [row for row in ROWS if options.rows in row.title],
+        size=options.size * MIB,
+        rounds=options.rounds,
+        seconds=options.seconds,
+        directory=options.directory,
+    )
+    return print_lines(lines, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,58 @@
+"""Lines of the table: a figure beside the bar that it has to reach."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One measured figure.
+
+    *value* is what the *bar* is about, a ratio unless *unit* says otherwise, *low* and *high* its
+    spread over the rounds; *figure* is the absolute speed in words; *at_most* turns the bar around;
+    *detail* goes into the JSON.
+    """
+
+    row: str
+    subject: str
+    figure: str
+    value: float
+    low: float
+    high: float
+    bar: float | None = None
+    unit: str = ""
+    at_most: bool = False
+    cpu_us: float | None = None
+    detail: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the bar was reached; None without a bar."""
+        if self.bar is None:
+            return None
+        return self.value <= self.bar if self.at_most else self.value >= self.bar
+
+
+def print_lines(lines: Sequence[Line], *, as_json: bool) -> int:
+    """Print *lines*; return the exit status: 1 if a bar was missed."""
+    missed = any(line.passed is False for line in lines)
+    if as_json:
+        records = [{**asdict(line), "passed": line.passed} for line in lines]
+        print(json.dumps({"output_version": 1, "lines": records}, indent=1))
+        return int(missed)
+    print(f"{'row':<28}{'subject':<11}{'speed':>15}{'CPU us':>8}{'ours':>9}  {'spread':<12}bar")
+    for line in lines:
+        verdict = {None: "", True: "PASS", False: "miss"}[line.passed]
+        sign = "<=" if line.at_most else ">="
+        bar = "" if line.bar is None else f"{sign} {line.bar:g}{line.unit}"
+        cpu = "" if line.cpu_us is None else f"{line.cpu_us:.1f}"
+        spread = f"{line.low:.2f}-{line.high:.2f}" if line.low != line.high else ""
+        print(
+            f"{line.row:<28}{line.subject:<11}{line.figure:>15}{cpu:>8}"
+            f"{line.value:>9.2f}  {spread:<12}{bar:<11}{verdict}".rstrip()
+        )
+    return int(missed)
