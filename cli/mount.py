@@ -51,7 +51,8 @@ def mount(
         for warning in status["warnings"]:
             warn(f"warning: {warning}")
         if status["state"] != "clean":
-            warn(f"warning: {status['name']} is {status['state']}; {status['action'] or 'see'}")
+            advice = status["action"] or f"see raidx status {request.mountpoint}"
+            warn(f"warning: {status['name']} is {status['state']}; {advice}")
         images = ", ".join(volume["path"] for volume in status["volumes"])
         line = f"{status['name']}: {status['layout']}, {out.size(status['size'])}: {images}"
         out.emit(status, Text(line))

@@ -164,7 +164,7 @@ def check(out: Output, members: tuple[str, ...]) -> int:
     result = trio.run(offline.check, [absolute(member) for member in members])
     problems = result["problems"]
     lines = [
-        f"{problem['member']}: "
+        (f"{problem['member']}: " if problem["member"] else "")
         + (f"stripe {problem['stripe']}, " if problem.get("stripe") is not None else "")
         + (
             f"image offset {problem['image_offset']}, "

@@ -130,6 +130,8 @@ def job_amount(job: Mapping[str, Any], out: Output) -> str:
     text = f"{show(job['done'])} of {show(job['total'])}"
     if job.get("paused"):
         return f"{text}, paused"
+    if job.get("state", "running") != "running":
+        return text
     rate = job.get("rate") or 0
     text += f", {out.rate(rate) if in_bytes else f'{rate:.0f}/s'}"
     eta = job.get("eta_seconds")

@@ -55,7 +55,9 @@ class Disks:
         Raises SignatureFoundError, MemberError, BusyError, UsageError.
         """
         create_bytes = size_in(path) or create_bytes
-        if create_bytes is not None and not is_there(path):
+        if not is_there(path):
+            if create_bytes is None:
+                raise _not_there(path)
             member = create_member(path, create_bytes)
             self._opened.append(member)
             self._made[id(member)] = path_of(path)
@@ -71,7 +73,9 @@ class Disks:
 
     async def check(self, path: str, *, overwrite_signature: bool, may_create: bool) -> None:
         """Raise what `open` would raise; no file is made and none written."""
-        if may_create and not is_there(path):
+        if not is_there(path):
+            if not may_create and size_in(path) is None:
+                raise _not_there(path)
             folder = os.path.dirname(path_of(path)) or "."
             if not os.access(folder, os.W_OK):
                 raise UsageError(f"{path} cannot be made: {folder} is not a folder to write in")
@@ -94,6 +98,10 @@ class Disks:
         member = open_member(spec, read_only=self._read_only, lock=self._lock)
         self._opened.append(member)
         return member
+
+
+def _not_there(spec: str) -> UsageError:
+    return UsageError(f"{spec} does not exist", action="--create makes it")
 
 
 async def check_no_signature(member: Member) -> None:

@@ -9,7 +9,7 @@ from raidx_fuse import advice
 from raidx_fuse.array import layout_of
 from raidx_fuse.check import check_members
 from raidx_fuse.disks import Disks
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.examine import examine as examine_member
 from raidx_fuse.unwrap import single
@@ -34,7 +34,21 @@ async def status(specs: Sequence[str]) -> dict[str, Any]:
     Raises AssemblyError when they make none. *state* is what a mount would start with.
     """
     with Disks(read_only=True, lock=False) as disks:
-        return describe(await assemble(disks.attach(specs)))
+        document = describe(await assemble(disks.attach(specs)))
+    if _in_use(specs):
+        document["running"] = True
+        document["warnings"].append("these members are in use: ask their mount point instead")
+    return document
+
+
+def _in_use(specs: Sequence[str]) -> bool:
+    """Say whether someone holds one of the members."""
+    try:
+        with Disks(read_only=True) as disks:
+            disks.attach(specs)
+    except BusyError:
+        return True
+    return False
 
 
 def describe(assembly: Assembly) -> dict[str, Any]:

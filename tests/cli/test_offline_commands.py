@@ -1,0 +1,238 @@
+"""create, examine, status and check on member files; real files, no mount."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from raidx_fuse.array import open_array
+from raidx_fuse.cli.main import main
+from raidx_fuse.disks import Disks
+
+MEMBERS = ("d0.img", "d1.img", "d2.img", "d3.img")
+SIZE = 4 << 20
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run(line: str, status: int = 0) -> Result:
+    """Run a command line that ends with *status*."""
+    result = CliRunner().invoke(main, line.split())
+    assert result.exit_code == status, f"{result.stdout}{result.stderr}"
+    return result
+
+
+def run_json(line: str, status: int = 0) -> Any:
+    """Return the document of a command line."""
+    document = json.loads(run(f"{line} --json", status).stdout)
+    assert document.pop("output_version") == 1
+    return document
+
+
+def refuse(line: str, words: str, status: int = 1) -> None:
+    """Expect one line that says *words*, and nothing on standard output."""
+    result = run(line, status)
+    (complaint,) = result.stderr.splitlines()
+    assert complaint.startswith("raidx: ")
+    assert words in complaint
+    assert result.stdout == ""
+
+
+def create(extra: str = "") -> Any:
+    """Make a raid5 of four new files."""
+    return run_json(f"create --layout raid5 --size 4MiB {extra} {' '.join(MEMBERS)}")
+
+
+def contents() -> dict[str, bytes]:
+    """Return every file of the folder."""
+    return {path.name: path.read_bytes() for path in sorted(Path().iterdir())}
+
+
+def test_create_makes_sparse_files_and_an_array_at_once() -> None:
+    status = create("--name music --chunk 16K")
+    assert [Path(name).stat().st_size for name in MEMBERS] == [SIZE] * 4
+    assert all(Path(name).stat().st_blocks * 512 < SIZE // 2 for name in MEMBERS)
+    assert (status["name"], status["layout"], status["chunk_size"]) == ("music", "raid5", 16384)
+    assert (status["state"], status["redundancy_left"]) == ("clean", 1)
+    assert 0 < status["size"] <= 3 * SIZE
+    assert [os.path.basename(member["path"]) for member in status["members"]] == list(MEMBERS)
+
+
+def test_create_says_how_to_go_on() -> None:
+    text = run(f"create --layout raid5 --size 4MiB {' '.join(MEMBERS)}").stdout
+    assert f"mount it: raidx mount {' '.join(MEMBERS)} MOUNTPOINT" in text
+
+
+def test_create_takes_existing_members_and_the_smallest_rules() -> None:
+    for number, name in enumerate(MEMBERS):
+        with open(name, "wb") as file:
+            file.truncate(SIZE << (number > 1))
+    status = run_json(f"create --layout raid0 {' '.join(MEMBERS)}")
+    assert status["size"] < 4 * SIZE
+    assert [member["size"] for member in status["members"]] == [SIZE, SIZE, 2 * SIZE, 2 * SIZE]
+
+
+def test_a_size_in_the_spec_goes_before_the_option() -> None:
+    run("create --layout raid0 --size 4M a.img b.img,size=8M")
+    assert [Path(name).stat().st_size for name in ("a.img", "b.img")] == [SIZE, 2 * SIZE]
+
+
+def test_image_size_limits_the_image() -> None:
+    assert create("--image-size 1MiB")["size"] == 1 << 20
+    refuse("create --layout raid0 --size 4M --image-size 1T x.img y.img", "at most", 2)
+    assert not Path("x.img").exists()
+
+
+def test_dry_run_of_create_writes_nothing() -> None:
+    plan = run_json(f"create --layout raid5 --size 4MiB -n {' '.join(MEMBERS)}")
+    assert (plan["dry_run"], plan["bytes_moved"], plan["redundancy_left"]) == (True, 0, 1)
+    assert [os.path.basename(path) for path in plan["creates"]] == list(MEMBERS)
+    text = run(f"create --layout raid5 --size 4MiB -n {' '.join(MEMBERS)}").stdout
+    assert "makes 4 files" in text
+    assert contents() == {}
+    assert plan["size"] == create()["size"]
+
+
+def test_create_refuses_what_carries_something_and_names_the_option() -> None:
+    create()
+    before = contents()
+    refuse(f"create --layout raid0 {' '.join(MEMBERS)}", "--overwrite-signature")
+    refuse(f"create --layout raid0 -n {' '.join(MEMBERS)}", "--overwrite-signature")
+    ext4 = bytearray(SIZE)
+    ext4[1080:1082] = b"\x53\xef"
+    Path("fs.img").write_bytes(ext4)
+    refuse("create --layout raid0 --size 4M new.img fs.img", "file system")
+    assert contents() == {**before, "fs.img": bytes(ext4)}
+    run(f"create --layout raid0 --overwrite-signature {' '.join(MEMBERS)}")
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "status"),
+    [
+        ("create --layout raid5 a.img b.img c.img", "--size S makes missing", 2),
+        ("create --layout raid5 --size 4M a.img b.img", "does not exist for 2 members", 2),
+        ("create --layout raid5 --size 4M a.img b.img a.img", "given twice", 2),
+        ("create --layout raid0 --size 1000 a.img b.img", "multiple of 512", 2),
+        ("create --layout raid0 --size 64K a.img b.img", "too small", 2),
+        ("create --layout raid0 --size 4M --chunk 5000 a.img b.img", "powers of two", 2),
+        ("create --layout raid0 --size 4M --chunk 2M a.img b.img", "powers of two", 2),
+        ("create --layout raid0 --size 4M --name a/b a.img b.img", "name", 2),
+        ("create --layout raid0 --size 4M --rotate a.img b.img", "no parameter 'rotate'", 2),
+        ("create --layout raidx-copy --size 4M a.img b.img", "raidx-copy", 2),
+        ("create --layout raid0 --size 4M a.img ram:4M", "memory", 2),
+        ("create --layout raid0 --size 4M a.img b.img,model=floppy", "floppy", 2),
+        ("create --layout raid0 --size 4M a.img no/such/folder/b.img", "cannot be made", 2),
+        ("create --layout raid0 --size 4M a.img .", "neither a file", 1),
+    ],
+)
+def test_impossible_creations_get_one_line_and_leave_nothing(
+    line: str, words: str, status: int
+) -> None:
+    refuse(line, words, status)
+    assert contents() == {}
+
+
+def test_a_link_to_a_member_is_the_member() -> None:
+    create()
+    os.symlink("d0.img", "link.img")
+    refuse("status d0.img link.img", "given twice", 2)
+
+
+def test_examine_shows_what_each_member_says_and_what_says_nothing() -> None:
+    uuid = create()["uuid"]
+    Path("zero.img").write_bytes(bytes(SIZE))
+    document = run_json("examine d0.img d1.img")
+    first, second = document["members"]
+    assert uuid in json.dumps(first)
+    assert uuid in json.dumps(second)
+    result = run("examine d0.img zero.img nothing.img", 1)
+    assert uuid in result.stdout
+    assert "zero.img" in result.stderr
+    assert "nothing.img" in result.stderr
+
+
+def test_status_at_rest_by_member_paths_in_any_order() -> None:
+    created = create()
+    status = run_json("status d3.img d1.img d0.img d2.img")
+    assert status == created
+    text = run(f"status {' '.join(MEMBERS)}").stdout
+    assert "state: clean, 1 more loss tolerated" in text
+    assert "[4/4] [UUUU]" in run(f"status --brief {' '.join(MEMBERS)}").stdout
+
+
+def test_status_at_rest_of_a_degraded_and_of_a_failed_array() -> None:
+    create()
+    status = run_json("status --check d0.img d1.img d3.img", 1)
+    assert (status["state"], status["redundancy_left"]) == ("degraded", 0)
+    assert status["members"][2]["state"] == "missing"
+    assert "raidx replace-disk" in status["action"]
+    before = contents()
+    result = CliRunner().invoke(main, ["status", "--check", "d0.img", "d3.img"])
+    assert result.exit_code in (2, 4)
+    assert contents() == before
+    assert run("status --check d0.img nothing.img", 4).stderr.startswith("raidx: ")
+
+
+def test_check_finds_nothing_wrong_with_a_fresh_array_and_writes_nothing() -> None:
+    create()
+    before = contents()
+    document = run_json(f"check {' '.join(MEMBERS)}")
+    assert (document["ok"], document["problems"]) == (True, [])
+    assert "no problem found" in run(f"check {' '.join(MEMBERS)}").stdout
+    assert contents() == before
+
+
+def test_check_names_a_missing_member() -> None:
+    create()
+    document = run_json("check d0.img d1.img d2.img", 1)
+    assert not document["ok"]
+    assert any("degraded" in problem["what"] for problem in document["problems"])
+
+
+def write_image(data: bytes) -> int:
+    """Write *data* to the image from its start; return where data begin on the members."""
+
+    async def write() -> int:
+        with Disks() as disks:
+            async with open_array(disks.attach(MEMBERS)) as array:
+                await array.write(0, data)
+                return array.store.data_offset
+
+    return trio.run(write)
+
+
+def test_check_names_stripe_and_image_offset_of_damage() -> None:
+    create("--chunk 4K")
+    offset = write_image(bytes(range(256)) * 16 * 3 * 8)
+    assert run_json(f"check {' '.join(MEMBERS)}")["ok"]
+    with open("d1.img", "r+b") as file:
+        file.seek(offset + 5 * 4096 + 7)
+        file.write(b"?")
+    before = contents()
+    document = run_json(f"check {' '.join(MEMBERS)}", 1)
+    (problem,) = document["problems"]
+    assert problem["stripe"] == 5
+    text = run(f"check {' '.join(MEMBERS)}", 1).stdout
+    assert f"stripe 5, image offset {problem['image_offset']}, data and parity disagree" in text
+    assert text.endswith("1 problem\n")
+    assert contents() == before
+
+
+def test_check_and_status_refuse_members_of_two_arrays() -> None:
+    create()
+    run("create --layout raid0 --size 4M x.img y.img")
+    before = contents()
+    for line in ("check d0.img d1.img d2.img x.img", "status d0.img d1.img d2.img x.img"):
+        result = run(line, 1)
+        assert len(result.stderr.splitlines()) == 1
+        assert "x.img" in result.stderr
+    assert contents() == before
