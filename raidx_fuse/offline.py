@@ -55,7 +55,7 @@ def describe(assembly: Assembly) -> dict[str, Any]:
     """Return the status of an array at rest."""
     config, layout = assembly.config, layout_of(assembly.config)
     paths = {role: member.path for role, member in assembly.by_role.items()}
-    members = [
+    members: list[dict[str, Any]] = [
         {
             "role": record.role,
             "path": paths.get(record.role, record.path_hint),
