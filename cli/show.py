@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime
 from typing import Any
 
 import click
@@ -134,24 +135,34 @@ def examine(out: Output, members: tuple[str, ...]) -> int:
     return 1 if any(each.get("problem") for each in found) else 0
 
 
-SIZE_FIELDS = ("size", "size_bytes", "chunk_bytes", "chunk_size", "offset", "length")
+SIZE_FIELDS = ("size", "size_bytes", "chunk_bytes")
 
 
 def _fields(document: dict[str, Any], out: Output) -> Table:
-    """Return any flat or nested document as aligned lines."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(justify="right", style="bold")
+    """Return a document of any depth as aligned lines; lists of documents become tables."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(justify="right", style="bold", no_wrap=True)
     for name, value in document.items():
-        if isinstance(value, dict):
-            cell: RenderableType = _fields(value, out)
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
-            cell = Group(*(_fields(each, out) for each in value))
-        elif name in SIZE_FIELDS and isinstance(value, int):
-            cell = Text(out.size(value))
-        else:
-            cell = Text("-" if value is None else str(value))
-        grid.add_row(f"{name.replace('_', ' ')}:", cell)
+        label = name.removesuffix("_bytes").removesuffix("_s").replace("_", " ")
+        cell: RenderableType = _field(name, value, out)
+        if value and isinstance(value, dict):
+            cell = _fields(value, out)
+        elif value and isinstance(value, list) and isinstance(value[0], dict):
+            cell = Table(box=None, padding=(0, 2, 0, 0))
+            for column in value[0]:
+                cell.add_column(column.removesuffix("_bytes").replace("_", " "), no_wrap=True)
+            for row in value:
+                cell.add_row(*(_field(key, item, out) for key, item in row.items()))
+        grid.add_row(f"{label}:", cell)
     return grid
+
+
+def _field(name: str, value: Any, out: Output) -> Text:
+    if name in SIZE_FIELDS and isinstance(value, int):
+        return Text(out.size(value))
+    if name == "created_s" and value:
+        return Text(datetime.fromtimestamp(value).isoformat(" "))
+    return Text("-" if value in (None, [], {}, "") else str(value))
 
 
 @verb()

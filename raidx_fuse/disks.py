@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 
-from raidx_fuse.errors import RaidxError, SignatureFoundError, UsageError
-from raidx_fuse.format.signature import describe, find_signatures
+from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.format.create import check_member, check_unsigned
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.open import create_member, open_member, parse_spec, path_of
 
@@ -64,8 +64,9 @@ class Disks:
             return member
         member = self._open(path)
         try:
+            check_member(member)
             if not overwrite_signature:
-                await check_no_signature(member)
+                await check_unsigned(member)
         except RaidxError:
             self.release(member)
             raise
@@ -83,7 +84,7 @@ class Disks:
         with Disks(read_only=True) as disks:
             member = disks._open(path)
             if not overwrite_signature:
-                await check_no_signature(member)
+                await check_unsigned(member)
 
     def release(self, member: Member) -> None:
         """Close a member that did not join an array; a file that was made for it is removed."""
@@ -102,16 +103,6 @@ class Disks:
 
 def _not_there(spec: str) -> UsageError:
     return UsageError(f"{spec} does not exist", action="--create makes it")
-
-
-async def check_no_signature(member: Member) -> None:
-    """Raise SignatureFoundError, naming the option, if *member* carries something."""
-    found = await find_signatures(member)
-    if found:
-        raise SignatureFoundError(
-            f"{member.path} carries {describe(found)}",
-            action="to overwrite it, add --overwrite-signature",
-        )
 
 
 def size_in(spec: str) -> int | None:

@@ -81,6 +81,21 @@ def test_create_takes_existing_members_and_the_smallest_rules() -> None:
     assert [member["size"] for member in status["members"]] == [SIZE, SIZE, 2 * SIZE, 2 * SIZE]
 
 
+def test_create_refuses_members_of_part_sectors_and_of_another_mount() -> None:
+    Path("odd.img").write_bytes(bytes(SIZE + 100))
+    refuse("create --layout raid0 --size 4M odd.img new.img", "not a multiple of 512", 2)
+    create()
+    with Disks() as mount:
+        mount.attach(["d1.img"])
+        line = f"create --layout raid5 --overwrite-signature {' '.join(MEMBERS)}"
+        refuse(line, "d1.img: in use by another mount or command")
+        refuse(f"check {' '.join(MEMBERS)}", "in use by another mount or command")
+        status = run_json(f"status {' '.join(MEMBERS)}")
+        assert status["running"]
+        assert "ask their mount point" in status["warnings"][-1]
+    assert not Path("new.img").exists()
+
+
 def test_a_size_in_the_spec_goes_before_the_option() -> None:
     run("create --layout raid0 --size 4M a.img b.img,size=8M")
     assert [Path(name).stat().st_size for name in ("a.img", "b.img")] == [SIZE, 2 * SIZE]
