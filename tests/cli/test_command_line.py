@@ -15,6 +15,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from raidx_fuse.cli import parameters
 from raidx_fuse.cli.app import ALIASES, SECTIONS
 from raidx_fuse.cli.main import main
 from raidx_fuse.cli.output import Output, duration
@@ -146,7 +147,6 @@ def test_completion_scripts(shell: str) -> None:
         ("raidx layout show rai", "raid5"),
         ("raidx create --lay", "--layout"),
         ("raidx job x pa", "pause"),
-        ("raidx status ", ""),
     ],
 )
 def test_completion_offers_commands_layouts_and_options(typed: str, offered: str) -> None:
@@ -161,6 +161,16 @@ def test_completion_offers_commands_layouts_and_options(typed: str, offered: str
     assert done.returncode == 0, done.stderr
     found = [line.partition(",")[2] for line in done.stdout.splitlines()]
     assert offered in found
+
+
+def test_completion_offers_the_running_arrays_else_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = click.Context(main)
+    parameter = click.Argument(["array"])
+    monkeypatch.setattr(parameters, "running", lambda: ["/mnt/a", "/mnt/b", "/srv"])
+    offered = parameters.ARRAY.shell_complete(context, parameter, "/mnt")
+    assert [item.value for item in offered] == ["/mnt/a", "/mnt/b"]
+    (folders,) = parameters.ARRAY.shell_complete(context, parameter, "/home")
+    assert (folders.value, folders.type) == ("/home", "dir")
 
 
 @pytest.mark.parametrize(
