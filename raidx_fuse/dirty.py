@@ -9,11 +9,15 @@ is only started when the user says so.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
+from raidx_fuse.errors import RaidxError
 from raidx_fuse.pagestore import PageStore
+
+log = logging.getLogger(__name__)
 
 REGION_BYTES = 16 << 20  # of the image, unless that makes fewer than REGIONS_MIN or too many
 REGIONS_MIN = 16
@@ -76,6 +80,17 @@ class DirtyMap:
             inflight[region] = inflight.get(region, 0) + 1
         return True
 
+    def touch(self, stripe: int) -> bool:
+        """Count a write to *stripe* in and out, as it ends before anything else runs.
+
+        False, and nothing done, if its region is not marked.
+        """
+        region = stripe // self.per_region
+        if region not in self._marked:
+            return False
+        self._touched.add(region)
+        return True
+
     async def enter(self, stripes: Sequence[int]) -> None:
         """Mark the regions of *stripes* durably, then count the write in.
 
@@ -118,7 +133,11 @@ class DirtyMap:
         if not quiet:
             return
         self._marked -= quiet  # from here on a new write must mark again
-        await self._flush()  # the writes that the bits stood for are durable now
+        try:
+            await self._flush()  # the writes that the bits stood for are durable now
+        except BaseException:
+            self._marked |= quiet  # they are not: the bits stay
+            raise
         async with self._marking:
             clear = quiet - self._marked - self._resync
             self._put(clear, False)
@@ -128,7 +147,10 @@ class DirtyMap:
         """Clear quiet regions for ever (a background task)."""
         while True:
             await trio.sleep(QUIET_S)
-            await self.clean_quiet()
+            try:
+                await self.clean_quiet()
+            except RaidxError as error:  # a flush that fails is its callers' business, not the end
+                log.warning("dirty regions stay marked: %s", error)
 
     # -- after a crash ---------------------------------------------------------------------------
 
