@@ -14,7 +14,7 @@ from decimal import Decimal
 from raidx_fuse.errors import UsageError
 
 _PREFIXES = "KMGTPE"
-_SIZE = re.compile(rf"\s*(\d+(?:\.\d+)?)\s*(?:([{_PREFIXES}])(iB|B)?|B)?\s*", re.IGNORECASE)
+_SIZE = re.compile(rf"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([{_PREFIXES}])(iB|B)?|B)?\s*", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:

@@ -66,7 +66,9 @@ class ModelMember(WrapperMember):
         )
 
 
-def model_member(inner: Member | int, name: str, *, seed: int = 0, **numbers: str) -> ModelMember:
+def model_member(
+    inner: Member | int, name: str, /, *, seed: int = 0, **numbers: str
+) -> ModelMember:
     """Return *inner*, or that many bytes of RAM, as a disk of preset *name* with *numbers* changed.
 
     Raises UsageError for an unknown preset or number.

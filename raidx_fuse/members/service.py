@@ -88,7 +88,7 @@ PRESETS: dict[str, ServiceModel] = {
 }
 
 
-def make_model(name: str, **numbers: str) -> ServiceModel:
+def make_model(name: str, /, **numbers: str) -> ServiceModel:
     """Return the preset *name* with *numbers* put in by hand. Raises UsageError."""
     if name not in PRESETS:
         raise UsageError(f"no disk model {name!r}", action=f"choose from {', '.join(PRESETS)}")

@@ -1,0 +1,497 @@
+"""Files and devices: locks, sizes, the inline ways, threads that hang, a host that is full."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from raidx_fuse.errors import BusyError, MemberError, UsageError
+from raidx_fuse.members import local, syscalls
+from raidx_fuse.members.base import ReadBuffer, WriteBuffer
+from raidx_fuse.members.local import LocalMember, create_file
+from raidx_fuse.testing.member_contract import refused
+from raidx_fuse.testing.virtual import run
+
+SIZE_BYTES = 4 << 20
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    path = str(tmp_path / "disk.img")
+    create_file(path, SIZE_BYTES)
+    return path
+
+
+@pytest.fixture
+def member(path: str) -> Iterator[LocalMember]:
+    member = LocalMember(path, reads_zero=True)
+    yield member
+    member.close()
+
+
+# -- opening ---------------------------------------------------------------------------------------
+
+
+def test_a_new_file_is_sparse_and_private(path: str) -> None:
+    status = os.stat(path)
+    assert status.st_size == SIZE_BYTES
+    assert status.st_blocks == 0
+    assert status.st_mode & 0o077 == 0
+
+
+def test_creation_never_touches_an_existing_file(path: str) -> None:
+    Path(path).write_bytes(b"precious")
+    with pytest.raises(UsageError, match="exists already"):
+        create_file(path, SIZE_BYTES)
+    assert Path(path).read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("size_bytes", [0, -512, 511, 4097])
+def test_creation_refuses_sizes_that_are_no_sectors(tmp_path: Path, size_bytes: int) -> None:
+    with pytest.raises(UsageError, match="multiple of 512"):
+        create_file(str(tmp_path / "odd.img"), size_bytes)
+    assert not (tmp_path / "odd.img").exists()
+
+
+def test_creation_that_the_host_refuses_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(MemberError) as caught:
+        create_file(str(tmp_path / "huge.img"), 1 << 62)
+    assert caught.value.errno == errno.EFBIG
+    assert not (tmp_path / "huge.img").exists()
+    with pytest.raises(MemberError) as caught:
+        create_file(str(tmp_path / "no" / "folder.img"), 512)
+    assert caught.value.errno == errno.ENOENT
+
+
+def test_opening_what_is_no_disk_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(MemberError, match="open failed: No such file") as caught:
+        LocalMember(str(tmp_path / "none.img"))
+    assert caught.value.errno == errno.ENOENT
+    os.mkfifo(tmp_path / "pipe")
+    for what in (tmp_path, tmp_path / "pipe", Path("/dev/null")):
+        with pytest.raises(MemberError, match="neither a file nor a block device"):
+            LocalMember(str(what))
+
+
+def test_a_member_is_locked_against_a_second_mount(path: str) -> None:
+    first = LocalMember(path)
+    for read_only in (False, True):
+        with pytest.raises(BusyError, match="in use by another") as caught:
+            LocalMember(path, read_only=read_only)
+        assert path in str(caught.value)
+    LocalMember(path, read_only=True, lock=False).close()
+    first.close()
+    readers = [LocalMember(path, read_only=True) for _ in range(2)]
+    with pytest.raises(BusyError):
+        LocalMember(path)
+    for reader in readers:
+        reader.close()
+    LocalMember(path).close()
+
+
+def test_the_lock_holds_between_processes(path: str, member: LocalMember) -> None:
+    script = (
+        "import sys; from raidx_fuse.members.local import LocalMember; LocalMember(sys.argv[1])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, path], capture_output=True, text=True, check=False
+    )
+    assert "BusyError" in done.stderr
+    member.close()
+    assert subprocess.run([sys.executable, "-c", script, path], check=False).returncode == 0
+
+
+@pytest.mark.loop
+def test_a_block_device_is_locked_too(path: str) -> None:
+    attach = ["losetup", "--find", "--show", path]
+    try:
+        done = subprocess.run(attach, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("losetup is not installed")
+    if done.returncode:
+        pytest.skip(f"no loop device: {done.stderr.strip()}")
+    device = done.stdout.strip()
+    try:
+        first = LocalMember(device)
+        assert first.size_bytes == SIZE_BYTES
+        with pytest.raises(BusyError, match="mounted or a part of another array"):
+            LocalMember(device)
+        first.close()
+        LocalMember(device).close()
+    finally:
+        subprocess.run(["losetup", "--detach", device], check=True)
+
+
+def test_a_read_only_member_refuses_writes(path: str) -> None:
+    member = LocalMember(path, read_only=True)
+
+    async def main() -> None:
+        assert await refused(lambda: member.try_writev(0, [b"x"])) == errno.EROFS
+        assert await refused(lambda: member.writev(0, [b"x"])) == errno.EROFS
+        assert await refused(lambda: member.punch(0, 512)) == errno.EROFS
+        await member.flush()
+        buffer = bytearray(4)
+        await member.readv(0, [buffer])
+
+    run(main)
+    member.close()
+
+
+# -- inline or not ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer", ["again", "short"])
+def test_what_is_not_cached_is_left_to_a_thread(
+    path: str, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    real = os.preadv
+    threads: list[str] = []
+
+    def preadv(fd: int, buffers: Sequence[WriteBuffer], offset: int, flags: int = 0) -> int:
+        if flags & os.RWF_NOWAIT:
+            if answer == "again":
+                raise BlockingIOError(errno.EAGAIN, "would block")
+            return real(fd, [memoryview(buffers[0])[:1]], offset)
+        threads.append(threading.current_thread().name)
+        return real(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    member = LocalMember(path)
+
+    async def main() -> None:
+        assert member.try_writev(100, [b"cold"])
+        buffer = bytearray(4)
+        assert not member.try_readv(100, [buffer])
+        await member.readv(100, [buffer])
+        assert buffer == b"cold"
+
+    run(main)
+    assert threads == [f"{path}#1"]
+    member.close()
+
+
+def test_a_file_system_without_nowait_always_uses_a_thread(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def preadv(*_: object) -> int:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    monkeypatch.setattr(syscalls, "lives_in_memory", lambda _: False)
+    member = LocalMember(path)
+    assert not member.try_readv(0, [bytearray(1)])
+    member.close()
+
+
+def test_slow_writes_go_to_a_thread_for_a_while(
+    member: LocalMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0, 0.001, 1.0, 1.0 + 2 * local.SLOW_WRITE_S, 2.0, 2.0])
+    monkeypatch.setattr(local, "perf_counter", lambda: next(times))
+    assert member.try_writev(0, [b"quick"])
+    assert member.try_writev(0, [b"slow"])
+    for _ in range(local.SLOW_WRITES_SKIPPED):
+        assert not member.try_writev(0, [b"thread"])
+    assert member.try_writev(0, [b"again"])
+
+
+def test_short_writes_are_carried_on(member: LocalMember, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwritev
+
+    def pwritev(fd: int, buffers: Sequence[ReadBuffer], offset: int) -> int:
+        return real(fd, [memoryview(buffers[0])[:3]], offset)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    assert member.try_writev(0, [b"abcdefgh", b"", b"ijkl"])
+
+    async def main() -> None:
+        await member.writev(100, [b"mnop", b"qrst"])
+        buffers = [bytearray(12), bytearray(8)]
+        await member.readv(0, buffers[:1])
+        await member.readv(100, buffers[1:])
+        assert buffers == [b"abcdefghijkl", b"mnopqrst"]
+
+    run(main)
+
+
+def test_a_file_that_shrank_is_an_error_not_zeros(path: str, member: LocalMember) -> None:
+    os.truncate(path, 4096)
+
+    async def main() -> None:
+        assert not member.try_readv(8192, [bytearray(512)])
+        with pytest.raises(MemberError, match="has become shorter"):
+            await member.readv(8192, [bytearray(512)])
+
+    run(main)
+
+
+def test_real_reads_take_no_virtual_time(member: LocalMember) -> None:
+    async def main() -> None:
+        with trio.fail_after(1e-9):
+            for _ in range(20):
+                await member.readv(0, [bytearray(65536)])
+        assert trio.current_time() == 0
+
+    run(main)
+
+
+# -- durability ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def syncs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The fdatasync calls made; while the list's first item is -1 they fail."""
+    calls: list[int] = []
+
+    def fdatasync(fd: int) -> None:
+        calls.append(fd)
+        if calls[0] == -1:
+            raise OSError(errno.EIO, "I/O error")
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    return calls
+
+
+def test_a_flush_with_nothing_to_flush_is_free(member: LocalMember, syncs: list[int]) -> None:
+    async def main() -> None:
+        await member.flush()
+        assert len(syncs) == 1, "the first one covers what a killed process may have left"
+        await member.flush()
+        assert len(syncs) == 1
+        member.try_writev(0, [b"x"])
+        await member.flush()
+        await member.writev(0, [b"x"])
+        await member.flush()
+        await member.punch(0, 4096)
+        await member.flush()
+        assert len(syncs) == 4
+        await member.flush()
+        assert len(syncs) == 4
+
+    run(main)
+
+
+def test_a_second_flush_does_not_overtake_the_first(
+    member: LocalMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    begun: list[int] = []
+
+    def fdatasync(fd: int) -> None:
+        begun.append(fd)
+        gate.wait(10)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+
+    async def main() -> None:
+        returned: list[int] = []
+
+        async def flush(number: int) -> None:
+            await member.flush()
+            returned.append(number)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flush, 1)
+            nursery.start_soon(flush, 2)
+            await eventually(lambda: len(begun) == 2)
+            assert not returned
+            gate.set()
+
+    trio.run(main)
+
+
+def test_a_failed_flush_stays_failed(member: LocalMember, syncs: list[int]) -> None:
+    syncs.append(-1)
+
+    async def main() -> None:
+        member.try_writev(0, [b"x"])
+        with pytest.raises(MemberError) as caught:
+            await member.flush()
+        assert caught.value.errno == errno.EIO
+        syncs[0] = 0
+        with pytest.raises(MemberError, match="an earlier flush lost data"):
+            await member.flush()
+
+    run(main)
+
+
+# -- a full host -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full_host(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this host lets nobody mount a tmpfs")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_host_says_so(full_host: Path) -> None:
+    create_file(str(full_host / "disk.img"), SIZE_BYTES)
+    member = LocalMember(str(full_host / "disk.img"))
+    data = [b"x" * (2 << 20)]
+
+    async def main() -> None:
+        assert await refused(lambda: member.try_writev(0, data)) == errno.ENOSPC
+        assert await refused(lambda: member.writev(0, data)) == errno.ENOSPC
+        await member.punch(0, SIZE_BYTES)
+        with pytest.raises(MemberError) as caught:
+            member.reserve(0, 2 << 20)
+        assert caught.value.errno == errno.ENOSPC
+        member.reserve(0, 512 << 10)
+        assert await refused(lambda: member.writev(1 << 20, data)) == errno.ENOSPC
+        assert member.try_writev(0, [b"y" * (512 << 10)]), "reserved room is there"
+
+    run(main)
+    member.close()
+
+
+# -- threads that hang -----------------------------------------------------------------------------
+
+
+class StuckMember(LocalMember):
+    """Reads and writes through threads wait for *gate*, as on a dead network disk."""
+
+    def __init__(self, path: str, depth: int = 4) -> None:
+        super().__init__(path, depth=depth)
+        self.gate = threading.Event()
+        self.stuck = True
+
+    def _read_all(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
+        if self.stuck:
+            self.gate.wait(30)
+        super()._read_all(offset_bytes, buffers)
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait in real time for something that a thread does."""
+    with trio.fail_after(10):
+        while not condition():  # noqa: ASYNC110  # a thread sets no trio event
+            await trio.sleep(0.002)
+
+
+def test_a_hanging_operation_can_be_abandoned(path: str) -> None:
+    member = StuckMember(path)
+
+    async def main() -> None:
+        buffer = bytearray(512)
+        with trio.move_on_after(0.02) as scope:
+            await member.readv(0, [buffer])
+        assert scope.cancelled_caught
+        member.stuck = False
+        await member.writev(0, [b"others go on"])
+        await member.flush()
+        member.close()
+        with pytest.raises(BusyError):  # a late write of this mount would hit the next one's data
+            LocalMember(path)
+        member.gate.set()
+        await eventually(lambda: _free(path))
+
+    trio.run(main)
+
+
+def _free(path: str) -> bool:
+    try:
+        LocalMember(path).close()
+    except BusyError:
+        return False
+    return True
+
+
+def test_an_abandoned_operation_that_never_began_never_does(path: str) -> None:
+    member = StuckMember(path, depth=1)
+
+    async def main() -> None:
+        with trio.move_on_after(0.02):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(member.readv, 0, [bytearray(1)])
+                await trio.sleep(0.005)
+                nursery.start_soon(member.writev, 0, [b"late"])
+        member.gate.set()
+        member.stuck = False
+        buffer = bytearray(4)
+        await member.readv(0, [buffer])
+        assert buffer == bytes(4)
+
+    trio.run(main)
+    member.close()
+
+
+def test_closing_ends_the_threads(path: str) -> None:
+    member = LocalMember(path)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(partial(member.readv, 0, [bytearray(4096)]))
+        assert 1 <= _threads(path) <= local.DEPTH
+        member.close()
+        await eventually(lambda: not _threads(path))
+
+    trio.run(main)
+
+
+def _threads(path: str) -> int:
+    return sum(thread.name.startswith(path) for thread in threading.enumerate())
+
+
+def test_a_hanging_thread_does_not_keep_the_process(path: str) -> None:
+    script = textwrap.dedent("""
+        import sys, threading, trio
+        from raidx_fuse.members.local import LocalMember
+
+        class Stuck(LocalMember):
+            def _read_all(self, offset_bytes, buffers):
+                threading.Event().wait()
+
+        async def main():
+            member = Stuck(sys.argv[1])
+            with trio.move_on_after(0.05):
+                await member.readv(0, [bytearray(1)])
+            member.close()
+            print("left")
+
+        trio.run(main)
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", script, path],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "left\n", "")
+
+
+def test_a_run_that_ended_meanwhile_is_no_harm(path: str) -> None:
+    member = StuckMember(path)
+
+    async def leave() -> None:
+        with trio.move_on_after(0.02):
+            await member.readv(0, [bytearray(1)])
+
+    trio.run(leave)
+    member.stuck = False
+    member.gate.set()
+
+    async def again() -> None:
+        await member.writev(0, [b"next run"])
+
+    trio.run(again)
+    member.close()

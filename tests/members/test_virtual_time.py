@@ -1,0 +1,165 @@
+"""Virtual time: exact jumps, determinism by seed, deadlocks, real work outside."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import pytest
+import trio
+import trio.testing
+
+from raidx_fuse.members.threads import Workers
+from raidx_fuse.virtual_time import DeadlockError, VirtualClock, run, sleep, sleep_until
+
+
+def test_time_is_exact_and_stands_still_while_tasks_run() -> None:
+    async def main() -> None:
+        assert trio.current_time() == 100
+        await trio.sleep(86400)
+        assert trio.current_time() == 86500
+        await sleep_until(2e9)
+        assert trio.current_time() == 2e9
+        await sleep_until(0)
+        assert trio.current_time() == 2e9
+        for _ in range(1000):
+            await trio.lowlevel.checkpoint()
+        assert trio.current_time() == 2e9
+
+    run(main, start_s=100)
+
+
+def test_both_kinds_of_sleep_wake_in_order_of_time() -> None:
+    async def main() -> None:
+        woken: list[float] = []
+
+        async def sleeper(delay_s: float, plain: bool) -> None:
+            pause = trio.sleep if plain else sleep
+            await pause(delay_s)
+            assert trio.current_time() == delay_s
+            woken.append(delay_s)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(sleeper, float(number * 7 % 50), number % 3 == 0)
+        assert woken == sorted(woken)
+
+    run(main)
+
+
+def test_a_cancelled_sleeper_does_not_move_time() -> None:
+    async def main() -> None:
+        with trio.move_on_after(1):
+            await sleep(100)
+        assert trio.current_time() == 1
+        with trio.move_on_after(5):
+            await sleep(math.inf)
+        assert trio.current_time() == 6
+
+    run(main)
+
+
+def test_waiting_for_idle_tasks_takes_no_time() -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep, 10)
+            nursery.start_soon(sleep, 10)
+            await trio.testing.wait_all_tasks_blocked()
+            assert trio.current_time() == 0
+
+    run(main)
+
+
+def test_the_seed_decides_the_interleaving() -> None:
+    async def main() -> list[int]:
+        order: list[int] = []
+
+        async def worker(number: int) -> None:
+            for _ in range(3):
+                await trio.lowlevel.checkpoint()
+                order.append(number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(6):
+                nursery.start_soon(worker, number)
+        return order
+
+    orders = [tuple(run(main, seed=seed)) for seed in range(5)]
+    assert orders == [tuple(run(main, seed=seed)) for seed in range(5)]
+    assert len(set(orders)) > 1
+
+
+def test_a_deadlock_is_reported_with_the_places() -> None:
+    async def main() -> None:
+        async def stuck_child() -> None:
+            await trio.Event().wait()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stuck_child)
+            await trio.sleep(1000)
+            await trio.Event().wait()
+
+    with pytest.raises(DeadlockError) as caught:
+        run(main, stall_s=0.05)
+    assert "in stuck_child" in str(caught.value)
+    assert "in main" in str(caught.value)
+
+
+def test_results_and_errors_come_through_and_the_scheduler_is_put_back() -> None:
+    async def good(value: int) -> int:
+        return value
+
+    async def bad() -> None:
+        raise LookupError("x")
+
+    module = vars(trio._core._run)
+    before = module["_r"], module["_ALLOW_DETERMINISTIC_SCHEDULING"]
+    assert run(good, 7) == 7
+    with pytest.raises(LookupError):
+        run(bad)
+    assert (module["_r"], module["_ALLOW_DETERMINISTIC_SCHEDULING"]) == before
+
+
+def test_time_waits_for_work_in_threads_and_that_is_no_deadlock() -> None:
+    gate = threading.Event()
+    workers = Workers("worker", 1, lambda: None)
+
+    def wait() -> None:
+        gate.wait(10)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep, 1000)
+            threading.Timer(0.15, gate.set).start()
+            await workers.do(wait)
+            assert trio.current_time() == 0
+            with trio.move_on_after(5):
+                nursery.start_soon(workers.do, lambda: None)
+                await sleep(20)
+        assert trio.current_time() == 1000
+
+    run(main, stall_s=0.05)
+    workers.stop()
+
+
+def test_errors_in_threads_reach_the_caller() -> None:
+    workers = Workers("worker", 2, lambda: None)
+
+    def work() -> None:
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        for _ in range(3):
+            with pytest.raises(ZeroDivisionError):
+                await workers.do(work)
+
+    run(main)
+    workers.stop()
+
+
+def test_the_clock_alone_serves_trio_run_too() -> None:
+    async def main() -> float:
+        await trio.sleep(50)
+        return trio.current_time()
+
+    assert trio.run(main, clock=VirtualClock()) == 50
