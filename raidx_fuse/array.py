@@ -28,13 +28,15 @@ from raidx_fuse.format.pages import PAYLOAD_BYTES
 from raidx_fuse.jobs.manager import Jobs
 from raidx_fuse.jobs.rebuild import Rebuild, checkpoint_key
 from raidx_fuse.jobs.scrub import Resync, Scrub
+from raidx_fuse.journal import Journal
 from raidx_fuse.layouts.layout import Layout
 from raidx_fuse.layouts.plan import cells_of
 from raidx_fuse.layouts.registry import make_layout
 from raidx_fuse.members.base import Member
 from raidx_fuse.membership import Membership
-from raidx_fuse.pagestore import load_page_store
+from raidx_fuse.pagestore import PageStore, load_page_store
 from raidx_fuse.reader import Reader
+from raidx_fuse.replay import Replayed, replay
 from raidx_fuse.settings import SETTINGS, setting_named
 from raidx_fuse.store import Store
 from raidx_fuse.writer import Writer
@@ -76,6 +78,7 @@ class Array:
         self.membership = Membership(self)
         self.nursery = nursery
         self.started_s = core.store.clock()
+        self.replayed: Replayed | None = None
         self._saved_bad: frozenset[int] = frozenset()
 
     @property
@@ -210,8 +213,8 @@ class Array:
             lambda config: replace(config, jobs={**config.jobs, BAD_CHUNKS_KEY: sorted(bad)})
         )
 
-    async def start(self) -> None:
-        """Say in the superblocks that the array runs, then resume what was unfinished."""
+    async def start(self, head: PageStore) -> None:
+        """Replay, say in the superblocks that the array runs, resume what was unfinished."""
         store, config = self.store, self.store.config
         self.core.bad_chunks.update(config.jobs.get(BAD_CHUNKS_KEY, ()))
         self._saved_bad = frozenset(self.core.bad_chunks)
@@ -219,8 +222,8 @@ class Array:
         store.on_fail.append(self.on_fail)
         store.on_change.append(self.core.note_zero_roles)
         if self.read_only:
+            self.replayed = await replay(self.core.journal, store, head)
             return
-        store.on_change.append(self.membership.rebuild_onto_spare)
         present = {role for role, queue in enumerate(store.queues) if queue is not None}
 
         def running(config: ArrayConfig) -> ArrayConfig:
@@ -234,12 +237,15 @@ class Array:
 
         await store.update(running)
         store.refresh()
+        self.replayed = await replay(self.core.journal, store, head)
         self.nursery.start_soon(store.watch)
+        self.nursery.start_soon(self.core.journal.tend)
         self.nursery.start_soon(self.core.dirty.tend)
         self.nursery.start_soon(self.keep_bad_chunks)
         if self.core.dirty.pending_regions():
             self.jobs.start(Resync)
         self.membership.resume_rebuilds()
+        store.on_change.append(self.membership.rebuild_onto_spare)
 
     async def close(self) -> None:
         """Stop jobs, flush, mark clean. What was acknowledged is durable afterwards."""
@@ -248,6 +254,7 @@ class Array:
         await self.jobs.stop_all()
         await self.membership.settle()
         await self.save_bad_chunks()
+        await self.core.journal.drain()
         await self.store.flush()
         await self.core.dirty.clean_quiet(all_regions=True)
         await self.store.flush()
@@ -266,7 +273,8 @@ class Array:
 
 def check_startable(assembly: Assembly, pending_regions: int, start_degraded: bool) -> None:
     """Refuse to start where data could be wrong without a word. Raises AssemblyError."""
-    if assembly.missing_roles and pending_regions and not start_degraded:
+    logged = assembly.config.settings.get("journal", "partial") != "none"
+    if assembly.missing_roles and pending_regions and not start_degraded and not logged:
         missing = ", ".join(str(role) for role in assembly.missing_roles)
         raise AssemblyError(
             f"the array was writing when it stopped and role {missing} is missing: "
@@ -323,6 +331,8 @@ async def _build(
     stripe_bytes = layout.code.data_count * layout.chunk_bytes
     dirty = DirtyMap(layout.stripes, stripe_bytes, pages, store.flush)
     check_startable(assembly, dirty.pending_regions(), start_degraded)
-    array = Array(Core(layout, store, written, dirty), assembly, nursery)
-    await array.start()
+    head = await load_page_store(store, "journal", PAYLOAD_BYTES * 8)
+    journal = Journal(store, written, head, store.overlay)
+    array = Array(Core(layout, store, written, dirty, journal), assembly, nursery)
+    await array.start(head)
     return array

@@ -6,13 +6,14 @@ import trio
 
 from raidx_fuse.dirty import DirtyMap
 from raidx_fuse.errors import UnrecoverableError
+from raidx_fuse.journal import Journal
 from raidx_fuse.layouts.layout import Layout
 from raidx_fuse.layouts.plan import dead_cells
 from raidx_fuse.locks import StripeLocks
 from raidx_fuse.measure import ArrayCounters, Latency
 from raidx_fuse.parity import ArenaPool
 from raidx_fuse.policy import TRADITIONAL, Policy
-from raidx_fuse.store import Store
+from raidx_fuse.store import MemberLostError, Request, Store
 from raidx_fuse.written import WrittenMap
 
 
@@ -34,6 +35,7 @@ class Core:
         "dirty",
         "foreground_s",
         "inner_mask",
+        "journal",
         "latency",
         "layout",
         "locks",
@@ -44,7 +46,14 @@ class Core:
         "zero_roles",
     )
 
-    def __init__(self, layout: Layout, store: Store, written: WrittenMap, dirty: DirtyMap) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        store: Store,
+        written: WrittenMap,
+        dirty: DirtyMap,
+        journal: Journal,
+    ) -> None:
         self.layout = layout
         self.code = layout.code
         self.data_count = layout.code.data_count
@@ -55,6 +64,7 @@ class Core:
         self.store = store
         self.written = written
         self.dirty = dirty
+        self.journal = journal
         self.locks = StripeLocks()
         self.arenas = ArenaPool()
         self.counters = ArrayCounters()
@@ -104,6 +114,19 @@ class Core:
             f"cannot recover {self.where(stripe, cells)}: too many members are lost",
             action="see `raidx status`",
         )
+
+    async def write_cells(self, stripe: int, requests: list[Request], seat_epoch: int) -> None:
+        """Write whole cells of *stripe* for a job that holds its lock: all or nothing.
+
+        Raises MemberLostError if another member took a role since *seat_epoch*.
+        """
+        if self.journal.mode != "none" or self.journal.holds(stripe):
+            if not await self.journal.commit(
+                [stripe], requests, (), lambda: seat_epoch == self.store.seat_epoch
+            ):
+                raise MemberLostError
+        else:
+            await self.store.write(requests, background=True)
 
     def touch(self, started_s: float) -> None:
         """Count the end of a foreground request."""

@@ -92,3 +92,13 @@ class ArrayCounters:
     degraded_reads: int = 0
     chunks_moved: int = 0
     flushes: int = 0
+
+    def count_plan(self, kind: str, pre_reads: int) -> None:
+        """Count one band's write by the *kind* of its plan."""
+        self.pre_reads += pre_reads
+        if kind == "rmw":
+            self.rmw += 1
+        elif kind == "rcw":
+            self.rcw += 1
+        else:
+            self.full_stripe += 1

@@ -10,7 +10,7 @@ import trio
 
 from raidx_fuse.errors import ArrayFailedError, BusyError, RaidxError, UsageError
 from raidx_fuse.format.config import ArrayConfig, MemberRecord
-from raidx_fuse.format.create import new_member_uuid
+from raidx_fuse.format.create import new_member_uuid, prepare_member
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.members.base import Member
 from raidx_fuse.queues import MemberQueue
@@ -119,6 +119,7 @@ class Membership:
                 f"{self.store.config.layout} cannot rebuild: a spare would be of no use"
             )
         self.check_joining(member)
+        await prepare_member(member, self.store.config.regions)
         record = self.record_of(member, -1, "spare")
         self.store.spares[record.member_uuid] = member
         await self.store.update(lambda c: replace(c, members=(*c.members, record)))
@@ -138,11 +139,15 @@ class Membership:
         self._waiting = True  # this member takes the role, not a spare
         try:
             async with self._seating:
+                record = self.find(record.role)  # a spare may have taken the role meanwhile
+                self._require_no_rebuild()
                 if record.state not in ("failed", "missing"):
                     await self.fail_for_replacement(record)
+                await prepare_member(member, self.store.config.regions)
                 newcomer = self.record_of(member, record.role, "rebuilding")
                 await self._seat(newcomer, member)
-            return {"role": record.role, "job": self.array.start_rebuild((record.role,))}
+                job = self.array.start_rebuild((record.role,))
+            return {"role": record.role, "job": job}
         finally:
             self._waiting = False
 
@@ -177,6 +182,9 @@ class Membership:
             members = tuple(sorted((*others, record), key=lambda r: (r.role < 0, r.role)))
             return replace(config, members=members, jobs=jobs)
 
+        # No record of the member that was here before may ever be replayed onto this one.
+        await self.array.core.journal.drain()
+        store.seat_epoch += 1
         store.watermarks[role] = 0
         store.queues[role] = MemberQueue(member, store.nursery, store.clock)
         store.spares.pop(record.member_uuid, None)
@@ -215,11 +223,11 @@ class Membership:
                     log.warning("rebuilding role %d onto the spare %s", role, member.path)
                     await self._seat(replace(record, role=role, state="rebuilding"), member)
                     roles.append(role)
-            for job in self.array.jobs.running():
-                if job.kind == "rebuild":  # of a member that failed: it is about to notice
-                    await job.finished.wait()
-            if roles and not self.array.jobs.closing:  # else the next mount goes on with it
-                self.array.start_rebuild(tuple(roles))
+                for job in self.array.jobs.running():
+                    if job.kind == "rebuild":  # of a member that failed: it is about to notice
+                        await job.finished.wait()
+                if roles and not self.array.jobs.closing:  # else the next mount goes on with it
+                    self.array.start_rebuild(tuple(roles))
         except RaidxError as error:
             log.error("a spare could not take its role: %s", error)
         finally:

@@ -7,7 +7,7 @@ began, and not again since, are durable when it ends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from raidx_fuse.errors import AssemblyError, MemberError
 from raidx_fuse.format.pages import PAYLOAD_BYTES, encode_page, load_pages, merge_pages
@@ -36,6 +36,7 @@ class PageStore:
         self._flushing: frozenset[int] = frozenset()
         self._saved_since: set[int] = set()
         store.page_stores.append(self)
+        store.flush_observers.append(self)
 
     async def load(self) -> None:
         """Take the newest valid copy of every page from the present members.
@@ -56,11 +57,12 @@ class PageStore:
                 self.damaged.append(f"{self.kind} map: {error.message}")
                 continue
             loaded.append(found)
-            for page, slot in found.damaged:
+            damaged = {(page, slot) for page, slot, _generation in found.damaged}
+            for page, slot in sorted(damaged):
                 self.damaged.append(
                     f"{queue.member.path}: {self.kind} map: page {page}, slot {slot} is damaged"
                 )
-                if (page, 1 - slot) in found.damaged:
+                if (page, 1 - slot) in damaged:
                     lost.add(page)
         if not loaded:
             raise AssemblyError(f"the {self.kind} map cannot be read from any member")
@@ -79,8 +81,16 @@ class PageStore:
 
     async def save(self, pages: Sequence[int]) -> None:
         """Write *pages* as they are now to every present member; durable after the next flush."""
+        await self.save_as({page: self.content(page) for page in pages})
+
+    def content(self, page: int) -> bytes:
+        """Return a copy of a page's payload."""
+        return bytes(self.payload[page * PAYLOAD_BYTES : (page + 1) * PAYLOAD_BYTES])
+
+    async def save_as(self, pages: Mapping[int, bytes]) -> None:
+        """Write pages with the payloads given, which may be older than those in memory."""
         requests: list[Request] = []
-        for page in pages:
+        for page, payload in pages.items():
             slot = self._slots.get(page, 1)
             if page not in self._loose:
                 slot = 1 - slot
@@ -90,11 +100,7 @@ class PageStore:
             generation = self.generations.get(page, 0) + 1
             self.generations[page] = generation
             content = encode_page(
-                page,
-                generation,
-                self.kind,
-                self.payload[page * PAYLOAD_BYTES : (page + 1) * PAYLOAD_BYTES],
-                self.store.config.array_uuid,
+                page, generation, self.kind, payload, self.store.config.array_uuid
             )
             offset = self.region.slot_offset(page, slot)
             requests.extend(

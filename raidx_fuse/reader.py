@@ -63,11 +63,18 @@ class Reader:
             role, member_chunk = layout.place(stripe, cell)
             queue = store.readable[role]
             if queue is not None:
+                position = core.data_offset + (member_chunk << shift) + inner
+                overlay = store.overlay
+                if overlay.current:
+                    known = overlay.whole_page(role, position, length)
+                    if known is not None:
+                        core.touch(started_s)
+                        return memoryview(known)
                 reply = self._reply_of(length)
                 try:
-                    if queue.try_readv(
-                        core.data_offset + (member_chunk << shift) + inner, (reply,), length
-                    ):
+                    if queue.try_readv(position, (reply,), length):
+                        if overlay:
+                            overlay.patch(role, position, (reply,))
                         core.touch(started_s)
                         return reply
                 except MemberError:
@@ -84,12 +91,15 @@ class Reader:
     def _read_at_once(self, offset: int, length: int, reply: memoryview) -> bool:
         """Fill *reply* from healthy members without suspending; False if that cannot be."""
         queues = self.core.store.queues
+        overlay = self.core.store.overlay
         requests, zeros = self._segments(offset, length, reply)
         try:
             for role, position, buffers, size in requests:
                 queue = queues[role]
                 if queue is None or not queue.try_readv(position, buffers, size):
                     return False
+                if overlay:
+                    overlay.patch(role, position, buffers)
         except MemberError:
             return False
         for view in zeros:

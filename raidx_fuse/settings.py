@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from raidx_fuse.errors import UsageError
+from raidx_fuse.journal import MODES
 from raidx_fuse.policy import policy_named
 from raidx_fuse.sizes import parse_size
 
@@ -57,6 +58,16 @@ def _set_speed_max(array: Array, value: Any) -> None:
         job.speed_max_bytes = value
 
 
+def _journal_mode(text: str) -> str:
+    if text not in MODES:
+        raise UsageError(f"unknown journal mode {text!r}", action=f"choose {', '.join(MODES)}")
+    return text
+
+
+def _set_journal(array: Array, value: Any) -> None:
+    array.core.journal.mode = value
+
+
 def _set_timeout(array: Array, value: Any) -> None:
     array.store.io_timeout_s = value
 
@@ -70,6 +81,13 @@ SETTINGS = {
             "how partial writes update parity: traditional (fewer pre-reads), rmw or rcw",
             _policy,
             _set_policy,
+        ),
+        Setting(
+            "journal",
+            "partial",
+            "what is logged before it changes its place: partial stripes, full ones too, or none",
+            _journal_mode,
+            _set_journal,
         ),
         Setting(
             "speed_min",

@@ -24,6 +24,7 @@ from raidx_fuse.format.superblock import write_config
 from raidx_fuse.layouts.code import Unrecoverable
 from raidx_fuse.layouts.layout import Layout
 from raidx_fuse.members.base import Member
+from raidx_fuse.overlay import Overlay
 from raidx_fuse.queues import FLUSH, READ, WRITE, Latch, MemberQueue, Operation
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,15 @@ class FlushObserver(Protocol):
 
     def flush_ends(self) -> None:
         """What was noted is durable."""
+
+
+class PagesOfMembers(FlushObserver, Protocol):
+    """Pages that every member holds, and what was found damaged of them."""
+
+    damaged: list[str]
+
+    async def save_all(self) -> None:
+        """Write every page to every present member."""
 
 
 class MemberLostError(Exception):
@@ -100,10 +110,14 @@ class Store:
         self.watermarks: dict[int, int] = {}
         self.readable: list[MemberQueue | None] = []
         self.lost: frozenset[int] = frozenset()
+        self.seat_epoch = 0  # moves when another member takes a role
         self.rebuild_epoch = 0  # moves with every watermark: writers look whether they missed one
         self.closed = False  # no superblock is written any more
         self.io_timeout_s = 30.0
-        self.page_stores: list[FlushObserver] = []
+        self.flush_observers: list[FlushObserver] = []
+        self.page_stores: list[PagesOfMembers] = []
+        self.overlay = Overlay()
+        self.place_epoch = 0  # moves when committed content has reached its place
         self.on_change: list[Hook] = []
         self.on_fail: list[Callable[[int], None]] = []
         self._settled: trio.Event | None = None
@@ -164,6 +178,18 @@ class Store:
         Raises MemberLostError when a member was failed on the way (plan again), MemberError when
         it could not be spared.
         """
+        overlay = self.overlay
+        epoch = self.place_epoch
+        await self._read_members(requests, background)
+        while epoch != self.place_epoch:  # what we read may be from before the placement
+            epoch = self.place_epoch
+            await self._read_members(requests, background)
+        if overlay:
+            for role, offset, buffers, _size in requests:
+                overlay.patch(role, offset, buffers)
+
+    async def _read_members(self, requests: Sequence[Request], background: bool) -> None:
+        """Fill the buffers with what lies on the members."""
         pending: list[Operation] | None = None
         for role, offset, buffers, size in requests:
             queue = self.queues[role]
@@ -231,20 +257,25 @@ class Store:
             await current.done.wait()
         else:
             current = self._next_round = _FlushRound()
-            async with self._flush_lock:
-                self._next_round = None  # whoever comes now has writes this round may miss
-                try:
+            try:
+                async with self._flush_lock:
+                    self._next_round = None  # whoever comes now has writes this round may miss
                     await self._flush_members()
-                except Exception as error:
-                    current.error = error
-                finally:
-                    current.done.set()
+            except Exception as error:
+                current.error = error
+            except BaseException:
+                current.error = ArrayFailedError("the array stopped during a flush")
+                raise
+            finally:
+                if self._next_round is current:
+                    self._next_round = None
+                current.done.set()
         if current.error is not None:
             raise current.error
 
     async def _flush_members(self) -> None:
-        for pages in self.page_stores:
-            pages.flush_begins()
+        for observer in self.flush_observers:
+            observer.flush_begins()
         operations = []
         for queue in self.queues:
             if queue is not None and queue.unflushed:
@@ -254,8 +285,8 @@ class Store:
             for operation in await self._wait(operations):
                 operation.queue.unflushed = True
                 self._blame(operation)
-        for pages in self.page_stores:
-            pages.flush_ends()
+        for observer in self.flush_observers:
+            observer.flush_ends()
         await self.settled()
 
     # -- failure -------------------------------------------------------------------------------

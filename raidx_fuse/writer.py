@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from raidx_fuse.at_once import AtOnce
 from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError, NoSpaceError, RaidxError
 from raidx_fuse.layouts.code import Unrecoverable
@@ -60,6 +61,7 @@ class Writer:
 
     def __init__(self, core: Core) -> None:
         self.core = core
+        self._at_once = AtOnce(core)
 
     async def write(self, offset: int, data: Any) -> None:
         """Write all of *data* at *offset*; returns when it is acknowledged (not flushed).
@@ -75,21 +77,97 @@ class Writer:
         core.counters.write_bytes += length
         if not length:
             return
+        store = core.store
+        if (
+            (offset & core.inner_mask) + length <= core.chunk_bytes
+            and not store.lost
+            and not store.unsettled
+            and not core.bad_chunks
+        ):
+            done = self._at_once.write(offset, data, length)
+            if done is not None:
+                if done[1]:
+                    await self._finish(*done)
+                core.touch(started_s)
+                return
         pieces = self._split(offset, length)
         stripes = [piece.stripe for piece in pieces]
         if len(stripes) > 1:
             stripes.sort()
         await core.locks.acquire_all(stripes)
         try:
-            if not core.dirty.enter_now(stripes):
-                await core.dirty.enter(stripes)
+            logged = [piece for piece in pieces if self._must_log(piece)]
+            direct = pieces if not logged else [piece for piece in pieces if piece not in logged]
+            marked = [piece.stripe for piece in direct if self._must_mark(piece)]
+            if marked and not core.dirty.enter_now(marked):
+                await core.dirty.enter(marked)
             try:
-                await self._write_locked(pieces, view)
+                await self._write_locked(direct, logged, view)
             finally:
-                core.dirty.leave(stripes)
+                if marked:
+                    core.dirty.leave(marked)
         finally:
             core.locks.release_all(stripes)
         core.touch(started_s)
+
+    async def _finish(self, stripe: int, left: list[Request], sequence: int | None) -> None:
+        """Write what `AtOnce` has left; nothing ran since it began, so nobody holds the stripe."""
+        core = self.core
+        await core.locks.acquire(stripe)
+        if sequence is None:
+            core.dirty.enter_now([stripe])
+        try:
+            await core.store.write(join(left))
+        except RaidxError:
+            if sequence is None:
+                self._note_torn([Piece(stripe, 0, 0, 0, 0, 0)])
+            raise
+        finally:
+            if sequence is None:
+                core.dirty.leave([stripe])
+            else:
+                await core.journal.land(sequence)
+            core.locks.release(stripe)
+        if core.store.unsettled:
+            await core.store.settled()
+
+    def _must_log(self, piece: Piece) -> bool:
+        """Say whether *piece* goes through the journal, which makes it all or nothing.
+
+        A full stripe need not: its parity is finished by a resync, and what it overwrites was to go
+        anyway. Nor a write that changes no parity and brings nothing to life.
+        """
+        core = self.core
+        journal = core.journal
+        if journal.holds(piece.stripe):
+            return True  # an older record may still be replayed over what lies in its place
+        if journal.mode != "partial":
+            return journal.mode == "full"
+        if core.code.parity_count and not self._is_full(piece):
+            return True
+        if len(core.zero_roles) == core.layout.width:
+            return False
+        return bool(core.dead(piece.stripe) & self._touched(piece))
+
+    def _must_mark(self, piece: Piece) -> bool:
+        """Say whether a crash during the direct write of *piece* leaves something to finish."""
+        core = self.core
+        if core.code.parity_count or core.journal.mode == "none":
+            return True
+        return bool(core.dead(piece.stripe) & self._touched(piece))
+
+    @staticmethod
+    def _touched(piece: Piece) -> int:
+        return (2 << piece.last) - (1 << piece.first)
+
+    def _is_full(self, piece: Piece) -> bool:
+        core = self.core
+        return (
+            piece.first == 0
+            and piece.start == 0
+            and piece.last == core.data_count - 1
+            and piece.end == core.chunk_bytes
+        )
 
     def _split(self, offset: int, length: int) -> list[Piece]:
         core = self.core
@@ -109,41 +187,91 @@ class Writer:
             at += size
         return pieces
 
-    async def _write_locked(self, pieces: list[Piece], view: memoryview) -> None:
+    async def _write_locked(
+        self, direct: list[Piece], logged: list[Piece], view: memoryview
+    ) -> None:
+        """Carry the pieces out under their locks: plan, read, XOR, then write or commit."""
         core = self.core
         store = core.store
         while True:
-            epoch = store.rebuild_epoch
+            epoch = (store.seat_epoch, store.rebuild_epoch)
             work = Work()
-            for piece in pieces:
+            for piece in direct:
                 self._prepare(piece, view, work)
-            if work.reads:
+            records = []
+            for piece in logged:
+                record = Work()
+                self._prepare(piece, view, record)
+                records.append(record)
+            every = [work, *records]
+            reads = [request for part in every for request in part.reads]
+            if reads:
                 try:
-                    await store.read(join(work.reads))
+                    await store.read(join(reads))
                 except MemberLostError:
                     continue  # nothing was written: plan again without that member
-            if work.reserve:
-                self._reserve(work.reserve)
-            for out, sources in work.xors:
-                xor_into(out, sources)
-            try:
-                await store.write(join(work.writes))
-            except RaidxError:
-                self._note_torn(pieces)
-                raise
-            # A rebuild passes stripes that were never written without their locks; if one of ours
-            # was passed meanwhile, write it again, now also to the member being rebuilt.
-            if epoch == store.rebuild_epoch or not work.fresh:
+            for part in every:
+                if part.reserve:
+                    self._reserve(part.reserve)
+                for out, sources in part.xors:
+                    xor_into(out, sources)
+            if work.writes:
+                try:
+                    await store.write(join(work.writes))
+                except RaidxError:
+                    self._note_torn(direct)
+                    raise
+            if await self._settle_content(work, logged, records, epoch):
                 break
-        if work.fresh:
-            await core.written.mark(work.fresh)
         if core.bad_chunks:
-            self._forgive(pieces)
-        for arena in work.arenas:
-            core.arenas.put(arena)
-        self._count(work.plans)
+            self._forgive(direct + logged)
+        for part in every:
+            for arena in part.arenas:
+                core.arenas.put(arena)
+            self._count(part.plans)
         if store.unsettled:
             await store.settled()
+
+    async def _settle_content(
+        self, work: Work, logged: list[Piece], records: list[Work], epoch: tuple[int, int]
+    ) -> bool:
+        """Commit what is logged and what comes alive; False if a rebuild passed us by.
+
+        A rebuild passes stripes that were never written without their locks; if one of ours was
+        passed meanwhile, everything is written again, now also to the member being rebuilt.
+        """
+        core = self.core
+        journal = core.journal
+        fresh = list(work.fresh)
+        comes_alive = bool(fresh) or any(record.fresh for record in records)
+
+        def still_valid() -> bool:
+            if epoch[0] != core.store.seat_epoch:
+                return False
+            return not comes_alive or epoch[1] == core.store.rebuild_epoch
+
+        if fresh and journal.mode == "none":
+            if not still_valid():
+                return False
+            await core.written.mark(fresh)
+            fresh = []
+        stripes: list[int] = []
+        writes: list[Request] = []
+        size = 0
+        for piece, record in zip(logged, records, strict=True):
+            # Every stripe is atomic for itself; a request of many is cut to what the ring takes.
+            more = sum(request[3] for request in record.writes)
+            if stripes and size + more > journal.capacity // 4:
+                if not await journal.commit(stripes, join(writes), fresh, still_valid):
+                    return False
+                stripes, writes, fresh, size = [], [], [], 0
+            stripes.append(piece.stripe)
+            writes += record.writes
+            fresh += record.fresh
+            size += more
+        if stripes or fresh:
+            return await journal.commit(stripes, join(writes), fresh, still_valid)
+        return True
 
     def _prepare(self, piece: Piece, view: memoryview, work: Work) -> None:
         """Add the reads, XORs and writes of *piece* to *work*."""
@@ -280,12 +408,5 @@ class Writer:
                     core.bad_chunks.discard(core.layout.logical(piece.stripe, cell))
 
     def _count(self, plans: list[BandPlan]) -> None:
-        counters = self.core.counters
         for plan in plans:
-            counters.pre_reads += len(plan.reads)
-            if plan.kind == "rmw":
-                counters.rmw += 1
-            elif plan.kind == "rcw":
-                counters.rcw += 1
-            else:
-                counters.full_stripe += 1
+            self.core.counters.count_plan(plan.kind, len(plan.reads))

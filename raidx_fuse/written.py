@@ -8,6 +8,8 @@ acknowledged, and durable after the next flush like the data itself.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,6 +26,7 @@ class WrittenMap:
         self.chunks = chunks
         self.pages = pages
         self.bits = pages.payload
+        self._unsaved: set[int] = set()
         assert len(self.bits) * 8 >= chunks, "the map region holds the whole array"
 
     def is_written(self, chunk: int) -> bool:
@@ -46,18 +49,31 @@ class WrittenMap:
                 dead |= 1 << cell
         return dead
 
-    async def mark(self, chunks: list[int]) -> None:
+    def set_bits(self, chunks: Sequence[int]) -> None:
+        """Set the bits of *chunks*; their pages are saved by whoever takes them."""
+        bits = self.bits
+        page_bits = self.pages.payload_bytes * 8
+        for chunk in chunks:
+            bits[chunk >> 3] |= 1 << (chunk & 7)
+            self._unsaved.add(chunk // page_bits)
+
+    async def mark(self, chunks: Sequence[int]) -> None:
         """Set the bits of *chunks* and save their pages on the members (not flushed).
 
         The bits are set before the first suspension.
         """
-        bits = self.bits
-        touched = set()
-        page_bits = self.pages.payload_bytes * 8
-        for chunk in chunks:
-            bits[chunk >> 3] |= 1 << (chunk & 7)
-            touched.add(chunk // page_bits)
-        await self.pages.save(sorted(touched))
+        self.set_bits(chunks)
+        await self.pages.save_as(self.take_unsaved())
+
+    def take_unsaved(self) -> dict[int, bytes]:
+        """Return the pages with bits that are not saved, as they are now, and forget them."""
+        pages = {page: self.pages.content(page) for page in sorted(self._unsaved)}
+        self._unsaved.clear()
+        return pages
+
+    def put_back(self, pages: Iterable[int]) -> None:
+        """Note that *pages* were not saved after all."""
+        self._unsaved.update(pages)
 
     # -- scans ---------------------------------------------------------------------------------
 

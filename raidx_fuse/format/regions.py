@@ -37,7 +37,7 @@ LOG_BYTES_MIN = 256 << 10
 LOG_BYTES_MAX = 64 << 20
 DATA_ALIGNMENT_MAX = 1 << 20
 
-PAGE_KINDS = {"bitmap": 1, "written": 2}
+PAGE_KINDS = {"bitmap": 1, "written": 2, "journal": 3}
 """Kinds of pages and their number in the page header; 0 is no kind."""
 
 
@@ -90,8 +90,10 @@ class Regions:
     data: Region
 
     def pages(self, kind: str) -> PageRegion:
-        """Return the page region of *kind*: "bitmap" or "written"."""
+        """Return the page region of *kind*: "bitmap", "written", or the journal's head page."""
         assert kind in PAGE_KINDS, kind
+        if kind == "journal":
+            return PageRegion(self.log.offset, 1, kind)
         region: Region = getattr(self, kind)
         return PageRegion(region.offset, region.length // (PAGE_SLOTS * PAGE_BYTES), kind)
 

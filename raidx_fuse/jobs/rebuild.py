@@ -192,3 +192,4 @@ class Rebuild(Job):
         for role in done:
             store.watermarks.pop(role, None)
         store.refresh()
+        await self.core.journal.reform()

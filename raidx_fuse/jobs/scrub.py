@@ -59,6 +59,7 @@ class Scrub(Job):
         self.mismatches = self.repaired = self.assumed = self.unchecked = 0
         self.findings: list[dict[str, Any]] = []
         self._next = 0
+        self._seat_epoch = 0
         self._window = max(1, WINDOW_BYTES // (core.code.rows << core.shift))
         self._chains: dict[tuple[tuple[int, ...], int, int], Chains] = {}
         self._scratch = np.empty(BLOCK_BYTES, dtype=np.uint8)
@@ -93,6 +94,7 @@ class Scrub(Job):
         """Check *stripes* (and correct them)."""
         core = self.core
         while True:
+            self._seat_epoch = core.store.seat_epoch
             try:
                 for first, count, chains in runs(core, stripes, self._chains_of):
                     await self._check_run(first, count, chains)
@@ -182,7 +184,7 @@ class Scrub(Job):
         else:
             requests, assumed = self._rewrite_parity(stripe, cells)
         if self.repair and requests:
-            await self.core.store.write(requests, background=True)
+            await self.core.write_cells(stripe, requests, self._seat_epoch)
             self.repaired += 1
             self.assumed += assumed
         self._report(stripe, violated, liar, syndromes, bool(self.repair and requests), assumed)

@@ -77,7 +77,10 @@ class Strips:
         for role, rows in by_role.items():
             queue = core.store.queues[role]
             offset = self.offset(role)
-            if queue is not None and (view := queue.view(offset, size, len(rows) / self.rows)):
+            view = None
+            if queue is not None and not core.store.overlay:  # a view would miss the overlay
+                view = queue.view(offset, size, len(rows) / self.rows)
+            if view is not None:
                 self._strips[role] = np.frombuffer(view, dtype=np.uint8)
                 continue
             arena = core.arenas.get(size)

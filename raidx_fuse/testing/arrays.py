@@ -6,6 +6,7 @@ choose places. Everything runs in virtual time, so a script replays exactly.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -14,7 +15,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.array import Array, open_array
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.faulty import FaultMember
 from raidx_fuse.members.model import model_member
@@ -163,7 +164,7 @@ class Rig:
         assert self.array is not None
         array = self.array
         start, length = self._range(where, size)
-        pieces = []
+        pieces: list[tuple[int, bytes]] = []
         at = start
         rng = random.Random(seed)
         while at < start + length and len(pieces) < 8:
@@ -212,8 +213,9 @@ class Rig:
             running = [job for job in self.array.jobs.running() if job.kind == "rebuild"]
             if record.role >= 0 and record.state in ("failed", "missing") and not running:
                 member = self.new_member()
-                self.members.append(member)
-                await self.array.replace_disk(record.role, member)
+                with contextlib.suppress(BusyError):  # a spare was quicker
+                    await self.array.replace_disk(record.role, member)
+                    self.members.append(member)
                 return
 
     async def _step_spare(self) -> None:

@@ -133,7 +133,7 @@ def test_bands_cover_each_touched_byte_once(
     start, end = int(at * chunk), max(1, int(to * chunk))
     if first == last and end <= start:
         start, end = end - 1, start + 1
-    seen = set()
+    seen: set[tuple[int, int]] = set()
     for low, high, mask in bands(first, start, last, end, chunk):
         for cell in cells_of(mask):
             for byte in (low, high - 1):

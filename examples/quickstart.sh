@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# The main job from end to end: a RAID-5 array of four member files, a real file
+# system on it, a lost disk, a replacement, a rebuild, a scrub; every file's checksum compared.
+# Usage: examples/quickstart.sh [FOLDER]   (default: a new temporary folder, removed at the end)
+set -euo pipefail
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+"$top/examples/setup.sh"
+export PATH="$top/.venv/bin:/usr/sbin:/sbin:$PATH"
+
+if [ $# -gt 0 ]; then work=$(mkdir -p "$1/raidx-quickstart" && cd "$1/raidx-quickstart" && pwd)
+else work=$(mktemp -d -t raidx-quickstart.XXXXXX)
+fi
+mnt="$work/mnt"; fs="$work/fs"; loop=""; mounted=""
+
+clean_up() {
+    set +e
+    [ -n "$mounted" ] && umount "$fs"
+    [ -n "$loop" ] && losetup -d "$loop"
+    mountpoint -q "$mnt" && raidx umount "$mnt"
+    rm -rf "$work"
+}
+trap clean_up EXIT
+
+step() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
+run() { printf '\033[2m$ %s\033[0m\n' "$*"; "$@"; }
+sums() { (cd "$1" && find . -type f -print0 | sort -z | xargs -0 sha256sum); }
+
+mkdir -p "$mnt" "$fs" "$work/files"
+disks=("$work"/disk{0,1,2,3}.img)
+
+step "Four member files of 96 MiB become a RAID-5 array"
+run raidx create --layout raid5 --chunk 64KiB --size 96MiB --name disk "${disks[@]}"
+run raidx mount "${disks[@]}" "$mnt"
+run raidx status "$mnt"
+image="$mnt/disk"
+
+step "Real files to store: this project and its Python environment's standard library"
+stdlib=$("$top/.venv/bin/python" -c 'import json; print(json.__path__[0])')/..
+cp -r "$top/raidx_fuse" "$top/layouts" "$top/cli" "$top/README.md" "$work/files/"
+mkdir -p "$work/files/stdlib"
+cp -r "$stdlib"/{json,email,asyncio,unittest,encodings} "$work/files/stdlib/"
+find "$work/files" -name __pycache__ -type d -prune -exec rm -rf {} +
+sums "$work/files" > "$work/sums.before"
+printf '%s files, %s\n' "$(wc -l < "$work/sums.before")" "$(du -sh "$work/files" | cut -f1)"
+
+if [ "$(id -u)" = 0 ] && loop=$(losetup --find --show --direct-io=on "$image" 2>/dev/null); then
+    step "A loop device on the image, ext4 on the loop device"
+    run mkfs.ext4 -q "$loop"
+    run mount "$loop" "$fs"
+    mounted=yes
+    run cp -r "$work/files/." "$fs/"
+    sync -f "$fs"
+    store="$fs"
+    compare() { sums "$store" | grep -v ' ./lost+found' > "$work/sums.after"; diff "$work/sums.before" "$work/sums.after"; }
+    forget_cache() { sync; echo 1 > /proc/sys/vm/drop_caches 2>/dev/null || true; }
+else
+    loop=""
+    step "No loop device here (or not root): the image itself is used, the files go in as one archive"
+    tar -C "$work/files" --sort=name -cf "$work/files.tar" .
+    bytes=$(stat -c %s "$work/files.tar")
+    run dd if="$work/files.tar" of="$image" bs=1M conv=notrunc,fsync status=none
+    compare() {
+        rm -rf "$work/back"; mkdir "$work/back"
+        head -c "$bytes" "$image" | tar -C "$work/back" -xf -
+        sums "$work/back" > "$work/sums.after"; diff "$work/sums.before" "$work/sums.after"
+    }
+    forget_cache() { :; }
+fi
+
+step "What one small write costs, and why"
+run raidx explain "$mnt" 1MiB 4KiB --write
+
+step "Disk 2 fails; everything is still readable"
+run raidx fail-disk "$mnt" 2
+run raidx status "$mnt"
+forget_cache
+compare && echo "every checksum equal, with one disk gone"
+
+step "A new disk takes its place and is rebuilt: only what was written"
+run raidx replace-disk "$mnt" 2 "$work/disk4.img" --create --wait
+run raidx status "$mnt"
+
+step "Scrub: read everything, compare parity"
+run raidx scrub "$mnt" --check --wait
+run raidx stats "$mnt"
+forget_cache
+compare && echo "every checksum equal, after failure, replacement and rebuild"
+
+step "Unmount, look at a member at rest, mount again"
+if [ -n "$loop" ]; then umount "$fs"; mounted=""; losetup -d "$loop"; loop=""; fi
+run raidx umount "$mnt"
+run raidx examine "${disks[0]}"
+run raidx check "${disks[0]}" "${disks[1]}" "$work/disk4.img" "${disks[3]}"
+run raidx mount "${disks[0]}" "${disks[1]}" "$work/disk4.img" "${disks[3]}" "$mnt"
+run raidx status "$mnt" --brief
+if [ "$store" ] 2>/dev/null && [ "$(id -u)" = 0 ] && loop=$(losetup --find --show --direct-io=on "$image"); then
+    run mount "$loop" "$fs"; mounted=yes
+fi
+compare && echo "every checksum equal, after a remount"
+
+step "Done: nothing stays mounted"

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Sets everything up on a bare Debian or Ubuntu: system packages, a virtual environment in .venv, raidx.
+# Safe to run again and again; it does nothing that is done already. Usage: examples/setup.sh [--dev]
+set -euo pipefail
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+extra=""
+[ "${1:-}" = "--dev" ] && extra="[dev]"
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"
+    elif command -v sudo >/dev/null; then sudo "$@"
+    else say "this needs root: $*"; exit 1
+    fi
+}
+
+# Programs and headers: pyfuse3 is built from source; the file system tools are for demo and tests.
+wanted=(gcc libc6-dev pkg-config libfuse3-dev fuse3 util-linux e2fsprogs rsync)
+[ -n "$extra" ] && wanted+=(fio xfsprogs btrfs-progs)
+missing=()
+for package in "${wanted[@]}"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+done
+
+# A Python of 3.11 or later that can make virtual environments and has its headers.
+find_python() {
+    local candidate
+    for candidate in python3 python3.13 python3.12 python3.11; do
+        command -v "$candidate" >/dev/null || continue
+        "$candidate" - <<'PY' 2>/dev/null && { echo "$candidate"; return 0; }
+import os, sys, sysconfig
+import ensurepip, venv
+assert sys.version_info >= (3, 11)
+assert os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h"))
+PY
+    done
+    return 1
+}
+python=$(find_python) || missing+=(python3 python3-venv python3-dev)
+
+if [ "${#missing[@]}" -gt 0 ]; then
+    command -v apt-get >/dev/null || { say "please install: ${missing[*]}"; exit 1; }
+    say "installing ${missing[*]}"
+    as_root apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null
+fi
+python=$(find_python) || { say "Python 3.11 or later is needed, with venv and headers"; exit 1; }
+
+if [ ! -x "$top/.venv/bin/python" ]; then
+    say "making the virtual environment .venv with $("$python" --version)"
+    "$python" -m venv "$top/.venv"
+fi
+stamp="$top/.venv/.installed-for"
+key="$extra $(cat "$top/pyproject.toml" | cksum) $top"
+if [ "$(cat "$stamp" 2>/dev/null || true)" != "$key" ]; then
+    say "installing raidx${extra} into .venv"
+    "$top/.venv/bin/pip" install --quiet --disable-pip-version-check -e "$top$extra"
+    printf '%s' "$key" > "$stamp"
+fi

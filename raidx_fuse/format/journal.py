@@ -1,0 +1,125 @@
+"""Journal records: bytes of the redo log, pure. FORMAT.md has the byte tables.
+
+A record is one atomic change: ranges of data for roles, and logical chunks that come alive. It is
+padded to whole sectors, so a torn write never reaches into the record before it.
+
+    | header 64 | entries 16 each | data of the entries, end to end | zeros to a whole sector |
+
+A record says where it lies (*position*, counted from the start of its epoch over all laps of the
+ring), so one that is left from an earlier lap or an earlier mount never counts.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid as _uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import crc32c
+
+from raidx_fuse.format.regions import SECTOR_BYTES
+
+RECORD_HEADER = struct.Struct("<IIQQQIIQ16s")
+"""magic, crc, epoch, sequence, position, body bytes, entries, zero, array UUID."""
+RECORD_HEADER_BYTES = 64
+assert RECORD_HEADER.size == RECORD_HEADER_BYTES
+RECORD_MAGIC = 0x4A584452  # "RDXJ"
+ENTRY = struct.Struct("<HHIQ")
+"""kind, role, length, offset."""
+ENTRY_BYTES = ENTRY.size
+DATA, WRITTEN = 1, 2
+HEAD = struct.Struct("<QQQ")
+"""epoch, sequence and position of the first record that is not in its place for sure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A decoded record: *data* is (role, byte offset on the member, bytes); *written* chunk runs."""
+
+    sequence: int
+    data: tuple[tuple[int, int, bytes], ...]
+    written: tuple[tuple[int, int], ...]
+    size_bytes: int
+
+
+def record_bytes(entries: int, data_bytes: int) -> int:
+    """Return the size of a record on the ring, padding included."""
+    size = RECORD_HEADER_BYTES + entries * ENTRY_BYTES + data_bytes
+    return -(-size // SECTOR_BYTES) * SECTOR_BYTES
+
+
+def encode_record(
+    epoch: int,
+    sequence: int,
+    position: int,
+    array_uuid: bytes,
+    entries: Sequence[tuple[int, int, int, int]],
+    buffers: Sequence[Any],
+) -> list[Any]:
+    """Return the buffers of a record: head, *buffers* as they are, padding.
+
+    *entries* are (kind, role, length, offset); *buffers* hold the data entries' bytes in order.
+    """
+    table = b"".join(ENTRY.pack(*entry) for entry in entries)
+    body = len(table) + sum(len(buffer) for buffer in buffers)
+    zeroed = RECORD_HEADER.pack(
+        RECORD_MAGIC, 0, epoch, sequence, position, body, len(entries), 0, array_uuid
+    )
+    crc = crc32c.crc32c(table, crc32c.crc32c(zeroed))
+    for buffer in buffers:
+        crc = crc32c.crc32c(buffer, crc)
+    head = RECORD_HEADER.pack(
+        RECORD_MAGIC, crc, epoch, sequence, position, body, len(entries), 0, array_uuid
+    )
+    padding = -(RECORD_HEADER_BYTES + body) % SECTOR_BYTES
+    return [head + table, *buffers, bytes(padding)] if padding else [head + table, *buffers]
+
+
+def header_fits(
+    header: bytes, epoch: int, sequence: int, position: int, array_uuid: bytes, room: int
+) -> int | None:
+    """Return the size of the record that *header* begins, if it is the one looked for."""
+    magic, _crc, its_epoch, its_sequence, its_position, body, _entries, zero, its_array = (
+        RECORD_HEADER.unpack(header)
+    )
+    found = (magic, its_epoch, its_sequence, its_position, zero, its_array)
+    if found != (RECORD_MAGIC, epoch, sequence, position, 0, array_uuid):
+        return None
+    size = -(-(RECORD_HEADER_BYTES + body) // SECTOR_BYTES) * SECTOR_BYTES
+    return size if size <= room else None
+
+
+def decode_record(content: bytes) -> Record | None:
+    """Return the record in *content* (its whole size), or None if its checksum does not hold."""
+    magic, crc, epoch, sequence, position, body, count, zero, array = RECORD_HEADER.unpack_from(
+        content
+    )
+    zeroed = RECORD_HEADER.pack(magic, 0, epoch, sequence, position, body, count, zero, array)
+    end = RECORD_HEADER_BYTES + body
+    view = memoryview(content)
+    if crc32c.crc32c(view[RECORD_HEADER_BYTES:end], crc32c.crc32c(zeroed)) != crc:
+        return None
+    at = RECORD_HEADER_BYTES + count * ENTRY_BYTES
+    data: list[tuple[int, int, bytes]] = []
+    written: list[tuple[int, int]] = []
+    for index in range(count):
+        kind, role, length, offset = ENTRY.unpack_from(
+            content, RECORD_HEADER_BYTES + index * ENTRY_BYTES
+        )
+        if kind == DATA:
+            data.append((role, offset, bytes(view[at : at + length])))
+            at += length
+        elif kind == WRITTEN:
+            written.append((offset, length))
+        else:
+            return None  # a newer format: what it means is not known, so it does not count
+    if at != end:
+        return None
+    return Record(sequence, tuple(data), tuple(written), len(content))
+
+
+def uuid_bytes(text: str) -> bytes:
+    """Return the 16 bytes of a UUID."""
+    return _uuid.UUID(text).bytes

@@ -1,0 +1,383 @@
+"""The journal: a redo log that makes every change of a stripe all or nothing.
+
+    commit: record -> ring on (losses tolerated + 1) members -> overlay -> acknowledged
+    place:  freeze the overlay -> flush (the records are durable) -> write the places, the map
+            -> flush (the places are durable) -> move the tail in the head page
+
+A commit is in the members' page cache when it is acknowledged, so a killed process loses nothing;
+it is durable after the next flush, and only then goes to its place. Nothing in its place is ever
+half-written without a durable record to redo it: a power cut, with as many lost members as the code
+tolerates, leaves every sector old or new. Replay (replay.py) redoes everything from the tail on.
+
+Laws:
+ 1. Sequence numbers have no gap: a commit is acknowledged after all before it are written, and
+    replay stops at the first record that is missing on all members.
+ 2. Ring space is used again only after the head page that frees it is durable (`_durable_tail`).
+ 3. A write that bypasses the journal must not touch a stripe whose record may still be replayed
+    (`holds`): an old record would undo it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import trio
+
+from raidx_fuse.errors import MemberError, RaidxError
+from raidx_fuse.format.journal import (
+    DATA,
+    HEAD,
+    WRITTEN,
+    encode_record,
+    record_bytes,
+    uuid_bytes,
+)
+from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS
+from raidx_fuse.overlay import Overlay
+from raidx_fuse.pagestore import PageStore
+from raidx_fuse.store import Request, Store, join
+from raidx_fuse.written import WrittenMap
+
+log = logging.getLogger(__name__)
+
+MODES = ("partial", "full", "none")
+HEAD_BYTES = PAGE_BYTES * PAGE_SLOTS
+OVERLAY_BYTES_MAX = 32 << 20
+PLACE_AFTER_S = 1.0
+
+
+class Journal:
+    """The redo log of one array. *mode* is what goes through it; see MODES and writer.py."""
+
+    def __init__(
+        self, store: Store, written: WrittenMap, head: PageStore, overlay: Overlay
+    ) -> None:
+        self.store = store
+        self.written = written
+        self.overlay = overlay
+        self.mode = "partial"
+        self.break_ordering = False  # tests only: show that the campaign notices
+        self.commits = self.commit_bytes = self.placements = 0
+        self._head = head
+        self._array = uuid_bytes(store.config.array_uuid)
+        region = store.config.regions.log
+        self.head_bytes = HEAD_BYTES
+        self._ring_offset = region.offset + HEAD_BYTES
+        self.capacity = region.length - HEAD_BYTES
+        self.epoch = 0
+        self.next_sequence = 1
+        self.position = 0  # of the next record, over all laps
+        self.roles: tuple[int, ...] = ()
+        self._inflight: dict[int, int] = {}  # sequence -> position
+        self._landed = trio.Condition()
+        self._waiting = 0  # commits that are written but not those before them
+        self._stripes: dict[int, int] = {}  # stripe -> sequence of its newest record
+        self._open: deque[tuple[int, int]] = deque()  # (sequence, position), not yet in place
+        self._durable_tail = (1, 0)
+        self._noted_tail = (1, 0)
+        self._flushing_tail = (1, 0)
+        self._head_saves = self._head_saves_flushing = 0
+        self._gate: trio.Event | None = None  # closed while the ring is being emptied
+        self._placing = trio.Lock()
+        self._wake = trio.Event()
+        store.flush_observers.append(self)
+
+    # -- starting ------------------------------------------------------------------------------
+
+    async def begin(self, epoch: int) -> None:
+        """Start *epoch* with an empty ring; whatever an older one left never counts again."""
+        self.epoch = epoch
+        self.next_sequence, self.position = 1, 0
+        self._durable_tail = self._noted_tail = self._flushing_tail = (1, 0)
+        self._open.clear()
+        self._stripes.clear()
+        await self._save_head((1, 0))
+        await self.store.flush()
+        self.choose_roles()
+
+    def choose_roles(self) -> None:
+        """Take the first members that are whole, one more than may be lost."""
+        store = self.store
+        active = [role for role, queue in enumerate(store.readable) if queue is not None]
+        self.roles = tuple(active[: store.layout.code.tolerance + 1])
+
+    async def _save_head(self, tail: tuple[int, int]) -> None:
+        payload = self._head.payload
+        HEAD.pack_into(payload, 0, self.epoch, *tail)
+        self._head_saves += 1
+        await self._head.save([0])
+
+    # -- flush observer ------------------------------------------------------------------------
+
+    def flush_begins(self) -> None:
+        """The head page that was saved last becomes durable with this flush."""
+        self._flushing_tail = self._noted_tail
+        self._head_saves_flushing = self._head_saves
+
+    def flush_ends(self) -> None:
+        """Ring space before the durable tail is free, and its records are never replayed."""
+        if self._head_saves != self._head_saves_flushing:
+            return  # overwritten meanwhile, and torn if the power goes now: the next flush counts
+        self._durable_tail = self._flushing_tail
+        sequence = self._durable_tail[0]
+        if self._stripes:
+            self._stripes = {s: n for s, n in self._stripes.items() if n >= sequence}
+
+    def holds(self, stripe: int) -> bool:
+        """Say whether a record of *stripe* may still be replayed (law 3)."""
+        return stripe in self._stripes
+
+    # -- committing ----------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        stripes: Sequence[int],
+        writes: Sequence[Request],
+        fresh: Sequence[int],
+        still_valid: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Log *writes* and the coming alive of the chunks *fresh*, as one change of *stripes*.
+
+        Their locks are held. The buffers may be reused afterwards. *still_valid* is asked before
+        the record is written (another member may have taken a role while we waited for room: what
+        was planned for the old one must never reach it) and afterwards (a rebuild may have passed).
+        If it says no, nothing takes effect and False is returned: the caller plans and commits
+        again; a replay would redo both, in order. Raises what the members raise.
+        """
+        entries: list[tuple[int, int, int, int]] = []
+        buffers: list[Any] = []
+        for role, offset, parts, size in writes:
+            entries.append((DATA, role, size, offset))
+            buffers.extend(parts)
+        entries.extend((WRITTEN, 0, count, first) for first, count in _runs(fresh))
+        size = record_bytes(len(entries), sum(entry[2] for entry in entries if entry[0] == DATA))
+        await self._make_room(size)
+        if not still_valid():
+            return False
+        sequence, position, offset = self._allocate(size)
+        roles = [role for role in self.roles if self.store.queues[role] is not None]
+        assert roles, "more log members than may be lost"
+        record = encode_record(self.epoch, sequence, position, self._array, entries, buffers)
+        self._inflight[sequence] = position
+        self._open.append((sequence, position))
+        for stripe in stripes:
+            self._stripes[stripe] = sequence
+        try:
+            await self.store.write([(role, offset, record, size) for role in roles])
+        except RaidxError:
+            log.critical("the journal cannot be written; no more changes are taken")
+            self.roles = ()
+            raise
+        finally:
+            await self.land(sequence)
+        if not still_valid():
+            return False
+        self._take_effect(writes, fresh)
+        self.commits += 1
+        self.commit_bytes += size
+        return True
+
+    def commit_now(
+        self, stripe: int, writes: Sequence[Request]
+    ) -> tuple[int, list[Request]] | None:
+        """Log *writes* of one stripe without suspending; None if that cannot be: nothing was done.
+
+        Returns the sequence number and what could not be written at once: the caller takes the
+        stripe's lock, writes it and calls `land`.
+        """
+        if self._gate is not None or self._inflight:
+            return None
+        entries = [(DATA, role, size, offset) for role, offset, _, size in writes]
+        size = record_bytes(len(entries), sum(entry[2] for entry in entries))
+        queues = self.store.queues
+        if not self.roles or self.used_bytes() + 2 * size > self.capacity:
+            return None
+        self._hurry()
+        sequence, position, offset = self._allocate(size)
+        record = encode_record(
+            self.epoch,
+            sequence,
+            position,
+            self._array,
+            entries,
+            [part for request in writes for part in request[2]],
+        )
+        left: list[Request] = []
+        for role in self.roles:
+            queue = queues[role]
+            if queue is None:
+                continue
+            try:
+                if queue.try_writev(offset, record, size):
+                    continue
+            except MemberError:
+                pass  # tried once more with what else is left, then failed
+            left.append((role, offset, record, size))
+        self._stripes[stripe] = sequence
+        self._open.append((sequence, position))
+        if left:
+            self._inflight[sequence] = position
+        self._take_effect(writes, ())
+        self.commits += 1
+        self.commit_bytes += size
+        return sequence, left
+
+    def _allocate(self, size: int) -> tuple[int, int, int]:
+        """Take the next sequence number and ring space; return it, its position, its offset."""
+        sequence, position = self.next_sequence, self.position
+        lap = position % self.capacity
+        if lap + size > self.capacity:  # records do not wrap: go on at the start of the next lap
+            position += self.capacity - lap
+            lap = 0
+        self.next_sequence = sequence + 1
+        self.position = position + size
+        return sequence, position, self._ring_offset + lap
+
+    def _take_effect(self, writes: Sequence[Request], fresh: Sequence[int]) -> None:
+        """Show a committed change to readers."""
+        put = self.overlay.put
+        for role, start, parts, _size in writes:
+            for part in parts:
+                put(role, start, bytes(part))
+                start += len(part)
+        if fresh:
+            self.written.set_bits(fresh)
+
+    async def land(self, sequence: int) -> None:
+        """Note that a record is written, and wait for all before it (law 1)."""
+        if len(self._inflight) == 1 and not self._waiting:
+            del self._inflight[sequence]
+            return
+        del self._inflight[sequence]
+        self._waiting += 1
+        try:
+            async with self._landed:
+                self._landed.notify_all()
+                while self._inflight and min(self._inflight) < sequence:
+                    await self._landed.wait()
+        finally:
+            self._waiting -= 1
+
+    def used_bytes(self) -> int:
+        """Return how much of the ring may not be overwritten."""
+        return self.position - self._durable_tail[1]
+
+    async def _make_room(self, size: int) -> None:
+        """Wait until *size* bytes, and the rest of a lap, are free. Raises RaidxError."""
+        while self._gate is not None:
+            await self._gate.wait()
+        if not self.roles:
+            raise RaidxError("the journal is lost: the array takes no more writes")
+        if 2 * size > self.capacity:
+            raise RaidxError(
+                f"a change of {size} bytes does not fit in the journal of {self.capacity}"
+            )
+        while self.used_bytes() + 2 * size > self.capacity:
+            await self.place()
+            if self.used_bytes() + 2 * size > self.capacity:
+                await self.store.flush()  # makes the head page durable that frees the space
+        self._hurry()
+
+    def _hurry(self) -> None:
+        """Ask for a placement when space or memory runs short."""
+        if self.used_bytes() > self.capacity // 2 or self.overlay.held_bytes > OVERLAY_BYTES_MAX:
+            self._wake.set()
+
+    # -- placing -------------------------------------------------------------------------------
+
+    async def place(self) -> None:
+        """Bring everything committed so far to its place and move the tail behind it."""
+        async with self._placing:
+            if not self._open:
+                return
+            tail = (self.next_sequence, self.position)
+            if self._inflight:
+                first = min(self._inflight)
+                tail = (first, self._inflight[first])
+            self.overlay.freeze()
+            pages = self.written.take_unsaved()  # as they are now: later bits are not durable yet
+            try:
+                if not self.break_ordering:
+                    await self.store.flush()
+                requests = [(role, at, [data], len(data)) for role, at, data in self._places()]
+                await self.store.write(join(requests), background=True)
+                await self.written.pages.save_as(pages)
+                if not self.break_ordering:
+                    await self.store.flush()
+            except BaseException:
+                self.overlay.thaw()
+                self.written.put_back(pages)
+                raise
+            self.overlay.drop_frozen()
+            self.store.place_epoch += 1
+            while self._open and self._open[0][0] < tail[0]:
+                self._open.popleft()
+            await self._save_head(tail)
+            self._noted_tail = tail
+            self.placements += 1
+
+    def _places(self) -> list[tuple[int, int, Any]]:
+        """Return the frozen pieces for members that are there; others live in their stripes."""
+        queues = self.store.queues
+        return [piece for piece in self.overlay.frozen_pieces() if queues[piece[0]] is not None]
+
+    async def drain(self) -> None:
+        """Place everything and make the empty tail durable: nothing would be replayed now.
+
+        Commits wait meanwhile; the caller must not hold a stripe's lock.
+        """
+        while self._gate is not None:
+            await self._gate.wait()
+        self._gate = trio.Event()
+        try:
+            while self._inflight:
+                await trio.sleep(0.001)
+            while self._open or self._durable_tail[0] != self.next_sequence:
+                await self.place()
+                await self.store.flush()
+        finally:
+            gate, self._gate = self._gate, None
+            gate.set()
+
+    async def reform(self) -> None:
+        """After a member became whole: keep the log on it too, from an empty ring on."""
+        await self.drain()
+        self.choose_roles()  # no suspension since the ring was empty
+
+    async def tend(self) -> None:
+        """Place lazily: a second after the last placement, or when space runs short."""
+        while True:
+            with trio.move_on_after(PLACE_AFTER_S):
+                await self._wake.wait()
+            self._wake = trio.Event()
+            if self._open:
+                try:
+                    await self.place()
+                except RaidxError as error:
+                    log.error("committed changes cannot reach their places: %s", error)
+
+    def status(self) -> dict[str, Any]:
+        """Return what `status` shows."""
+        return {
+            "mode": self.mode,
+            "size": self.capacity,
+            "used": self.used_bytes(),
+            "roles": list(self.roles),
+            "commits": self.commits,
+            "commit_bytes": self.commit_bytes,
+            "placements": self.placements,
+        }
+
+
+def _runs(chunks: Sequence[int]) -> list[tuple[int, int]]:
+    """Return (first, count) of the runs in *chunks*."""
+    runs: list[tuple[int, int]] = []
+    for chunk in sorted(chunks):
+        if runs and runs[-1][0] + runs[-1][1] == chunk:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((chunk, 1))
+    return runs

@@ -1,0 +1,122 @@
+"""Replay: redo what the journal holds, at the start of an array.
+
+Idempotent and safe to crash in: places are only written again, and the epoch that makes the records
+invalid is changed after all of them are durable in their places. A read-only start lays the records
+over its reads in memory and writes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from raidx_fuse.errors import MemberError
+from raidx_fuse.format.journal import (
+    HEAD,
+    RECORD_HEADER_BYTES,
+    Record,
+    decode_record,
+    header_fits,
+    uuid_bytes,
+)
+from raidx_fuse.journal import Journal
+from raidx_fuse.members.base import Member
+from raidx_fuse.pagestore import PageStore
+from raidx_fuse.store import Store, join
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What was redone: *records* with *data_bytes* of content; the journal was in *epoch*."""
+
+    epoch: int
+    records: int
+    data_bytes: int
+
+
+class _Ring:
+    """Reads records of one epoch from whichever member has them whole."""
+
+    def __init__(self, journal: Journal, store: Store, epoch: int) -> None:
+        self._members = [queue.member for queue in store.queues if queue is not None]
+        self._offset = store.config.regions.log.offset + journal.head_bytes
+        self._capacity = journal.capacity
+        self._array = uuid_bytes(store.config.array_uuid)
+        self._epoch = epoch
+
+    async def record(self, sequence: int, position: int) -> Record | None:
+        """Return the record, or None if no member holds it whole."""
+        for member in self._members:
+            try:
+                record = await self._read(member, sequence, position)
+            except MemberError as error:
+                log.warning("journal: %s", error.message)
+                continue
+            if record is not None:
+                return record
+        return None
+
+    async def _read(self, member: Member, sequence: int, position: int) -> Record | None:
+        lap = position % self._capacity
+        room = self._capacity - lap
+        if room < RECORD_HEADER_BYTES:
+            return None
+        header = bytearray(RECORD_HEADER_BYTES)
+        await member.readv(self._offset + lap, [header])
+        size = header_fits(bytes(header), self._epoch, sequence, position, self._array, room)
+        if size is None:
+            return None
+        content = bytearray(size)
+        await member.readv(self._offset + lap, [content])
+        return decode_record(bytes(content))
+
+
+async def replay(journal: Journal, store: Store, head: PageStore) -> Replayed:
+    """Redo every record from the tail on; then begin a new epoch, unless the start is read-only.
+
+    Raises what the members raise.
+    """
+    epoch, sequence, position = HEAD.unpack_from(head.payload)
+    records = data_bytes = 0
+    if epoch:
+        ring = _Ring(journal, store, epoch)
+        while True:
+            record = await ring.record(sequence, position)
+            if record is None and position % journal.capacity:
+                following = position + journal.capacity - position % journal.capacity
+                record = await ring.record(sequence, following)
+                if record is not None:
+                    position = following
+            if record is None:
+                break
+            for role, offset, data in record.data:
+                store.overlay.put(role, offset, data)
+                data_bytes += len(data)
+            for first, count in record.written:
+                journal.written.set_bits(range(first, first + count))
+            records += 1
+            sequence += 1
+            position += record.size_bytes
+    if store.read_only:
+        return Replayed(epoch, records, data_bytes)
+    if records:
+        log.warning("replaying %d journal records, %d bytes", records, data_bytes)
+        await _place(journal, store)
+    await journal.begin(epoch + 1)
+    return Replayed(epoch, records, data_bytes)
+
+
+async def _place(journal: Journal, store: Store) -> None:
+    """Write everything to its place and make it durable."""
+    store.overlay.freeze()
+    requests = [
+        (role, offset, [data], len(data))
+        for role, offset, data in store.overlay.frozen_pieces()
+        if store.queues[role] is not None
+    ]
+    await store.write(join(requests))
+    await journal.written.pages.save_as(journal.written.take_unsaved())
+    await store.flush()
+    store.overlay.drop_frozen()
