@@ -67,7 +67,7 @@ async def plan(request: CreateRequest) -> CreatePlan:
 
     Raises UsageError, LayoutError, SignatureFoundError, BusyError, MemberError.
     """
-    make_code(request.layout, len(request.members))
+    code = make_code(request.layout, len(request.members))
     check_chunk_bytes(request.chunk_bytes)
     check_name(request.name)
     check_distinct(request.members)
@@ -81,7 +81,7 @@ async def plan(request: CreateRequest) -> CreatePlan:
             member, overwrite_signature=request.overwrite_signature, may_create=True
         )
     smallest = min(sizes)
-    regions = plan_regions(smallest, request.chunk_bytes, len(request.members))
+    regions = plan_regions(smallest, request.chunk_bytes, len(request.members), code.rows)
     layout = make_layout(
         request.layout,
         len(request.members),

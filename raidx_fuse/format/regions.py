@@ -3,7 +3,7 @@
     0        superblock slots A and B, 64 KiB each
     128 KiB  bitmap    dirty-stripe bitmap, two-slot pages
              written   written map, two-slot pages, with room for growth
-             log       reserved for the write-ahead log
+             log       the journal: a head page in two slots, then a ring of records
              table     reserved for the lookup table, empty so far
     aligned  data      chunks 0, 1, 2, ...
 
@@ -35,6 +35,7 @@ GROWTH_FACTOR = 4
 GROWTH_WIDTH_MIN = 64
 LOG_BYTES_MIN = 256 << 10
 LOG_BYTES_MAX = 64 << 20
+LOG_SLACK_BYTES = 64 << 10  # head page, headers and entries of two records
 DATA_ALIGNMENT_MAX = 1 << 20
 
 PAGE_KINDS = {"bitmap": 1, "written": 2, "journal": 3}
@@ -126,15 +127,21 @@ def data_alignment(member_bytes: int) -> int:
     return int(min(DATA_ALIGNMENT_MAX, 1 << (share.bit_length() - 1)))
 
 
-def log_bytes(member_bytes: int) -> int:
-    """Return the size of the log region: 1/32 of the member within limits, an 1/8 of tiny ones."""
+def log_bytes(member_bytes: int, stripe_bytes: int) -> int:
+    """Return the size of the log region: 1/32 of the member within limits, an 1/8 of tiny ones.
+
+    It holds two records of a whole stripe (*stripe_bytes* with parity) in any case: a change of a
+    stripe is one record, and the ring is used again only half a ring later.
+    """
     smallest = min(LOG_BYTES_MIN, member_bytes // 8)
     wanted = min(max(member_bytes // 32, smallest), LOG_BYTES_MAX)
-    return _up(wanted, PAGE_BYTES)
+    return _up(max(wanted, 2 * stripe_bytes + LOG_SLACK_BYTES), PAGE_BYTES)
 
 
-def plan_regions(member_bytes: int, chunk_bytes: int, width: int) -> Regions:
+def plan_regions(member_bytes: int, chunk_bytes: int, width: int, rows: int = 1) -> Regions:
     """Lay out members of which the smallest has *member_bytes*, for an array of *width* members.
+
+    *rows* are the chunks of a stripe on one member.
 
     The written map has room for four times the width, at least 64 members, so that growth never
     moves a region. Raises UsageError when not even one chunk of data fits.
@@ -149,7 +156,7 @@ def plan_regions(member_bytes: int, chunk_bytes: int, width: int) -> Regions:
 
     bitmap = pages_after(superblock, -(-member_bytes // BITMAP_UNIT_BYTES))
     written = pages_after(bitmap, chunks_max * members_max)
-    log = Region(written.end, log_bytes(member_bytes))
+    log = Region(written.end, log_bytes(member_bytes, rows * width * chunk_bytes))
     table = Region(log.end, 0)
     start = _up(table.end, data_alignment(member_bytes))
     usable = (member_bytes - start) // chunk_bytes * chunk_bytes
