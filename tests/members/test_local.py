@@ -63,9 +63,15 @@ def test_creation_refuses_sizes_that_are_no_sectors(tmp_path: Path, size_bytes: 
     assert not (tmp_path / "odd.img").exists()
 
 
-def test_creation_that_the_host_refuses_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(MemberError) as caught:
-        create_file(str(tmp_path / "huge.img"), 1 << 62)
+def test_creation_that_the_host_refuses_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ftruncate(*_: int) -> None:
+        raise OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr(os, "ftruncate", ftruncate)
+    with pytest.raises(MemberError, match="create failed: File too large") as caught:
+        create_file(str(tmp_path / "huge.img"), 512)
     assert caught.value.errno == errno.EFBIG
     assert not (tmp_path / "huge.img").exists()
     with pytest.raises(MemberError) as caught:
