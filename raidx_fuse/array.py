@@ -237,6 +237,8 @@ class Array:
 
         await store.update(running)
         store.refresh()
+        for pages in store.page_stores:
+            await pages.heal()
         self.replayed = await replay(self.core.journal, store, head)
         self.nursery.start_soon(store.watch)
         self.nursery.start_soon(self.core.journal.tend)

@@ -10,7 +10,7 @@ import trio
 
 from raidx_fuse.errors import ArrayFailedError, BusyError, RaidxError, UsageError
 from raidx_fuse.format.config import ArrayConfig, MemberRecord
-from raidx_fuse.format.create import new_member_uuid, prepare_member
+from raidx_fuse.format.create import new_member_uuid, prepare_member, reserve_metadata
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.members.base import Member
 from raidx_fuse.queues import MemberQueue
@@ -100,6 +100,12 @@ class Membership:
             if other.path == member.path:
                 raise UsageError(f"{member.path} belongs to this array already")
 
+    async def _prepare(self, member: Member) -> None:
+        """Clear the newcomer's metadata and take the room that it will need."""
+        regions = self.store.config.regions
+        await prepare_member(member, regions)
+        reserve_metadata(member, regions, self.array.core.layout.chunks)
+
     def record_of(self, member: Member, role: int, state: str) -> MemberRecord:
         """Return a new record for *member*."""
         return MemberRecord(
@@ -119,7 +125,7 @@ class Membership:
                 f"{self.store.config.layout} cannot rebuild: a spare would be of no use"
             )
         self.check_joining(member)
-        await prepare_member(member, self.store.config.regions)
+        await self._prepare(member)
         record = self.record_of(member, -1, "spare")
         self.store.spares[record.member_uuid] = member
         await self.store.update(lambda c: replace(c, members=(*c.members, record)))
@@ -143,7 +149,7 @@ class Membership:
                 self._require_no_rebuild()
                 if record.state not in ("failed", "missing"):
                     await self.fail_for_replacement(record)
-                await prepare_member(member, self.store.config.regions)
+                await self._prepare(member)
                 newcomer = self.record_of(member, record.role, "rebuilding")
                 await self._seat(newcomer, member)
                 job = self.array.start_rebuild((record.role,))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from raidx_fuse.errors import AssemblyError, MemberError
 from raidx_fuse.format.pages import PAYLOAD_BYTES, encode_page, load_pages, merge_pages
 from raidx_fuse.format.regions import page_count
@@ -30,6 +32,7 @@ class PageStore:
         self.pages = min(self.region.pages, page_count(bits))
         self.payload = bytearray(self.pages * PAYLOAD_BYTES)
         self.damaged: list[str] = []
+        self._uneven: set[int] = set()  # pages whose newest copy is not on every present member
         self.generations: dict[int, int] = {}
         self._slots: dict[int, int] = {}  # page -> slot of its newest copy
         self._loose: set[int] = set()  # newest copy not known to be durable
@@ -73,11 +76,28 @@ class PageStore:
                 f"page {gone[0]} of the {self.kind} map is damaged on every member",
                 action="attach the missing members",
             )
+        for found in loaded:
+            differing = np.flatnonzero(found.generations != merged.generations)
+            self._uneven.update(differing.tolist())
+            self._uneven.update(page for page, _slot, _generation in found.damaged)
+        if len(loaded) < sum(queue is not None for queue in self.store.queues):
+            self._uneven.update(merged.present())
         for page in merged.present():
             start = page * PAYLOAD_BYTES
             self.payload[start : start + PAYLOAD_BYTES] = merged.payload[page].tobytes()
             self.generations[page] = int(merged.generations[page])
             self._slots[page] = int(merged.slots[page])
+
+    async def heal(self) -> None:
+        """Save pages whose newest copy a cut left on some members only, on all of them; flushed.
+
+        What was read once must be found again when those members are gone.
+        """
+        uneven = sorted(page for page in self._uneven if page in self.generations)
+        self._uneven.clear()
+        if uneven:
+            await self.save(uneven)
+            await self.store.flush()
 
     async def save(self, pages: Sequence[int]) -> None:
         """Write *pages* as they are now to every present member; durable after the next flush."""

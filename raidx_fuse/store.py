@@ -51,6 +51,9 @@ class PagesOfMembers(FlushObserver, Protocol):
     async def save_all(self) -> None:
         """Write every page to every present member."""
 
+    async def heal(self) -> None:
+        """Make every present member hold the newest copy of every page, durably."""
+
 
 class MemberLostError(Exception):
     """A member was failed during the operation: plan again without it."""

@@ -251,6 +251,9 @@ class Writer:
             return not comes_alive or epoch[1] == core.store.rebuild_epoch
 
         if fresh and journal.mode == "none":
+            if len(core.zero_roles) < core.layout.width:
+                # A bit that outlives a cut must not bring to life what lay there before.
+                await core.store.flush()
             if not still_valid():
                 return False
             await core.written.mark(fresh)

@@ -52,6 +52,7 @@ class Scrub(Job):
     """Checks all written stripes; with *repair*, corrects what it can."""
 
     kind = "scrub"
+    locate = True
 
     def __init__(self, core: Core, job_id: int, repair: bool) -> None:
         super().__init__(core, job_id)
@@ -175,7 +176,7 @@ class Scrub(Job):
             if all((place in chain) == (chain in violated) for chain in chains)
         ]
         agree = all(np.array_equal(syndromes[0], other) for other in syndromes[1:])
-        liar = suspects[0] if len(suspects) == 1 and agree else None
+        liar = suspects[0] if self.locate and len(suspects) == 1 and agree else None
         requests: list[Request] = []
         assumed = False
         if liar is not None:
@@ -271,6 +272,7 @@ class Resync(Scrub):
     """
 
     kind = "resync"
+    locate = False  # parity may be older or newer than the data: it cannot outvote them
 
     def __init__(self, core: Core, job_id: int) -> None:
         super().__init__(core, job_id, repair=True)
