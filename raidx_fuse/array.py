@@ -20,7 +20,7 @@ import trio
 from raidx_fuse import status as report
 from raidx_fuse.core import Core
 from raidx_fuse.dirty import DirtyMap
-from raidx_fuse.errors import AssemblyError, ReadOnlyError
+from raidx_fuse.errors import AssemblyError, RaidxError, ReadOnlyError
 from raidx_fuse.explain import explain
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.config import ArrayConfig
@@ -255,12 +255,16 @@ class Array:
             return
         await self.jobs.stop_all()
         await self.membership.settle()
-        await self.save_bad_chunks()
-        await self.core.journal.drain()
-        await self.store.flush()
-        await self.core.dirty.clean_quiet(all_regions=True)
-        await self.store.flush()
-        await self.store.update(lambda config: replace(config, clean=True))
+        try:
+            await self.save_bad_chunks()
+            await self.core.journal.drain()
+            await self.store.flush()
+            await self.core.dirty.clean_quiet(all_regions=True)
+            await self.store.flush()
+            await self.store.update(lambda config: replace(config, clean=True))
+        except RaidxError as error:
+            # What was flushed is safe; the next start replays and resyncs.
+            log.error("the array could not be closed cleanly: %s", error)
 
     def abandon(self) -> None:
         """End every operation that still waits, so that nothing holds the tasks' end up.

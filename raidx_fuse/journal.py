@@ -168,8 +168,7 @@ class Journal:
         try:
             await self.store.write([(role, offset, record, size) for role in roles])
         except RaidxError:
-            log.critical("the journal cannot be written; no more changes are taken")
-            self.roles = ()
+            self._withdraw(sequence, position, stripes)
             raise
         finally:
             await self.land(sequence)
@@ -179,6 +178,20 @@ class Journal:
         self.commits += 1
         self.commit_bytes += size
         return True
+
+    def _withdraw(self, sequence: int, position: int, stripes: Sequence[int]) -> None:
+        """Take back a record that could not be written: the next one takes its place.
+
+        Later ones cannot be reached by a replay then, so with any the journal ends here.
+        """
+        if self.next_sequence != sequence + 1:
+            log.critical("the journal cannot be written; no more changes are taken")
+            self.roles = ()
+            return
+        self.next_sequence, self.position = sequence, position
+        self._open.remove((sequence, position))
+        for stripe in stripes:
+            self._stripes[stripe] = sequence  # half of it may lie on a member: still not bypassed
 
     def commit_now(
         self, stripe: int, writes: Sequence[Request]
