@@ -12,8 +12,8 @@ disk needs neither, since the next request is already in the queue. So here a wo
 
 *Watcher* is the one worker that sleeps on the device. A caller that waits for each answer needs
 5 to 20 us to ask again, where sleeping and waking cost 30; so looking on doubles its speed if it
-runs on another processor. Where it does not pay (a slow caller, no free processor) the pauses
-between two attempts double. The law of this file:
+runs on another processor, and awake.py doubles it again. Where it does not pay (a slow caller, no
+free processor) the pauses between two attempts double. The law of this file:
 
 1. Between the look and the receive nothing suspends, so what was seen is what is received.
 2. **Hand-over.** A worker whose handler suspends leaves nobody to read the queue. `_drive` steps
@@ -40,11 +40,13 @@ import os
 import re
 import select
 import types
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from typing import Any
 
 import pyfuse3
 import trio
+
+from raidx_fuse.awake import Awake
 
 log = logging.getLogger(__name__)
 
@@ -67,13 +69,14 @@ _SessionLoop = Callable[[trio.Nursery, int, int], Coroutine[Any, Any, None]]
 class Readers:
     """The workers of one session: who looks, who watches, who is parked.
 
-    *device_fd* is the open FUSE device; *start_worker* starts one more worker. *turns* counts
-    requests taken since trio last ran, *passes* the waits for trio, *suspended* the handlers now
-    waiting for something, *workers* those there are.
+    *device_fd* is the open FUSE device; *start_worker* starts one more worker; *awake*, if set,
+    hears whether looking on pays. *turns* counts requests taken since trio last ran, *passes* the
+    waits for trio, *suspended* the handlers now waiting for something, *workers* those there are.
     """
 
     def __init__(self, device_fd: int, start_worker: Callable[[], None]) -> None:
         self.device_fd = device_fd
+        self.awake: Awake | None = None
         self.workers = 0
         self._start_worker = start_worker
         self.ended = False
@@ -99,6 +102,8 @@ class Readers:
 
     def close(self) -> None:
         self._epoll.close()
+        if self.awake is not None:
+            self.awake.close()
 
     async def wait(self) -> bool:
         """Return True when a request can be received, False at the end of the session."""
@@ -166,7 +171,11 @@ class Readers:
         for _ in range(SPIN_LOOKS):
             if look(0, 1):
                 self._spin_backoff >>= 1
+                if self.awake is not None:
+                    self.awake.hit()
                 return True
+        if self.awake is not None:
+            self.awake.miss()
         self._spin_backoff = min(2 * self._spin_backoff + 1, SPIN_PAUSE_MAX)
         self._spin_pause = self._spin_backoff
         return False
@@ -326,7 +335,12 @@ def installed(device_fd: int) -> Iterator[Readers | None]:
         finally:
             readers.worker_ends()
 
+    def start_task(task: Callable[[], Awaitable[None]]) -> None:
+        assert nursery_of_main is not None
+        nursery_of_main.start_soon(task)
+
     readers = Readers(device_fd, start_worker)
+    readers.awake = Awake(start_task)
 
     def terminate() -> None:
         readers.end()

@@ -1,0 +1,109 @@
+"""Keeping idle processors awake: asked for when it pays, and given back at once."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from raidx_fuse import awake
+from raidx_fuse.awake import Awake
+from raidx_fuse.virtual_time import run
+
+
+def promised_us(path: Path) -> list[int]:
+    """Return what was written to the stand-in of the device, in order."""
+    content = path.read_bytes()
+    return [value for (value,) in struct.iter_unpack("=i", content)]
+
+
+def use(path: Path, script: Callable[[Awake], Awaitable[None]]) -> None:
+    """Run *script* with an `Awake` on a file in virtual time."""
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+
+            def start(task: Callable[[], Awaitable[Any]]) -> None:
+                nursery.start_soon(task)
+
+            guard = Awake(start, str(path))
+            try:
+                await script(guard)
+            finally:
+                guard.close()
+
+    run(main)
+
+
+@pytest.fixture
+def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    path = tmp_path / "latency"
+    path.touch()
+    return path
+
+
+def test_it_is_asked_for_while_requests_come_one_after_the_other(device: Path) -> None:
+    async def script(guard: Awake) -> None:
+        for _ in range(awake.HITS_MIN):
+            assert not guard.held
+            guard.hit()
+        assert guard.held
+        for _ in range(20):  # a slow caller, but steady
+            for _ in range(2 * awake.HITS_KEPT):
+                guard.hit()
+                guard.miss()
+            await trio.sleep(awake.LOOK_S)
+        assert guard.held
+        await trio.sleep(3 * awake.LOOK_S)
+        assert not guard.held
+
+    use(device, script)
+    assert promised_us(device) == [0, 2_000_000_000]
+
+
+def test_misses_in_between_put_it_off(device: Path) -> None:
+    async def script(guard: Awake) -> None:
+        for _ in range(10):
+            for _ in range(awake.HITS_MIN - 1):
+                guard.hit()
+            guard.miss()
+        assert not guard.held
+
+    use(device, script)
+    assert promised_us(device) == []
+
+
+def test_the_end_of_the_mount_gives_it_back(device: Path) -> None:
+    async def main() -> None:
+        guard = Awake(lambda _: None, str(device))
+        for _ in range(awake.HITS_MIN):
+            guard.hit()
+        guard.close()
+
+    run(main)
+    assert promised_us(device) == [0, 2_000_000_000]
+
+
+def test_a_system_without_it_works_without(device: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(guard: Awake) -> None:
+        assert guard.reason == f"this system has no {device}"
+        for _ in range(2 * awake.HITS_MIN):
+            guard.hit()
+        assert not guard.held
+
+    device.unlink()
+    use(device, script)
+
+    async def large(guard: Awake) -> None:
+        assert guard.reason is not None
+        assert "processors" in guard.reason
+
+    device.touch()
+    monkeypatch.setattr(os, "cpu_count", lambda: awake.PROCESSORS_MAX + 1)
+    use(device, large)
