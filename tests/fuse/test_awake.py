@@ -58,7 +58,7 @@ def test_it_is_asked_for_while_requests_come_one_after_the_other(device: Path) -
             for _ in range(2 * awake.HITS_KEPT):
                 guard.hit()
                 guard.miss()
-            await trio.sleep(awake.LOOK_S)
+            await trio.sleep(awake.LOOK_S / 4)
         assert guard.held
         await trio.sleep(3 * awake.LOOK_S)
         assert not guard.held
