@@ -1,0 +1,134 @@
+"""The crash campaign as a program: ``python -m raidx_fuse.campaign --states 10000 --seed 1``.
+
+Prints the matrix layout x journal x verb x fault, and for every broken promise the command line
+that replays exactly that state. Exit status 1 if there is one.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.journal import MODES
+from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
+from raidx_fuse.testing.campaign import matrix
+from raidx_fuse.testing.campaign.state import Cell, State
+from raidx_fuse.testing.campaign.walk import FAULTS, Tally, replay
+
+PROGRAM = "python -m raidx_fuse.campaign"
+SHOWN_MAX = 10
+
+
+@click.command()
+@click.option("--states", default=10_000, show_default=True, help="How many states to run.")
+@click.option("--seed", default=1, show_default=True, help="Decides everything that is drawn.")
+@click.option("--layout", "layouts", multiple=True, metavar="L", help="Only this layout (again).")
+@click.option("--journal", "journals", multiple=True, metavar="M", help="Only this mode (again).")
+@click.option("--processes", default=2, show_default=True, help="How many to run side by side.")
+@click.option("--broken", is_flag=True, help="Break the log's ordering: violations must appear.")
+@click.option("--stop-after", default=20, show_default=True, help="Violations that are enough.")
+@click.option("--page", type=click.Path(path_type=Path), help="Write the matrix as Markdown too.")
+@click.option("--replay", "state", metavar="STATE", help="Run the one state that a line named.")
+def main(
+    states: int,
+    seed: int,
+    layouts: tuple[str, ...],
+    journals: tuple[str, ...],
+    processes: int,
+    broken: bool,
+    stop_after: int,
+    page: Path | None,
+    state: str | None,
+) -> None:
+    """Crash arrays at every boundary, with every loss they tolerate, and check what is left."""
+    console = Console()
+    try:
+        if state is not None:
+            sys.exit(_replay(console, State.parse(state)))
+        cells = _cells(layouts, journals, broken)
+    except (RaidxError, LayoutError) as error:
+        raise click.UsageError(str(error)) from None
+    started_s = time.monotonic()
+    tally = Tally()
+    with _tallies(matrix.tasks_of(cells, states, seed), processes) as tallies:
+        for part in tallies:
+            tally.add(part)
+            if console.is_terminal:
+                console.print(f"\r{tally.total:,} states", end="")
+            if len(tally.violations) >= stop_after:
+                break
+    elapsed_s = time.monotonic() - started_s
+    _print(console, tally, elapsed_s)
+    if page is not None:
+        # The names of the files are the machine's business, not the page's.
+        command = shlex.join(word for word in sys.argv[1:] if word not in ("--page", str(page)))
+        date = time.strftime("%Y-%m-%d")
+        page.write_text(matrix.markdown(tally, f"{PROGRAM} {command}", date, elapsed_s))
+    sys.exit(1 if tally.violations else 0)
+
+
+def _cells(layouts: Sequence[str], journals: Sequence[str], broken: bool) -> list[Cell]:
+    """Return the cells of the campaign. Raises LayoutError, UsageError."""
+    names = [find_layout(name).name for name in layouts] or list(matrix.LAYOUTS_DEFAULT)
+    for name in names:
+        if LAYOUTS[name].build is None:
+            raise LayoutError(f"{name} is no layout that an array can have")
+    for journal in journals:
+        if journal not in MODES:
+            raise UsageError(f"unknown journal mode {journal!r}: it is {', '.join(MODES)}")
+    return [Cell(name, mode, broken) for name in names for mode in journals or MODES]
+
+
+@contextmanager
+def _tallies(tasks: Sequence[matrix.Task], processes: int) -> Iterator[Iterator[Tally]]:
+    if processes <= 1:
+        yield matrix.run_tasks(tasks)
+        return
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield pool.imap_unordered(matrix.run_task, tasks)
+
+
+def _print(console: Console, tally: Tally, elapsed_s: float) -> None:
+    table = Table(title="states / violations", title_justify="left")
+    table.add_column("array")
+    table.add_column("when")
+    for fault in FAULTS:
+        table.add_column(fault, justify="right")
+    last = None
+    for cell, verb, counts in matrix.rows_of(tally):
+        texts = [
+            f"[red]{matrix.shown(pair)}[/red]" if pair[1] else matrix.shown(pair) for pair in counts
+        ]
+        table.add_row(cell if cell != last else "", verb, *texts, end_section=verb == "all")
+        last = cell
+    console.print(table)
+    rate = tally.total / elapsed_s if elapsed_s else 0.0
+    console.print(
+        f"{tally.total:,} states of {tally.workloads:,} workloads in {elapsed_s:.0f} s "
+        f"({rate:.0f} a second), {sum(tally.failures.values()):,} violations"
+    )
+    for violation in tally.violations[:SHOWN_MAX]:
+        console.print(f"\n{violation.verb}, {violation.fault}: {violation.what}", markup=False)
+        console.print(f"{PROGRAM} --replay '{violation.state}'", markup=False, soft_wrap=True)
+    if len(tally.violations) > SHOWN_MAX:
+        console.print(f"\n... and {len(tally.violations) - SHOWN_MAX} more")
+
+
+def _replay(console: Console, state: State) -> int:
+    verb, what = replay(state)
+    console.print(f"{state}: {verb}: {what or 'keeps its promises'}", markup=False)
+    return 1 if what is not None else 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The disks of the campaign: power-cut members that take whole sectors, at a pace of their own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
+from raidx_fuse.format.superblock import MAGIC
+from raidx_fuse.members.base import SECTOR_BYTES, ReadBuffer, WriteBuffer
+from raidx_fuse.members.powercut import CutRecord, PowerCutMember
+from raidx_fuse.members.wrapper import WrapperMember
+from raidx_fuse.virtual_time import sleep
+
+PACES = ("inline", "queued", "uneven")
+_DELAY_S = 0.004
+
+
+class SectorDisk(WrapperMember):
+    """A power-cut member as a file or device is one: what is smaller than a sector joins it first.
+
+    A page cache never forgets one half of a sector and keeps the other, so a write of 100 bytes is
+    a write of the sector they lie in. *pace*: "inline" answers at once, "queued" by the engine's
+    workers, "uneven" by them and late, each time by another delay.
+    """
+
+    def __init__(
+        self,
+        image: bytearray,
+        generator: random.Random,
+        *,
+        name: str,
+        record: CutRecord | None = None,
+        pace: str = "inline",
+        reads_zero: bool = False,
+    ) -> None:
+        self.cut = PowerCutMember(image, name=name, record=record)
+        super().__init__(self.cut)
+        self.reads_zero = reads_zero
+        self.depth = 1 if pace == "inline" else 3
+        self._pace = pace
+        self._random = generator
+
+    def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
+        return self._pace == "inline" and self.cut.try_readv(offset_bytes, buffers)
+
+    def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
+        return self._pace == "inline" and self._write(offset_bytes, buffers)
+
+    async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
+        await self._dawdle()
+        await self.cut.readv(offset_bytes, buffers)
+
+    async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
+        await self._dawdle()
+        self._write(offset_bytes, buffers)
+
+    async def flush(self) -> None:
+        await self._dawdle()
+        await self.cut.flush()
+
+    async def _dawdle(self) -> None:
+        if self._pace == "uneven" and self._random.random() < 0.7:
+            await sleep(self._random.expovariate(1 / _DELAY_S))
+
+    def _write(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
+        data = b"".join(buffers)
+        end = offset_bytes + len(data)
+        low = offset_bytes % SECTOR_BYTES
+        high = -end % SECTOR_BYTES
+        if low or high:
+            self.check_range("write", offset_bytes, len(data))
+            image = self.cut.state.image
+            data = bytes(image[offset_bytes - low : offset_bytes]) + data
+            data += bytes(image[end : end + high])
+        return self.cut.try_writev(offset_bytes - low, [data])
+
+
+def is_member(image: bytearray) -> bool:
+    """Say whether a user would take the disk for a member: any sign of a superblock."""
+    return image.startswith(MAGIC) or image.startswith(MAGIC, SUPERBLOCK_SLOT_BYTES)

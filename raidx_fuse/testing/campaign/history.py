@@ -1,0 +1,261 @@
+"""What was written when, and what each sector may therefore hold after a cut.
+
+Every 512-byte sector of every write has content of its own, a hash of sector and version, so that
+each sector read back says which write it is from, and no XOR of sectors looks like another one.
+
+A write is *covered* when a flush that began after its end has returned. At a cut a sector may hold
+any write that had begun, unless a covered write came later: "flushed bytes intact, every other
+sector old or new". Which of two concurrent writes came later nobody knows until someone has read
+the sector (`observe`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from raidx_fuse.members.base import SECTOR_BYTES
+from raidx_fuse.testing.campaign.state import ViolationError
+
+_SHOWN = 4
+Contents = tuple[bytes, ...]
+
+
+def fill(seed: int, sector: int, version: int) -> bytes:
+    """Return the content of *sector* in *version*: 512 bytes that no other pair has."""
+    return hashlib.shake_128(struct.pack("<QQQ", seed, sector, version)).digest(SECTOR_BYTES)
+
+
+@dataclass(slots=True, eq=False)
+class Span:
+    """Something that the workload did: *verb*, from one event of the record to another.
+
+    *order* counts all beginnings and ends, because several can fall between two events.
+    """
+
+    verb: str
+    begin_event: int
+    begin_order: int
+    end_event: float = math.inf
+    end_order: float = math.inf
+
+    def begun(self, moment: int) -> bool:
+        """Say whether the span can have had an effect before *moment*."""
+        return self.begin_event < moment
+
+    def ended(self, moment: int) -> bool:
+        """Say whether the span was over at *moment*."""
+        return self.end_event <= moment
+
+    def runs(self, moment: int) -> bool:
+        """Say whether *moment* lies in the span."""
+        return self.begin_event <= moment < self.end_event
+
+
+@dataclass(slots=True, eq=False)
+class WriteSpan(Span):
+    """A write. *stripes* it touches, *full* those that it covers whole, *sectors* their content."""
+
+    version: int = 0
+    stripes: frozenset[int] = frozenset()
+    full: frozenset[int] = frozenset()
+    sectors: dict[int, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a cut at one moment may leave.
+
+    *allowed* contents by sector; *in_flight* and *full_in_flight*: stripes with an uncovered write,
+    and with one that covers all of the stripe.
+    """
+
+    allowed: tuple[Contents, ...]
+    in_flight: frozenset[int]
+    full_in_flight: frozenset[int]
+
+
+def _first_writes(sector: int, contents: Contents) -> list[WriteSpan]:
+    """Return writes of before everything, of whose order nothing is known."""
+    writes = []
+    for content in dict.fromkeys(contents):
+        write = WriteSpan("", -1, -2, -1, -1)
+        write.sectors = {sector: content}
+        writes.append(write)
+    return writes
+
+
+class History:
+    """The story of one workload over an image of *sectors* sectors that begins as zeros."""
+
+    def __init__(self, seed: int, sectors: int) -> None:
+        self.seed = seed
+        self.sectors = sectors
+        self.spans: list[Span] = []
+        self.writes: list[WriteSpan] = []
+        self.flushes: list[Span] = []
+        self._order = 0
+        self._versions = 0
+        self._later: dict[int, set[tuple[WriteSpan, WriteSpan]]] = {}  # sector -> (later, earlier)
+        self._known: dict[bytes, tuple[int, int]] = {}
+        self._cached: tuple[tuple[int, float], Expectation] | None = None
+        zeros = (bytes(SECTOR_BYTES),)
+        self._by_sector = [_first_writes(sector, zeros) for sector in range(sectors)]
+
+    def after(self, moment: int) -> History:
+        """Return a new story that begins with what a cut at *moment* may leave.
+
+        Which of the contents a sector has then, its first reader tells (`undecided`, `observe`).
+        """
+        expected = self.at(moment)
+        new = History(self.seed, self.sectors)
+        new._versions = self._versions
+        new._known = dict(self._known)
+        new._by_sector = [_first_writes(s, c) for s, c in enumerate(expected.allowed)]
+        earlier = WriteSpan("", -1, -2, -1, -1)
+        earlier.stripes, earlier.full = expected.in_flight, expected.full_in_flight
+        new.writes.append(earlier)
+        return new
+
+    def undecided(self) -> list[int]:
+        """Return the sectors that began with one of several contents."""
+        return [s for s, writes in enumerate(self._by_sector) if len(writes) > 1]
+
+    def _tick(self) -> int:
+        self._order += 1
+        return self._order
+
+    # -- telling the story ---------------------------------------------------------------------
+
+    def begin(self, verb: str, event: int) -> Span:
+        """Note that *verb* begins before event number *event*."""
+        span = Span(verb, event, self._tick())
+        self.spans.append(span)
+        return span
+
+    def begin_flush(self, verb: str, event: int) -> Span:
+        """Note the begin of something that makes every earlier write durable."""
+        span = self.begin(verb, event)
+        self.flushes.append(span)
+        return span
+
+    def begin_write(
+        self, verb: str, event: int, stripes: frozenset[int], full: frozenset[int]
+    ) -> WriteSpan:
+        """Note the begin of a write; `add_sector` gives it content."""
+        self._versions += 1
+        span = WriteSpan(verb, event, self._tick(), version=self._versions)
+        span.stripes, span.full = stripes, full
+        self.spans.append(span)
+        self.writes.append(span)
+        return span
+
+    def add_sector(self, span: WriteSpan, sector: int, first: int, end: int) -> bytes:
+        """Let *span* write the bytes *first* to *end* of *sector*; return those bytes.
+
+        The rest of the sector keeps what the newest write gave it.
+        """
+        content = fill(self.seed, sector, span.version)
+        data = content[first:end]
+        if len(data) < SECTOR_BYTES:
+            before = self.newest(sector)
+            content = before[:first] + data + before[end:]
+        span.sectors[sector] = content
+        self._by_sector[sector].append(span)
+        self._known[content] = sector, span.version
+        return data
+
+    def end(self, span: Span, event: int) -> None:
+        """Note that *span* ended before event number *event*."""
+        span.end_event = event
+        span.end_order = self._tick()
+
+    def newest(self, sector: int) -> bytes:
+        """Return what the newest write gave *sector*; meaningless while several are under way."""
+        return self._newest_write(sector).sectors[sector]
+
+    def _newest_write(self, sector: int) -> WriteSpan:
+        writes = self._by_sector[sector]
+        ranks = self._later.get(sector, set())
+        for write in reversed(writes):
+            if not any(earlier is write for _, earlier in ranks):
+                return write
+        raise AssertionError("the order of writes has no end")
+
+    def observe(self, sector: int, content: bytes) -> None:
+        """Learn from a read, with no write under way, which of concurrent writes came last.
+
+        Raises ViolationError for content that no candidate has.
+        """
+        writes = self._by_sector[sector]
+        started = writes[-1].begin_order
+        rivals = [write for write in writes if write.end_order > started]
+
+        known = self._later.setdefault(sector, set())
+        rivals = [w for w in rivals if not any(earlier is w for _, earlier in known)]
+        winners = [write for write in rivals if write.sectors[sector] == content]
+        if not winners:
+            raise ViolationError(f"read back while running: {self.describe(sector, content)}")
+        known.update((winners[0], rival) for rival in rivals if rival is not winners[0])
+        self._cached = None
+
+    # -- what a cut may leave ------------------------------------------------------------------
+
+    def at(self, moment: int) -> Expectation:
+        """Return what a cut before event *moment* may leave."""
+        begun = sum(1 for write in self.writes if write.begun(moment))
+        flushed = max((f.begin_order for f in self.flushes if f.ended(moment)), default=-1)
+        key = begun, flushed
+        if self._cached is not None and self._cached[0] == key:
+            return self._cached[1]
+        open_writes = [w for w in self.writes if w.begun(moment) and w.end_order > flushed]
+        expectation = Expectation(
+            tuple(self._allowed(sector, moment, flushed) for sector in range(self.sectors)),
+            frozenset().union(*(write.stripes for write in open_writes)),
+            frozenset().union(*(write.full for write in open_writes)),
+        )
+        self._cached = key, expectation
+        return expectation
+
+    def _allowed(self, sector: int, moment: int, flushed: float) -> Contents:
+        writes = self._by_sector[sector]
+        if len(writes) == 1:
+            return (writes[0].sectors[sector],)
+        begun = [write for write in writes if write.begun(moment)]
+        covered = [write for write in begun if write.end_order <= flushed]
+        later = self._later.get(sector, set())
+        return tuple(
+            write.sectors[sector]
+            for write in begun
+            if not any(
+                write.end_order < other.begin_order or (other, write) in later for other in covered
+            )
+        )
+
+    # -- words ---------------------------------------------------------------------------------
+
+    def verb_at(self, moment: int) -> str:
+        """Name what was going on: a job in the background, else the latest thing begun."""
+        running = [span for span in self.spans if span.runs(moment)]
+        for span in running:
+            if span.verb in ("rebuild", "scrub"):
+                return span.verb
+        return running[-1].verb if running else "idle"
+
+    def name(self, content: bytes) -> str:
+        """Say what *content* is."""
+        if not any(content):
+            return "zeros"
+        if content not in self._known:
+            return f"content that nobody wrote ({content[:8].hex()}...)"
+        sector, version = self._known[content]
+        return f"write {version} of sector {sector}"
+
+    def describe(self, sector: int, content: bytes, allowed: Iterable[bytes] = ()) -> str:
+        """Say what *sector* holds, and what it may hold."""
+        names = sorted({self.name(one) for one in allowed})
+        text = f"sector {sector} holds {self.name(content)}"
+        return f"{text}, allowed: {', '.join(names[:_SHOWN])}" if names else text

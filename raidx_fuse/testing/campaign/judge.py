@@ -1,0 +1,248 @@
+"""The verdict on one state: mount what the cut left, read everything, compare with what may be.
+
+A mount is more than a look: it is read at once, again when its own work (replay, resync, rebuild)
+is done, its parity is checked, and on a share of the states the lost member is replaced, the array
+is mounted once more without a healthy member, or mounted read-only first.
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from dataclasses import dataclass
+
+import trio
+
+from raidx_fuse.array import Array, open_array
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.members.base import SECTOR_BYTES, Member
+from raidx_fuse.members.powercut import CutRecord
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.testing.campaign.disks import SectorDisk
+from raidx_fuse.testing.campaign.history import Expectation
+from raidx_fuse.testing.campaign.promises import exempt_sectors, lost_matters
+from raidx_fuse.testing.campaign.recording import Recording
+from raidx_fuse.testing.campaign.state import ViolationError
+from raidx_fuse.virtual_time import DeadlockError, run
+
+MOUNT_LIMIT_S = 3600.0  # virtual: a mount that takes longer hangs
+POLL_S = 0.25
+READ_BYTES = (1 << 20, 4096, 16384)
+
+
+@dataclass
+class Left:
+    """What a cut left: *images* by disk number, in *recording* at *moment*.
+
+    *away*: roles that may be without a whole member. Sectors are to be as *expected*, but for those
+    that an earlier mount after the same cut could not know any more (*exempt*).
+    """
+
+    recording: Recording
+    moment: int
+    images: dict[int, bytearray]
+    away: frozenset[int]
+    expected: Expectation
+    exempt: frozenset[int] = frozenset()
+
+
+def judge(left: Left, generator: random.Random, record: CutRecord | None = None) -> frozenset[int]:
+    """Return the sectors of which nothing was promised (see promises.py).
+
+    Raise ViolationError unless the array holds what it promised.
+
+    *generator* draws how it is looked at. With *record* the disks write it along (in the order of
+    their numbers), so that the recovery can be cut in its turn; nothing else is done then.
+    """
+    look = _Judge(left, generator, record)
+    try:
+        run(look.look, seed=generator.getrandbits(32))
+    except ViolationError:
+        raise
+    except RaidxError as error:
+        raise ViolationError(f"does not mount or work: {error}") from error
+    except trio.TooSlowError as error:
+        raise ViolationError("the mount's own work never ends") from error
+    except DeadlockError as error:
+        raise ViolationError(f"deadlock: {error}") from error
+    except Exception as error:  # a bug of the engine is a violation like any other
+        trace = "".join(traceback.format_exception(error))
+        raise ViolationError(f"the engine crashed: {trace}") from error
+    return look.exempt
+
+
+class _Judge:
+    def __init__(self, left: Left, generator: random.Random, record: CutRecord | None) -> None:
+        self.left = left
+        self.recording = left.recording
+        self.rng = generator
+        self.record = record
+        self.size_bytes = left.recording.sectors * SECTOR_BYTES
+        self.read_bytes = generator.choice(READ_BYTES)
+        self.degraded_ok = lost_matters(left.recording.cell.journal)
+        self.damaged = left.recording.is_damaged(left.moment)
+        self.exempt = left.exempt
+
+    async def look(self) -> None:
+        """Do everything that `judge` says."""
+        members = self._members()
+        draw = self.rng.random()
+        if self.record is None and draw < 0.06:
+            await self._look_only(members)
+        async with open_array(members, start_degraded=self.degraded_ok) as array:
+            first = await self._check_mounted(array)
+            await self._wait_for_jobs(array)
+            await self._check_parity(array)
+            self._check_same(first, await self._read_all(array), "after the mount's own work")
+            whole = not array.store.lost
+            if self.record is None and 0.06 <= draw < 0.14 and not whole:
+                await self._replace_lost(array)
+                self._check_same(first, await self._read_all(array), "after a rebuild")
+            elif self.record is None and draw > 0.9 and not whole:
+                await self._check_degraded_writes(array)
+        may_lose = self.recording.tolerance and not self.damaged
+        if self.record is None and 0.14 <= draw < 0.22 and whole and may_lose:
+            del members[self.rng.randrange(len(members))]
+            async with open_array(members) as array:
+                again = await self._read_all(array)
+                self._check_same(first, again, "without a member, after a clean end")
+
+    def _members(self) -> list[Member]:
+        reads_zero = self.recording.zeroed
+        members: list[Member] = []
+        lend = self.record is None and self.rng.random() < 0.5
+        for number, image in sorted(self.left.images.items()):
+            if lend:
+                ram = RamMember(len(image), name=f"disk{number}")
+                ram.memory[:] = image
+                ram.reads_zero = reads_zero
+                members.append(ram)
+                continue
+            disk = SectorDisk(
+                image, self.rng, name=f"disk{number}", record=self.record, reads_zero=reads_zero
+            )
+            members.append(disk)
+        return members
+
+    # -- looks ---------------------------------------------------------------------------------
+
+    async def _look_only(self, members: list[Member]) -> None:
+        """Mount read-only: the same content, and not one byte changes."""
+        before = [await _content(member) for member in members]
+        async with open_array(members, read_only=True, start_degraded=self.degraded_ok) as array:
+            await self._check_mounted(array)
+        if before != [await _content(member) for member in members]:
+            raise ViolationError("a read-only mount wrote to a member")
+
+    async def _check_mounted(self, array: Array) -> list[bytes | None]:
+        """Check who is there and every sector; return the sectors (None: EIO)."""
+        store = array.store
+        unexpected = store.lost - self.left.away
+        if unexpected:
+            raise ViolationError(
+                f"roles {sorted(unexpected)} were left out though nothing happened to them: "
+                f"{'; '.join(array.warnings)}"
+            )
+        expected = self.left.expected
+        lost = {stripe: store.lost_at(stripe) for stripe in expected.in_flight}
+        self.exempt |= exempt_sectors(
+            self.recording.cell.journal,
+            self.recording.layout,
+            self.recording.sectors,
+            expected,
+            lost,
+        )
+        found = await self._read_all(array)
+        history = self.recording.history
+        wrong = []
+        for sector, (content, allowed) in enumerate(zip(found, expected.allowed, strict=True)):
+            if content in allowed or sector in self.exempt:
+                continue
+            if content is None:
+                wrong.append(f"sector {sector} cannot be read")
+            else:
+                wrong.append(history.describe(sector, content, allowed))
+        if wrong:
+            more = f" (and {len(wrong) - 3} more sectors)" if len(wrong) > 3 else ""
+            raise ViolationError("; ".join(wrong[:3]) + more)
+        return found
+
+    async def _read_all(self, array: Array) -> list[bytes | None]:
+        """Return every sector; None where reading is an error."""
+        sectors: list[bytes | None] = []
+        for at in range(0, self.size_bytes, self.read_bytes):
+            sectors += await _read(array, at, min(self.read_bytes, self.size_bytes - at))
+        return sectors
+
+    def _check_same(self, before: list[bytes | None], after: list[bytes | None], when: str) -> None:
+        history = self.recording.history
+        for sector, (old, new) in enumerate(zip(before, after, strict=True)):
+            if old != new and sector not in self.exempt:
+                was, now = (history.name(c) if c is not None else "EIO" for c in (old, new))
+                raise ViolationError(f"sector {sector} changed from {was} to {now} {when}")
+
+    async def _wait_for_jobs(self, array: Array) -> None:
+        with trio.fail_after(MOUNT_LIMIT_S):
+            await trio.sleep(POLL_S)  # a spare takes its role in a task of its own
+            while running := array.jobs.running():
+                await running[0].finished.wait()
+                await trio.sleep(POLL_S)  # the next job may follow from this one
+        for job in array.jobs.list():
+            if job["state"] != "done":
+                raise ViolationError(f"{job['kind']} ended as {job['state']}: {job['error']}")
+
+    async def _check_parity(self, array: Array) -> None:
+        if array.store.lost or self.damaged:
+            return
+        with trio.fail_after(MOUNT_LIMIT_S):
+            result = await array.jobs.wait(await array.start_scrub(repair=False))
+        if result["state"] != "done":
+            raise ViolationError(f"scrub ended as {result['state']}: {result['error']}")
+        stripe_bytes = self.recording.layout.code.data_count * self.recording.layout.chunk_bytes
+        given_up = {sector * SECTOR_BYTES // stripe_bytes for sector in self.exempt}
+        wrong = [found for found in result["findings"] if found["stripe"] not in given_up]
+        if wrong:
+            raise ViolationError(f"parity is not consistent: {wrong[:2]}")
+
+    async def _replace_lost(self, array: Array) -> None:
+        """Give every lost role a new member and rebuild."""
+        size = max(len(image) for image in self.left.images.values())
+        with trio.fail_after(MOUNT_LIMIT_S):
+            for role in sorted(array.store.lost):
+                member = RamMember(size, name=f"new{role}")
+                job = (await array.replace_disk(role, member))["job"]
+                result = await array.jobs.wait(job)
+                if result["state"] != "done":
+                    raise ViolationError(f"rebuild ended as {result['state']}: {result['error']}")
+        if array.store.lost:
+            raise ViolationError(f"roles {sorted(array.store.lost)} are lost after their rebuild")
+        await self._check_parity(array)
+
+    async def _check_degraded_writes(self, array: Array) -> None:
+        """Write the whole image while degraded, flush, read it back."""
+        content = self.rng.randbytes(self.size_bytes)
+        await array.write(0, content)
+        await array.flush()
+        if b"".join(s or b"" for s in await self._read_all(array)) != content:
+            raise ViolationError("a write after the recovery reads back wrong")
+
+
+async def _content(member: Member) -> bytes:
+    buffer = bytearray(member.size_bytes)
+    await member.readv(0, [buffer])
+    return bytes(buffer)
+
+
+async def _read(array: Array, offset: int, length: int) -> list[bytes | None]:
+    """Return the sectors of a range; where it is an error, halve it until that is one sector."""
+    try:
+        content = bytes(await array.read(offset, length))
+    except RaidxError:
+        if length <= SECTOR_BYTES:
+            return [None]
+        half = length // SECTOR_BYTES // 2 * SECTOR_BYTES
+        return [
+            *await _read(array, offset, half),
+            *await _read(array, offset + half, length - half),
+        ]
+    return [content[at : at + SECTOR_BYTES] for at in range(0, length, SECTOR_BYTES)]

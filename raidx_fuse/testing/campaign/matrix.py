@@ -1,0 +1,111 @@
+"""Campaigns over many cells: the share of each process, and the matrix that comes out.
+
+A task is a cell, a run of workload seeds and a number of states; the tasks of a campaign follow
+from its options alone, so that it finds the same states on any number of processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from raidx_fuse.testing.campaign.state import Cell
+from raidx_fuse.testing.campaign.walk import FAULTS, Tally, crash_workloads
+
+TASK_STATES = 250
+SEEDS_OF_TASK = 1000
+SEEDS_OF_CAMPAIGN = 1_000_000
+LAYOUTS_DEFAULT = ("raid0", "raid4", "raid5")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """*states* crashes of workloads from *first_seed* on."""
+
+    cell: Cell
+    first_seed: int
+    states: int
+
+
+def tasks_of(cells: Sequence[Cell], states: int, seed: int) -> list[Task]:
+    """Divide *states* among *cells*, in portions that take the processes turns."""
+    tasks = []
+    shares = [states // len(cells) + (i < states % len(cells)) for i in range(len(cells))]
+    number = 0
+    while any(shares):
+        for index, cell in enumerate(cells):
+            portion = min(TASK_STATES, shares[index])
+            if portion:
+                shares[index] -= portion
+                first = seed * SEEDS_OF_CAMPAIGN + number * SEEDS_OF_TASK
+                tasks.append(Task(cell, first, portion))
+                number += 1
+    return tasks
+
+
+def run_task(task: Task) -> Tally:
+    """Run *task* in this process."""
+    seeds = range(task.first_seed, task.first_seed + SEEDS_OF_TASK)
+    return crash_workloads(task.cell, seeds, task.states)
+
+
+def run_tasks(tasks: Iterable[Task]) -> Iterator[Tally]:
+    """Run *tasks* one after the other."""
+    yield from map(run_task, tasks)
+
+
+def rows_of(tally: Tally) -> list[tuple[str, str, list[tuple[int, int]]]]:
+    """Return (cell, verb, [(states, failures) by fault]), sums of each cell last in it."""
+    cells = sorted({cell for cell, _, _ in tally.states})
+    rows = []
+    for cell in cells:
+        verbs = sorted({verb for c, verb, _ in tally.states if c == cell})
+        sums = [[0, 0] for _ in FAULTS]
+        for verb in verbs:
+            counts = []
+            for index, fault in enumerate(FAULTS):
+                key = cell, verb, fault
+                pair = tally.states[key], tally.failures[key]
+                sums[index][0] += pair[0]
+                sums[index][1] += pair[1]
+                counts.append(pair)
+            rows.append((cell, verb, counts))
+        rows.append((cell, "all", [(states, failures) for states, failures in sums]))
+    return rows
+
+
+def shown(pair: tuple[int, int]) -> str:
+    """Return "states / failures", or a dash where no state was run."""
+    states, failures = pair
+    return f"{states:,} / {failures:,}" if states else "-"
+
+
+def markdown(tally: Tally, command: str, date: str, elapsed_s: float) -> str:
+    """Return the page: what was run when, and the matrix."""
+    lines = [
+        "# Crash matrix",
+        "",
+        f"{tally.total:,} states of {tally.workloads:,} workloads, "
+        f"{sum(tally.failures.values()):,} violations.",
+        "",
+        f"- Date: {date}",
+        f"- Command: `{command}`",
+        f"- Time: {elapsed_s:.0f} s",
+        "",
+        "A state is what a power cut leaves at one boundary between two writes or flushes of the",
+        "members: every write since a member's last flush is kept, dropped or torn at a sector,",
+        "and whole disks may be lost in that instant. The array is mounted from it, every sector",
+        "is compared with what the journal mode promises, parity is checked, and a share of",
+        "the recoveries is cut in its turn. Each cell says states / violations.",
+        "",
+        f"| array | when | {' | '.join(FAULTS)} |",
+        f"| --- | --- | {' | '.join('---:' for _ in FAULTS)} |",
+    ]
+    for cell, verb, counts in rows_of(tally):
+        texts = [shown(pair) for pair in counts]
+        if verb == "all":
+            texts = [f"**{text}**" for text in texts]
+        lines.append(f"| {cell} | {verb} | {' | '.join(texts)} |")
+    for violation in tally.violations:
+        lines += ["", f"Violation: `{violation.state}`: {violation.what.splitlines()[0]}"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,321 @@
+"""One workload while it runs: array, disks, story, and the steps that workloads are made of.
+
+A life: make the array, unrecorded; perhaps live, lose power, begin again from what was left; then
+mount, play the script, compare every sector, end cleanly, all of it recorded.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from itertools import count
+from uuid import UUID
+
+import trio
+
+from raidx_fuse.array import Array, open_array
+from raidx_fuse.format.create import create_array
+from raidx_fuse.format.regions import plan_regions
+from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths
+from raidx_fuse.members.base import SECTOR_BYTES
+from raidx_fuse.members.powercut import CutRecord
+from raidx_fuse.testing.campaign.disks import PACES, SectorDisk
+from raidx_fuse.testing.campaign.history import History, Span, WriteSpan
+from raidx_fuse.testing.campaign.recording import Recording
+from raidx_fuse.testing.campaign.state import Cell, ViolationError
+
+CHUNK_BYTES = 4096
+MEMBER_UNIT_BYTES = 64 << 10
+LOG_BYTES_NEEDED = 48 << 10  # a full stripe of four members and its overhead, twice
+WIDTHS = {"raid0": (2, 3), "raid1": (2, 3), "raid4": (3, 4), "raid5": (3, 4)}
+TIDY_S = 7.0  # longer than the dirty regions stay marked and the log keeps what it may place
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a workload runs on, where it is not to be drawn: see the attributes of `Player`."""
+
+    width: int
+    stripes: int = 6
+    pace: str = "inline"
+    zeroed: bool = True
+
+
+class Player:
+    """One workload while it runs; the steps are public, for scripts.
+
+    *width* members of *stripes* stripes; *pace* of the disks (disks.py); *zeroed*: they held zeros
+    at first, else noise.
+    """
+
+    def __init__(self, cell: Cell, seed: int, shape: Shape | None = None) -> None:
+        self.cell = cell
+        self.seed = seed
+        self.rng = rng = random.Random(f"{cell.layout}:{cell.journal} {seed}")
+        self.shape = shape or Shape(
+            rng.choice(WIDTHS.get(cell.layout) or allowed_widths(cell.layout)[:2]),
+            rng.randint(6, 12),
+            rng.choice(PACES),
+            rng.random() < 0.5,
+        )
+        self.width, self.stripes = self.shape.width, self.shape.stripes
+        self.tolerance = LAYOUTS[cell.layout].tolerance(self.width)
+        self.pace, self.zeroed = self.shape.pace, self.shape.zeroed
+        self.record = CutRecord()
+        self.disks: list[SectorDisk] = []
+        self._stack = AsyncExitStack()
+        self.array: Array
+        self.history: History
+        self.recording: Recording
+
+    # -- the whole -----------------------------------------------------------------------------
+
+    async def play(self, script: Script, writes: int, former_life: bool) -> Recording:
+        """Run *script* on an array with *writes* writes, after a crash of it if *former_life*."""
+        await self._prepare(writes)
+        try:
+            if former_life:
+                await self._live_and_crash()
+            self.recording = Recording(
+                *(self.cell, self.seed, self.record, self.history, self.layout, self.sectors),
+                holders=[(0, role, role) for role in range(self.width)],
+                zeroed=self.zeroed,
+            )
+            await self.open()
+            await self._observe_undecided()
+            await script(self)
+            await self.compare()
+            await self.close()
+        finally:
+            await self._stack.aclose()
+        return self.recording
+
+    async def _prepare(self, writes: int) -> None:
+        """Make the array and give it its first content, unrecorded; then make recorded disks."""
+        member_bytes = self._member_bytes()
+        images = [self._blank(member_bytes) for _ in range(self.width)]
+        disks = [self._disk(image, f"disk{i}", None) for i, image in enumerate(images)]
+        uuids = (str(UUID(int=self.rng.getrandbits(128), version=4)) for _ in count())
+        await create_array(
+            disks,
+            self.cell.layout,
+            chunk_bytes=CHUNK_BYTES,
+            name="campaign",
+            now_s=0,
+            overwrite_signature=True,
+            uuid_source=lambda: next(uuids),
+        )
+        async with open_array(disks) as self.array:
+            self.layout = self.array.core.layout
+            self.stripe_bytes = self.layout.code.data_count * CHUNK_BYTES
+            self.sectors = self.stripes * self.stripe_bytes // SECTOR_BYTES
+            self.history = History(self.seed, self.sectors)
+            await self.array.set("journal", self.cell.journal)
+            for _ in range(writes):
+                await self.write(*self.place("many"))
+            flush = self.history.begin_flush("prepare", self.event)
+        self.history.end(flush, self.event)
+        self._record_from([disk.cut.state.image for disk in disks])
+
+    def _record_from(self, images: Sequence[bytearray]) -> None:
+        self.record = CutRecord()
+        self.disks = [
+            self._disk(image, f"disk{number}", self.record) for number, image in enumerate(images)
+        ]
+
+    async def _live_and_crash(self) -> None:
+        """Live a first life and lose power in it: the workload then begins with the recovery."""
+        await self.open()
+        for _ in range(self.rng.randint(1, 4)):
+            await self.step()
+        await self.close()
+        moment = self.rng.randrange(len(self.record.events) + 1)
+        for index, disks, _event in self.record.moments():
+            if index == moment:
+                cuts = [disk.sample(self.rng) for disk in disks]
+                images = [disk.crash(cut) for disk, cut in zip(disks, cuts, strict=True)]
+        self.history = self.history.after(moment)
+        self._record_from(images)
+
+    async def _observe_undecided(self) -> None:
+        """Read what the recovery made of the sectors that could be one thing or another."""
+        for sector in self.history.undecided():
+            content = bytes(await self.array.read(sector * SECTOR_BYTES, SECTOR_BYTES))
+            self.history.observe(sector, content)
+
+    def _blank(self, size_bytes: int) -> bytearray:
+        """Return the image of a disk as it comes to the array."""
+        noise = bytes(4096) if self.zeroed else self.rng.randbytes(4096)
+        return bytearray((noise * (size_bytes // 4096 + 1))[:size_bytes])
+
+    def _member_bytes(self) -> int:
+        size = 4 * MEMBER_UNIT_BYTES
+        rows = 1
+        while True:
+            size += MEMBER_UNIT_BYTES
+            regions = plan_regions(size, CHUNK_BYTES, self.width)
+            room = regions.data.length // CHUNK_BYTES
+            if room >= self.stripes * rows and regions.log.length >= LOG_BYTES_NEEDED:
+                return size
+
+    def _disk(self, image: bytearray, name: str, record: CutRecord | None) -> SectorDisk:
+        return SectorDisk(
+            image,
+            self.rng,
+            name=name,
+            record=record,
+            pace=self.pace if record is not None else "inline",
+            reads_zero=self.zeroed,
+        )
+
+    @property
+    def event(self) -> int:
+        """Number of the next event; -1 before the record begins."""
+        return len(self.record.events) if self.disks else -1
+
+    def new_disk(self) -> int:
+        """Make one more disk, not yet a member; return its number."""
+        number = len(self.disks)
+        image = self._blank(self.disks[0].size_bytes)
+        self.disks.append(self._disk(image, f"disk{number}", self.record))
+        return number
+
+    async def open(self) -> None:
+        span = self.history.begin("mount", self.event)
+        self.array = await self._stack.enter_async_context(
+            open_array(self.disks, start_degraded=True)
+        )
+        if self.cell.broken:
+            self.array.core.journal.break_ordering = True
+        self.history.end(span, self.event)
+
+    async def close(self) -> None:
+        span = self.history.begin_flush("close", self.event)
+        await self._stack.aclose()
+        self._stack = AsyncExitStack()
+        self.history.end(span, self.event)
+
+    async def compare(self) -> None:
+        """Read everything back: the newest content, while running."""
+        size = self.sectors * SECTOR_BYTES
+        content = bytes(await self.array.read(0, size))
+        for sector in range(self.sectors):
+            got = content[sector * SECTOR_BYTES : (sector + 1) * SECTOR_BYTES]
+            if got != self.history.newest(sector):
+                text = self.history.describe(sector, got, [self.history.newest(sector)])
+                raise ViolationError(f"before any cut: {text}")
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    async def step(self) -> None:
+        kind = self.rng.choices(
+            ("write", "again", "burst", "flush", "tidy", "policy"), (10, 3, 4, 4, 2, 1)
+        )[0]
+        if kind == "write":
+            await self.write(*self.place())
+        elif kind == "again":
+            where = self.place()
+            for _ in range(self.rng.randint(2, 3)):
+                await self.write(*self._near(where))
+        elif kind == "burst":
+            await self.burst()
+        elif kind == "flush":
+            await self.flush()
+        elif kind == "tidy":
+            await trio.sleep(TIDY_S)
+        else:
+            span = self.history.begin("setting", self.event)
+            await self.array.set("parity.policy", self.rng.choice(("traditional", "rmw", "rcw")))
+            self.history.end(span, self.event)
+
+    async def flush(self) -> None:
+        span = self.history.begin_flush("flush", self.event)
+        await self.array.flush()
+        self.history.end(span, self.event)
+
+    async def burst(self) -> None:
+        """Several writes at once, apart or over one another, and perhaps a flush among them."""
+        where = self.place()
+        together = self.rng.random() < 0.5
+        ranges = []
+        for _ in range(self.rng.randint(2, 4)):
+            offset, length = self._near(where) if together else self.place()
+            low = offset // SECTOR_BYTES * SECTOR_BYTES  # two writes never share half a sector
+            high = -(-(offset + length) // SECTOR_BYTES) * SECTOR_BYTES
+            ranges.append((low, high - low))
+        async with trio.open_nursery() as nursery:
+            for offset, length in ranges:
+                nursery.start_soon(self.write, offset, length)
+            if self.rng.random() < 0.5:
+                nursery.start_soon(self.flush)
+        seen: set[int] = set()
+        for offset, length in ranges:
+            sectors = set(range(offset // SECTOR_BYTES, (offset + length) // SECTOR_BYTES))
+            for sector in sorted(sectors & seen):
+                content = bytes(await self.array.read(sector * SECTOR_BYTES, SECTOR_BYTES))
+                self.history.observe(sector, content)
+            seen |= sectors
+
+    async def write(self, offset: int, length: int) -> None:
+        span, data = self._begin_write(offset, length)
+        await self.array.write(offset, data)
+        self.history.end(span, self.event)
+
+    def _begin_write(self, offset: int, length: int) -> tuple[Span, bytes]:
+        stripe_bytes = self.stripe_bytes
+        end = offset + length
+        stripes = range(offset // stripe_bytes, -(-end // stripe_bytes))
+        full = frozenset(
+            s for s in stripes if offset <= s * stripe_bytes and (s + 1) * stripe_bytes <= end
+        )
+        verb = "write stripes" if len(full) == len(stripes) else "write part"
+        if full and verb == "write part":
+            verb = "write mixed"
+        span: WriteSpan = self.history.begin_write(verb, self.event, frozenset(stripes), full)
+        parts = []
+        for sector in range(offset // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
+            low = max(offset - sector * SECTOR_BYTES, 0)
+            high = min(end - sector * SECTOR_BYTES, SECTOR_BYTES)
+            parts.append(self.history.add_sector(span, sector, low, high))
+        return span, b"".join(parts)
+
+    # -- places --------------------------------------------------------------------------------
+
+    def place(self, kind: str | None = None) -> tuple[int, int]:
+        """Draw (offset, length) in bytes: all sizes and alignments, mostly small."""
+        rng = self.rng
+        total = self.sectors * SECTOR_BYTES
+        stripe_bytes = self.stripe_bytes
+        kinds = ("sector", "sectors", "bytes", "page", "chunks", "stripe", "stripes", "many")
+        kind = kind or rng.choices(kinds, (3, 3, 2, 3, 2, 3, 1, 2))[0]
+        unit, length = SECTOR_BYTES, SECTOR_BYTES
+        if kind == "sectors":
+            length = rng.randint(2, 11) * SECTOR_BYTES
+        elif kind == "bytes":
+            unit, length = 1, rng.randint(1, 6000)
+        elif kind == "page":
+            unit = length = 4096
+        elif kind == "chunks":
+            unit, length = CHUNK_BYTES, rng.randint(1, 3) * CHUNK_BYTES
+        elif kind == "stripe":
+            unit = length = stripe_bytes
+        elif kind == "stripes":
+            unit, length = stripe_bytes, rng.randint(2, 3) * stripe_bytes
+        elif kind == "many":
+            length = rng.randint(stripe_bytes // 512, 3 * stripe_bytes // 512) * 512
+        length = min(length, total)
+        return rng.randrange((total - length) // unit + 1) * unit, length
+
+    def _near(self, where: tuple[int, int]) -> tuple[int, int]:
+        """Draw a range that overlaps *where*, or lies right beside it."""
+        offset, length = where
+        total = self.sectors * SECTOR_BYTES
+        size = max(1, min(length + self.rng.randint(-4, 4) * SECTOR_BYTES, 4 * length))
+        start = offset + self.rng.randint(-2, 2) * SECTOR_BYTES
+        start = max(0, min(start, total - 1))
+        return start, max(1, min(size, total - start))
+
+
+Script = Callable[[Player], Awaitable[None]]

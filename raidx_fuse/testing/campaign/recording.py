@@ -1,0 +1,69 @@
+"""What one workload did: the record of its disks, its history, and who was out when."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from raidx_fuse.layouts.layout import Layout
+from raidx_fuse.members.powercut import CutRecord
+from raidx_fuse.testing.campaign.history import History
+from raidx_fuse.testing.campaign.state import Cell
+
+
+@dataclass
+class Recording:
+    """One workload that was run: the *record* of its disks and its *history*.
+
+    *out*: (role, from event, to event) while a role may be without a member; *damaged*: events
+    between which parity is wrong on purpose; *holders*: (event, role, disk) when a role's disk
+    changed; *disks*: role for which each disk was made.
+    """
+
+    cell: Cell
+    seed: int
+    record: CutRecord
+    history: History
+    layout: Layout
+    sectors: int
+    holders: list[tuple[int, int, int]] = field(default_factory=list)
+    out: list[tuple[int, int, float]] = field(default_factory=list)
+    damaged: list[tuple[int, float]] = field(default_factory=list)
+    zeroed: bool = False
+
+    @property
+    def tolerance(self) -> int:
+        """How many members may be lost."""
+        return self.layout.code.tolerance
+
+    def roles_out(self, moment: int) -> frozenset[int]:
+        """Return the roles that the workload itself may have left without a whole member."""
+        return frozenset(role for role, begin, end in self.out if begin < moment < end)
+
+    def holder(self, role: int, moment: int) -> int:
+        """Return the disk that holds *role* when nothing is out."""
+        return [disk for event, r, disk in self.holders if r == role and event <= moment][-1]
+
+    def is_damaged(self, moment: int) -> bool:
+        """Say whether parity is wrong on purpose at *moment*: nothing may be lost then."""
+        return any(begin < moment < end for begin, end in self.damaged)
+
+    def roles_of(self, lost: tuple[int, ...], moment: int) -> frozenset[int]:
+        """Return the roles that loses its member when the disks *lost* go."""
+        return frozenset(r for r in range(self.layout.width) if self.holder(r, moment) in lost)
+
+    def losses(self, moment: int, generator: random.Random) -> tuple[int, ...]:
+        """Draw disks to lose at *moment*, within what the code tolerates; often one fewer."""
+        if self.is_damaged(moment) or not self.tolerance:
+            return ()
+        out = self.roles_out(moment)
+        whole = [r for r in range(self.layout.width) if r not in out]
+        most = min(self.tolerance - len(out), len(whole))
+        chosen = generator.sample(whole, generator.randint(min(1, most), most))
+        lost = {self.holder(role, moment) for role in chosen}
+        if out:  # whatever was or is to be in that role may come or not
+            free = set(range(len(self.record.starts))) - {
+                self.holder(role, moment) for role in whole
+            }
+            lost.update(disk for disk in sorted(free) if generator.random() < 0.4)
+        return tuple(sorted(lost))

@@ -1,0 +1,119 @@
+"""The name of one crashed state: everything that is needed to make it again.
+
+    raid5:partial / w17 / m203 / s5 / 2 / m9 / k / -
+    cell            seed  moment cut lost, then the same three of a cut of the recovery
+
+A cut names the decision for every open write: ``d`` all dropped, ``k`` all kept, ``e7`` the seventh
+combination of whole writes, ``s5`` drawn from seed 5. Lost are numbers of disks in the order in
+which they came, ``-`` for none. A cell with ``!`` at its end runs with the log's ordering broken.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from raidx_fuse.errors import UsageError
+from raidx_fuse.members.powercut import DiskState, enumerate_cuts
+
+DROPPED, KEPT = "d", "k"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a workload runs on: *layout*, *journal* mode, and if the log's order is *broken*."""
+
+    layout: str
+    journal: str
+    broken: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.layout}:{self.journal}{'!' if self.broken else ''}"
+
+    @staticmethod
+    def parse(text: str) -> Cell:
+        """Return the cell that *text* names. Raises UsageError."""
+        layout, colon, journal = text.partition(":")
+        if not colon:
+            raise UsageError(f"{text!r} is no cell of the campaign", action="raid5:partial is one")
+        return Cell(layout, journal.removesuffix("!"), journal.endswith("!"))
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A power cut at the boundary *moment*: a *decision* for the open writes, disks *lost*."""
+
+    moment: int
+    decision: str
+    lost: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        lost = ",".join(map(str, self.lost)) or "-"
+        return f"m{self.moment}/{self.decision}/{lost}"
+
+    @staticmethod
+    def parse(moment: str, decision: str, lost: str) -> Cut:
+        """Return the cut that three parts of a name mean. Raises UsageError."""
+        good = moment[:1] == "m" and (decision in (DROPPED, KEPT) or decision[:1] in ("e", "s"))
+        try:
+            disks = () if lost == "-" else tuple(int(part) for part in lost.split(","))
+            if good:
+                return Cut(int(moment[1:]), decision, disks)
+        except ValueError:
+            pass
+        raise UsageError(f"{moment}/{decision}/{lost} is no cut", action="m203/s5/2 is one")
+
+    def decisions(self, disks: Sequence[DiskState]) -> list[list[int]]:
+        """Return the decision for each open write of each of *disks*."""
+        if self.decision == DROPPED:
+            return [[0] * len(disk.open_writes) for disk in disks]
+        if self.decision == KEPT:
+            return [[write.kept for write in disk.open_writes] for disk in disks]
+        number = int(self.decision[1:])
+        if self.decision[0] == "e":
+            return next(islice(enumerate_cuts(disks, torn=False), number, None))
+        generator = random.Random(f"{self.moment}/{self.decision}")
+        return [disk.sample(generator) for disk in disks]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One state of the campaign: workload *seed* on *cell*, cut, and perhaps cut again."""
+
+    cell: Cell
+    seed: int
+    cut: Cut
+    again: Cut | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.cell}/w{self.seed}/{self.cut}"
+        return f"{text}/{self.again}" if self.again is not None else text
+
+    @staticmethod
+    def parse(text: str) -> State:
+        """Return the state that `str` wrote. Raises UsageError."""
+        parts = [part.strip() for part in text.split("/")]
+        if len(parts) not in (5, 8) or parts[1][:1] != "w" or not parts[1][1:].isdigit():
+            raise UsageError(f"{text!r} is no state", action="copy the line that reported it")
+        again = Cut.parse(*parts[5:]) if len(parts) == 8 else None
+        return State(Cell.parse(parts[0]), int(parts[1][1:]), Cut.parse(*parts[2:5]), again)
+
+    def generator(self, purpose: str) -> random.Random:
+        """Return the source of this state's further choices."""
+        return random.Random(f"{self} {purpose}")
+
+
+class ViolationError(Exception):
+    """A state that breaks a promise; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A broken promise: where (*state* is the text of a `State`), under which labels, and what."""
+
+    state: str
+    verb: str
+    fault: str
+    what: str

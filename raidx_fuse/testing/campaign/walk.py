@@ -1,0 +1,244 @@
+"""One workload, crashed: boundaries x decisions x losses, and the recoveries crashed as well."""
+
+from __future__ import annotations
+
+import logging
+import random
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from raidx_fuse.members.powercut import CutRecord, DiskState, count_cuts
+from raidx_fuse.testing.campaign.disks import is_member
+from raidx_fuse.testing.campaign.judge import Left, judge
+from raidx_fuse.testing.campaign.recording import Recording
+from raidx_fuse.testing.campaign.state import (
+    DROPPED,
+    KEPT,
+    Cell,
+    Cut,
+    State,
+    Violation,
+    ViolationError,
+)
+from raidx_fuse.testing.campaign.workload import record_workload
+
+ENUMERATED_MAX = 4  # combinations of whole writes that are all tried
+DRAWN = 3  # decisions drawn where there are more
+AGAIN_SHARE = 0.03  # of the states: their recovery is crashed as well
+AGAIN_MOMENTS = 6
+FAULTS = ("cut", "cut, disk lost", "recovery cut", "recovery cut, disk lost")
+
+
+@dataclass
+class Tally:
+    """Counts by (cell, verb, fault), and the broken promises."""
+
+    states: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    failures: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    violations: list[Violation] = field(default_factory=list)
+    workloads: int = 0
+
+    @property
+    def total(self) -> int:
+        """How many states were run."""
+        return sum(self.states.values())
+
+    def count(self, state: State, verb: str, what: str | None) -> None:
+        """Count *state*; *what* is the promise that it breaks, if any."""
+        lost = bool(state.cut.lost or (state.again and state.again.lost))
+        fault = FAULTS[2 * (state.again is not None) + lost]
+        key = str(state.cell), verb, fault
+        self.states[key] += 1
+        if what is not None:
+            self.failures[key] += 1
+            self.violations.append(Violation(str(state), verb, fault, what))
+
+    def add(self, other: Tally) -> None:
+        """Take in what another process counted."""
+        self.states += other.states
+        self.failures += other.failures
+        self.violations += other.violations
+        self.workloads += other.workloads
+
+
+def crash_workloads(
+    cell: Cell,
+    seeds: Sequence[int],
+    states: int,
+    *,
+    stop_after: int = 20,
+    record: Callable[[Cell, int], Recording] = record_workload,
+) -> Tally:
+    """Crash workloads with *seeds* in turn until *states* states were run or *stop_after* broke.
+
+    The seeds go round if they are too few: their states are then drawn anew.
+    """
+    tally = Tally()
+    with _quiet():
+        for turn, seed in enumerate(_round(seeds)):
+            if tally.total >= states or len(tally.violations) >= stop_after:
+                return tally
+            _crash_one(cell, seed, states - tally.total, turn // len(seeds), tally, record)
+    return tally
+
+
+def replay(state: State) -> tuple[str, str | None]:
+    """Run exactly *state* again; return its verb and the broken promise, None if it keeps it."""
+    with _quiet():
+        recording = record_workload(state.cell, state.seed)
+        verb = recording.history.verb_at(state.cut.moment)
+        for index, disks, _event in recording.record.moments():
+            if index == state.cut.moment:
+                return verb, _what_breaks(recording, disks, state)
+    return verb, f"the workload has no moment {state.cut.moment}: the code has changed"
+
+
+def _round(seeds: Sequence[int]) -> Iterator[int]:
+    while True:
+        yield from seeds
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the engine's log silent: thousands of arrays lose their members here."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _crash_one(
+    cell: Cell,
+    seed: int,
+    budget: int,
+    turn: int,
+    tally: Tally,
+    record: Callable[[Cell, int], Recording],
+) -> None:
+    tally.workloads += 1
+    try:
+        recording = record(cell, seed)
+    except Exception as error:  # the workload itself goes wrong: that is no crash, but worse
+        what = f"the workload fails while running: {error!r}\n{traceback.format_exc()}"
+        tally.count(State(cell, seed, Cut(0, KEPT)), "running", what)
+        return
+    generator = random.Random(f"{cell} {seed} {turn} cuts")
+    moments = len(recording.record.events) + 1
+    for index, disks, _event in recording.record.moments():
+        left = moments - index
+        if budget <= 0:
+            return
+        # Few states are left for many moments: visit some, each as likely as the others.
+        if generator.random() * left * (DRAWN + 2) > budget + DRAWN + 2:
+            continue
+        for decision in _decisions(disks, generator):
+            lost = recording.losses(index, generator) if generator.random() < 0.55 else ()
+            state = State(cell, seed, Cut(index, decision, lost))
+            verb = recording.history.verb_at(index)
+            tally.count(state, verb, _what_breaks(recording, disks, state))
+            budget -= 1
+            if generator.random() < AGAIN_SHARE:
+                budget -= _crash_recovery(recording, disks, state, verb, generator, tally)
+
+
+def _decisions(disks: Sequence[DiskState], generator: random.Random) -> list[str]:
+    """Return the cuts to try at one moment: all if they are few."""
+    count = count_cuts(disks, torn=False)
+    torn = [f"s{generator.getrandbits(24)}"]
+    if count == 1:
+        return [KEPT]
+    if count <= ENUMERATED_MAX:
+        return [f"e{number}" for number in range(count)] + torn
+    drawn = [f"s{generator.getrandbits(24)}" for _ in range(DRAWN)]
+    return [generator.choice((DROPPED, KEPT)), *drawn]
+
+
+def _images(disks: Sequence[DiskState], cut: Cut, numbers: Sequence[int]) -> dict[int, bytearray]:
+    """Return what *cut* leaves of *disks*, by number; without the lost and what is no member."""
+    images = {}
+    for number, disk, decisions in zip(numbers, disks, cut.decisions(disks), strict=True):
+        if number not in cut.lost:
+            image = disk.crash(decisions)
+            if is_member(image):
+                images[number] = image
+    return images
+
+
+def _left(recording: Recording, disks: Sequence[DiskState], cut: Cut) -> Left:
+    moment = cut.moment
+    images = _images(disks, cut, range(len(disks)))
+    away = recording.roles_out(moment) | recording.roles_of(cut.lost, moment)
+    return Left(recording, moment, images, away, recording.history.at(moment))
+
+
+def _what_breaks(recording: Recording, disks: Sequence[DiskState], state: State) -> str | None:
+    """Return the promise that *state* breaks, or None."""
+    left = _left(recording, disks, state.cut)
+    try:
+        if state.again is None:
+            judge(left, state.generator("look"))
+            return None
+        record = _record_recovery(left, state)
+        for index, again, _event in record.moments():
+            if index == state.again.moment:
+                _judge_again(left, again, state)
+                return None
+        return f"the recovery has no moment {state.again.moment}: the code has changed"
+    except ViolationError as error:
+        return str(error)
+
+
+def _record_recovery(left: Left, state: State) -> CutRecord:
+    """Recover from *left* and return the record of it; note in *left* what it had to give up."""
+    record = CutRecord()
+    first = replace(state, again=None)
+    left.exempt = judge(left, first.generator("recovery"), record)
+    return record
+
+
+def _judge_again(left: Left, disks: Sequence[DiskState], state: State) -> None:
+    """Judge what the cut of a recovery left of *disks*, those that *left* had."""
+    recording = left.recording
+    assert state.again is not None
+    images = _images(disks, state.again, sorted(left.images))
+    away = left.away | recording.roles_of(state.again.lost, left.moment)
+    judge(replace(left, images=images, away=away), state.generator("look"))
+
+
+def _crash_recovery(
+    recording: Recording,
+    disks: Sequence[DiskState],
+    state: State,
+    verb: str,
+    generator: random.Random,
+    tally: Tally,
+) -> int:
+    """Crash the recovery from *state* at some of its boundaries; return how many states."""
+    left = _left(recording, disks, state.cut)
+    try:
+        record = _record_recovery(left, state)
+    except ViolationError as error:
+        tally.count(state, verb, f"the recovery fails: {error}")
+        return 1
+    moments = len(record.events) + 1
+    chosen = set(generator.sample(range(moments), min(AGAIN_MOMENTS, moments)))
+    for index, again, _event in record.moments():
+        if index not in chosen:
+            continue
+        decision = generator.choice(_decisions(again, generator))
+        lost: tuple[int, ...] = ()
+        if not state.cut.lost and generator.random() < 0.5:
+            lost = recording.losses(state.cut.moment, generator)
+        crashed = replace(state, again=Cut(index, decision, lost))
+        what: str | None = None
+        try:
+            _judge_again(left, again, crashed)
+        except ViolationError as error:
+            what = str(error)
+        tally.count(crashed, verb, what)
+    return len(chosen)

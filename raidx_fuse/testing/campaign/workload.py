@@ -1,0 +1,138 @@
+"""Random workloads in virtual time over recorded disks, and the story of what they did.
+
+One seed decides everything: width, size, what the disks held before, their pace, whether they lived
+before and lost power, the theme and its steps. Themes are "writes" (all sizes and alignments,
+bursts, overlaps, flushes, pauses in which the array tidies up), "disks" (a failure, a replacement
+or a spare, a rebuild under writes), "scrub" (rotten parity, a repair under writes) and "remounts".
+"""
+
+from __future__ import annotations
+
+import trio
+
+from raidx_fuse.members.base import SECTOR_BYTES
+from raidx_fuse.testing.campaign.player import CHUNK_BYTES, Player, Script, Shape
+from raidx_fuse.testing.campaign.recording import Recording
+from raidx_fuse.testing.campaign.state import Cell
+from raidx_fuse.virtual_time import run
+
+FORMER_LIFE_SHARE = 0.35
+SLOW_JOB_BYTES = 8192  # a second: a rebuild of some windows lasts through several steps
+REBUILD_LIMIT_S = 600.0
+
+
+def record_workload(
+    cell: Cell, seed: int, script: Script | None = None, shape: Shape | None = None
+) -> Recording:
+    """Run workload *seed* on *cell* and return what happened; *script* instead of a theme.
+
+    Raises ViolationError when something reads back wrong while running, and what the array raises.
+    """
+    player = Player(cell, seed, shape)
+    if script is not None:
+        return run(player.play, script, 0, False, seed=seed)
+    writes = player.rng.randint(0, 3)
+    former_life = player.rng.random() < FORMER_LIFE_SHARE
+    themes = [theme_writes, theme_remounts]
+    if player.tolerance:
+        themes += [theme_disks, theme_scrub]
+    theme = player.rng.choices(themes, [3, 1, 2, 1][: len(themes)])[0]
+    return run(player.play, theme, writes, former_life, seed=seed)
+
+
+async def theme_writes(player: Player) -> None:
+    for _ in range(player.rng.randint(5, 9)):
+        await player.step()
+
+
+async def theme_remounts(player: Player) -> None:
+    for _ in range(2):
+        for _ in range(player.rng.randint(1, 3)):
+            await player.step()
+        await player.close()
+        await player.open()
+    await player.step()
+
+
+async def theme_disks(player: Player) -> None:
+    await player.step()
+    role = player.rng.randrange(player.width)
+    out = len(player.recording.out)
+    disk = await join_spare(player) if player.rng.random() < 0.3 else None
+    player.recording.out.append((role, player.event, float("inf")))
+    begin = player.event
+    if disk is not None or player.rng.random() < 0.7:
+        span = player.history.begin("fail", player.event)
+        await player.array.fail_disk(role)
+        player.history.end(span, player.event)
+        if disk is None:
+            for _ in range(player.rng.randint(0, 2)):
+                await player.step()
+    span = player.history.begin("rebuild", player.event)
+    if disk is None:
+        disk = player.new_disk()
+        await player.array.replace_disk(role, player.disks[disk])
+    await rebuild_under_writes(player, role)
+    player.history.end(span, player.event)
+    player.recording.out[out] = (role, begin, player.event)
+    player.recording.holders.append((begin, role, disk))
+    for _ in range(player.rng.randint(1, 2)):
+        await player.step()
+
+
+async def join_spare(player: Player) -> int:
+    disk = player.new_disk()
+    span = player.history.begin("add spare", player.event)
+    await player.array.add_spare(player.disks[disk])
+    player.history.end(span, player.event)
+    return disk
+
+
+async def rebuild_under_writes(player: Player, role: int) -> None:
+    steps = player.rng.randint(0, 2)
+    with trio.fail_after(REBUILD_LIMIT_S):
+        while True:
+            for job in player.array.jobs.running():
+                if job.kind == "rebuild" and steps:
+                    job.speed_max_bytes = SLOW_JOB_BYTES
+                    job._window = 2  # type: ignore[attr-defined]  # several windows, not one
+            record = player.array.store.config.record(role)
+            if record.state == "active" and not player.array.jobs.running():
+                return
+            if steps:
+                steps -= 1
+                await player.step()
+            await trio.sleep(0.3)
+
+
+async def theme_scrub(player: Player) -> None:
+    await player.step()
+    await player.flush()
+    await rot_parity(player)
+    span = player.history.begin("scrub", player.event)
+    job = await player.array.start_scrub(repair=True)
+    if player.rng.random() < 0.5:
+        await player.step()
+    await player.array.jobs.wait(job)
+    player.history.end(span, player.event)
+    if player.recording.damaged:
+        begin, _ = player.recording.damaged.pop()
+        player.recording.damaged.append((begin, player.event))
+    await player.step()
+
+
+async def rot_parity(player: Player) -> None:
+    """Damage one parity sector where it lies, durably."""
+    core = player.array.core
+    live = core.written.live_stripes(core.layout, 0, player.stripes)
+    if not live:
+        return
+    stripe = player.rng.choice(live)
+    cells = range(core.code.data_count, core.code.data_count + core.code.parity_count)
+    role, offset = core.position(stripe, player.rng.choice(cells))
+    offset += player.rng.randrange(CHUNK_BYTES // SECTOR_BYTES) * SECTOR_BYTES
+    cut = player.disks[role].cut
+    rotten = bytes(byte ^ 0x40 for byte in cut.state.image[offset : offset + SECTOR_BYTES])
+    player.recording.damaged.append((player.event, float("inf")))
+    await cut.writev(offset, [rotten])
+    await cut.flush()
