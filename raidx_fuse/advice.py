@@ -29,4 +29,7 @@ def action(status: Mapping[str, Any]) -> str | None:
         return f"replace member {waiting[0]}: raidx replace-disk {where} {waiting[0]} NEW_MEMBER"
     if waiting:
         return f"mount it read-write, then replace member {waiting[0]} with raidx replace-disk"
+    rebuilt = any(job["kind"] == "rebuild" for job in status.get("jobs", ()))
+    if down and where and not rebuilt and not status.get("read_only"):
+        return f"the rebuild of member {down[0]['role']} was given up: mount anew to go on with it"
     return None

@@ -157,6 +157,8 @@ class Job(ABC):
             finally:
                 locks.release_all(stripes)
             self.done_bytes += progress
+            # Users write on meanwhile: what came alive ahead of the job was not counted before.
+            self.total_bytes = max(self.total_bytes, self.done_bytes)
             await self._pay(progress, start_s)
             now = clock()
             self._marks.append((now, self.done_bytes))

@@ -1,0 +1,422 @@
+"""Arrays mounted by the installed `raidx` command, and what users put on them.
+
+Everything here runs as a user would: subprocesses only. A fixture takes everything down again,
+whatever a test left: file systems, loop devices, daemons, mounts. The name of an array carries the
+number of the test process, so that the next run can sweep what an aborted one has left.
+
+Longer runs: RAIDX_TEST_SCALE=10 multiplies operations and bytes of fsx and fio.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raidx_fuse import control
+from raidx_fuse import mountpoint as mountpoints
+from raidx_fuse.errors import RaidxError
+
+RAIDX = str(Path(sys.executable).with_name("raidx"))
+NAME = f"test{os.getpid()}"
+COMMAND_S = 120
+SHM = Path("/dev/shm")
+SHM_FREE_MIN_BYTES = 3 << 30
+SCALE = float(os.environ.get("RAIDX_TEST_SCALE", "1"))
+FSX_VERSION = "0.3.2"
+os.environ["PATH"] += ":/usr/sbin:/sbin"
+
+Completed = subprocess.CompletedProcess[str]
+
+
+def run(*command: str | Path, timeout_s: float = COMMAND_S, check: bool = True) -> Completed:
+    """Run *command*; with *check* fail with what it printed unless it exits with 0."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=False)
+    if check and done.returncode:
+        raise AssertionError(
+            f"{' '.join(words)}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
+        )
+    return done
+
+
+# ---- what this machine can do ----
+
+
+def _why_no_mounts() -> str | None:
+    try:
+        mountpoints.check_fuse()
+    except RaidxError as error:
+        return f"no FUSE here: {error}"
+    if not os.access(RAIDX, os.X_OK):
+        return f"the raidx command is not installed beside {sys.executable}"
+    return None
+
+
+def _why_no_loops() -> str | None:
+    if os.geteuid():
+        return "loop devices need root"
+    if shutil.which("losetup") is None:
+        return "losetup is missing"
+    with tempfile.NamedTemporaryFile() as file:
+        file.truncate(1 << 20)
+        tried = run("losetup", "--find", "--show", file.name, check=False)
+        if tried.returncode:
+            return f"no loop devices here: {tried.stderr.strip()}"
+        run("losetup", "-d", tried.stdout.strip())
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a mount or a loop device where there is none, saying why."""
+    items = [item for item in items if item.path.parent == Path(__file__).parent]
+    reasons = {"mount": _why_no_mounts()}
+    if any(item.get_closest_marker("loop") for item in items):
+        reasons["loop"] = _why_no_loops()
+    for item in items:
+        for marker, reason in reasons.items():
+            if reason and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def need() -> Callable[..., None]:
+    """Return a function that skips unless all the programs named are installed."""
+
+    def check(*programs: str) -> None:
+        for program in programs:
+            if shutil.which(program) is None:
+                pytest.skip(f"{program} is not installed")
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def fsx() -> str:
+    """Return the path of fsx; cargo builds it once into the virtual environment."""
+    folder = Path(sys.prefix) / "fsx"
+    program = folder / "bin" / "fsx"
+    if not program.exists():
+        cargo = shutil.which("cargo") or shutil.which("cargo", path=Path.home() / ".cargo/bin")
+        if cargo is None:
+            pytest.skip("fsx is not built, and there is no cargo to build it")
+        words = [
+            cargo,
+            "install",
+            "fsx",
+            "--version",
+            FSX_VERSION,
+            "--locked",
+            "--root",
+            str(folder),
+        ]
+        built = run(*words, timeout_s=500, check=False)
+        if built.returncode:
+            pytest.skip(f"cargo cannot build fsx: {built.stderr.strip().splitlines()[-1]}")
+    return str(program)
+
+
+@pytest.fixture(scope="session")
+def scale() -> float:
+    """Return by what to multiply the work (environment variable RAIDX_TEST_SCALE)."""
+    return SCALE
+
+
+# ---- real files ----
+
+
+@pytest.fixture(scope="session")
+def source_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the source files of Python's standard library (some 25 MB)."""
+    tree = tmp_path_factory.mktemp("sources")
+    library = Path(sysconfig.get_path("stdlib"))
+    skipped = shutil.ignore_patterns("site-packages", "dist-packages", "__pycache__", "*.so", "*.a")
+    shutil.copytree(library, tree / "python", ignore=skipped, symlinks=True)
+    return tree
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file below *folder*, by its name there."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_symlink() and "lost+found" not in path.parts:
+            found[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+# ---- an array ----
+
+
+class RealArray:
+    """Member files in *folder*, an array of them, its mount on *mnt*, its image *image*."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.mnt = folder / "mnt"
+        self.mnt.mkdir(parents=True)
+        self.image = self.mnt / NAME
+        self.members: list[Path] = []
+        self.loops: list[str] = []
+
+    # -- commands --
+
+    def raidx(self, *words: str | Path, status: int = 0, timeout_s: float = COMMAND_S) -> Completed:
+        """Run `raidx`, ARRAY standing for the mount point; the exit status must be *status*."""
+        line = [str(self.mnt) if word == "ARRAY" else str(word) for word in words]
+        done = run(RAIDX, *line, timeout_s=timeout_s, check=False)
+        assert done.returncode == status, f"{line}: {done.returncode}\n{done.stdout}{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done
+
+    def ask(self, *words: str | Path, status: int = 0) -> dict[str, Any]:
+        """Return the document of a command with ``--json``."""
+        document: dict[str, Any] = json.loads(self.raidx(*words, "--json", status=status).stdout)
+        assert document["output_version"] == 1
+        return document
+
+    def refused(self, *words: str | Path, status: int = 1) -> str:
+        """Return the one line that `raidx` refuses a command with."""
+        done = self.raidx(*words, status=status)
+        assert done.stdout == ""
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("raidx: ")
+        return line
+
+    # -- life --
+
+    def create(self, layout: str, width: int, size: str, *options: str) -> RealArray:
+        """Make *width* member files of *size* and an array of them."""
+        self.members = [self.folder / f"disk{role}.img" for role in range(width)]
+        words = ["--layout", layout, "--size", size, "--name", NAME, *options]
+        self.raidx("create", *words, *self.members)
+        return self
+
+    def mount(self, *options: str, status: int = 0) -> Completed:
+        """Mount the members as they are known."""
+        return self.raidx("mount", *self.members, self.mnt, *options, status=status)
+
+    def unmount(self) -> None:
+        """Unmount as users should."""
+        self.raidx("umount", self.mnt)
+        assert not self.is_mounted()
+
+    def is_mounted(self) -> bool:
+        """Say whether the kernel's table has the mount."""
+        return mountpoints.find(self.mnt) is not None
+
+    def daemon_pid(self) -> int:
+        """Return the process that serves the mount."""
+        with control.Connection(self.mnt, timeout_s=10) as connection:
+            return connection.daemon_pid
+
+    def send(self, number: signal.Signals) -> None:
+        """Send the daemon a signal and wait until it has ended."""
+        pid = self.daemon_pid()
+        os.kill(pid, number)
+        self.await_end(pid)
+
+    def await_end(self, pid: int) -> None:
+        """Return when the daemon *pid* has ended."""
+        assert control.wait_for_exit(pid, 30), "the daemon does not end"
+
+    def clear(self) -> None:
+        """Clear the mount point that a killed daemon has left."""
+        run("umount" if os.geteuid() == 0 else "fusermount3", *_clear_options(), self.mnt)
+
+    # -- members and jobs --
+
+    def fail(self, role: int) -> None:
+        """Take a member out."""
+        self.raidx("fail-disk", "ARRAY", str(role))
+
+    def replace(self, role: int, *options: str) -> Path:
+        """Put a new member file in the place of *role*; return its path."""
+        new = self.folder / f"disk{role}.new{len(list(self.folder.glob('*.img')))}.img"
+        self.raidx("replace-disk", "ARRAY", str(role), new, "--create", *options)
+        self.members[role] = new
+        return new
+
+    def status(self) -> dict[str, Any]:
+        """Return `status --json`."""
+        return self.ask("status", "ARRAY")
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """Return all jobs, ended ones too."""
+        return list(self.ask("job", "ARRAY", "list")["jobs"])
+
+    def wait_jobs(self) -> None:
+        """Wait until no job runs."""
+        self.raidx("job", "ARRAY", "wait")
+
+    def scrub(self) -> dict[str, Any]:
+        """Scrub; everything must be right. Return the job."""
+        job = self.ask("scrub", "ARRAY", "--check", "--wait")
+        assert (job["mismatches"], job["unchecked_stripes"]) == (0, 0), job
+        return job
+
+    def await_written(self, amount_bytes: int, timeout_s: float = COMMAND_S) -> None:
+        """Return when users have written *amount_bytes* since the mount."""
+        deadline_s = time.monotonic() + timeout_s
+        while control.call(self.mnt, "stats")["array"]["write_bytes"] < amount_bytes:
+            assert time.monotonic() < deadline_s, f"{amount_bytes} bytes are never written"
+            time.sleep(0.01)
+
+    # -- on the image --
+
+    def read(self, length: int) -> bytes:
+        """Return the first *length* bytes of the image."""
+        with self.image.open("rb") as image:
+            return image.read(length)
+
+    def loop(self, *, direct_io: bool, read_only: bool = False) -> str:
+        """Put a loop device on the image; return its path."""
+        options = [f"--direct-io={'on' if direct_io else 'off'}"]
+        options += ["--read-only"] if read_only else []
+        device = run("losetup", "--find", "--show", *options, self.image).stdout.strip()
+        self.loops.append(device)
+        return device
+
+    def detach(self, device: str) -> None:
+        """Take a loop device off; return when the kernel has let go of the image."""
+        run("losetup", "-d", device)
+        self.loops.remove(device)
+        deadline_s = time.monotonic() + 10
+        while any(loop == device for loop, _ in mountpoints.loop_devices(str(self.mnt))):
+            assert time.monotonic() < deadline_s, f"{device} stays"
+            time.sleep(0.01)
+
+    def mount_loop(self, device: str, *options: str) -> Path:
+        """Mount the file system on *device*; return where."""
+        where = self.folder / f"fs-{Path(device).name}"
+        where.mkdir(exist_ok=True)
+        run("mount", *options, device, where)
+        return where
+
+    # -- the end --
+
+    def close(self) -> None:
+        """Take everything down, whatever its state."""
+        for device, _ in mountpoints.loop_devices(str(self.mnt)):
+            take_down_loop(device)
+        if self.is_mounted():
+            with contextlib.suppress(Exception):
+                run(RAIDX, "umount", self.mnt, timeout_s=30)
+        if self.is_mounted():
+            take_down_mount(str(self.mnt))
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _clear_options() -> list[str]:
+    return [] if os.geteuid() == 0 else ["-u"]
+
+
+def take_down_loop(device: str) -> None:
+    """Unmount what is on a loop device, at once if need be, and detach it."""
+    for mount in list(mountpoints.mounts()):
+        if mount.source == device:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                if run("umount", mount.path, timeout_s=20, check=False).returncode == 0:
+                    continue
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                run("umount", "-l", mount.path, timeout_s=20, check=False)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        run("losetup", "-d", device, timeout_s=20, check=False)
+
+
+def take_down_mount(path: str) -> None:
+    """Kill the daemon of a mount, end the kernel's waiting for it, unmount."""
+    with contextlib.suppress(RaidxError, ProcessLookupError):
+        with control.Connection(path, timeout_s=5) as connection:
+            pid = connection.daemon_pid
+        os.kill(pid, signal.SIGKILL)
+        control.wait_for_exit(pid, 10)
+    mount = mountpoints.find(path)
+    if mount is not None:
+        with contextlib.suppress(OSError):
+            Path(f"/sys/fs/fuse/connections/{mount.device[1]}/abort").write_text("1")
+        lazily = ["umount", "-l"] if os.geteuid() == 0 else ["fusermount3", "-uz"]
+        run(*lazily, path, check=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sweep_aborted_runs() -> None:
+    """Take down what test processes that are gone have left mounted."""
+    for mount in list(mountpoints.mounts()):
+        pid = mount.source.removeprefix("test")
+        if mount.fs_type != mountpoints.FUSE_TYPE or not pid.isdigit():
+            continue
+        if not Path(f"/proc/{pid}").exists():
+            for device, _ in mountpoints.loop_devices(mount.path):
+                take_down_loop(device)
+            take_down_mount(mount.path)
+
+
+def _place(tmp_path: Path) -> Path:
+    """Return a folder for member files: in memory if there is much room, else on disk."""
+    if not (SHM.is_dir() and os.access(SHM, os.W_OK)):
+        return tmp_path
+    if shutil.disk_usage(SHM).free < SHM_FREE_MIN_BYTES:
+        return tmp_path
+    return Path(tempfile.mkdtemp(prefix="raidx-test-", dir=SHM))
+
+
+@pytest.fixture
+def make_array(tmp_path: Path) -> Iterator[Callable[..., RealArray]]:
+    """Return a function that makes an array's folder, in memory or (*on_disk*) on disk."""
+    arrays: list[RealArray] = []
+    places = [tmp_path, _place(tmp_path)]
+
+    def make(*, on_disk: bool = False) -> RealArray:
+        arrays.append(RealArray(places[0 if on_disk else 1] / f"array{len(arrays)}"))
+        return arrays[-1]
+
+    try:
+        yield make
+    finally:
+        for array in arrays:
+            array.close()
+        if places[1] != tmp_path:
+            shutil.rmtree(places[1], ignore_errors=True)
+
+
+@pytest.fixture
+def array(make_array: Callable[..., RealArray]) -> RealArray:
+    """Return the folder of one array, yet to be created."""
+    return make_array()
+
+
+@pytest.fixture
+def compare() -> Callable[[Path, Path], None]:
+    """Return a function that compares two folders by their files' checksums."""
+
+    def equal(expected: Path, found: Path) -> None:
+        before, after = checksums(expected), checksums(found)
+        assert len(before) > 0
+        assert after == before
+
+    return equal
+
+
+@pytest.fixture
+def command() -> Callable[..., Completed]:
+    """Return `run`."""
+    return run
+
+
+@pytest.fixture
+def raidx_program() -> str:
+    """Return the path of the `raidx` command."""
+    return RAIDX

@@ -1,0 +1,306 @@
+"""How mounts begin and end: commands, signals, kernel, refusals, crashes, degraded and failed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from raidx_fuse import mountpoint as mountpoints
+
+if TYPE_CHECKING:
+    from tests.mount.conftest import Completed, RealArray
+
+pytestmark = [pytest.mark.mount]
+
+CONTENT = os.urandom(3 << 20)
+
+
+def store(array: RealArray, content: bytes = CONTENT, offset: int = 0) -> None:
+    """Write *content* to the image, durably."""
+    with array.image.open("r+b") as image:
+        image.seek(offset)
+        image.write(content)
+        image.flush()
+        os.fsync(image.fileno())
+
+
+def load(array: RealArray, length: int = len(CONTENT), offset: int = 0) -> bytes:
+    """Read the image."""
+    with array.image.open("rb") as image:
+        image.seek(offset)
+        return image.read(length)
+
+
+def digests(array: RealArray) -> list[str]:
+    """Return a checksum of each member file."""
+    return [hashlib.sha256(member.read_bytes()).hexdigest() for member in array.members]
+
+
+@pytest.fixture
+def raid5(array: RealArray) -> RealArray:
+    """Return a mounted RAID-5 array with CONTENT at its beginning."""
+    array.create("raid5", 4, "16MiB")
+    array.mount()
+    store(array)
+    return array
+
+
+def remounts_clean(array: RealArray) -> None:
+    """Assert that the array was closed cleanly and holds CONTENT."""
+    assert not array.is_mounted()
+    assert array.ask("status", *array.members)["clean"]
+    array.mount()
+    assert array.jobs() == []  # nothing to resync
+    assert load(array) == CONTENT
+    array.scrub()
+
+
+# ---- ends ----
+
+
+def test_umount_command_ends_cleanly(raid5: RealArray) -> None:
+    raid5.unmount()
+    remounts_clean(raid5)
+
+
+def test_fusermount_ends_cleanly(
+    raid5: RealArray, command: Callable[..., Completed], need: Callable[..., None]
+) -> None:
+    need("fusermount3")
+    pid = raid5.daemon_pid()
+    command("fusermount3", "-u", raid5.mnt)
+    raid5.await_end(pid)
+    remounts_clean(raid5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
+def test_signals_end_cleanly(raid5: RealArray, number: signal.Signals) -> None:
+    raid5.send(number)
+    remounts_clean(raid5)
+
+
+def test_foreground_mount_ends_with_control_c(raid5: RealArray, raidx_program: str) -> None:
+    raid5.unmount()
+    words = [raidx_program, "mount", *map(str, raid5.members), str(raid5.mnt), "--foreground"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert "raid5" in process.stdout.readline()
+    assert load(raid5) == CONTENT
+    process.send_signal(signal.SIGINT)
+    _, logged = process.communicate(timeout=30)
+    assert process.returncode == 0, logged
+    assert "Traceback" not in logged
+    remounts_clean(raid5)
+
+
+@pytest.mark.loop
+def test_umount_refuses_while_a_loop_device_is_on_the_image(
+    raid5: RealArray, command: Callable[..., Completed]
+) -> None:
+    device = raid5.loop(direct_io=True)
+    line = raid5.refused("umount", "ARRAY")
+    assert device in line
+    assert f"losetup -d {device}" in line
+    assert command("fusermount3", "-u", raid5.mnt, check=False).returncode != 0
+    assert load(raid5) == CONTENT
+    raid5.detach(device)
+    raid5.unmount()
+    remounts_clean(raid5)
+
+
+def test_umount_refuses_while_the_image_is_open(raid5: RealArray) -> None:
+    with raid5.image.open("rb"):
+        line = raid5.refused("umount", "ARRAY")
+    assert "in use" in line
+    raid5.unmount()
+
+
+# ---- refusals ----
+
+
+def test_second_mount_is_refused(raid5: RealArray, make_array: Callable[..., RealArray]) -> None:
+    assert "already mounted" in raid5.refused("mount", *raid5.members, raid5.mnt)
+    elsewhere = make_array()
+    line = raid5.refused("mount", *raid5.members, elsewhere.mnt)
+    assert str(raid5.members[0]) in line
+    assert not elsewhere.is_mounted()
+    assert load(raid5) == CONTENT
+
+
+def test_mount_point_must_be_an_empty_directory(raid5: RealArray) -> None:
+    raid5.unmount()
+    missing = raid5.folder / "missing"
+    line = raid5.refused("mount", *raid5.members, missing, status=2)
+    assert f"mkdir {missing}" in line
+    (missing).mkdir()
+    (missing / "something").touch()
+    line = raid5.refused("mount", *raid5.members, missing, status=2)
+    assert "not empty" in line
+    line = raid5.refused("mount", *raid5.members, raid5.members[0], status=2)
+    assert "not a directory" in line
+    remounts_clean(raid5)
+
+
+def test_missing_fuse_device_is_named(
+    make_array: Callable[..., RealArray], command: Callable[..., Completed], raidx_program: str
+) -> None:
+    tried = command("unshare", "-m", "true", check=False)
+    if tried.returncode:
+        pytest.skip(f"no mount namespace can be made here: {tried.stderr.strip()}")
+    array = make_array(on_disk=True)  # what lies in /dev/shm would be hidden as well
+    array.create("raid5", 3, "16MiB")
+    empty = array.folder / "dev"
+    empty.mkdir()
+    script = 'mount --bind "$1" /dev && shift && exec "$@"'
+    words = [raidx_program, "mount", *array.members, array.mnt]
+    done = command("unshare", "-m", "sh", "-c", script, "sh", empty, *words, check=False)
+    (line,) = done.stderr.splitlines()
+    assert "/dev/fuse is missing" in line
+    assert "modprobe fuse" in line
+    assert done.returncode == 1
+
+
+# ---- crashes ----
+
+
+def test_killed_daemon_loses_nothing_that_was_synced(raid5: RealArray) -> None:
+    far = 8 << 20
+    killed = threading.Event()
+
+    def scribble() -> None:
+        """Write small pieces behind CONTENT until the disk goes away."""
+        with raid5.image.open("r+b", buffering=0) as image:
+            for number in range(1 << 20):
+                if killed.is_set():
+                    return
+                try:
+                    os.pwrite(image.fileno(), b"x" * 5000, far + number * 7919 % (16 << 20))
+                except OSError:
+                    return
+
+    def scribbled() -> int:
+        return int(raid5.ask("stats", "ARRAY")["array"]["writes"])
+
+    scribbler = threading.Thread(target=scribble)
+    scribbler.start()
+    try:
+        before = scribbled()
+        while scribbled() < before + 100:
+            pass
+        raid5.send(signal.SIGKILL)
+    finally:
+        killed.set()
+        scribbler.join()
+    assert "daemon that died" in raid5.refused("mount", *raid5.members, raid5.mnt)
+    raid5.clear()
+    assert not raid5.ask("status", *raid5.members)["clean"]
+    raid5.mount()
+    assert load(raid5) == CONTENT  # before the resync has ended, perhaps
+    raid5.wait_jobs()
+    resyncs = [job for job in raid5.jobs() if job["kind"] == "resync"]
+    assert [job["state"] for job in resyncs] in ([], ["done"])
+    assert raid5.status()["state"] == "clean"
+    raid5.scrub()
+    assert load(raid5) == CONTENT
+    raid5.unmount()
+    remounts_clean(raid5)
+
+
+def test_umount_clears_what_a_killed_daemon_left(raid5: RealArray) -> None:
+    raid5.send(signal.SIGKILL)
+    raid5.unmount()
+    raid5.mount()
+    raid5.wait_jobs()
+    raid5.scrub()
+    assert load(raid5) == CONTENT
+
+
+# ---- degraded, failed, read-only ----
+
+
+def test_degraded_array_mounts_with_a_warning(raid5: RealArray) -> None:
+    raid5.fail(1)
+    store(raid5, CONTENT[::-1], offset=len(CONTENT))
+    raid5.unmount()
+    warned = raid5.mount().stderr
+    assert "degraded" in warned
+    assert "raidx replace-disk" in warned
+    assert load(raid5) == CONTENT
+    assert load(raid5, offset=len(CONTENT)) == CONTENT[::-1]
+
+
+def test_array_mounts_without_one_member_and_without_two_does_not(raid5: RealArray) -> None:
+    raid5.unmount()
+    before = digests(raid5)
+    line = raid5.refused("mount", *raid5.members[:2], raid5.mnt)
+    assert not raid5.is_mounted()
+    assert digests(raid5) == before
+    assert "role 2" in line
+    assert "role 3" in line
+    warned = raid5.raidx("mount", *raid5.members[:3], raid5.mnt).stderr
+    assert "degraded" in warned
+    assert load(raid5) == CONTENT
+    assert raid5.status()["members"][3]["state"] == "missing"
+
+
+def test_old_member_does_not_come_back_with_old_data(raid5: RealArray) -> None:
+    raid5.fail(2)
+    store(raid5, CONTENT[::-1])
+    raid5.unmount()
+    raid5.mount()  # the failed member is among those given
+    assert raid5.status()["state"] == "degraded"
+    assert load(raid5) == CONTENT[::-1]
+
+
+def test_read_only_mount_writes_nothing(raid5: RealArray) -> None:
+    raid5.unmount()
+    before = digests(raid5)
+    raid5.mount("--read-only")
+    assert raid5.status()["read_only"]
+    assert load(raid5) == CONTENT
+    with pytest.raises(OSError, match="Read-only"):
+        raid5.image.open("r+b")
+    assert "read-only" in raid5.refused("fail-disk", "ARRAY", "1")
+    job = raid5.scrub()
+    assert job["done"] == job["total"] > 0
+    raid5.unmount()
+    assert digests(raid5) == before
+
+
+@pytest.mark.loop
+def test_read_only_mount_carries_a_read_only_file_system(
+    array: RealArray, command: Callable[..., Completed], need: Callable[..., None]
+) -> None:
+    need("mkfs.ext4")
+    array.create("raid5", 3, "32MiB")
+    array.mount()
+    device = array.loop(direct_io=False)
+    command("mkfs.ext4", "-q", device)
+    where = array.mount_loop(device)
+    Path(where, "kept").write_bytes(CONTENT)
+    command("umount", where)
+    array.detach(device)
+    array.unmount()
+    array.mount("--read-only")
+    device = array.loop(direct_io=False, read_only=True)
+    where = array.mount_loop(device, "-o", "ro")
+    assert Path(where, "kept").read_bytes() == CONTENT
+    command("umount", where)
+    array.detach(device)
+    array.unmount()
+
+
+def test_nothing_is_left_behind(raid5: RealArray) -> None:
+    log = Path(raid5.status()["log"])
+    raid5.unmount()
+    assert not log.with_suffix(".sock").exists()
+    assert "Traceback" not in log.read_text()
+    assert mountpoints.loop_devices(str(raid5.mnt)) == []
