@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
 # The main job from end to end: a RAID-5 array of four member files, a real file
 # system on it, a lost disk, a replacement, a rebuild, a scrub; every file's checksum compared.
-# Usage: examples/quickstart.sh [FOLDER]   (default: a new temporary folder, removed at the end)
+# Usage: examples/quickstart.sh [--no-loop] [FOLDER]
+# FOLDER: where to work (default: a temporary folder); what is made there is removed at the end.
+# Without root or loop devices, or with --no-loop, the image is used directly.
 set -euo pipefail
+with_loop=yes
+if [ "${1:-}" = --no-loop ]; then with_loop=""; shift; fi
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 "$top/examples/setup.sh"
 export PATH="$top/.venv/bin:/usr/sbin:/sbin:$PATH"
@@ -14,15 +18,20 @@ mnt="$work/mnt"; fs="$work/fs"; loop=""; mounted=""
 
 clean_up() {
     set +e
-    [ -n "$mounted" ] && umount "$fs"
+    [ -n "$mounted" ] && { umount "$fs" || umount -l "$fs"; }
     [ -n "$loop" ] && losetup -d "$loop"
-    mountpoint -q "$mnt" && raidx umount "$mnt"
-    rm -rf "$work"
+    if mountpoint -q "$mnt"; then raidx umount "$mnt" || umount -l "$mnt"; fi
+    rm -rf --one-file-system "$work"
 }
 trap clean_up EXIT
 
 step() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 run() { printf '\033[2m$ %s\033[0m\n' "$*"; "$@"; }
+# Exits with 1 if no loop device can be had; one without direct I/O is good enough.
+attach() {
+    [ -n "$with_loop" ] && [ "$(id -u)" = 0 ] || return 1
+    losetup --find --show --direct-io=on "$image" 2>/dev/null || losetup --find --show "$image" 2>/dev/null
+}
 sums() { (cd "$1" && find . -type f -print0 | sort -z | xargs -0 sha256sum); }
 
 mkdir -p "$mnt" "$fs" "$work/files"
@@ -43,7 +52,7 @@ find "$work/files" -name __pycache__ -type d -prune -exec rm -rf {} +
 sums "$work/files" > "$work/sums.before"
 printf '%s files, %s\n' "$(wc -l < "$work/sums.before")" "$(du -sh "$work/files" | cut -f1)"
 
-if [ "$(id -u)" = 0 ] && loop=$(losetup --find --show --direct-io=on "$image" 2>/dev/null); then
+if loop=$(attach); then
     step "A loop device on the image, ext4 on the loop device"
     run mkfs.ext4 -q "$loop"
     run mount "$loop" "$fs"
@@ -54,8 +63,8 @@ if [ "$(id -u)" = 0 ] && loop=$(losetup --find --show --direct-io=on "$image" 2>
     compare() { sums "$store" | grep -v ' ./lost+found' > "$work/sums.after"; diff "$work/sums.before" "$work/sums.after"; }
     forget_cache() { sync; echo 1 > /proc/sys/vm/drop_caches 2>/dev/null || true; }
 else
-    loop=""
-    step "No loop device here (or not root): the image itself is used, the files go in as one archive"
+    loop=""; with_loop=""
+    step "Without a loop device (none here, not root, or not wanted): the image itself is used, the files go in as one archive"
     tar -C "$work/files" --sort=name -cf "$work/files.tar" .
     bytes=$(stat -c %s "$work/files.tar")
     run dd if="$work/files.tar" of="$image" bs=1M conv=notrunc,fsync status=none
@@ -74,7 +83,8 @@ step "Disk 2 fails; everything is still readable"
 run raidx fail-disk "$mnt" 2
 run raidx status "$mnt"
 forget_cache
-compare && echo "every checksum equal, with one disk gone"
+compare
+echo "every checksum equal, with one disk gone"
 
 step "A new disk takes its place and is rebuilt: only what was written"
 run raidx replace-disk "$mnt" 2 "$work/disk4.img" --create --wait
@@ -84,7 +94,8 @@ step "Scrub: read everything, compare parity"
 run raidx scrub "$mnt" --check --wait
 run raidx stats "$mnt"
 forget_cache
-compare && echo "every checksum equal, after failure, replacement and rebuild"
+compare
+echo "every checksum equal, after failure, replacement and rebuild"
 
 step "Unmount, look at a member at rest, mount again"
 if [ -n "$loop" ]; then umount "$fs"; mounted=""; losetup -d "$loop"; loop=""; fi
@@ -93,9 +104,11 @@ run raidx examine "${disks[0]}"
 run raidx check "${disks[0]}" "${disks[1]}" "$work/disk4.img" "${disks[3]}"
 run raidx mount "${disks[0]}" "${disks[1]}" "$work/disk4.img" "${disks[3]}" "$mnt"
 run raidx status "$mnt" --brief
-if [ "$store" ] 2>/dev/null && [ "$(id -u)" = 0 ] && loop=$(losetup --find --show --direct-io=on "$image"); then
+if [ -n "$with_loop" ]; then
+    loop=$(attach)
     run mount "$loop" "$fs"; mounted=yes
 fi
-compare && echo "every checksum equal, after a remount"
+compare
+echo "every checksum equal, after a remount"
 
 step "Done: nothing stays mounted"

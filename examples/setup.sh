@@ -16,7 +16,7 @@ as_root() {
 }
 
 # Programs and headers: pyfuse3 is built from source; the file system tools are for demo and tests.
-wanted=(gcc libc6-dev pkg-config libfuse3-dev fuse3 util-linux e2fsprogs rsync)
+wanted=(gcc libc6-dev pkg-config libfuse3-dev fuse3 util-linux e2fsprogs)
 [ -n "$extra" ] && wanted+=(fio xfsprogs btrfs-progs)
 missing=()
 for package in "${wanted[@]}"; do
