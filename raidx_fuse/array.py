@@ -10,7 +10,7 @@ assembly -> store (queues) -> maps -> core -> reader and writer -> jobs and back
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import trio
 
 from raidx_fuse import status as report
+from raidx_fuse.bad_chunks import decode_chunks, encode_chunks
 from raidx_fuse.core import Core
 from raidx_fuse.dirty import DirtyMap
 from raidx_fuse.errors import AssemblyError, RaidxError, ReadOnlyError
@@ -201,22 +202,29 @@ class Array:
         """Save the list of lost chunks whenever it has changed (a background task)."""
         while True:
             await trio.sleep(1.0)
-            await self.save_bad_chunks()
+            try:
+                await self.save_bad_chunks()
+            except RaidxError as error:  # they stay in memory; the array is not closed as clean
+                log.critical("%s", error)
 
     async def save_bad_chunks(self) -> None:
-        """Write the list of lost chunks into the superblocks if it has changed."""
+        """Write the list of lost chunks into the superblocks if it has changed.
+
+        Raises RaidxError when it does not fit.
+        """
         bad = frozenset(self.core.bad_chunks)
         if bad == self._saved_bad:
             return
+        encoded = encode_chunks(bad)
         self._saved_bad = bad
         await self.store.update(
-            lambda config: replace(config, jobs={**config.jobs, BAD_CHUNKS_KEY: sorted(bad)})
+            lambda config: replace(config, jobs={**config.jobs, BAD_CHUNKS_KEY: encoded})
         )
 
     async def start(self, head: PageStore) -> None:
         """Replay, say in the superblocks that the array runs, resume what was unfinished."""
         store, config = self.store, self.store.config
-        self.core.bad_chunks.update(config.jobs.get(BAD_CHUNKS_KEY, ()))
+        self.core.bad_chunks.update(decode_chunks(config.jobs.get(BAD_CHUNKS_KEY, {})))
         self._saved_bad = frozenset(self.core.bad_chunks)
         self.apply_settings()
         store.on_fail.append(self.on_fail)
@@ -277,13 +285,19 @@ class Array:
                 queue.close()
 
 
-def check_startable(assembly: Assembly, pending_regions: int, start_degraded: bool) -> None:
-    """Refuse to start where data could be wrong without a word. Raises AssemblyError."""
+def check_startable(
+    assembly: Assembly, rebuilding: Iterable[int], pending_regions: int, start_degraded: bool
+) -> None:
+    """Refuse to start where data could be wrong without a word. Raises AssemblyError.
+
+    A role that is being rebuilt is as lost as a missing one beyond its watermark.
+    """
+    lost = sorted({*assembly.missing_roles, *rebuilding})
     logged = assembly.config.settings.get("journal", "partial") != "none"
-    if assembly.missing_roles and pending_regions and not start_degraded and not logged:
-        missing = ", ".join(str(role) for role in assembly.missing_roles)
+    if lost and pending_regions and not start_degraded and not logged:
+        missing = ", ".join(str(role) for role in lost)
         raise AssemblyError(
-            f"the array was writing when it stopped and role {missing} is missing: "
+            f"the array was writing when it stopped and role {missing} is not whole: "
             "what was being written then may read back wrong (the write hole)",
             action="attach the missing member, or accept that with --start-degraded",
         )
@@ -336,7 +350,7 @@ async def _build(
     pages = await load_page_store(store, "bitmap", region.pages * PAYLOAD_BYTES * 8)
     stripe_bytes = layout.code.data_count * layout.chunk_bytes
     dirty = DirtyMap(layout.stripes, stripe_bytes, pages, store.flush)
-    check_startable(assembly, dirty.pending_regions(), start_degraded)
+    check_startable(assembly, store.watermarks, dirty.pending_regions(), start_degraded)
     head = await load_page_store(store, "journal", PAYLOAD_BYTES * 8)
     journal = Journal(store, written, head, store.overlay)
     array = Array(Core(layout, store, written, dirty, journal), assembly, nursery)

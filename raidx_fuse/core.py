@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import trio
 
 from raidx_fuse.dirty import DirtyMap
@@ -86,6 +88,14 @@ class Core:
         """
         pending = self.dirty.pending_regions()
         self.zero_roles = frozenset() if pending else self.recorded_zero_roles()
+
+    def distrust_zeros(self) -> None:
+        """From now on, and after a remount, no member is taken to read as zero anywhere."""
+        store = self.store
+        members = tuple(replace(record, reads_zero=False) for record in store.config.members)
+        store.config = replace(store.config, members=members)
+        self.note_zero_roles()
+        store.publish_soon()
 
     def dead(self, stripe: int) -> int:
         """Return the set of cells of *stripe* that were never written, parity included."""

@@ -261,7 +261,7 @@ class Journal:
 
     async def land(self, sequence: int) -> None:
         """Note that a record is written, and wait for all before it (law 1)."""
-        if len(self._inflight) == 1 and not self._waiting:
+        if len(self._inflight) == 1 and not self._waiting and self._gate is None:
             del self._inflight[sequence]
             return
         del self._inflight[sequence]
@@ -346,8 +346,9 @@ class Journal:
             await self._gate.wait()
         self._gate = trio.Event()
         try:
-            while self._inflight:
-                await trio.sleep(0.001)
+            async with self._landed:
+                while self._inflight:
+                    await self._landed.wait()
             while self._open or self._durable_tail[0] != self.next_sequence:
                 await self.place()
                 await self.store.flush()

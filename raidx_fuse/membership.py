@@ -10,7 +10,8 @@ import trio
 
 from raidx_fuse.errors import ArrayFailedError, BusyError, RaidxError, UsageError
 from raidx_fuse.format.config import ArrayConfig, MemberRecord
-from raidx_fuse.format.create import new_member_uuid, prepare_member, reserve_metadata
+from raidx_fuse.format.create import new_member_uuid, prepare_member
+from raidx_fuse.format.reserve import reserve_metadata
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.members.base import Member
 from raidx_fuse.queues import MemberQueue

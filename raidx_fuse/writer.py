@@ -145,6 +145,8 @@ class Writer:
             return journal.mode == "full"
         if core.code.parity_count and not self._is_full(piece):
             return True
+        if core.store.lost and core.store.lost_at(piece.stripe):
+            return True  # no resync can finish the parity of a stripe that lacks a member
         if len(core.zero_roles) == core.layout.width:
             return False
         return bool(core.dead(piece.stripe) & self._touched(piece))
@@ -220,6 +222,8 @@ class Writer:
                     await store.write(join(work.writes))
                 except RaidxError:
                     self._note_torn(direct)
+                    if work.fresh:  # something may lie now where nothing was ever written
+                        core.distrust_zeros()
                     raise
             if await self._settle_content(work, logged, records, epoch):
                 break

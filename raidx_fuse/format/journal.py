@@ -36,7 +36,7 @@ HEAD = struct.Struct("<QQQ")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A decoded record: *data* is (role, byte offset on the member, bytes); *written* chunk runs."""
+    """A decoded record: *data* is (role, byte offset, bytes); *written* runs of chunks."""
 
     sequence: int
     data: tuple[tuple[int, int, bytes], ...]

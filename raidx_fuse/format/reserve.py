@@ -1,0 +1,36 @@
+"""Room on the host for a member's metadata, taken when it joins.
+
+A sparse member on a host that fills up later must still take its journal and its maps: a write is
+then refused whole (`NoSpaceError`), instead of failing members one after the other.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from raidx_fuse.errors import MemberError, NoSpaceError
+from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS, Regions, page_count
+from raidx_fuse.members.base import Member
+
+
+def reserve_metadata(member: Member, regions: Regions, chunks: int) -> None:
+    """Reserve superblocks, bitmap, journal, and the written map of *chunks* logical chunks.
+
+    Raises NoSpaceError, MemberError.
+    """
+    written = page_count(chunks) * PAGE_SLOTS * PAGE_BYTES
+    ranges = [
+        (regions.superblock.offset, regions.bitmap.end - regions.superblock.offset),
+        (regions.written.offset, min(written, regions.written.length)),
+        (regions.log.offset, regions.log.length),
+    ]
+    for offset, length in ranges:
+        try:
+            member.reserve(offset, length)
+        except MemberError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise NoSpaceError(
+                f"{member.path}: its host has no room for the metadata",
+                action="free space on the host file system",
+            ) from error
