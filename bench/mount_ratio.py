@@ -12,7 +12,8 @@ load, ratios hardly; CPU time per request moves least. A daemon that looks on fo
 spends CPU time on that too, which the rows 1 deep show.
 
 A ratio below 1 would mean slower than `peers/passthrough_stock.py`, which is pyfuse3 with its own
-main loop. `fast` is raidx's FUSE door over one file, the most an array can reach; `c` is libfuse.
+main loop. `fast` is raidx's FUSE door over one file, the most an array can reach; `c` is libfuse;
+`+log` is an array with its journal, as arrays are by default; the others have none.
 
 A candidate of your own is a command that stays in the foreground, shows an image named ``disk`` in
 {mountpoint}, may use {directory}, makes it of {size} bytes, and unmounts on SIGTERM.
@@ -33,21 +34,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from candidates import MIB, Candidate, mounted
+from candidates import LOGGED, MIB, Candidate, mounted
 from lines import Line, print_lines
 
-NAMES = ("stock", "fast", "c", "raid0", "raid5")
+NAMES = ("stock", "fast", "c", "raid0", "raid5", "raid5+log")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; *bars* are the least ratios to stock by candidate."""
+    """One line of the table.
+
+    *bars* are the least ratios to stock by candidate, *log_bar* that of an array with its journal
+    to the same array without.
+    """
 
     title: str
     mode: str
     block: str
     depth: int
     bars: dict[str, float]
+    log_bar: float | None = None
 
     @property
     def streams(self) -> bool:
@@ -59,9 +65,9 @@ ROWS = (
     Row("4 KiB random read, 1 deep", "randread", "4k", 1, {"raid0": 2.5, "raid5": 2.5}),
     Row("4 KiB random read, 16 deep", "randread", "4k", 16, {"raid0": 2.5, "raid5": 2.5}),
     Row("4 KiB random write, 1 deep", "randwrite", "4k", 1, {"raid0": 2.0}),
-    Row("4 KiB random write, 16 deep", "randwrite", "4k", 16, {"raid0": 2.0, "raid5": 1.2}),
+    Row("4 KiB random write, 16 deep", "randwrite", "4k", 16, {"raid0": 2.0, "raid5": 1.2}, 0.6),
     Row("1 MiB sequential read", "read", "1m", 1, {"raid0": 0.95, "raid5": 0.75}),
-    Row("1 MiB sequential write", "write", "1m", 1, {"raid0": 1.0, "raid5": 0.7}),
+    Row("1 MiB sequential write", "write", "1m", 1, {"raid0": 1.0, "raid5": 0.7}, 0.9),
 )
 
 
@@ -132,27 +138,39 @@ def summarise(
     """Return one line for each row and candidate: medians, ratio to stock, bar."""
     lines = []
     for row in rows:
-        stock = results[row.title, "stock"]
         for name in names:
-            own = results[row.title, name]
-            ratios = [a.iops / b.iops for a, b in zip(own, stock, strict=True)]
-            iops = statistics.median(result.iops for result in own)
-            rate = statistics.median(result.rate_bytes for result in own)
-            lines.append(
-                Line(
-                    row=row.title,
-                    subject=name,
-                    figure=f"{rate / MIB:,.0f} MiB/s" if row.streams else f"{iops:,.0f} /s",
-                    value=statistics.median(ratios),
-                    low=min(ratios),
-                    high=max(ratios),
-                    bar=row.bars.get(name),
-                    unit="x",
-                    cpu_us=round(statistics.median(result.cpu_us for result in own), 1),
-                    detail={"iops": round(iops), "bytes_per_second": round(rate)},
-                )
-            )
+            lines.append(line_of(row, name, "stock", row.bars.get(name), results))
+        for name in names:
+            plain = name.removesuffix(LOGGED)
+            if name != plain and plain in names and row.log_bar is not None:
+                lines.append(line_of(row, name, plain, row.log_bar, results))
     return lines
+
+
+def line_of(
+    row: Row,
+    name: str,
+    to: str,
+    bar: float | None,
+    results: dict[tuple[str, str], list[Result]],
+) -> Line:
+    """Return the line of candidate *name* as a multiple of candidate *to*."""
+    own = results[row.title, name]
+    ratios = [a.iops / b.iops for a, b in zip(own, results[row.title, to], strict=True)]
+    iops = statistics.median(result.iops for result in own)
+    rate = statistics.median(result.rate_bytes for result in own)
+    return Line(
+        row=row.title if to == "stock" else f"  against {to}",
+        subject=name,
+        figure=f"{rate / MIB:,.0f} MiB/s" if row.streams else f"{iops:,.0f} /s",
+        value=statistics.median(ratios),
+        low=min(ratios),
+        high=max(ratios),
+        bar=bar,
+        unit="x",
+        cpu_us=round(statistics.median(result.cpu_us for result in own), 1),
+        detail={"iops": round(iops), "bytes_per_second": round(rate)},
+    )
 
 
 def run(
