@@ -1,0 +1,216 @@
+"""A full host under sparse members: a write is refused, or a member fails; nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+import random
+
+import pytest
+import trio
+
+from raidx_fuse.errors import MemberError, NoSpaceError, RaidxError
+from raidx_fuse.members.base import Member
+from raidx_fuse.members.faulty import FaultMember
+from raidx_fuse.members.wrapper import WrapperMember
+from raidx_fuse.testing.spy import SpyRig
+from raidx_fuse.testing.virtual import run
+
+CHUNK = 4096
+
+
+def noise(length: int, seed: int = 0) -> bytes:
+    """Return bytes that no mistake produces."""
+    return random.Random(seed).randbytes(length)
+
+
+class Host:
+    """A host file system with room for *free_bytes* more; members on it share it."""
+
+    def __init__(self) -> None:
+        self.free_bytes: int | None = None
+
+    def take(self, member: Member, operation: str, offset: int, length: int) -> None:
+        """Use room. Raises MemberError with ENOSPC when there is none."""
+        if self.free_bytes is None:
+            return
+        if length > self.free_bytes:
+            raise MemberError(member.path, operation, offset, errno.ENOSPC)
+        self.free_bytes -= length
+
+
+class SparseMember(WrapperMember):
+    """A sparse file: the first write of a 4 KiB block takes room on the host."""
+
+    def __init__(self, inner: Member, host: Host, *, can_reserve: bool) -> None:
+        super().__init__(inner)
+        self._host = host
+        self._can_reserve = can_reserve
+        self._allocated: set[int] = set()
+
+    def _allocate(self, operation: str, offset: int, length: int) -> None:
+        blocks = set(range(offset // 4096, (offset + length - 1) // 4096 + 1)) - self._allocated
+        self._host.take(self, operation, offset, len(blocks) * 4096)
+        self._allocated |= blocks
+
+    def try_writev(self, offset_bytes: int, buffers: object) -> bool:
+        return False
+
+    async def writev(self, offset_bytes: int, buffers: object) -> None:
+        parts = list(buffers)  # type: ignore[call-overload]
+        self._allocate("write", offset_bytes, sum(map(len, parts)))
+        await self.inner.writev(offset_bytes, parts)
+
+    def reserve(self, offset_bytes: int, length_bytes: int) -> None:
+        if self._can_reserve:
+            self._allocate("reserve", offset_bytes, length_bytes)
+
+    def view(self, offset_bytes: int, length_bytes: int) -> memoryview | None:
+        return None
+
+
+class HostedRig(SpyRig):
+    """A rig whose members are sparse files on one host (or each on its own)."""
+
+    def __init__(self, layout: str, width: int, *, can_reserve: bool = True) -> None:
+        super().__init__(layout, width, chunk_bytes=CHUNK)
+        self.host = Host()
+        self.can_reserve = can_reserve
+
+    def new_member(self) -> FaultMember:
+        """Return a fresh sparse member."""
+        member = super().new_member()
+        member.inner = SparseMember(member.inner, self.host, can_reserve=self.can_reserve)
+        return member
+
+
+async def scrub_is_clean(rig: HostedRig) -> None:
+    """Assert that parity and data agree."""
+    job = await rig.running.start_scrub(repair=False)
+    result = await rig.running.jobs.wait(job)
+    assert (result["state"], result["mismatches"]) == ("done", 0), result
+
+
+@pytest.mark.parametrize(("layout", "width"), [("raid0", 2), ("raid1", 2), ("raid5", 4)])
+def test_a_full_host_refuses_the_write_whole_and_keeps_every_member(
+    layout: str, width: int
+) -> None:
+    async def main() -> None:
+        rig = HostedRig(layout, width)
+        await rig.create()
+        try:
+            await rig.put(0, noise(6 * CHUNK, 1))
+            await rig.running.flush()
+            rig.host.free_bytes = CHUNK  # one chunk and no more: never enough for chunk and parity
+            with pytest.raises(NoSpaceError) as caught:
+                await rig.put(6 * CHUNK, noise(6 * CHUNK, 2))
+            assert caught.value.errno == errno.ENOSPC
+            assert "free space" in str(caught.value)
+            assert rig.running.status()["state"] == "clean", "a full host breaks no disk"
+            await rig.compare()  # all of it as before, zeros where the refused write was to go
+            await rig.put(CHUNK + 5, noise(CHUNK, 3))  # rewriting needs no room
+            await rig.running.flush()
+            await scrub_is_clean(rig)
+            rig.host.free_bytes = None  # someone made room
+            await rig.put(6 * CHUNK, noise(6 * CHUNK, 4))
+            await rig.put(9 * CHUNK + 17, noise(100, 5))
+            await rig.compare()
+            await scrub_is_clean(rig)
+            if layout != "raid0":
+                await rig.running.fail_disk(0)
+                await rig.compare()
+        finally:
+            await rig.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize("free_chunks", [0, 1, 2, 3])
+@pytest.mark.parametrize(("layout", "width"), [("raid0", 3), ("raid1", 2), ("raid5", 3)])
+def test_where_room_cannot_be_reserved_nothing_is_lost_either(
+    layout: str, width: int, free_chunks: int
+) -> None:
+    async def main() -> None:
+        rig = HostedRig(layout, width, can_reserve=False)
+        await rig.create()
+        try:
+            await rig.put(0, noise(6 * CHUNK, 1))
+            await rig.running.flush()
+            rig.host.free_bytes = free_chunks * CHUNK
+            error: RaidxError | None = None
+            data = noise(3 * CHUNK, 2)
+            try:
+                await rig.running.write(6 * CHUNK, data)
+            except RaidxError as caught:
+                error = caught
+            rig.host.free_bytes = None
+            got = await rig.get(6 * CHUNK, 3 * CHUNK)
+            if error is None:  # acknowledged: by members that are left, all of it must be there
+                assert got == data
+            else:
+                assert error.errno in (errno.ENOSPC, errno.EIO)
+                for at in range(0, len(got), 512):
+                    assert got[at : at + 512] in (data[at : at + 512], bytes(512)), "a third value"
+            assert await rig.get(0, 6 * CHUNK) == rig.model[: 6 * CHUNK]
+            await rig.put(6 * CHUNK, noise(3 * CHUNK, 3))
+            await rig.running.flush()
+            await rig.close()
+            await rig.open()
+            await rig.compare()
+        finally:
+            await rig.close()
+
+    run(main)
+
+
+def test_full_on_one_host_fails_that_member_alone() -> None:
+    """Members on different hosts: the code can do without the one whose host is full."""
+
+    async def main() -> None:
+        rig = HostedRig("raid5", 3, can_reserve=False)
+        await rig.create()
+        try:
+            await rig.put(0, noise(6 * CHUNK, 1))
+            sparse = rig.members[1].inner
+            assert isinstance(sparse, SparseMember)
+            sparse._host = Host()
+            sparse._host.free_bytes = 0
+            await rig.put(0, noise(20 * CHUNK, 2))
+            status = rig.running.status()
+            assert status["state"] == "degraded"
+            assert [member["state"] for member in status["members"]] == [
+                "active",
+                "failed",
+                "active",
+            ]
+            await rig.compare()
+        finally:
+            await rig.close()
+
+    run(main)
+
+
+def test_full_for_the_maps_as_well_and_the_background_lives_on() -> None:
+    """Not a byte of room, also for the first page of a map: refused, and the array goes on."""
+
+    async def main() -> None:
+        rig = HostedRig("raid5", 3, can_reserve=False)
+        await rig.create()
+        try:
+            rig.host.free_bytes = 0
+            with pytest.raises(RaidxError) as caught:
+                await rig.running.write(0, noise(CHUNK))
+            assert caught.value.errno == errno.ENOSPC
+            await trio.sleep(60)
+            assert await rig.get(0, CHUNK) == bytes(CHUNK)
+            rig.host.free_bytes = None
+            await rig.put(0, noise(5 * CHUNK))
+            await rig.running.flush()
+            await trio.sleep(60)
+            await rig.compare()
+            await rig.close()
+            await rig.open()
+            await rig.compare()
+        finally:
+            await rig.close()
+
+    run(main)

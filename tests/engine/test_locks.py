@@ -1,0 +1,83 @@
+"""Stripe locks: writes to one stripe come one after the other, whatever the schedule."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+import trio.testing
+
+from raidx_fuse.locks import StripeLocks
+from raidx_fuse.testing.spy import spying
+from raidx_fuse.testing.virtual import run
+
+CHUNK = 4096
+
+
+@pytest.mark.parametrize("policy", ["rmw", "rcw", "traditional"])
+@pytest.mark.parametrize(("layout", "width"), [("raid5", 4), ("raid4", 3), ("raid1", 3)])
+@pytest.mark.parametrize("seed", range(2))
+def test_parallel_writes_to_one_stripe_end_consistent(
+    layout: str, width: int, policy: str, seed: int
+) -> None:
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, slow=True) as rig:
+            array = rig.running
+            await array.set("parity.policy", policy)
+            await rig.put(0, random.Random(seed).randbytes(len(rig.model) // 2))
+            stripe_bytes = array.core.data_count * CHUNK
+            rng = random.Random(seed)
+            writes = []
+            for number in range(24):
+                start = rng.randrange(0, 2 * stripe_bytes - 512, 512)
+                size = rng.choice((512, 1024, CHUNK, stripe_bytes))
+                writes.append((start, size, bytes([number + 1]) * size))
+            async with trio.open_nursery() as nursery:
+                for start, _size, data in writes:
+                    nursery.start_soon(array.write, start, data)
+                    nursery.start_soon(array.read, start, 512)
+            end = max(start + size for start, size, _ in writes)
+            got = await rig.get(0, end)
+            for at in range(0, end, 512):
+                candidates = [
+                    data[at - start : at - start + 512]
+                    for start, size, data in writes
+                    if start <= at and at + 512 <= start + size
+                ] or [bytes(rig.model[at : at + 512])]
+                assert got[at : at + 512] in candidates, f"sector {at} is nobody's"
+            job = await array.start_scrub(repair=False)
+            result = await array.jobs.wait(job)
+            assert result["mismatches"] == 0, result["findings"]
+            await array.fail_disk(seed % width)
+            assert await rig.get(0, end) == got, "parity tells another story"
+
+    run(main, seed=seed)
+
+
+def test_a_lock_is_handed_over_in_order_and_left_by_the_cancelled() -> None:
+    async def main() -> None:
+        locks = StripeLocks()
+        order: list[int] = []
+
+        async def wait_for(number: int, scope: trio.CancelScope) -> None:
+            with scope:
+                await locks.acquire_all([3, 7])
+                order.append(number)
+                await trio.sleep(1)
+                locks.release_all([3, 7])
+
+        await locks.acquire(7)
+        scopes = [trio.CancelScope() for _ in range(4)]
+        async with trio.open_nursery() as nursery:
+            for number, scope in enumerate(scopes):
+                nursery.start_soon(wait_for, number, scope)
+                await trio.testing.wait_all_tasks_blocked()
+            scopes[0].cancel()  # it holds 3 and waits for 7: both must become free
+            scopes[2].cancel()  # it waits for 3
+            await trio.testing.wait_all_tasks_blocked()
+            locks.release(7)
+        assert order == [1, 3]
+        assert not locks.held
+
+    run(main)

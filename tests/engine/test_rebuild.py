@@ -1,0 +1,201 @@
+"""Rebuild: only what was written, from where it stopped, with users at work beside it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.members.faulty import FaultMember
+from raidx_fuse.testing.spy import READ, WRITE, SpyRig, restarted, spying
+from raidx_fuse.testing.virtual import run
+
+CHUNK = 4096
+MIB = 1 << 20
+
+
+def noise(length: int, seed: int = 0) -> bytes:
+    """Return bytes that no mistake produces."""
+    return random.Random(seed).randbytes(length)
+
+
+async def replace_failed(rig: SpyRig, role: int) -> tuple[int, FaultMember]:
+    """Fail *role*, put a new member there; return the rebuild's job and the member."""
+    await rig.in_place()
+    await rig.running.fail_disk(role)
+    rig.log.clear()
+    new = rig.new_member()
+    job = (await rig.running.replace_disk(role, new))["job"]
+    rig.members[role] = new
+    return job, new
+
+
+@pytest.mark.parametrize(("layout", "width"), [("raid5", 4), ("raid4", 5), ("raid1", 2)])
+def test_a_rebuild_moves_what_was_written_and_nothing_else(layout: str, width: int) -> None:
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=5000) as rig:
+            stripe_bytes = rig.running.core.data_count * CHUNK
+            for stripe in (0, 1234, 1235, 4999):
+                await rig.put(stripe * stripe_bytes, noise(stripe_bytes, stripe))
+            job, new = await replace_failed(rig, 1)
+            result = await rig.running.jobs.wait(job)
+            assert result["state"] == "done"
+            sources = 1 if layout == "raid1" else width - 1
+            survivors = [member.path for member in rig.members if member is not new]
+            read = sum(rig.log.bytes_of(READ, rig.data, path) for path in survivors)
+            assert read == 4 * CHUNK * sources
+            assert rig.log.bytes_of(WRITE, rig.data) == 4 * CHUNK
+            assert rig.log.bytes_of(WRITE, rig.data, new.path) == 4 * CHUNK
+            assert result["done"] == result["total"] == 4 * CHUNK
+            await rig.running.fail_disk(0)
+            await rig.compare()
+
+    run(main)
+
+
+def test_an_empty_array_is_rebuilt_without_touching_data() -> None:
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=CHUNK, stripes=5000) as rig:
+            job, new = await replace_failed(rig, 2)
+            assert (await rig.running.jobs.wait(job))["state"] == "done"
+            for member in rig.members:
+                # The newcomer was looked at (is anything on it?), the others were not touched.
+                assert member is new or not rig.log.of(READ, rig.data, member.path)
+            assert not rig.log.of(WRITE, rig.data)
+            assert rig.running.status()["state"] == "clean"
+
+    run(main)
+
+
+async def run_half(rig: SpyRig) -> FaultMember:
+    """Fill all members, start a rebuild at 256 KiB/s, let a checkpoint pass: 12 s."""
+    await rig.put(0, noise(len(rig.model), 1))
+    await rig.running.flush()
+    await rig.running.set("speed_max", "256KiB")
+    job, new = await replace_failed(rig, 2)
+    await trio.sleep(20)
+    (status,) = (each for each in rig.running.jobs.list() if each["id"] == job)
+    assert status["state"] == "running"
+    assert 0 < status["done"] < status["total"]
+    return new
+
+
+def test_a_rebuild_goes_on_after_a_remount_where_it_stopped() -> None:
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=4 * CHUNK, stripes=512) as rig:
+            new, data = await run_half(rig), rig.data
+            await rig.close()
+            await rig.open()
+            total = rig.running.core.layout.stripes * 4 * CHUNK
+            assert 0 < rig.log.bytes_of(WRITE, data, new.path) < total
+            assert rig.running.status()["state"] == "rebuilding"
+            (job,) = rig.running.jobs.running()
+            await rig.running.set("speed_max", "0")
+            await job.finished.wait()
+            assert job.state == "done"
+            written = rig.log.bytes_of(WRITE, data, new.path)
+            assert written == total, "each strip is rebuilt exactly once"
+            await rig.running.fail_disk(0)
+            await rig.compare()
+
+    run(main)
+
+
+def test_a_rebuild_goes_on_after_a_crash_from_its_checkpoint() -> None:
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=4 * CHUNK, stripes=512) as rig:
+            await run_half(rig)
+            images, model = rig.images(), bytes(rig.model)
+            del images[2]  # the replaced member is elsewhere
+            async with restarted(images) as array:
+                start = array.store.watermarks[2]
+                assert start > 0, "the checkpoint of the tenth second is known"
+                await array.set("speed_max", "0")
+                for job in array.jobs.running():
+                    await job.finished.wait()
+                    assert job.state == "done"
+                assert array.status()["state"] == "clean"
+                await array.fail_disk(1)
+                for at in range(0, len(model), MIB):
+                    expected = model[at : at + MIB]
+                    assert bytes(await array.read(at, len(expected))) == expected
+
+    run(main)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_writes_during_a_rebuild_reach_the_new_member(seed: int) -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=1200, slow=True) as rig:
+            rng = random.Random(seed)
+            await rig.put(0, noise(len(rig.model) // 2, seed))  # the rest comes alive meanwhile
+            job, _ = await replace_failed(rig, seed)
+            written = 0
+            while rig.running.jobs.running():
+                start = rng.randrange(0, len(rig.model) - 3 * CHUNK)
+                await rig.put(start, rng.randbytes(rng.randint(1, 3 * CHUNK)))
+                written += 1
+            assert written > 5
+            assert (await rig.running.jobs.wait(job))["state"] == "done"
+            await rig.compare()
+            await rig.running.fail_disk((seed + 1) % 4)
+            await rig.compare()
+
+    run(main, seed=seed)
+
+
+def test_the_new_member_fails_and_another_one_takes_its_place() -> None:
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=CHUNK, stripes=600) as rig:
+            await rig.put(0, noise(len(rig.model)))
+            await rig.running.set("speed_max", "256KiB")
+            job, new = await replace_failed(rig, 0)
+            await trio.sleep(2)
+            new.vanish()
+            result = await rig.running.jobs.wait(job)
+            assert result["state"] == "failed"
+            assert "replace it" in result["error"]
+            assert rig.running.store.config.record(0).state == "failed"
+            assert rig.running.status()["state"] == "degraded"
+            await rig.compare()
+            await rig.running.set("speed_max", "0")
+            another = rig.new_member()
+            job = (await rig.running.replace_disk(0, another))["job"]
+            assert (await rig.running.jobs.wait(job))["state"] == "done"
+            await rig.running.fail_disk(1)
+            await rig.compare()
+
+    run(main)
+
+
+def test_an_unreadable_area_stops_the_rebuild_and_is_named() -> None:
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
+            await rig.put(0, noise(len(rig.model)))
+            rig.members[1].error(
+                ("read",), offset_bytes=rig.data.offset + 7 * CHUNK, length_bytes=CHUNK
+            )
+            job, _ = await replace_failed(rig, 0)
+            result = await rig.running.jobs.wait(job)
+            assert result["state"] == "failed"
+            assert rig.members[1].path in result["error"], result["error"]
+            assert rig.running.store.config.record(1).state == "active"
+            assert await rig.get(0, CHUNK) == rig.model[:CHUNK]
+
+    run(main)
+
+
+def test_a_member_that_is_too_small_or_known_cannot_join() -> None:
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
+            small = SpyRig("raid5", 3, chunk_bytes=CHUNK, stripes=1).new_member()
+            small.path = "small"
+            with pytest.raises(RaidxError, match=r"small has \d+ bytes"):
+                await rig.running.replace_disk(0, small)
+            with pytest.raises(RaidxError, match="belongs to this array already"):
+                await rig.running.add_spare(rig.members[1])
+            assert rig.running.status()["state"] == "clean", "a refused member costs nothing"
+
+    run(main)
