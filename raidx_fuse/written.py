@@ -77,17 +77,19 @@ class WrittenMap:
 
     # -- scans ---------------------------------------------------------------------------------
 
-    def _unpacked(self, first: int, end: int) -> NDArray[np.uint8]:
+    def _written_in(self, first: int, end: int) -> NDArray[np.int64]:
+        """Return the written chunks among first..end-1, ascending."""
         packed = np.frombuffer(self.bits, dtype=np.uint8)[first >> 3 : (end + 7) >> 3]
-        if not packed.any():
-            return np.zeros(end - first, dtype=np.uint8)
-        return np.unpackbits(packed, bitorder="little")[first & 7 : (first & 7) + end - first]
+        occupied = np.flatnonzero(packed)  # most bytes of a large map are zero: look no closer
+        bits = np.flatnonzero(np.unpackbits(packed[occupied], bitorder="little"))
+        chunks: NDArray[np.int64] = (occupied[bits >> 3] << 3) + (bits & 7) + (first & ~7)
+        return chunks[(chunks >= first) & (chunks < end)]
 
     def _live_in(self, layout: Layout, start: int, end: int) -> NDArray[np.int64]:
         """Return the written stripes among start..end-1 of a contiguous layout."""
         count = layout.code.data_count
-        bits = self._unpacked(start * count, end * count)
-        return np.flatnonzero(bits.reshape(-1, count).any(axis=1)) + start
+        stripes: NDArray[np.int64] = self._written_in(start * count, end * count) // count
+        return stripes[np.flatnonzero(np.diff(stripes, prepend=-1))]
 
     def live_stripes(
         self, layout: Layout, start: int, limit: int, end: int | None = None
@@ -116,8 +118,8 @@ class WrittenMap:
         )
 
     def _stripes_of_written(self, layout: Layout) -> list[int]:
-        written = np.flatnonzero(self._unpacked(0, self.chunks))
-        return sorted({layout.locate(int(chunk))[0] for chunk in written})
+        written = self._written_in(0, self.chunks).tolist()
+        return sorted({layout.locate(chunk)[0] for chunk in written})
 
     def count_written(self) -> int:
         """Return how many chunks were ever written."""
