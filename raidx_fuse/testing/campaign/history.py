@@ -207,7 +207,7 @@ class History:
     def at(self, moment: int) -> Expectation:
         """Return what a cut before event *moment* may leave."""
         begun = sum(1 for write in self.writes if write.begun(moment))
-        flushed = max((f.begin_order for f in self.flushes if f.ended(moment)), default=-1)
+        flushed = max((f.begin_order for f in self.flushes if f.ended(moment)), default=-math.inf)
         key = begun, flushed
         if self._cached is not None and self._cached[0] == key:
             return self._cached[1]

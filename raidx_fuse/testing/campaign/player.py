@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from itertools import count
-from uuid import UUID
 
 import trio
 
 from raidx_fuse.array import Array, open_array
+from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import plan_regions
-from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths
+from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths, make_code
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.powercut import CutRecord
 from raidx_fuse.testing.campaign.disks import PACES, SectorDisk
@@ -97,7 +96,6 @@ class Player:
         member_bytes = self._member_bytes()
         images = [self._blank(member_bytes) for _ in range(self.width)]
         disks = [self._disk(image, f"disk{i}", None) for i, image in enumerate(images)]
-        uuids = (str(UUID(int=self.rng.getrandbits(128), version=4)) for _ in count())
         await create_array(
             disks,
             self.cell.layout,
@@ -105,7 +103,6 @@ class Player:
             name="campaign",
             now_s=0,
             overwrite_signature=True,
-            uuid_source=lambda: next(uuids),
         )
         async with open_array(disks) as self.array:
             self.layout = self.array.core.layout
@@ -151,14 +148,15 @@ class Player:
         return bytearray((noise * (size_bytes // 4096 + 1))[:size_bytes])
 
     def _member_bytes(self) -> int:
-        size = 4 * MEMBER_UNIT_BYTES
-        rows = 1
+        """Return the size of the smallest members that hold the stripes and a log to work with."""
+        needed = self.stripes * make_code(self.cell.layout, self.width).rows * CHUNK_BYTES
+        size = MEMBER_UNIT_BYTES
         while True:
             size += MEMBER_UNIT_BYTES
-            regions = plan_regions(size, CHUNK_BYTES, self.width)
-            room = regions.data.length // CHUNK_BYTES
-            if room >= self.stripes * rows and regions.log.length >= LOG_BYTES_NEEDED:
-                return size
+            with suppress(UsageError):  # too small for the metadata
+                regions = plan_regions(size, CHUNK_BYTES, self.width)
+                if regions.data.length >= needed and regions.log.length >= LOG_BYTES_NEEDED:
+                    return size
 
     def _disk(self, image: bytearray, name: str, record: CutRecord | None) -> SectorDisk:
         return SectorDisk(
@@ -183,6 +181,7 @@ class Player:
         return number
 
     async def open(self) -> None:
+        """Mount the disks."""
         span = self.history.begin("mount", self.event)
         self.array = await self._stack.enter_async_context(
             open_array(self.disks, start_degraded=True)
@@ -192,6 +191,7 @@ class Player:
         self.history.end(span, self.event)
 
     async def close(self) -> None:
+        """End cleanly; all writes are durable then."""
         span = self.history.begin_flush("close", self.event)
         await self._stack.aclose()
         self._stack = AsyncExitStack()
@@ -210,6 +210,7 @@ class Player:
     # -- steps ---------------------------------------------------------------------------------
 
     async def step(self) -> None:
+        """Do one thing, drawn."""
         kind = self.rng.choices(
             ("write", "again", "burst", "flush", "tidy", "policy"), (10, 3, 4, 4, 2, 1)
         )[0]
@@ -224,16 +225,21 @@ class Player:
         elif kind == "flush":
             await self.flush()
         elif kind == "tidy":
-            await trio.sleep(TIDY_S)
+            await self.tidy()
         else:
             span = self.history.begin("setting", self.event)
             await self.array.set("parity.policy", self.rng.choice(("traditional", "rmw", "rcw")))
             self.history.end(span, self.event)
 
     async def flush(self) -> None:
+        """Flush, and note it."""
         span = self.history.begin_flush("flush", self.event)
         await self.array.flush()
         self.history.end(span, self.event)
+
+    async def tidy(self) -> None:
+        """Wait until the array has brought everything to its place and marked what is clean."""
+        await trio.sleep(TIDY_S)
 
     async def burst(self) -> None:
         """Several writes at once, apart or over one another, and perhaps a flush among them."""
@@ -259,6 +265,7 @@ class Player:
             seen |= sectors
 
     async def write(self, offset: int, length: int) -> None:
+        """Write *length* bytes at *offset*, and note it."""
         span, data = self._begin_write(offset, length)
         await self.array.write(offset, data)
         self.history.end(span, self.event)

@@ -6,7 +6,7 @@ import logging
 import random
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -29,6 +29,7 @@ ENUMERATED_MAX = 4  # combinations of whole writes that are all tried
 DRAWN = 3  # decisions drawn where there are more
 AGAIN_SHARE = 0.03  # of the states: their recovery is crashed as well
 AGAIN_MOMENTS = 6
+WORKLOAD_STATES = 80  # of one workload: more workloads find more than more states of one
 FAULTS = ("cut", "cut, disk lost", "recovery cut", "recovery cut, disk lost")
 
 
@@ -70,7 +71,6 @@ def crash_workloads(
     states: int,
     *,
     stop_after: int = 20,
-    record: Callable[[Cell, int], Recording] = record_workload,
 ) -> Tally:
     """Crash workloads with *seeds* in turn until *states* states were run or *stop_after* broke.
 
@@ -81,7 +81,8 @@ def crash_workloads(
         for turn, seed in enumerate(_round(seeds)):
             if tally.total >= states or len(tally.violations) >= stop_after:
                 return tally
-            _crash_one(cell, seed, states - tally.total, turn // len(seeds), tally, record)
+            budget = min(states - tally.total, WORKLOAD_STATES)
+            _crash_one(cell, seed, budget, turn // len(seeds), tally)
     return tally
 
 
@@ -118,11 +119,10 @@ def _crash_one(
     budget: int,
     turn: int,
     tally: Tally,
-    record: Callable[[Cell, int], Recording],
 ) -> None:
     tally.workloads += 1
     try:
-        recording = record(cell, seed)
+        recording = record_workload(cell, seed)
     except Exception as error:  # the workload itself goes wrong: that is no crash, but worse
         what = f"the workload fails while running: {error!r}\n{traceback.format_exc()}"
         tally.count(State(cell, seed, Cut(0, KEPT)), "running", what)

@@ -8,6 +8,8 @@ or a spare, a rebuild under writes), "scrub" (rotten parity, a repair under writ
 
 from __future__ import annotations
 
+import math
+
 import trio
 
 from raidx_fuse.members.base import SECTOR_BYTES
@@ -41,11 +43,13 @@ def record_workload(
 
 
 async def theme_writes(player: Player) -> None:
+    """Write, flush and wait, some steps."""
     for _ in range(player.rng.randint(5, 9)):
         await player.step()
 
 
 async def theme_remounts(player: Player) -> None:
+    """End cleanly and begin again, twice."""
     for _ in range(2):
         for _ in range(player.rng.randint(1, 3)):
             await player.step()
@@ -55,13 +59,22 @@ async def theme_remounts(player: Player) -> None:
 
 
 async def theme_disks(player: Player) -> None:
+    """Lose a member and rebuild it, under writes."""
     await player.step()
     role = player.rng.randrange(player.width)
+    spare = player.rng.random() < 0.3
+    await lose_and_rebuild(player, role, spare=spare, fail_first=player.rng.random() < 0.7)
+    for _ in range(player.rng.randint(1, 2)):
+        await player.step()
+
+
+async def lose_and_rebuild(player: Player, role: int, *, spare: bool, fail_first: bool) -> None:
+    """Give *role* another disk: a *spare* that waits, or a replacement, perhaps after a failure."""
     out = len(player.recording.out)
-    disk = await join_spare(player) if player.rng.random() < 0.3 else None
-    player.recording.out.append((role, player.event, float("inf")))
+    disk = await join_spare(player) if spare else None
+    player.recording.out.append((role, player.event, math.inf))
     begin = player.event
-    if disk is not None or player.rng.random() < 0.7:
+    if disk is not None or fail_first:
         span = player.history.begin("fail", player.event)
         await player.array.fail_disk(role)
         player.history.end(span, player.event)
@@ -75,12 +88,11 @@ async def theme_disks(player: Player) -> None:
     await rebuild_under_writes(player, role)
     player.history.end(span, player.event)
     player.recording.out[out] = (role, begin, player.event)
-    player.recording.holders.append((begin, role, disk))
-    for _ in range(player.rng.randint(1, 2)):
-        await player.step()
+    player.recording.holders.append((player.event, role, disk))
 
 
 async def join_spare(player: Player) -> int:
+    """Add a spare; return its disk."""
     disk = player.new_disk()
     span = player.history.begin("add spare", player.event)
     await player.array.add_spare(player.disks[disk])
@@ -89,6 +101,7 @@ async def join_spare(player: Player) -> int:
 
 
 async def rebuild_under_writes(player: Player, role: int) -> None:
+    """Return when *role* is whole again; some steps happen meanwhile, and the rebuild is slow."""
     steps = player.rng.randint(0, 2)
     with trio.fail_after(REBUILD_LIMIT_S):
         while True:
@@ -106,6 +119,7 @@ async def rebuild_under_writes(player: Player, role: int) -> None:
 
 
 async def theme_scrub(player: Player) -> None:
+    """Let parity rot and a scrub repair it."""
     await player.step()
     await player.flush()
     await rot_parity(player)
@@ -133,6 +147,6 @@ async def rot_parity(player: Player) -> None:
     offset += player.rng.randrange(CHUNK_BYTES // SECTOR_BYTES) * SECTOR_BYTES
     cut = player.disks[role].cut
     rotten = bytes(byte ^ 0x40 for byte in cut.state.image[offset : offset + SECTOR_BYTES])
-    player.recording.damaged.append((player.event, float("inf")))
+    player.recording.damaged.append((player.event, math.inf))
     await cut.writev(offset, [rotten])
     await cut.flush()

@@ -1,0 +1,233 @@
+"""The crash campaign: thousands of states keep their promises, and a broken engine does not.
+
+``RAIDX_CRASH_STATES`` says how many states (10,000), ``RAIDX_CRASH_SEED`` which (1). A violation
+prints the line that replays it: ``python -m raidx_fuse.campaign --replay ...``.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from raidx_fuse import campaign
+from raidx_fuse.errors import UsageError
+from raidx_fuse.journal import MODES
+from raidx_fuse.members.powercut import CutRecord
+from raidx_fuse.testing.campaign import matrix
+from raidx_fuse.testing.campaign.history import History
+from raidx_fuse.testing.campaign.judge import Left, judge
+from raidx_fuse.testing.campaign.state import Cell, Cut, State, ViolationError
+from raidx_fuse.testing.campaign.walk import Tally, crash_workloads, replay
+from raidx_fuse.testing.campaign.workload import record_workload
+
+STATES = int(os.environ.get("RAIDX_CRASH_STATES", "10000"))
+SEED = int(os.environ.get("RAIDX_CRASH_SEED", "1"))
+SECONDS_A_STATE = 0.3  # far more than it takes: for the time limit of longer campaigns
+TWO_LOSSES_STATES = 600
+BROKEN_STATES = 1000
+
+
+def report(tally: Tally) -> str:
+    return "\n".join(
+        f"{violation.verb}, {violation.fault}: {violation.what}\n"
+        f"{campaign.PROGRAM} --replay '{violation.state}'"
+        for violation in tally.violations[:5]
+    )
+
+
+@pytest.mark.timeout(600 + STATES * SECONDS_A_STATE)
+def test_every_state_keeps_the_promise_of_its_journal_mode() -> None:
+    cells = [Cell(layout, mode) for layout in matrix.LAYOUTS_DEFAULT for mode in MODES]
+    tally = Tally()
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        for part in pool.imap_unordered(matrix.run_task, matrix.tasks_of(cells, STATES, SEED)):
+            tally.add(part)
+    assert not tally.violations, report(tally)
+    assert tally.total >= STATES
+    assert {cell for cell, _, _ in tally.states} == {str(cell) for cell in cells}
+    if STATES >= 10_000:  # fewer do not meet everything
+        verbs = {verb for _, verb, _ in tally.states}
+        assert verbs >= {"write part", "write stripes", "flush", "mount", "rebuild", "scrub"}
+        assert len({fault for _, _, fault in tally.states}) == 4
+
+
+@pytest.mark.parametrize("layout", ["raid1", "rdp", "upc"])
+def test_layouts_that_lose_two_keep_their_promises(layout: str) -> None:
+    tally = Tally()
+    for task in matrix.tasks_of([Cell(layout, mode) for mode in MODES], TWO_LOSSES_STATES, SEED):
+        tally.add(matrix.run_task(task))
+    assert not tally.violations, report(tally)
+    assert tally.total >= TWO_LOSSES_STATES
+
+
+@pytest.mark.parametrize("mode", ["partial", "full"])
+@pytest.mark.parametrize("layout", ["raid4", "raid5"])
+def test_a_log_that_breaks_its_order_is_found_out(layout: str, mode: str) -> None:
+    tally = crash_workloads(
+        Cell(layout, mode, broken=True), range(100), BROKEN_STATES, stop_after=1
+    )
+    assert tally.violations, "a campaign that cannot fail proves nothing"
+    assert tally.total <= BROKEN_STATES
+    violation = tally.violations[0]
+    assert violation.verb != "running", violation.what
+    again = replay(State.parse(violation.state))
+    assert again == (violation.verb, violation.what), "the printed line replays the state"
+
+
+def test_a_workload_is_the_same_every_time() -> None:
+    def run(seed: int) -> list[tuple[int, str, int, int]]:
+        events = record_workload(Cell("raid5", "partial"), seed).record.events
+        return [(e.member, e.operation, e.offset_bytes, len(e.data)) for e in events]
+
+    for seed in range(4):
+        assert run(seed) == run(seed)
+    assert run(0) != run(1)
+
+
+def test_the_tasks_do_not_depend_on_the_number_of_processes() -> None:
+    tasks = matrix.tasks_of([Cell("raid5", "full"), Cell("raid0", "none")], 1001, 3)
+    assert sum(task.states for task in tasks) == 1001
+    assert len({task.first_seed for task in tasks}) == len(tasks)
+    assert tasks == matrix.tasks_of([Cell("raid5", "full"), Cell("raid0", "none")], 1001, 3)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        State(Cell("raid5", "partial"), 17, Cut(203, "s5", (2,))),
+        State(Cell("raid0", "none"), 1, Cut(0, "k")),
+        State(Cell("raid4", "full", True), 17, Cut(203, "e3", (2, 4)), Cut(9, "d", (1,))),
+    ],
+)
+def test_a_state_is_what_its_name_says(state: State) -> None:
+    assert State.parse(str(state)) == state
+
+
+@pytest.mark.parametrize("text", ["", "raid5/w1/m1/k/-", "raid5:none/w1/m1/x/-", "raid5:none/w1/k"])
+def test_what_is_no_state_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        State.parse(text)
+
+
+# -- the oracle ----------------------------------------------------------------------------------
+
+
+def test_a_flushed_write_is_the_only_content_allowed() -> None:
+    history = History(0, 4)
+    first = history.begin_write("write", 0, frozenset({0}), frozenset())
+    old = history.add_sector(first, 1, 0, 512)
+    history.end(first, 2)
+    assert set(history.at(0).allowed[1]) == {bytes(512)}
+    assert set(history.at(2).allowed[1]) == {bytes(512), old}
+    flush = history.begin_flush("flush", 2)
+    history.end(flush, 4)
+    assert set(history.at(3).allowed[1]) == {bytes(512), old}
+    assert set(history.at(4).allowed[1]) == {old}
+    second = history.begin_write("write", 4, frozenset({0}), frozenset({0}))
+    new = history.add_sector(second, 1, 0, 512)
+    history.end(second, 6)
+    assert set(history.at(5).allowed[1]) == {old, new}
+    assert history.at(5).full_in_flight == {0}
+    assert set(history.at(6).allowed[0]) == {bytes(512)}
+
+
+def test_a_flush_covers_only_what_was_acknowledged_when_it_began() -> None:
+    history = History(0, 1)
+    write = history.begin_write("write", 0, frozenset({0}), frozenset())
+    content = history.add_sector(write, 0, 0, 512)
+    flush = history.begin_flush("flush", 0)
+    history.end(write, 1)
+    history.end(flush, 2)
+    assert set(history.at(2).allowed[0]) == {bytes(512), content}
+    assert history.at(2).in_flight == {0}
+
+
+def test_of_two_writes_at_once_the_one_read_back_came_last() -> None:
+    history = History(0, 1)
+    spans = [history.begin_write("write", 0, frozenset({0}), frozenset()) for _ in range(2)]
+    contents = [history.add_sector(span, 0, 0, 512) for span in spans]
+    for span in spans:
+        history.end(span, 1)
+    history.end(history.begin_flush("flush", 1), 2)
+    assert set(history.at(2).allowed[0]) == set(contents)
+    history.observe(0, contents[0])
+    assert history.at(2).allowed[0] == (contents[0],)
+    assert history.newest(0) == contents[0]
+    with pytest.raises(ViolationError, match="nobody wrote"):
+        history.observe(0, b"x" * 512)
+
+
+def test_a_write_of_half_a_sector_keeps_the_other_half() -> None:
+    history = History(0, 1)
+    first = history.begin_write("write", 0, frozenset({0}), frozenset())
+    old = history.add_sector(first, 0, 0, 512)
+    history.end(first, 1)
+    second = history.begin_write("write", 1, frozenset({0}), frozenset())
+    data = history.add_sector(second, 0, 100, 200)
+    assert history.newest(0) == old[:100] + data + old[200:]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_wrong_bit_in_flushed_data_is_noticed(mode: str) -> None:
+    recording = record_workload(Cell("raid0", mode), 3)
+    end = len(recording.record.events)
+    for index, disks, _event in recording.record.moments():
+        if index == end:
+            images = {number: bytearray(disk.image) for number, disk in enumerate(disks)}
+    expected = recording.history.at(end)
+    sector = next(s for s, contents in enumerate(expected.allowed) if any(contents[0]))
+    needle = expected.allowed[sector][0]
+    image = next(image for image in images.values() if image.find(needle) >= 0)
+    at = image.rfind(needle)  # the log may hold the first copy
+    whole = {number: bytearray(image) for number, image in images.items()}
+    state = State(recording.cell, 3, Cut(end, "k"))
+    judge(Left(recording, end, whole, frozenset(), expected), state.generator("look"))
+    image[at + 100] ^= 1
+    with pytest.raises(ViolationError, match=f"sector {sector} holds content that nobody wrote"):
+        judge(Left(recording, end, images, frozenset(), expected), state.generator("look"))
+
+
+def test_a_missing_member_that_nobody_took_is_noticed() -> None:
+    recording = record_workload(Cell("raid5", "partial"), 5)
+    assert isinstance(recording.record, CutRecord)
+    images = {n: bytearray(start) for n, start in enumerate(recording.record.starts)}
+    del images[0]
+    left = Left(recording, 0, images, frozenset(), recording.history.at(0))
+    with pytest.raises(ViolationError, match=r"roles \[0\] were left out"):
+        judge(left, State(recording.cell, 5, Cut(0, "k")).generator("look"))
+
+
+# -- the program ---------------------------------------------------------------------------------
+
+
+def test_the_program_prints_and_writes_the_matrix(tmp_path: Path) -> None:
+    page = tmp_path / "matrix.md"
+    options = ["--states", "60", "--layout", "raid0", "--journal", "none", "--processes", "1"]
+    result = CliRunner().invoke(campaign.main, [*options, "--page", str(page)])
+    assert result.exit_code == 0, result.output
+    assert "0 violations" in result.output
+    text = page.read_text()
+    assert "| raid0:none | all | **" in text
+    assert str(tmp_path) not in text
+
+
+def test_the_program_fails_and_prints_the_line_that_replays() -> None:
+    options = ["--states", "1000", "--layout", "raid5", "--journal", "full", "--broken"]
+    result = CliRunner().invoke(campaign.main, [*options, "--processes", "1", "--stop-after", "1"])
+    assert result.exit_code == 1
+    line = next(line for line in result.output.splitlines() if "--replay" in line)
+    state = line.split("'")[1]
+    assert CliRunner().invoke(campaign.main, ["--replay", state]).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "options", [["--layout", "raid55"], ["--journal", "some"], ["--replay", "raid5"]]
+)
+def test_the_program_refuses_what_it_does_not_know(options: list[str]) -> None:
+    result = CliRunner().invoke(campaign.main, options)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output

@@ -1,0 +1,363 @@
+"""Crashes at named moments, each with every choice of whole writes and every loss it survives.
+
+Each test plays a short script on three or four disks, finds the moment by what the next or the open
+writes are about, and lets `judge` look at all that a cut there may leave.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+import pytest
+
+from raidx_fuse.format.regions import plan_regions
+from raidx_fuse.journal import HEAD_BYTES
+from raidx_fuse.members.powercut import (
+    CutRecord,
+    DiskState,
+    Event,
+    OpenWrite,
+    count_cuts,
+    enumerate_cuts,
+)
+from raidx_fuse.testing.campaign.disks import is_member
+from raidx_fuse.testing.campaign.judge import Left, judge
+from raidx_fuse.testing.campaign.player import CHUNK_BYTES, Player, Script, Shape
+from raidx_fuse.testing.campaign.recording import Recording
+from raidx_fuse.testing.campaign.state import Cell
+from raidx_fuse.testing.campaign.workload import lose_and_rebuild, record_workload
+
+SECTOR = 512
+CUTS_MAX = 16
+CUTS_TORN = 2
+CUTS_DRAWN = 8
+Disks = list[DiskState]
+Moment = tuple[int, Disks, Event | None]
+Wanted = Callable[[Disks, str, Event | None], bool]
+
+
+class Scene:
+    """A script that was played, and the moments of it."""
+
+    def __init__(self, layout: str, journal: str, script: Script, **shape: object) -> None:
+        values = {"width": 3, **shape}
+        self.recording: Recording = record_workload(
+            Cell(layout, journal),
+            1,
+            script,
+            Shape(**values),  # type: ignore[arg-type]  # the test's own words
+        )
+        self.record: CutRecord = self.recording.record
+        layout_of = self.recording.layout
+        size = len(self.record.starts[0])
+        self.regions = plan_regions(size, layout_of.chunk_bytes, layout_of.width).named()
+
+    def region(self, offset: int) -> str:
+        return next(n for n, r in self.regions.items() if r.offset <= offset < r.end)
+
+    def about(self, event: Event | OpenWrite | None) -> str:
+        """Name the region that a write is about, "flush" for a flush, "" for anything else."""
+        if isinstance(event, Event) and event.operation == "flush":
+            return "flush"
+        return self.region(event.offset_bytes) if event is not None else ""
+
+    def span(self, verb: str, number: int = -1) -> range:
+        """Return the moments of the last (or *number*-th) *verb*."""
+        spans = [span for span in self.recording.history.spans if span.verb == verb]
+        return range(spans[number].begin_event, int(spans[number].end_event) + 1)
+
+    def moments(self, within: range, wanted: Callable[[Disks, Event | None], bool]) -> int:
+        """Crash at every moment of *within* that is *wanted*; return how many there were."""
+        count = 0
+        for index, disks, event in self.record.moments():
+            if index in within and wanted(disks, event):
+                count += 1
+                for decisions in _cuts(disks, index):
+                    for lost in self.losses():
+                        self.crash(index, disks, decisions, lost)
+        return count
+
+    def losses(self) -> list[tuple[int, ...]]:
+        one = [(disk,) for disk in range(self.recording.layout.width)]
+        return [(), *(one if self.recording.tolerance else [])]
+
+    def left(
+        self, index: int, disks: Disks, decisions: Sequence[Sequence[int]], lost: tuple[int, ...]
+    ) -> Left:
+        images = {}
+        for number, (disk, decision) in enumerate(zip(disks, decisions, strict=True)):
+            image = disk.crash(decision)
+            if number not in lost and is_member(image):
+                images[number] = image
+        recording = self.recording
+        away = recording.roles_out(index) | recording.roles_of(lost, index)
+        return Left(recording, index, images, away, recording.history.at(index))
+
+    def crash(
+        self, index: int, disks: Disks, decisions: Sequence[Sequence[int]], lost: tuple[int, ...]
+    ) -> None:
+        if lost and self.recording.roles_out(index):
+            return  # one is out already
+        left = self.left(index, disks, decisions, lost)
+        judge(left, random.Random(f"{index} {decisions} {lost}"))
+
+
+def _cuts(disks: Disks, seed: int) -> Iterator[list[list[int]]]:
+    """Yield all choices of whole writes if they are few, else some; and some with torn ones."""
+    count = count_cuts(disks, torn=False)
+    if count <= CUTS_MAX:
+        yield from enumerate_cuts(disks, torn=False)
+    else:
+        yield [[0] * len(disk.open_writes) for disk in disks]
+        yield [[write.kept for write in disk.open_writes] for disk in disks]
+    generator = random.Random(seed)
+    for _ in range(0 if count == 1 else CUTS_TORN if count <= CUTS_MAX else CUTS_DRAWN):
+        yield [disk.sample(generator) for disk in disks]
+
+
+async def small_overwrite(player: Player) -> None:
+    """Give two stripes content, durably and in place; then write one sector and half a chunk."""
+    await player.write(0, 2 * player.stripe_bytes)
+    await player.flush()
+    await player.tidy()
+    await player.write(SECTOR, SECTOR)
+    await player.write(player.stripe_bytes + 1024, CHUNK_BYTES // 2)
+
+
+async def small_overwrite_placed(player: Player) -> None:
+    """The same, flushed, and brought to its place."""
+    await small_overwrite(player)
+    await player.flush()
+    await player.tidy()
+
+
+async def first_writes(player: Player) -> None:
+    """Bring chunks to life, one after another, with flushes in between."""
+    await player.write(0, CHUNK_BYTES)
+    await player.flush()
+    await player.write(CHUNK_BYTES + SECTOR, 2 * SECTOR)
+    await player.write(3 * player.stripe_bytes, SECTOR)
+    await player.flush()
+
+
+async def full_stripe(player: Player) -> None:
+    """Overwrite a whole stripe that has content."""
+    await player.write(0, 2 * player.stripe_bytes)
+    await player.flush()
+    await player.tidy()
+    await player.write(0, player.stripe_bytes)
+    await player.flush()
+
+
+# -- without a log -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["raid4", "raid5"])
+def test_after_data_before_parity_without_a_log(layout: str) -> None:
+    """The parity is stale then: the resync must finish it, and no loss comes on top."""
+    scene = Scene(layout, "none", small_overwrite, pace="queued")
+    within = scene.span("write part")
+
+    def half_done(disks: Disks, event: Event | None) -> bool:
+        places = sum(scene.about(w) == "data" for disk in disks for w in disk.open_writes)
+        return scene.about(event) == "data" and places >= 1
+
+    assert scene.moments(within, half_done) >= 1
+
+
+@pytest.mark.parametrize("zeroed", [True, False])
+def test_after_the_bit_of_a_new_chunk_before_its_data(zeroed: bool) -> None:
+    """A chunk that comes alive shows zeros or its data, never what lay on a used disk."""
+    scene = Scene("raid5", "none", first_writes, zeroed=zeroed)
+
+    def bit_open(disks: Disks, event: Event | None) -> bool:
+        return any(scene.about(w) == "written" for disk in disks for w in disk.open_writes)
+
+    assert scene.moments(range(len(scene.record.events) + 1), bit_open) >= 3
+
+
+# -- with the log --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["partial", "full"])
+@pytest.mark.parametrize("layout", ["raid4", "raid5"])
+def test_after_the_log_before_any_place(layout: str, mode: str) -> None:
+    """The record is durable, its places are old: the next mount redoes it."""
+    scene = Scene(layout, mode, small_overwrite_placed)
+    start = scene.span("flush", 1).stop - 1
+
+    def nothing_placed(disks: Disks, event: Event | None) -> bool:
+        return not any(scene.about(w) == "data" for disk in disks for w in disk.open_writes)
+
+    assert scene.moments(range(start, start + 1), nothing_placed) == 1
+
+
+@pytest.mark.parametrize("mode", ["partial", "full"])
+def test_while_the_record_is_only_in_caches(mode: str) -> None:
+    """Kept, dropped or torn on each log member: the write is there whole or not at all."""
+    scene = Scene("raid5", mode, small_overwrite)
+    within = range(scene.span("write part", 0).start, len(scene.record.events))
+
+    def record_open(disks: Disks, event: Event | None) -> bool:
+        return any(scene.about(w) == "log" for disk in disks for w in disk.open_writes)
+
+    assert scene.moments(within, record_open) >= 2
+
+
+@pytest.mark.parametrize("mode", ["partial", "full"])
+@pytest.mark.parametrize("pace", ["inline", "uneven"])
+def test_between_the_places_of_one_record(mode: str, pace: str) -> None:
+    """Data and parity go down one by one; whichever was lost, the record gives it back."""
+    scene = Scene("raid5", mode, small_overwrite_placed, pace=pace)
+    within = range(scene.span("flush", 1).stop, len(scene.record.events))
+
+    def placing(disks: Disks, event: Event | None) -> bool:
+        return any(scene.about(w) == "data" for disk in disks for w in disk.open_writes)
+
+    assert scene.moments(within, placing) >= 2
+
+
+def test_while_the_tail_of_the_log_moves() -> None:
+    """The head page is written when the places are durable, and may be torn."""
+    scene = Scene("raid5", "partial", small_overwrite_placed)
+    head = scene.regions["log"].offset
+    within = range(scene.span("flush", 1).stop, len(scene.record.events))
+
+    def head_open(disks: Disks, event: Event | None) -> bool:
+        return any(
+            head <= w.offset_bytes < head + HEAD_BYTES for disk in disks for w in disk.open_writes
+        )
+
+    assert scene.moments(within, head_open) >= 1
+
+
+@pytest.mark.parametrize("mode", ["partial", "full", "none"])
+def test_while_a_page_of_the_written_map_is_torn(mode: str) -> None:
+    """Every prefix of every open page of the map, on each member by itself and on all."""
+    scene = Scene("raid5", mode, first_writes)
+    count = 0
+    for index, disks, _event in scene.record.moments():
+        pages = [
+            (number, at, write)
+            for number, disk in enumerate(disks)
+            for at, write in enumerate(disk.open_writes)
+            if scene.about(write) == "written"
+        ]
+        kept = [[write.kept for write in disk.open_writes] for disk in disks]
+        for sectors in range(1, 8) if pages else ():
+            torn = [list(decisions) for decisions in kept]
+            for number, at, write in pages:
+                one = [list(decisions) for decisions in kept]
+                one[number][at] = torn[number][at] = (1 << sectors) - 1
+                assert write.sectors == 8
+                scene.crash(index, disks, one, ())
+            scene.crash(index, disks, torn, ())
+            count += 1
+    assert count >= 7
+
+
+@pytest.mark.parametrize("mode", ["partial", "full", "none"])
+@pytest.mark.parametrize("zeroed", [True, False])
+def test_in_the_middle_of_a_full_stripe(mode: str, zeroed: bool) -> None:
+    scene = Scene("raid5", mode, full_stripe, zeroed=zeroed, pace="queued")
+    within = range(scene.span("write stripes").start, len(scene.record.events))
+
+    def writing(disks: Disks, event: Event | None) -> bool:
+        return any(disk.open_writes for disk in disks)
+
+    assert scene.moments(within, writing) >= 3
+
+
+# -- the recovery --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["partial", "full", "none"])
+@pytest.mark.parametrize("lost", [None, 0, 1, 2])
+def test_during_the_recovery(mode: str, lost: int | None) -> None:
+    """Cut the mount at each of its own boundaries; a member may go with the second cut."""
+    scene = Scene("raid5", mode, small_overwrite, pace="queued")
+    end = scene.span("write part").stop - 1
+    index, disks, _event = next(m for m in scene.record.moments() if m[0] == end)
+    count = 0
+    for cut, decisions in enumerate(islice(_cuts(disks, 1), 4)):
+        first = scene.left(index, disks, decisions, ())
+        record = CutRecord()
+        first.exempt = judge(first, random.Random(cut), record)
+        for at, again, _next in record.moments():
+            for kept in (
+                [[0] * len(disk.open_writes) for disk in again],
+                [[write.kept for write in disk.open_writes] for disk in again],
+                [disk.sample(random.Random(at)) for disk in again],
+            ):
+                second = scene.left(index, again, kept, () if lost is None else (lost,))
+                second.exempt = first.exempt
+                judge(second, random.Random(f"{cut} {at}"))
+                count += 1
+    assert count > 40
+
+
+def test_a_record_that_one_log_member_alone_kept_is_made_safe_before_its_places() -> None:
+    """The cut left it on one disk; the recovery is cut as well, and that disk is lost then."""
+    scene = Scene("raid5", "partial", small_overwrite, width=4)
+    end = scene.span("write part").stop - 1
+    index, disks, _event = next(m for m in scene.record.moments() if m[0] == end)
+    holders = [
+        n for n, d in enumerate(disks) if any(scene.about(w) == "log" for w in d.open_writes)
+    ]
+    assert len(holders) == 2
+    for holder in holders:
+        decisions = [
+            [write.kept if number == holder else 0 for write in disk.open_writes]
+            for number, disk in enumerate(disks)
+        ]
+        first = scene.left(index, disks, decisions, ())
+        record = CutRecord()
+        judge(first, random.Random(holder), record)
+        for at, again, _next in record.moments():
+            for seed in range(4):
+                kept = [disk.sample(random.Random(f"{at} {seed}")) for disk in again]
+                judge(scene.left(index, again, kept, (holder,)), random.Random(seed))
+
+
+# -- members -------------------------------------------------------------------------------------
+
+
+async def fail_and_replace(player: Player) -> None:
+    """Fail role 1 after some writes, write, replace it, and write when it is rebuilt."""
+    await player.write(0, 2 * player.stripe_bytes + CHUNK_BYTES)
+    await player.flush()
+    await lose_and_rebuild(player, 1, spare=False, fail_first=True)
+    await player.write(SECTOR, CHUNK_BYTES)
+    await player.flush()
+
+
+@pytest.mark.parametrize("mode", ["partial", "full", "none"])
+def test_while_the_survivors_learn_of_a_failure(mode: str) -> None:
+    """Each superblock written or not: the array mounts, and nobody stale is believed."""
+    scene = Scene("raid5", mode, fail_and_replace, pace="queued")
+    within = scene.span("fail")
+    assert scene.moments(within, lambda disks, event: True) >= 4
+
+
+@pytest.mark.parametrize("mode", ["partial", "none"])
+def test_while_a_rebuilt_member_becomes_whole(mode: str) -> None:
+    scene = Scene("raid5", mode, fail_and_replace, pace="queued")
+    within = scene.span("rebuild")
+
+    def superblock_open(disks: Disks, event: Event | None) -> bool:
+        return any(scene.about(w) == "superblock" for disk in disks for w in disk.open_writes)
+
+    assert scene.moments(within, superblock_open) >= 4
+
+
+@pytest.mark.parametrize("layout", ["raid0", "raid5"])
+@pytest.mark.parametrize("mode", ["partial", "full", "none"])
+def test_at_every_moment_of_mount_and_clean_end(layout: str, mode: str) -> None:
+    async def one_write(player: Player) -> None:
+        await player.write(0, player.stripe_bytes + SECTOR)
+
+    scene = Scene(layout, mode, one_write, width=2 if layout == "raid0" else 3)
+    for verb in ("mount", "close"):
+        assert scene.moments(scene.span(verb), lambda disks, event: True) >= 4
