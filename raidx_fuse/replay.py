@@ -1,7 +1,9 @@
 """Replay: redo what the journal holds, at the start of an array.
 
-Idempotent and safe to crash in: places are only written again, and the epoch that makes the records
-invalid is changed after all of them are durable in their places. A read-only start lays the records
+Idempotent and safe to crash in: every record is first made durable on as many members as a running
+array would have it on (a cut may have left it on one, which may be the next to be lost); then the
+places are written, and the epoch that makes the records invalid is changed after all of them are
+durable in their places. A read-only start lays the records
 over its reads in memory and writes nothing.
 """
 
@@ -46,8 +48,12 @@ class _Ring:
         self._array = uuid_bytes(store.config.array_uuid)
         self._epoch = epoch
 
-    async def record(self, sequence: int, position: int) -> Record | None:
-        """Return the record, or None if no member holds it whole."""
+    def offset(self, position: int) -> int:
+        """Return the byte offset on the members of ring *position*."""
+        return self._offset + position % self._capacity
+
+    async def record(self, sequence: int, position: int) -> tuple[Record, bytes] | None:
+        """Return the record and its bytes, or None if no member holds it whole."""
         for member in self._members:
             try:
                 record = await self._read(member, sequence, position)
@@ -58,7 +64,9 @@ class _Ring:
                 return record
         return None
 
-    async def _read(self, member: Member, sequence: int, position: int) -> Record | None:
+    async def _read(
+        self, member: Member, sequence: int, position: int
+    ) -> tuple[Record, bytes] | None:
         lap = position % self._capacity
         room = self._capacity - lap
         if room < RECORD_HEADER_BYTES:
@@ -70,7 +78,8 @@ class _Ring:
             return None
         content = bytearray(size)
         await member.readv(self._offset + lap, [content])
-        return decode_record(bytes(content))
+        record = decode_record(bytes(content))
+        return None if record is None else (record, bytes(content))
 
 
 async def replay(journal: Journal, store: Store, head: PageStore) -> Replayed:
@@ -80,17 +89,20 @@ async def replay(journal: Journal, store: Store, head: PageStore) -> Replayed:
     """
     epoch, sequence, position = HEAD.unpack_from(head.payload)
     records = data_bytes = 0
+    copies: list[tuple[int, bytes]] = []  # ring offset and content of every record
     if epoch:
         ring = _Ring(journal, store, epoch)
         while True:
-            record = await ring.record(sequence, position)
-            if record is None and position % journal.capacity:
+            found = await ring.record(sequence, position)
+            if found is None and position % journal.capacity:
                 following = position + journal.capacity - position % journal.capacity
-                record = await ring.record(sequence, following)
-                if record is not None:
+                found = await ring.record(sequence, following)
+                if found is not None:
                     position = following
-            if record is None:
+            if found is None:
                 break
+            record, content = found
+            copies.append((ring.offset(position), content))
             for role, offset, data in record.data:
                 store.overlay.put(role, offset, data)
                 data_bytes += len(data)
@@ -103,6 +115,15 @@ async def replay(journal: Journal, store: Store, head: PageStore) -> Replayed:
         return Replayed(epoch, records, data_bytes)
     if records:
         log.warning("replaying %d journal records, %d bytes", records, data_bytes)
+        journal.choose_roles()
+        await store.write(
+            [
+                (role, at, [content], len(content))
+                for role in journal.roles
+                for at, content in copies
+            ]
+        )
+        await store.flush()
         await _place(journal, store)
     await journal.begin(epoch + 1)
     return Replayed(epoch, records, data_bytes)

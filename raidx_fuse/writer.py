@@ -114,8 +114,7 @@ class Writer:
         """Write what `AtOnce` has left; nothing ran since it began, so nobody holds the stripe."""
         core = self.core
         await core.locks.acquire(stripe)
-        if sequence is None:
-            core.dirty.enter_now([stripe])
+        marked = sequence is None and core.dirty.enter_now([stripe])
         try:
             await core.store.write(join(left))
         except RaidxError:
@@ -123,9 +122,9 @@ class Writer:
                 self._note_torn([Piece(stripe, 0, 0, 0, 0, 0)])
             raise
         finally:
-            if sequence is None:
+            if marked:
                 core.dirty.leave([stripe])
-            else:
+            if sequence is not None:
                 await core.journal.land(sequence)
             core.locks.release(stripe)
         if core.store.unsettled:
