@@ -10,7 +10,7 @@ counter excludes members by naming them failed or missing, or by not naming them
 from __future__ import annotations
 
 import json
-import uuid as _uuid
+import re
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -50,7 +50,8 @@ class ArrayConfig:
 
     *size_bytes* is the user's limit on the image or None; *created_s* is in Unix seconds; *jobs*
     holds progress that survives a remount ("rebuild:2" -> {"next_stripe": 123}); *history* and
-    *params* belong to the layout; *extra* holds top-level fields of a newer minor version, kept
+    *params* belong to the layout; *former* are the UUIDs of members that were excluded and whose
+    role another member took, sorted; *extra* holds top-level fields of a newer minor version, kept
     when the superblock is written again.
     """
 
@@ -67,6 +68,7 @@ class ArrayConfig:
     history: tuple[Any, ...] = ()
     jobs: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    former: tuple[str, ...] = ()
     size_bytes: int | None = None
     created_s: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
@@ -86,16 +88,30 @@ class ArrayConfig:
         record = self.find(member_uuid)
         return record is None or record.state in (FAILED, MISSING)
 
+    @property
+    def excluded(self) -> frozenset[str]:
+        """UUIDs of all members that held a role and were ever excluded: this only ever grows.
+
+        A UUID never comes back into a role, so the set tells which of two configurations
+        extends the other, or that they went different ways (assemble.py). Spares come and go.
+        """
+        return frozenset(
+            r.member_uuid
+            for r in self.members
+            if r.state == FAILED or (r.state == MISSING and r.role != NO_ROLE)
+        ).union(self.former)
+
     def roles_in(self, *states: str) -> frozenset[int]:
         """Return the roles whose member is in one of *states*."""
         return frozenset(r.role for r in self.members if r.role >= 0 and r.state in states)
 
     def problem(self) -> str | None:
         """Say in words what makes this value impossible, or None."""
-        for text in (self.array_uuid, *(r.member_uuid for r in self.members)):
+        for text in (self.array_uuid, *self.former, *(r.member_uuid for r in self.members)):
             if not is_uuid(text):
                 return f"{text!r} is not a UUID"
-        if len({r.member_uuid for r in self.members}) != len(self.members):
+        uuids = {*self.former, *(r.member_uuid for r in self.members)}
+        if len(uuids) != len(self.members) + len(self.former):
             return "two members have the same UUID"
         size = self.chunk_bytes
         if size & (size - 1) or not CHUNK_BYTES_MIN <= size <= CHUNK_BYTES_MAX:
@@ -130,23 +146,30 @@ class ArrayConfig:
             and (record.role == NO_ROLE or r.role != record.role)
         )
         members = sorted((*others, record), key=lambda r: (r.role < 0, r.role))
-        return replace(self, members=tuple(members))
+        return replace(self, members=tuple(members)).remembering(self)
 
     def with_member_state(self, role: int, state: str) -> ArrayConfig:
         """Return this configuration with the member in *role* in *state*."""
         return self.with_record(replace(self.record(role), state=state))
+
+    def remembering(self, older: ArrayConfig) -> ArrayConfig:
+        """Return this configuration; whoever *older* alone knew in a role is former here."""
+        roles = {r.member_uuid for r in older.members if r.role != NO_ROLE}
+        named = {r.member_uuid for r in self.members}
+        former = (older.excluded | roles | set(self.former)) - named
+        return replace(self, former=tuple(sorted(former)))
 
     def without(self, member_uuid: str) -> ArrayConfig:
         """Return this configuration without the record of a spare."""
         return replace(self, members=tuple(r for r in self.members if r.member_uuid != member_uuid))
 
 
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # a tenth of uuid.UUID's time
+
+
 def is_uuid(text: object) -> bool:
     """Say whether *text* is a UUID in its canonical form: lower case, with hyphens."""
-    try:
-        return isinstance(text, str) and str(_uuid.UUID(text)) == text
-    except ValueError:
-        return False
+    return isinstance(text, str) and _UUID.fullmatch(text) is not None
 
 
 # -- canonical JSON ------------------------------------------------------------------------------
@@ -173,6 +196,7 @@ _CONFIG_TYPES: dict[str, tuple[type, ...]] = {
     "history": (list,),
     "jobs": (dict,),
     "settings": (dict,),
+    "former": (list,),
     "size_bytes": (int, type(None)),
     "created_s": (int,),
 }
@@ -184,6 +208,7 @@ def config_to_dict(config: ArrayConfig) -> dict[str, Any]:
     values["members"] = [{n: getattr(r, n) for n in _RECORD_TYPES} for r in config.members]
     values["regions"] = {n: [r.offset, r.length] for n, r in config.regions.named().items()}
     values["history"] = list(config.history)
+    values["former"] = list(config.former)
     return {**config.extra, **values}
 
 
@@ -229,6 +254,7 @@ def _config_from(values: dict[str, Any]) -> ArrayConfig:
         **{f.name: _region_from(checked["regions"][f.name]) for f in fields(Regions)}
     )
     checked["history"] = tuple(checked["history"])
+    checked["former"] = tuple(checked["former"])
     extra = {name: value for name, value in values.items() if name not in _CONFIG_TYPES}
     return ArrayConfig(**checked, extra=extra)
 

@@ -18,6 +18,7 @@ import crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from raidx_fuse.format.journal import RECORD_MAGIC
 from raidx_fuse.format.regions import (
     PAGE_BYTES,
     PAGE_HEADER_BYTES,
@@ -25,6 +26,7 @@ from raidx_fuse.format.regions import (
     PAGE_SLOTS,
     PAYLOAD_BITS,
     PAYLOAD_BYTES,
+    SECTOR_BYTES,
     PageRegion,
     Regions,
 )
@@ -40,6 +42,7 @@ __all__ = [
     "PageRegion",
     "decode_page",
     "encode_page",
+    "erase_log",
     "erase_pages",
     "load_pages",
     "merge_pages",
@@ -61,6 +64,7 @@ HEADER_DTYPE = np.dtype(
         ("array", "<u8"),
     ]
 )
+PAIR_BYTES = PAGE_BYTES * PAGE_SLOTS
 READ_BYTES = 2 << 20  # at once: large enough for a disk, small enough to stay in the CPU's cache
 
 
@@ -140,21 +144,34 @@ async def load_pages(
 ) -> LoadedPages:
     """Return the first *count* pages (default: all) of *region* as *member* holds them.
 
-    Big reads; pages without a header are skipped unread, so an untouched region costs no more than
-    its read. Raises MemberError.
+    Big reads of what the member does not know to be zero; a page without a header is not looked
+    at. Raises MemberError.
     """
     pages = region.pages if count is None else count
     assert 0 <= pages <= region.pages
     found = _Found(region.kind, _half_as_int(array_uuid), pages)
-    step = READ_BYTES // (PAGE_BYTES * PAGE_SLOTS)
-    buffer = bytearray(min(step, max(pages, 1)) * PAGE_BYTES * PAGE_SLOTS)
-    for first in range(0, pages, step):
-        view = memoryview(buffer)[: min(step, pages - first) * PAGE_BYTES * PAGE_SLOTS]
-        offset = region.slot_offset(first, 0)
-        if not member.try_readv(offset, [view]):
-            await member.readv(offset, [view])
-        found.scan(view, first)
+    for offset, length in _blocks(member, region.offset, pages * PAIR_BYTES):
+        found.scan(await _read(member, offset, length), (offset - region.offset) // PAIR_BYTES)
     return found.result
+
+
+def _blocks(member: Member, start: int, length: int) -> Iterator[tuple[int, int]]:
+    """Yield (offset, length) of whole pages, both slots, that may hold anything but zeros."""
+    position = end = start
+    for offset, size in member.data_extents(start, length):
+        position = max(position, start + (offset - start) // PAIR_BYTES * PAIR_BYTES)
+        end = start + min(length, -(-(offset + size - start) // PAIR_BYTES) * PAIR_BYTES)
+        while position < end:
+            block = min(READ_BYTES, end - position)
+            yield position, block
+            position += block
+
+
+async def _read(member: Member, offset: int, length: int) -> memoryview:
+    buffer = memoryview(bytearray(length))
+    if not member.try_readv(offset, [buffer]):
+        await member.readv(offset, [buffer])
+    return buffer
 
 
 def _half_as_int(array_uuid: str) -> int:
@@ -218,7 +235,7 @@ def merge_pages(copies: Sequence[LoadedPages]) -> LoadedPages:
     generations = np.stack([copy.generations for copy in copies])
     best = generations.argmax(axis=0)
     newest = generations.max(axis=0)
-    payload = np.zeros_like(copies[0].payload)
+    payload = np.zeros(copies[0].payload.shape, np.uint8)  # zeros_like would touch all of it
     slots = np.full(len(newest), -1, np.int8)
     for page in np.flatnonzero(newest):
         copy = copies[best[page]]
@@ -235,11 +252,6 @@ def merge_pages(copies: Sequence[LoadedPages]) -> LoadedPages:
     return LoadedPages(newest, payload, slots, damaged)
 
 
-def _blocks(region: PageRegion) -> Iterator[tuple[int, int]]:
-    for at in range(0, region.length, READ_BYTES):
-        yield region.offset + at, min(READ_BYTES, region.length - at)
-
-
 async def erase_pages(member: Member, regions: Regions) -> None:
     """Clear every page on *member* that any array left behind; not flushed. Raises MemberError.
 
@@ -250,10 +262,21 @@ async def erase_pages(member: Member, regions: Regions) -> None:
         region = regions.pages(kind)
         if await member.punch(region.offset, region.length):
             continue
-        for offset, length in _blocks(region):
-            buffer = bytearray(length)
-            if not member.try_readv(offset, [buffer]):
-                await member.readv(offset, [buffer])
-            headers = _headers(memoryview(buffer))
+        for offset, length in _blocks(member, region.offset, region.length):
+            headers = _headers(await _read(member, offset, length))
             for at in np.flatnonzero(headers["magic"] == PAGE_MAGIC):
                 await member.writev(offset + int(at) * PAGE_BYTES, [bytes(PAGE_BYTES)])
+
+
+async def erase_log(member: Member, regions: Regions) -> None:
+    """Clear every journal record on *member*; not flushed. Raises MemberError.
+
+    A disk that was in this very array before, and went on alone, could hold records that fit the
+    running journal by epoch, number and place.
+    """
+    if await member.punch(regions.log.offset, regions.log.length):
+        return
+    for offset, length in _blocks(member, regions.log.offset, regions.log.length):
+        sectors = np.frombuffer(await _read(member, offset, length), "<u4")
+        for at in np.flatnonzero(sectors[:: SECTOR_BYTES // 4] == RECORD_MAGIC):
+            await member.writev(offset + int(at) * SECTOR_BYTES, [bytes(SECTOR_BYTES)])

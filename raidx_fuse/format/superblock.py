@@ -51,13 +51,15 @@ class Superblock:
     """One superblock: *config* as *member_uuid* holds it.
 
     *sequence* counts the writes on this member and fixes the slot; *base_events* is the lowest
-    event counter that the members of its round held before: whoever holds less is an old copy.
+    event counter that the members of its round held before: whoever holds less is an old copy;
+    *minor* is the version of the fields that it carries, read by us or not.
     """
 
     member_uuid: str
     sequence: int
     base_events: int
     config: ArrayConfig
+    minor: int = MINOR
 
     @property
     def slot(self) -> int:
@@ -110,7 +112,7 @@ def encode_superblock(superblock: Superblock) -> bytes:
     fields = [
         MAGIC,
         MAJOR,
-        MINOR,
+        superblock.minor,
         0,
         len(body),
         superblock.slot,
@@ -134,7 +136,7 @@ def decode_superblock(content: bytes, slot: int) -> Superblock:
     Raises FormatError naming the first condition of FORMAT.md that does not hold.
     """
     header = HEADER.unpack_from(content)
-    magic, major, _minor, crc, length, in_slot, events, base, sequence, array, member, _ = header
+    magic, major, minor, crc, length, in_slot, events, base, sequence, array, member, _ = header
     if magic != MAGIC:
         raise FormatError("no magic")
     if major != MAJOR:
@@ -150,7 +152,7 @@ def decode_superblock(content: bytes, slot: int) -> Superblock:
     config = decode_config(body)
     if config.events != events or _uuid.UUID(config.array_uuid).bytes != array:
         raise FormatError("header and configuration differ")
-    superblock = Superblock(str(_uuid.UUID(bytes=member)), sequence, base, config)
+    superblock = Superblock(str(_uuid.UUID(bytes=member)), sequence, base, config, minor)
     if config.find(superblock.member_uuid) is None:
         raise FormatError("the configuration does not name this member")
     return superblock
@@ -237,7 +239,8 @@ async def write_config(
 
     Returns the UUIDs of members that failed, said why in the log, and may hold the old or the new
     configuration: the caller fails them by another round. *timeout_s* bounds reading and writing,
-    each. Members without a superblock get their first one; `prepare_member` cleared them.
+    each. Members without a superblock get their first one; `prepare_member` cleared them. Whoever
+    lost a role since the last round is remembered as former, though *config* may have forgotten.
     Raises FormatError when the configuration is too large.
     """
     assert all(not config.excludes(uuid) for uuid in members), "a round never reaches the excluded"
@@ -264,8 +267,13 @@ async def write_config(
             nursery.start_soon(look, uuid, member)
     failed.update(members)  # until proved otherwise; those that did not even answer stay
     base = min((s.events for s in before.values() if s is not None), default=0)
+    minor = MINOR
+    for old in before.values():
+        if old is not None:
+            config = config.remembering(old.config)
+            minor = max(minor, old.minor)
     new = {
-        uuid: Superblock(uuid, old.sequence + 1 if old is not None else 0, base, config)
+        uuid: Superblock(uuid, old.sequence + 1 if old is not None else 0, base, config, minor)
         for uuid, old in before.items()
     }
     for superblock in new.values():
@@ -291,6 +299,6 @@ async def _superblock_to_replace(
     for superblock in valid:
         if (superblock.array_uuid, superblock.member_uuid) != (config.array_uuid, member_uuid):
             raise FormatError(f"{member.path}: another member's superblock appeared on it")
-        if superblock.events > config.events:
-            raise FormatError(f"{member.path}: a newer superblock appeared on it")
+        if any(not config.excludes(uuid) for uuid in superblock.config.excluded):
+            raise FormatError(f"{member.path}: it went on without the others meanwhile")
     return max(valid, key=lambda superblock: superblock.sequence, default=None)

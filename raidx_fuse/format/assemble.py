@@ -1,0 +1,362 @@
+"""Assembly: which of the members given make an array, by what they say of themselves.
+
+Who rules, and who is stale. A *round* is one `write_config`: the engine acknowledges nothing on the
+strength of a configuration before its round reached every member in a role that the configuration
+does not exclude; whoever missed a round is excluded (failed) by the next one. A start excludes
+(missing) whoever is absent. A member UUID that was excluded never comes back into a role. So the
+set X of excluded UUIDs only grows along the life of an array, and tells ways apart that parted:
+
+ 1. X(S) is a part of X(W): W extends S, whatever the counters say. (A crash can cut a round short,
+    so that one member alone holds a high counter; the others start without it and exclude it: they
+    rule, and nothing was acknowledged on the strength of the round that was cut short.)
+ 2. X(S) = X(W): the higher event counter rules; the lower one is from the round before, or older.
+    What only spares hold rules only where no role says otherwise.
+ 3. Each excluded someone that the other did not: they diverged. If S counts on a member that holds
+    W, then S never reached that member (its X would contain X(S)), so the round of S was cut short
+    and nothing was acknowledged on its strength: W rules. If neither counts on a holder of the
+    other, both may have acknowledged writes, as two halves of a mirror that were mounted one at a
+    time. No choice is right: refuse.
+
+Then each member is judged by the ruling configuration W alone:
+
+  * W does not name it, or names it failed, or missing in a role: stale, not joined.
+  * W names it active, and its own counter is older: the writer crashed in the middle of the round
+    of W. Joining is safe: had anything been acknowledged without this member, W or a round before
+    it would have excluded it. But below `base_events` of W, where every member of that round stood
+    when it began, it is an old copy, put back from a backup: stale.
+  * A spare holds no data; its counter does not matter. A missing spare that is here is a spare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from raidx_fuse.errors import AssemblyError, FormatError, MemberError, UsageError
+from raidx_fuse.format.config import (
+    ACTIVE,
+    FAILED,
+    MISSING,
+    NO_ROLE,
+    REBUILDING,
+    SPARE,
+    ArrayConfig,
+    MemberRecord,
+)
+from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
+from raidx_fuse.format.signature import describe, find_signatures
+from raidx_fuse.format.superblock import Superblock, newest, read_slots
+from raidx_fuse.layouts.registry import LAYOUTS
+from raidx_fuse.members.base import Member
+
+Tolerates = Callable[[ArrayConfig, frozenset[int]], bool]
+"""Whether an array can give all its data back without the given roles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """What the members make.
+
+    *config* rules, as it was found; *by_role* are the members to use; *spares* by member UUID;
+    *stale* members with the reason why they were left out; *missing_roles*, ascending, have no
+    member; *warnings*, one line each, name everything that is not as it should be.
+    """
+
+    config: ArrayConfig
+    by_role: dict[int, Member]
+    spares: dict[str, Member]
+    stale: list[tuple[Member, str]]
+    missing_roles: list[int]
+    warnings: list[str]
+
+    def starting_config(self) -> ArrayConfig:
+        """Return the configuration to write before anything is acknowledged: who is absent, is out.
+
+        The event counter has moved; *clean* is false.
+        """
+        config = self.config
+        for record in config.members:
+            if record.role == NO_ROLE:
+                here = record.member_uuid in self.spares
+                if record.state in (SPARE, MISSING):
+                    config = config.with_record(replace(record, state=SPARE if here else MISSING))
+            elif record.role in self.missing_roles and record.state != FAILED:
+                config = config.with_record(replace(record, state=MISSING))
+        return replace(config.bumped(), clean=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    member: Member
+    superblock: Superblock
+
+    @property
+    def uuid(self) -> str:
+        return self.superblock.member_uuid
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """All given members that hold one and the same configuration."""
+
+    config: ArrayConfig
+    holders: tuple[_Given, ...]
+
+    def is_dead_beside(self, other: _Side) -> bool:
+        """Say whether a member that this side counts on holds the *other* one's configuration."""
+        counted_on = {r.member_uuid for r in self.config.members if r.state in (ACTIVE, REBUILDING)}
+        return any(given.uuid in counted_on for given in other.holders)
+
+    def rank(self) -> tuple[bool, int]:
+        """Order sides that excluded the same members: spares do not decide, then the counter."""
+        in_roles = any(
+            r.role != NO_ROLE and r.member_uuid == given.uuid
+            for given in self.holders
+            for r in self.config.members
+        )
+        return in_roles, self.config.events
+
+
+def tolerates_by_layout(config: ArrayConfig, lost: frozenset[int]) -> bool:
+    """Say whether the layout of *config* does without *lost*. Raises AssemblyError if unknown."""
+    info = LAYOUTS.get(config.layout)
+    if info is None:
+        raise AssemblyError(
+            f"array {config.name!r} has the layout {config.layout!r}, unknown to this raidx",
+            action="use the raidx that made it",
+        )
+    return len(lost) <= info.tolerance(config.width)
+
+
+async def assemble(
+    members: Sequence[Member], *, tolerates: Tolerates = tolerates_by_layout
+) -> Assembly:
+    """Return the array that *members*, in any order, make. Writes nothing.
+
+    Raises AssemblyError with one line that names the members concerned: not a member, too small,
+    of another array, the same member twice, two halves that both went on, or too many missing.
+    """
+    if not members:
+        raise UsageError("no members given", action="name the array's disks")
+    given, warnings = await _look_at(members)
+    if not given:
+        raise AssemblyError("; ".join(warnings))
+    _refuse_foreign(given)
+    _refuse_duplicates(given)
+    config = _ruling(given)
+    _refuse_truncated(given, config)
+    assembly = _judge(given, config, warnings)
+    _refuse_failed(assembly, tolerates)
+    return assembly
+
+
+# -- what was given ------------------------------------------------------------------------------
+
+
+async def _look_at(members: Sequence[Member]) -> tuple[list[_Given], list[str]]:
+    """Read the superblocks; a member that cannot be read is left out with a warning."""
+    given: list[_Given] = []
+    warnings: list[str] = []
+    for member in members:
+        try:
+            slots = await read_slots(member)
+            superblock = newest(slots, member.path)
+        except (MemberError, FormatError) as error:
+            warnings.append(f"not used: {error}")
+            continue
+        if superblock is None:
+            raise AssemblyError(await _why_not_a_member(member))
+        given.append(_Given(member, superblock))
+        warnings.extend(
+            f"{member.path}: superblock slot {slot.number} is damaged ({slot.problem}), "
+            "the other one is used"
+            for slot in slots
+            if slot.state == "damaged"
+        )
+    return given, warnings
+
+
+async def _why_not_a_member(member: Member) -> str:
+    needed = SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS
+    if member.size_bytes < needed:
+        return f"{member.path} is no member: {member.size_bytes} bytes are too few (truncated?)"
+    signatures = await find_signatures(member)
+    what = f"it holds {describe(signatures)}" if signatures else "it has no superblock"
+    return f"{member.path} is no member of an array: {what}"
+
+
+def _paths(given: Sequence[_Given]) -> str:
+    return ", ".join(sorted(one.member.path for one in given))
+
+
+def _refuse_foreign(given: Sequence[_Given]) -> None:
+    arrays: dict[str, list[_Given]] = {}
+    for one in given:
+        arrays.setdefault(one.superblock.array_uuid, []).append(one)
+    if len(arrays) == 1:
+        return
+    groups = sorted(arrays.values(), key=len, reverse=True)
+    parts = [
+        f"{_paths(group)} of array {group[0].superblock.config.name!r} "
+        f"({group[0].superblock.array_uuid[:8]})"
+        for group in groups
+    ]
+    raise AssemblyError(
+        f"these are members of {len(groups)} arrays: {'; '.join(parts)}",
+        action="give the members of one array",
+    )
+
+
+def _refuse_duplicates(given: Sequence[_Given]) -> None:
+    seen: dict[str, _Given] = {}
+    for one in given:
+        if one.uuid in seen:
+            first, second = sorted((seen[one.uuid].member.path, one.member.path))
+            raise AssemblyError(
+                f"{first} and {second} are the same member ({one.uuid[:8]}): a copy, or one disk "
+                "under two names",
+                action="give one of them",
+            )
+        seen[one.uuid] = one
+
+
+def _refuse_truncated(given: Sequence[_Given], config: ArrayConfig) -> None:
+    for one in given:
+        if not config.excludes(one.uuid) and one.member.size_bytes < config.regions.data.end:
+            raise AssemblyError(
+                f"{one.member.path} has {one.member.size_bytes} bytes, but the array needs "
+                f"{config.regions.data.end}: truncated",
+                action="leave it out to start without it",
+            )
+
+
+# -- who rules -----------------------------------------------------------------------------------
+
+
+def _ruling(given: Sequence[_Given]) -> ArrayConfig:
+    """Return the configuration that rules; raise AssemblyError where none can."""
+    sides = _furthest(_sides(given))
+    alive = [s for s in sides if not any(s.is_dead_beside(o) for o in sides if _diverged(s, o))]
+    if not alive or any(_diverged(alive[0], side) for side in alive):
+        raise _split(sides)
+    best = max(side.rank() for side in alive)
+    rulers = [side for side in alive if side.rank() == best]
+    if len(rulers) > 1:
+        raise AssemblyError(
+            f"{' and '.join(_paths(side.holders) for side in rulers)} contradict each other at "
+            f"event {best[1]}",
+            action="start with one side alone, then replace the other's members",
+        )
+    return rulers[0].config
+
+
+def _sides(given: Sequence[_Given]) -> list[_Side]:
+    """Group the members by what they hold."""
+    sides: list[_Side] = []
+    for one in given:
+        config = one.superblock.config
+        for index, side in enumerate(sides):
+            if side.config == config:
+                sides[index] = _Side(config, (*side.holders, one))
+                break
+        else:
+            sides.append(_Side(config, (one,)))
+    return sides
+
+
+def _furthest(sides: list[_Side]) -> list[_Side]:
+    """Return the sides that no other one extends."""
+    return [s for s in sides if not any(s.config.excluded < o.config.excluded for o in sides)]
+
+
+def _diverged(one: _Side, other: _Side) -> bool:
+    """Say whether each side excluded someone that the other did not."""
+    return one.config.excluded != other.config.excluded
+
+
+def _split(sides: Sequence[_Side]) -> AssemblyError:
+    ways: dict[frozenset[str], list[_Given]] = {}
+    for side in sides:
+        ways.setdefault(side.config.excluded, []).extend(side.holders)
+    named = " and ".join(f"[{_paths(holders)}]" for holders in ways.values())
+    return AssemblyError(
+        f"array {sides[0].config.name!r} was split: {named} each went on without the other, and "
+        "both may hold writes that the other lacks",
+        action="start with one side alone, then replace the other's members",
+    )
+
+
+# -- who joins -----------------------------------------------------------------------------------
+
+
+def _judge(given: Sequence[_Given], config: ArrayConfig, warnings: list[str]) -> Assembly:
+    """Join whom *config* allows, and say of everyone else why not."""
+    base = max(g.superblock.base_events for g in given if g.superblock.config == config)
+    by_role: dict[int, Member] = {}
+    spares: dict[str, Member] = {}
+    stale: list[tuple[Member, str]] = []
+    for one in given:
+        record = config.find(one.uuid)
+        reason = _why_stale(one, record, config, base)
+        if reason is not None:
+            stale.append((one.member, reason))
+            warnings.append(f"{one.member.path} is not used: {reason}")
+        elif record is not None and record.role == NO_ROLE:
+            spares[one.uuid] = one.member
+        elif record is not None:
+            by_role[record.role] = one.member
+    missing = [role for role in range(config.width) if role not in by_role]
+    for role in missing:
+        record = config.record(role)
+        if all(one.uuid != record.member_uuid for one in given):
+            what = "failed earlier" if record.state == FAILED else "is missing"
+            warnings.append(f"role {role} ({_named(record)}) {what}")
+    for record in config.members:
+        if record.state == SPARE and record.member_uuid not in spares:
+            warnings.append(f"the spare {_named(record)} is missing")
+    return Assembly(config, by_role, spares, stale, missing, warnings)
+
+
+def _named(record: MemberRecord) -> str:
+    return f"{record.path_hint or 'no path known'}, {record.member_uuid[:8]}"
+
+
+def _why_stale(
+    one: _Given, record: MemberRecord | None, config: ArrayConfig, base_events: int
+) -> str | None:
+    """Return why a member must not join under *config*, or None if it may."""
+    events = one.superblock.events
+    counters = f"its event counter {events} is behind {config.events}"
+    if record is None:
+        return f"another member took its place or it was removed ({counters})"
+    if record.state == FAILED:
+        return f"it failed and the array went on without it ({counters})"
+    if record.role == NO_ROLE:
+        return None
+    if record.state == MISSING:
+        return f"it was missing and the array went on without it ({counters})"
+    if events < base_events:
+        return f"it is an old copy of this member ({counters})"
+    return None
+
+
+def _refuse_failed(assembly: Assembly, tolerates: Tolerates) -> None:
+    config = assembly.config
+    unfinished = config.roles_in(REBUILDING)
+    lost = frozenset(assembly.missing_roles) | unfinished
+    if tolerates(config, lost):
+        return
+    parts = []
+    for role in sorted(lost):
+        record = config.record(role)
+        here = role in assembly.by_role
+        what = (
+            "is not rebuilt yet" if here else "failed" if record.state == FAILED else "is missing"
+        )
+        parts.append(f"role {role} ({_named(record)}) {what}")
+    unused = [f"{member.path} is not used: {reason}" for member, reason in assembly.stale]
+    raise AssemblyError(
+        f"array {config.name!r} has failed: {config.layout} over {config.width} members cannot do "
+        f"without {'; '.join(parts + unused)}",
+        action="give the missing members too",
+    )

@@ -1,0 +1,218 @@
+"""Creating an array: check everything, clear what earlier owners left, write the first superblocks.
+
+Creation is instant on any members: only signatures, superblock slots and old pages are cleared; the
+data region is not touched, because nothing in it counts before the written map says so.
+"""
+
+from __future__ import annotations
+
+import uuid as _uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from raidx_fuse.errors import (
+    FormatError,
+    MemberError,
+    RaidxError,
+    SignatureFoundError,
+    UsageError,
+)
+from raidx_fuse.format.config import ACTIVE, ArrayConfig, MemberRecord
+from raidx_fuse.format.pages import erase_log, erase_pages
+from raidx_fuse.format.regions import (
+    SECTOR_BYTES,
+    SUPERBLOCK_SLOT_BYTES,
+    SUPERBLOCK_SLOTS,
+    Regions,
+    plan_regions,
+)
+from raidx_fuse.format.reserve import reserve_metadata
+from raidx_fuse.format.signature import Signature, describe, find_signatures
+from raidx_fuse.format.superblock import newest, read_slots, write_config
+from raidx_fuse.layouts.code import LayoutError
+from raidx_fuse.layouts.layout import Layout
+from raidx_fuse.layouts.registry import check_chunk_bytes, find_layout, make_code, make_layout
+from raidx_fuse.members.base import Member
+
+CHUNK_BYTES_DEFAULT = 64 << 10
+NAME_BYTES_MAX = 255
+
+UuidSource = Callable[[], str]
+
+
+def new_uuid() -> str:
+    """Return a random UUID in canonical form: it must differ from all others anywhere."""
+    return str(_uuid.uuid4())
+
+
+def new_member_uuid() -> str:
+    """Return the UUID of a member that joins; every incarnation gets a new one."""
+    return new_uuid()
+
+
+def check_member(member: Member) -> None:
+    """Raise UsageError unless *member* can be written and is made of whole sectors."""
+    if member.read_only:
+        raise UsageError(f"{member.path} is read-only", action="it cannot become a member")
+    if member.size_bytes % SECTOR_BYTES:
+        raise UsageError(
+            f"{member.path} has {member.size_bytes} bytes, not a multiple of {SECTOR_BYTES}",
+            action="cut it to whole sectors",
+        )
+
+
+async def check_unsigned(member: Member) -> None:
+    """Raise SignatureFoundError if *member* carries an array, file system or partition table."""
+    found = await find_signatures(member)
+    if found:
+        raise SignatureFoundError(
+            f"{member.path} carries {describe(found)}{await _whose(member)}",
+            action="--overwrite-signature destroys it",
+        )
+
+
+async def _whose(member: Member) -> str:
+    try:
+        superblock = newest(await read_slots(member), member.path)
+    except (FormatError, MemberError):
+        return ""
+    return "" if superblock is None else f" of array {superblock.config.name!r}"
+
+
+async def prepare_member(member: Member, regions: Regions) -> None:
+    """Clear signatures, superblock slots, old pages and journal records, durably: it may join then.
+
+    Raises MemberError.
+    """
+    for signature in await find_signatures(member):
+        await member.writev(signature.offset, [bytes(signature.length)])
+    await member.writev(0, [bytes(SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS)])
+    await erase_pages(member, regions)
+    await erase_log(member, regions)
+    await member.flush()
+
+
+async def create_array(
+    members: Sequence[Member],
+    layout: str,
+    *,
+    name: str,
+    now_s: int,
+    chunk_bytes: int = CHUNK_BYTES_DEFAULT,
+    params: Mapping[str, Any] | None = None,
+    size_bytes: int | None = None,
+    overwrite_signature: bool = False,
+    uuid_source: UuidSource = new_uuid,
+) -> ArrayConfig:
+    """Make an array of *members*, in the order of their roles, and return what it is.
+
+    All members are used up to the smallest one's last whole chunk. *size_bytes* limits the image;
+    *now_s* is the Unix time of birth; *uuid_source* gives the array's UUID, then the members'.
+    Raises UsageError (nothing written), SignatureFoundError (nothing written), MemberError.
+    """
+    regions, layout_made = plan_array(
+        members, layout, name=name, chunk_bytes=chunk_bytes, params=params, size_bytes=size_bytes
+    )
+    foreign: dict[int, list[Signature]] = {}
+    for role, member in enumerate(members):
+        if not overwrite_signature:
+            await check_unsigned(member)
+        foreign[role] = await find_signatures(member)
+    array_uuid = uuid_source()
+    records = tuple(
+        MemberRecord(
+            role=role,
+            member_uuid=uuid_source(),
+            state=ACTIVE,
+            size_bytes=member.size_bytes,
+            path_hint=member.path,
+            reads_zero=member.reads_zero and not foreign[role],
+        )
+        for role, member in enumerate(members)
+    )
+    config = ArrayConfig(
+        array_uuid=array_uuid,
+        name=name,
+        layout=layout,
+        chunk_bytes=chunk_bytes,
+        width=len(members),
+        members=records,
+        regions=regions,
+        params=dict(params or {}),
+        size_bytes=size_bytes,
+        created_s=now_s,
+    )
+    for member in members:
+        await prepare_member(member, regions)
+    for member in members:
+        reserve_metadata(member, regions, layout_made.chunks)
+    by_uuid = {record.member_uuid: members[record.role] for record in records}
+    failed = await write_config(by_uuid, config)
+    if failed:
+        paths = ", ".join(sorted(by_uuid[uuid].path for uuid in failed))
+        raise RaidxError(f"the first superblock could not be written to {paths}")
+    return config
+
+
+def plan_array(
+    members: Sequence[Member],
+    layout: str,
+    *,
+    name: str,
+    chunk_bytes: int,
+    params: Mapping[str, Any] | None = None,
+    size_bytes: int | None = None,
+) -> tuple[Regions, Layout]:
+    """Check that *members* can make such an array and return its shape; writes nothing.
+
+    Raises UsageError in one line.
+    """
+    _check_name(name)
+    _check_members(members)
+    width = len(members)
+    try:
+        find_layout(layout).check_width(width)
+        check_chunk_bytes(chunk_bytes)
+        regions = plan_regions(
+            min(m.size_bytes for m in members),
+            chunk_bytes,
+            width,
+            make_code(layout, width).rows,
+        )
+        made = make_layout(
+            layout, width, regions.data.length // chunk_bytes, chunk_bytes, **(params or {})
+        )
+    except LayoutError as error:
+        raise UsageError(str(error)) from None
+    if not made.size_bytes:
+        smallest = min(members, key=lambda member: member.size_bytes)
+        raise UsageError(
+            f"{smallest.path} with {smallest.size_bytes} bytes is too small for one stripe of "
+            f"{layout}: {made.code.rows} chunks of {chunk_bytes} bytes",
+            action="use larger members or a smaller chunk",
+        )
+    if size_bytes is not None and not 0 < size_bytes <= made.size_bytes:
+        raise UsageError(
+            f"an image of {size_bytes} bytes is not possible: these members make one of at most "
+            f"{made.size_bytes}"
+        )
+    if size_bytes is not None and size_bytes % SECTOR_BYTES:
+        raise UsageError(f"an image of {size_bytes} bytes is not a multiple of {SECTOR_BYTES}")
+    return regions, made
+
+
+def _check_name(name: str) -> None:
+    impossible = name in ("", ".", "..") or "/" in name or "\0" in name
+    if impossible or len(name.encode("utf-8", "surrogateescape")) > NAME_BYTES_MAX:
+        raise UsageError(f"{name!r} cannot be an array's name: it names the image file too")
+
+
+def _check_members(members: Sequence[Member]) -> None:
+    if not members:
+        raise UsageError("no members given", action="name the files or devices to use")
+    seen: set[str] = set()
+    for member in members:
+        if member.path in seen:
+            raise UsageError(f"{member.path} is given twice", action="give each member once")
+        seen.add(member.path)
+        check_member(member)

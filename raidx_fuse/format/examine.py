@@ -1,0 +1,100 @@
+"""Examine: what one member says of itself, damaged or not, as JSON values. The dump of the format.
+
+Reads superblocks, page headers and signatures of one member; judges nothing, writes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raidx_fuse.errors import FormatError, MemberError
+from raidx_fuse.format.config import ArrayConfig, config_to_dict
+from raidx_fuse.format.pages import load_pages
+from raidx_fuse.format.regions import PAGE_KINDS
+from raidx_fuse.format.signature import describe, find_signatures
+from raidx_fuse.format.superblock import MAJOR, Slot, Superblock, newest, read_slots
+from raidx_fuse.members.base import Member
+
+
+async def examine(member: Member) -> dict[str, Any]:
+    """Return a document of what *member* says of itself.
+
+    Keys: *path*, *kind*, *size*; *carries*, the signatures in words; *slots*, both superblock slots
+    with *state* (valid, damaged, other, empty) and *problem*; *valid*, whether there is a usable
+    superblock, and *problem*, why not (or that the member is truncated). With a superblock also
+    *format*, *slot*, *sequence*, *base_events*, *member_uuid*, *role*, *state*; *pages*, per kind
+    how many were written and which slots are damaged; and the array's configuration, field by
+    field. Raises MemberError when the member cannot be read at all.
+    """
+    slots = await read_slots(member)
+    signatures = await find_signatures(member)
+    document: dict[str, Any] = {
+        "path": member.path,
+        "kind": member.kind,
+        "size": member.size_bytes,
+        "carries": describe(signatures) if signatures else None,
+        "slots": [_slot(slot) for slot in slots],
+        "valid": False,
+        "problem": None,
+    }
+    try:
+        superblock = newest(slots, member.path)
+    except FormatError as error:
+        return {**document, "problem": str(error)}
+    if superblock is None:
+        return {**document, "problem": "no member of a raidx array"}
+    config = superblock.config
+    needed = config.regions.data.end
+    if member.size_bytes < needed:
+        document["problem"] = (
+            f"it has {member.size_bytes} bytes, but the array needs {needed}: truncated"
+        )
+    return {
+        **document,
+        "valid": True,
+        **_superblock(superblock),
+        "pages": await _pages(member, config),
+        **config_to_dict(config),
+    }
+
+
+def _slot(slot: Slot) -> dict[str, Any]:
+    superblock = slot.superblock
+    return {
+        "slot": slot.number,
+        "state": slot.state,
+        "problem": slot.problem,
+        "events": superblock.events if superblock else None,
+        "sequence": superblock.sequence if superblock else None,
+    }
+
+
+def _superblock(superblock: Superblock) -> dict[str, Any]:
+    record = superblock.config.find(superblock.member_uuid)
+    assert record is not None, "checked when it was decoded"
+    return {
+        "format": f"{MAJOR}.{superblock.minor}",
+        "slot": superblock.slot,
+        "sequence": superblock.sequence,
+        "base_events": superblock.base_events,
+        "member_uuid": superblock.member_uuid,
+        "role": record.role,
+        "state": record.state,
+    }
+
+
+async def _pages(member: Member, config: ArrayConfig) -> list[dict[str, Any]]:
+    """Return what the page regions hold; a region that cannot be read says so."""
+    reports: list[dict[str, Any]] = []
+    for kind in PAGE_KINDS:
+        region = config.regions.pages(kind)
+        report: dict[str, Any] = {"kind": kind, "room": region.pages, "problem": None}
+        try:
+            loaded = await load_pages(member, region, config.array_uuid)
+        except MemberError as error:
+            reports.append({**report, "problem": error.message, "written": 0, "damaged": []})
+            continue
+        report["written"] = len(loaded.present())
+        report["damaged"] = [f"page {d.page} slot {d.slot}" for d in loaded.damaged]
+        reports.append(report)
+    return reports
