@@ -182,12 +182,8 @@ class Membership:
         role = record.role
 
         def seat(config: ArrayConfig) -> ArrayConfig:
-            others = tuple(
-                r for r in config.members if r.role != role and r.member_uuid != record.member_uuid
-            )
             jobs = {**config.jobs, checkpoint_key(role): {"next_stripe": 0}}
-            members = tuple(sorted((*others, record), key=lambda r: (r.role < 0, r.role)))
-            return replace(config, members=members, jobs=jobs)
+            return replace(config.with_record(record), jobs=jobs)
 
         # No record of the member that was here before may ever be replayed onto this one.
         await self.array.core.journal.drain()
