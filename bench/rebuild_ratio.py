@@ -102,7 +102,7 @@ async def measure(data_bytes: int, rounds: int) -> list[tuple[float, float, floa
     return results
 
 
-def run(data_mib: int = 256, rounds: int = 7) -> list[Line]:
+def run(data_mib: int = 512, rounds: int = 5) -> list[Line]:
     """Measure and return the lines of rebuild and scrub."""
     results = trio.run(measure, data_mib * MIB, rounds)
     lines = []
@@ -128,8 +128,8 @@ def run(data_mib: int = 256, rounds: int = 7) -> list[Line]:
 def main() -> int:
     """Measure, print, and return 1 if a bar was missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--size", type=int, default=256, help="data of each member, MiB")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--size", type=int, default=512, help="data of each member, MiB")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     return print_lines(run(options.size, options.rounds), as_json=options.json)

@@ -48,7 +48,7 @@ def main() -> int:
         seconds=seconds,
         directory=options.directory,
     )
-    lines += rebuild_ratio.run(64 if options.quick else 256, rounds)
+    lines += rebuild_ratio.run(256 if options.quick else 512, min(rounds, 5))
     lines += large_array.run(options.directory, min(rounds, 3))
     return print_lines(lines, as_json=options.json)
 

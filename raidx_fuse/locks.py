@@ -49,9 +49,13 @@ class StripeLocks:
 
     async def acquire_all(self, stripes: Iterable[int]) -> list[int]:
         """Take the locks of *stripes* (ascending) and return them as a list."""
+        wanted = list(stripes)
+        if self.held.keys().isdisjoint(wanted):
+            self.held.update(dict.fromkeys(wanted))
+            return wanted
         taken: list[int] = []
         try:
-            for stripe in stripes:
+            for stripe in wanted:
                 await self.acquire(stripe)
                 taken.append(stripe)
         except BaseException:

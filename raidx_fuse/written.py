@@ -85,6 +85,13 @@ class WrittenMap:
         chunks: NDArray[np.int64] = (occupied[bits >> 3] << 3) + (bits & 7) + (first & ~7)
         return chunks[(chunks >= first) & (chunks < end)]
 
+    def whole(self, layout: Layout, start: int, end: int) -> bool:
+        """Say whether every chunk of the stripes start..end-1 was written (contiguous layouts)."""
+        count = layout.code.data_count
+        first, last = start * count, end * count
+        window = int.from_bytes(self.bits[first >> 3 : (last + 7) >> 3], "little") >> (first & 7)
+        return not ~window & (1 << last - first) - 1
+
     def _live_in(self, layout: Layout, start: int, end: int) -> NDArray[np.int64]:
         """Return the written stripes among start..end-1 of a contiguous layout."""
         count = layout.code.data_count
@@ -99,6 +106,8 @@ class WrittenMap:
         found: list[int] = []
         if not layout.contiguous:
             return [s for s in self._stripes_of_written(layout) if start <= s < end][:limit]
+        if start + limit <= end and self.whole(layout, start, start + limit):
+            return list(range(start, start + limit))
         step = max(1, SCAN_CHUNKS // layout.code.data_count)
         # Small steps first: the next window is usually right here.
         size = min(step, max(64, 2 * limit))

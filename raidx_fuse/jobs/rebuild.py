@@ -80,10 +80,11 @@ class Rebuild(Job):
             except MemberLostError:
                 self._equations.clear()  # another member went: solve without it, if possible
         end = stripes[-1] + 1
-        came_alive = set(core.written.live_stripes(core.layout, start, len(stripes) + 1, end))
-        came_alive -= set(stripes)
-        if came_alive:
-            end = min(came_alive)
+        if end - start > len(stripes):  # some were passed over, unwritten
+            came_alive = set(core.written.live_stripes(core.layout, start, len(stripes) + 1, end))
+            came_alive -= set(stripes)
+            if came_alive:
+                end = min(came_alive)
         for role in self.roles:
             if role in store.watermarks:
                 store.watermarks[role] = max(end, start)

@@ -24,11 +24,28 @@ K = TypeVar("K", bound=Hashable)
 def runs(
     core: Core, stripes: Sequence[int], key_of: Callable[[int], K]
 ) -> Iterator[tuple[int, int, K]]:
-    """Yield (first stripe, count, key) of neighbouring *stripes* with equal keys."""
-    aligned = core.layout.aligned
+    """Yield (first stripe, count, key) of neighbouring *stripes* with equal keys.
+
+    A key depends on nothing but the stripe's roles, what is lost in it and what is dead.
+    """
+    layout = core.layout
+    aligned = layout.aligned
+    store = core.store
+    alike = (
+        layout.contiguous
+        and core.written.whole(layout, stripes[0], stripes[-1] + 1)
+        and store.lost_at(stripes[0]) == store.lost_at(stripes[-1])
+    )
+    by_roles: dict[tuple[int, ...], K] = {}
     first, count, key = -1, 0, None
     for stripe in stripes:
-        stripe_key = key_of(stripe)
+        if alike:
+            roles = layout.roles(stripe)
+            if roles not in by_roles:
+                by_roles[roles] = key_of(stripe)
+            stripe_key = by_roles[roles]
+        else:
+            stripe_key = key_of(stripe)
         if count and aligned and stripe == first + count and stripe_key == key:
             count += 1
             continue
