@@ -1,0 +1,81 @@
+"""FORMAT.md against the code: byte tables, constants and the worked example."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+import pytest
+
+import raidx_fuse
+from raidx_fuse.format import journal, pages, regions, superblock
+from raidx_fuse.layouts.registry import make_layout
+
+DOCUMENT = Path(raidx_fuse.__file__).with_name("FORMAT.md").read_text()
+ROW = re.compile(r"^\| (\d+) \| (\d+) \| ([\w ]+) \|", re.MULTILINE)
+
+
+def tables() -> list[list[tuple[int, int, str]]]:
+    """Return the byte tables of the document in their order."""
+    found: list[list[tuple[int, int, str]]] = []
+    for match in ROW.finditer(DOCUMENT):
+        offset, size, name = int(match[1]), int(match[2]), match[3]
+        if offset == 0:
+            found.append([])
+        found[-1].append((offset, size, name))
+    return found
+
+
+STRUCTS = [
+    superblock.HEADER,
+    pages.PAGE_HEADER,
+    journal.HEAD,
+    journal.RECORD_HEADER,
+    journal.ENTRY,
+]
+
+
+@pytest.mark.parametrize("number", range(len(STRUCTS)))
+def test_a_byte_table_is_the_struct(number: int) -> None:
+    described = tables()[number]
+    layout = STRUCTS[number]
+    parts = re.findall(r"(\d*)([a-zA-Z])", layout.format.lstrip("<"))
+    offset = 0
+    sizes = []
+    for count, code in parts:
+        repeat = 1 if code == "s" else int(count or 1)
+        size = struct.calcsize("<" + (count + code if code == "s" else code))
+        for _ in range(repeat):
+            sizes.append((offset, size))
+            offset += size
+    assert [(at, size) for at, size, _ in described] == sizes
+    assert offset == layout.size
+
+
+def test_there_is_a_table_for_every_struct_and_no_other() -> None:
+    assert len(tables()) == len(STRUCTS)
+
+
+def test_magics_and_kinds_are_the_documents() -> None:
+    assert superblock.MAGIC.decode() in DOCUMENT
+    for magic in (pages.PAGE_MAGIC, journal.RECORD_MAGIC):
+        assert f"`{struct.pack('<I', magic).decode()}`" in DOCUMENT
+    for name, number in regions.PAGE_KINDS.items():
+        assert f"{number} {name}" in DOCUMENT
+    assert f"{journal.DATA} data, {journal.WRITTEN} written" in DOCUMENT
+
+
+def test_the_worked_example_is_true() -> None:
+    plan = regions.plan_regions(1 << 20, 4096, 4)
+    assert (plan.bitmap.offset, plan.bitmap.length) == (131072, 8192)
+    assert (plan.written.offset, plan.written.length) == (139264, 8192)
+    assert (plan.log.offset, plan.log.length) == (147456, 131072)
+    assert plan.data.offset == 278528
+    layout = make_layout("raid5", 4, plan.data.length // 4096, 4096)
+    assert layout.locate(7) == (2, 1)
+    role, chunk = layout.place(2, 1)
+    assert (role, plan.data.offset + chunk * 4096) == (3, 286720)
+    assert layout.place(2, 3)[0] == 1
+    for number in (131072, 139264, 147456, 278528, 286720):
+        assert str(number) in DOCUMENT
