@@ -1,0 +1,90 @@
+"""The scripts: sound shell, options that exist, and the quick start from end to end."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raidx_fuse import mountpoint
+from raidx_fuse.cli.main import main
+from raidx_fuse.errors import RaidxError
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = [
+    *sorted((ROOT / "examples").glob("**/*.sh")),
+    ROOT / "tests" / "run",
+    ROOT / ".ci" / "run",
+]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_script_is_sound_shell(script: Path) -> None:
+    text = script.read_text()
+    assert text.startswith("#!/usr/bin/env bash\n")
+    assert "set -euo pipefail" in text
+    assert os.access(script, os.X_OK), f"{script.name} cannot be executed"
+    done = subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_script_says_what_it_does_and_names_no_machine(script: Path) -> None:
+    text = script.read_text()
+    assert text.splitlines()[1].startswith("# "), "say in the second line what it does"
+    assert not re.search(r"https?://(?!.*\bdebian\b)", text), "no hosts"
+    assert not re.search(r"(?<![\w$])/(home|root|work)/", text), "no folders of one machine"
+
+
+def test_commands_and_options_in_scripts_exist() -> None:
+    seen = 0
+    for script in SCRIPTS:
+        text = script.read_text().replace("\\\n", " ")
+        for name, rest in re.findall(r"(?m)^[^#\n]*?\braidx ([a-z][a-z-]*)([^\n;|&]*)", text):
+            command = main.commands.get(name)
+            assert command is not None, f"{script.name}: raidx {name}"
+            known = {"--help"} | {opt for parameter in command.params for opt in parameter.opts}
+            assert set(re.findall(r"(?<!\w)--[a-z-]+", rest)) <= known, f"{script.name}: {name}"
+            seen += 1
+    assert seen >= 12
+
+
+def test_scripts_clean_up_what_they_mount() -> None:
+    for script in SCRIPTS:
+        text = script.read_text()
+        if "raidx mount" in text:
+            assert "trap " in text, f"{script.name} leaves its mount behind when it fails"
+
+
+@pytest.mark.mount
+def test_the_quick_start_ends_with_equal_checksums(tmp_path: Path) -> None:
+    """From a copy of the tree, with this Python's environment instead of a new one."""
+    try:
+        mountpoint.check_fuse()
+    except RaidxError as error:
+        pytest.skip(f"no FUSE here: {error}")
+    if shutil.which("mkfs.ext4", path=os.environ["PATH"] + ":/usr/sbin:/sbin") is None:
+        pytest.skip("mkfs.ext4 is missing")
+    tree = tmp_path / "tree"
+    for name in ("raidx_fuse", "layouts", "cli", "examples"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=ignored)
+    shutil.copy(ROOT / "README.md", tree)
+    (tree / ".venv").symlink_to(sys.prefix)
+    (tree / "examples" / "setup.sh").write_text("#!/usr/bin/env bash\nexit 0\n")
+    done = subprocess.run(
+        [tree / "examples" / "quickstart.sh", tmp_path / "work"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert done.stdout.count("every checksum equal") == 3
+    left = [mount.path for mount in mountpoint.mounts() if mount.path.startswith(str(tmp_path))]
+    assert not left, "something stays mounted"
+    assert not list((tmp_path / "work").glob("*/*"))
