@@ -17,9 +17,12 @@ import pytest
 import trio
 
 from raidx_fuse.array import Array, open_array
+from raidx_fuse.errors import ArrayFailedError, AssemblyError, MemberError
+from raidx_fuse.format.assemble import assemble
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import plan_regions
 from raidx_fuse.layouts.registry import allowed_widths
+from raidx_fuse.members.base import Member
 from raidx_fuse.members.faulty import FaultMember
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.testing.slow_codes import Cell, SlowCode, slow_code
@@ -155,6 +158,20 @@ async def degraded_writes(made: Subject) -> None:
     await made.put(CHUNK // 2, stripe - CHUNK)
 
 
+@pytest.fixture
+def quiet_superblocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the superblocks as they were made: thousands of them would be most of the test's time.
+
+    Who is a member is tested elsewhere; here it matters what is on the members.
+    """
+
+    async def write_config(*_: object, **__: object) -> set[str]:
+        return set()
+
+    monkeypatch.setattr("raidx_fuse.store.write_config", write_config)
+
+
+@pytest.mark.usefixtures("quiet_superblocks")
 @pytest.mark.parametrize(("name", "width", "rotate"), SETUPS + ROTATED)
 def test_every_single_and_double_loss(name: str, width: int, rotate: bool) -> None:
     async def main() -> None:
@@ -173,3 +190,44 @@ def test_every_single_and_double_loss(name: str, width: int, rotate: bool) -> No
             await made.compare()
 
     run(main)
+
+
+@pytest.mark.usefixtures("quiet_superblocks")
+@pytest.mark.parametrize(("name", "width", "rotate"), SETUPS)
+def test_every_triple_loss_is_refused(name: str, width: int, rotate: bool) -> None:
+    """Three missing: no start. Two missing: the third is not let go, and its death is EIO."""
+
+    async def main() -> None:
+        async with subject(name, width, rotate) as made:
+            await made.array.flush()
+        members: list[Member] = list(made.members)
+        # A start counts members and knows no cells: of wide arrays some triples tell enough.
+        for missing in list(combinations(range(width), 3))[:: 1 if width < 8 else 13]:
+            present = [member for role, member in enumerate(members) if role not in missing]
+            with pytest.raises(AssemblyError, match="has failed") as refusal:
+                await assemble(present)
+            for role in missing:
+                assert f"role {role} (ram{role}, " in refusal.value.message
+        for lost in combinations(range(width - 1), 2):
+            async with open_array(members) as array:
+                for role in lost:
+                    assert array.store.fail(role, "test")
+                for third in range(lost[1] + 1, width):
+                    await refuse_third(made, array, third)
+                assert bytes(await array.read(0, len(made.model))) == made.model
+
+    run(main)
+
+
+async def refuse_third(made: Subject, array: Array, third: int) -> None:
+    """With two members lost, lose *third*: reads that need it fail, and it stays a member."""
+    with pytest.raises(ArrayFailedError, match=f"role {third} cannot be spared"):
+        await array.fail_disk(third)
+    made.members[third].vanish()
+    for chunk in [chunk for chunk, (_, column) in enumerate(made.code.data) if column == third][:1]:
+        with pytest.raises(MemberError, match=rf"ram{third}: read at byte \d+ failed"):
+            await array.read(chunk * CHUNK, CHUNK)
+    with pytest.raises(MemberError, match=f"ram{third}: read at byte"):
+        await array.read(0, len(made.code.data) * CHUNK)
+    made.members[third].come_back()
+    assert third not in array.store.lost, "it is kept: most of it may still be readable"
