@@ -81,8 +81,9 @@ class Disks:
             if not os.access(folder, os.W_OK):
                 raise UsageError(f"{path} cannot be made: {folder} is not a folder to write in")
             return
-        with Disks(read_only=True) as disks:
+        with Disks() as disks:
             member = disks._open(path)
+            check_member(member)
             if not overwrite_signature:
                 await check_unsigned(member)
 

@@ -307,6 +307,9 @@ def _open(path: str, read_only: bool, lock: bool) -> int:
         if error.errno == errno.EBUSY:
             raise BusyError(f"{path}: mounted or a part of another array") from None
         raise _refusal(path, "open", error) from None
+    if is_block and not read_only and syscalls.block_device_is_read_only(fd):
+        os.close(fd)  # opening it for writing succeeds since Linux 6, the first write fails
+        raise MemberError(path, "open", -1, errno.EROFS, "the device is read-only")
     if lock and not is_block:
         try:
             fcntl.flock(fd, (fcntl.LOCK_SH if read_only else fcntl.LOCK_EX) | fcntl.LOCK_NB)

@@ -18,6 +18,7 @@ MAP_NORESERVE = 0x4000  # in Python's mmap module from 3.13 on only
 
 _MEMORY_FILE_SYSTEMS = {0x01021994: "tmpfs", 0x858458F6: "ramfs"}  # linux/magic.h
 _BLKGETSIZE64 = 0x80081272  # linux/fs.h
+_BLKROGET = 0x125E
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
@@ -46,6 +47,13 @@ def block_device_size(fd: int) -> int:
     answer = bytearray(8)
     fcntl.ioctl(fd, _BLKGETSIZE64, answer)
     return int(struct.unpack("@Q", answer)[0])
+
+
+def block_device_is_read_only(fd: int) -> bool:
+    """Say whether the block device *fd* refuses writes, however it was opened. Raises OSError."""
+    answer = bytearray(4)
+    fcntl.ioctl(fd, _BLKROGET, answer)
+    return any(answer)
 
 
 def data_extents(fd: int, offset_bytes: int, length_bytes: int) -> Iterator[tuple[int, int]]:
