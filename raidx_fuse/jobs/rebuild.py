@@ -9,18 +9,32 @@ the watermark stops short of it here.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from raidx_fuse.core import Core
 from raidx_fuse.errors import ArrayFailedError
 from raidx_fuse.format.config import ArrayConfig
-from raidx_fuse.jobs.strips import Place, Strips, runs, xor_rows
+from raidx_fuse.jobs.strips import Place, Strips, runs
 from raidx_fuse.jobs.window import WINDOW_BYTES, Job
 from raidx_fuse.layouts.code import Unrecoverable
 from raidx_fuse.layouts.plan import cells_of, rebuild_plan
-from raidx_fuse.store import MemberLostError, Request
+from raidx_fuse.store import MemberLostError, Request, join
+from raidx_fuse.xor_program import Program, compile_steps
 
 Equations = tuple[tuple[Place, tuple[Place, ...]], ...]
+"""Places and the places whose XOR they are, in the order of computing."""
+
+
+@lru_cache(maxsize=1024)
+def compiled(equations: Equations) -> tuple[tuple[Place, ...], Program]:
+    """Return the places that *equations* name, and the program over them in that order."""
+    places = tuple(sorted({place for target, old in equations for place in (target, *old)}))
+    number = {place: i for i, place in enumerate(places)}
+    steps = [
+        (number[target], sum(1 << number[place] for place in old)) for target, old in equations
+    ]
+    return places, compile_steps(steps, len(places))
 
 
 def checkpoint_key(role: int) -> str:
@@ -111,9 +125,7 @@ class Rebuild(Job):
             outputs = rebuild_plan(code, wanted, lost, key[2])
         except Unrecoverable as error:
             raise core.lost_error(stripe, cells_of(error.cells)) from None
-        equations = tuple(
-            sorted((place(o.cell), tuple(sorted(place(c) for c in o.old))) for o in outputs)
-        )
+        equations = tuple((place(o.cell), tuple(sorted(place(c) for c in o.old))) for o in outputs)
         self._equations[key] = equations
         return equations
 
@@ -130,9 +142,9 @@ class Rebuild(Job):
             buffer = strips.space(role, whole)
             if buffer is not None:
                 spaces[role] = buffer
-        for place, places in equations:
-            xor_rows(strips.array(place), [strips.array(source) for source in places])
-        await core.store.write(self._writes(strips, spaces, targets), background=True)
+        places, program = compiled(equations)
+        program.run([strips.array(place) for place in places])
+        await core.store.write(join(self._writes(strips, spaces, targets)), background=True)
         strips.release()
 
     def _writes(

@@ -9,13 +9,13 @@ of one member is the XOR of all others. RAM members lend their memory, so nothin
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from raidx_fuse.core import Core
-from raidx_fuse.parity import Arena, Bytes, xor_into
-from raidx_fuse.store import Request
+from raidx_fuse.parity import Arena, Bytes
+from raidx_fuse.store import Request, join
 
 Place = tuple[int, int]  # (role, row)
 K = TypeVar("K", bound=Hashable)
@@ -83,7 +83,7 @@ class Strips:
         return core.position(self.first, core.code.column_cells[column][0])[1]
 
     async def read(self, places: Sequence[Place]) -> None:
-        """Read *places*: whole strips at once where all rows of a role are wanted."""
+        """Read *places* and nothing else: whole strips at once, or neighbouring rows together."""
         core = self.core
         by_role: dict[int, list[int]] = {}
         for role, row in places:
@@ -114,7 +114,7 @@ class Strips:
                         (role, offset + at, [buffer[at : at + chunk_bytes]], chunk_bytes)
                     )
         if requests:
-            await core.store.read(requests, background=True)
+            await core.store.read(join(requests), background=True)
 
     def array(self, place: Place) -> Bytes:
         """Return the row as a flat array when it is contiguous, else as (count, chunk)."""
@@ -152,12 +152,3 @@ class Strips:
         for arena in self._arenas:
             self.core.arenas.put(arena)
         self._arenas.clear()
-
-
-def xor_rows(out: Bytes, sources: Sequence[Any]) -> None:
-    """XOR like `parity.xor_into`, for flat runs or (count, chunk) rows of any stride."""
-    if out.ndim == 1:
-        xor_into(out, sources)
-        return
-    for index in range(out.shape[0]):
-        xor_into(out[index], [source[index] for source in sources])

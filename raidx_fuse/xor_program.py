@@ -1,0 +1,142 @@
+"""XOR programs: steps that compute cells from cells, compiled once and run over much data.
+
+Encoding a stripe, or decoding two lost members, is a list of steps "this cell is the XOR of those".
+Two things make such a list fast, and both are found here for any code:
+
+* what several steps have in common is computed once. EVENODD adds the same diagonal, its adjuster,
+  to every diagonal parity: p = 7 takes 77 XORs instead of 107. Among the intersections of two steps
+  the one that saves most is taken until none saves anything;
+* the steps run over a block of all cells at a time, small enough that a cell read from memory for
+  its first step is still in the processor's cache for the second one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from raidx_fuse.layouts.code import Code, Step
+from raidx_fuse.layouts.plan import cells_of
+from raidx_fuse.parity import Bytes
+
+CACHE_BYTES = 1 << 20  # of all cells' blocks together: the second level of today's processors
+BLOCK_BYTES_MIN = 8 << 10  # below, the call costs more than the XOR
+BLOCK_BYTES_MAX = 128 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """*steps* in order: (target, sources), numbers below *cells* are cells, others temporary."""
+
+    cells: int
+    temporaries: int
+    steps: tuple[tuple[int, tuple[int, ...]], ...]
+
+    @property
+    def xors(self) -> int:
+        """How many XORs of two cells the program does."""
+        return sum(len(sources) - 1 for _, sources in self.steps if sources)
+
+    def run(self, arrays: Sequence[Bytes]) -> None:
+        """Compute the targets in *arrays*, one for each cell.
+
+        All have the same shape: flat, or (stripes, chunk bytes) with any stride between stripes.
+        """
+        if not self.steps:
+            return
+        first = arrays[0]
+        share = CACHE_BYTES // (self.cells + self.temporaries)
+        block = max(BLOCK_BYTES_MIN, min(BLOCK_BYTES_MAX, 1 << max(share, 1).bit_length() - 1))
+        if first.ndim == 1:
+            self._run_flat(arrays, first.shape[0], block)
+            return
+        stripes, size = first.shape
+        if size >= block:
+            for stripe in range(stripes):
+                self._run_flat([a[stripe] for a in arrays], size, block)
+            return
+        step = block // size
+        scratch = [np.empty((step, size), dtype=np.uint8) for _ in range(self.temporaries)]
+        for start in range(0, stripes, step):
+            part = slice(start, start + step)
+            count = min(step, stripes - start)
+            self._steps([a[part] for a in arrays] + [t[:count] for t in scratch])
+
+    def _run_flat(self, arrays: Sequence[Bytes], size: int, block: int) -> None:
+        scratch = [np.empty(min(block, size), dtype=np.uint8) for _ in range(self.temporaries)]
+        if size <= block:
+            self._steps([*arrays, *scratch])
+            return
+        for start in range(0, size, block):
+            end = min(start + block, size)
+            self._steps([a[start:end] for a in arrays] + [t[: end - start] for t in scratch])
+
+    def _steps(self, arrays: list[Bytes]) -> None:
+        xor = np.bitwise_xor
+        for target, sources in self.steps:
+            out = arrays[target]
+            if len(sources) < 2:
+                if sources:
+                    out[:] = arrays[sources[0]]
+                else:
+                    out[:] = 0
+                continue
+            xor(arrays[sources[0]], arrays[sources[1]], out)
+            for source in sources[2:]:
+                xor(out, arrays[source], out)
+
+
+def compile_steps(steps: Iterable[Step], cells: int) -> Program:
+    """Return the program of *steps* over *cells* cells; later steps may name earlier targets."""
+    targets: list[int] = []
+    masks: list[int] = []
+    for target, mask in steps:
+        targets.append(target)
+        masks.append(mask)
+    made: list[tuple[int, int]] = []  # (temporary, its sources)
+    while (common := _most_saving(masks)) is not None:
+        temporary = cells + len(made)
+        made.append((temporary, common))
+        masks = [
+            mask & ~common | 1 << temporary if mask & common == common else mask for mask in masks
+        ]
+    waiting = dict(made)
+    done: list[tuple[int, tuple[int, ...]]] = []
+
+    def emit(target: int, mask: int) -> None:
+        # A temporary is computed right before its first use: its sources are known by then.
+        for temporary in [t for t in waiting if mask >> t & 1]:
+            emit(temporary, waiting.pop(temporary))
+        done.append((target, cells_of(mask)))
+
+    for target, mask in zip(targets, masks, strict=True):
+        emit(target, mask)
+    return Program(cells, len(made), tuple(done))
+
+
+def _most_saving(masks: list[int]) -> int | None:
+    """Return the common part of two steps whose sharing saves the most XORs; None if none does."""
+    best: int | None = None
+    best_saved = 0
+    seen: set[int] = set()
+    for i, one in enumerate(masks):
+        for other in masks[i + 1 :]:
+            common = one & other
+            size = common.bit_count()
+            if size < 2 or common in seen:
+                continue
+            seen.add(common)
+            uses = sum(mask & common == common for mask in masks)
+            saved = (size - 1) * (uses - 1)
+            if saved > best_saved:
+                best, best_saved = common, saved
+    return best
+
+
+@lru_cache(maxsize=64)
+def encoder(code: Code) -> Program:
+    """Return the program that computes all parity cells of *code* from its data cells."""
+    return compile_steps(code.schedule(code.parity_mask, code.parity_mask), len(code.cells))
