@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import trio
-
 from raidx_fuse.dirty import DirtyMap
 from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.journal import Journal
@@ -143,8 +141,3 @@ class Core:
         now = self.store.clock()
         self.foreground_s = now
         self.latency.add(now - started_s)
-
-    async def wait_idle(self, idle_s: float) -> None:
-        """Sleep until no foreground request has ended for *idle_s*."""
-        while (rest := self.foreground_s + idle_s - self.store.clock()) > 0:
-            await trio.sleep(rest)
