@@ -20,7 +20,7 @@ MODULE_LINES_MAX = 400
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("layouts",),
     ("errors", "measure", "sizes", "zeros", "unwrap", "virtual_time", "locks", "parity", "advice"),
-    ("overlay", "bad_chunks"),
+    ("overlay", "bad_chunks", "xor_program"),
     ("members",),
     ("format",),
     ("policy", "queues"),
@@ -29,7 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("written", "dirty"),
     ("journal",),
     ("core", "replay"),
-    ("reader", "at_once", "writer", "explain"),
+    ("reader", "at_once", "whole_stripes", "writer", "explain"),
     ("jobs",),
     ("membership", "settings", "status"),
     ("array",),

@@ -45,7 +45,7 @@ def parse(line: str) -> click.Context:
 
 def test_it_begins_with_what_it_is_for_and_two_commands() -> None:
     first, second = (text.strip() for kind, text in BLOCKS[:2] if kind == "sh")
-    assert README.startswith("# raidx-fuse\n\nraidx turns ")
+    assert README.startswith("# raidx-fuse\n\n**raidx** turns ")
     for program in (first, second):
         path = ROOT / program
         assert path.is_file(), f"the README's {program} does not exist"
