@@ -46,6 +46,10 @@ BODY_BYTES_MAX = SUPERBLOCK_SLOT_BYTES - HEADER_BYTES
 assert HEADER.size == HEADER_BYTES
 
 
+class OtherVersionError(FormatError):
+    """A whole superblock of a version that cannot be read here."""
+
+
 @dataclass(frozen=True, slots=True)
 class Superblock:
     """One superblock: *config* as *member_uuid* holds it.
@@ -139,14 +143,14 @@ def decode_superblock(content: bytes, slot: int) -> Superblock:
     magic, major, minor, crc, length, in_slot, events, base, sequence, array, member, _ = header
     if magic != MAGIC:
         raise FormatError("no magic")
-    if major != MAJOR:
-        raise FormatError(f"format {major} was written by another version, this one knows {MAJOR}")
     if length > len(content) - HEADER_BYTES:
         raise FormatError(f"length {length} is beyond the slot")
     body = content[HEADER_BYTES : HEADER_BYTES + length]
     zeroed = content[:CRC_OFFSET] + bytes(4) + content[CRC_OFFSET + 4 : HEADER_BYTES]
     if crc32c.crc32c(body, crc32c.crc32c(zeroed)) != crc:
         raise FormatError("checksum mismatch (torn write or rot)")
+    if major != MAJOR:  # after the checksum, which all versions share: rot is no other version
+        raise OtherVersionError(f"format {major} is another version, this one knows {MAJOR}")
     if in_slot != slot or sequence % SUPERBLOCK_SLOTS != slot:
         raise FormatError(f"belongs to slot {in_slot} (misdirected write)")
     config = decode_config(body)
@@ -189,9 +193,10 @@ def _judge(number: int, content: bytes) -> Slot:
         return Slot(number)
     try:
         return Slot(number, decode_superblock(content, number), ours=True)
+    except OtherVersionError as error:
+        return Slot(number, None, error.message, ours, other_version=True)
     except FormatError as error:
-        major = HEADER.unpack_from(content)[1]
-        return Slot(number, None, error.message, ours, other_version=ours and major != MAJOR)
+        return Slot(number, None, error.message, ours)
 
 
 def newest(slots: tuple[Slot, Slot], path: str) -> Superblock | None:

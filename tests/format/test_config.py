@@ -1,0 +1,231 @@
+"""`ArrayConfig`: lossless canonical JSON, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raidx_fuse.errors import FormatError
+from raidx_fuse.format.config import (
+    ACTIVE,
+    FAILED,
+    MISSING,
+    NO_ROLE,
+    REBUILDING,
+    SPARE,
+    ArrayConfig,
+    MemberRecord,
+    config_to_dict,
+    decode_config,
+    encode_config,
+    is_uuid,
+)
+from raidx_fuse.format.regions import plan_regions
+
+uuids = st.uuids().map(str)
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+json_dicts = st.dictionaries(st.text(), json_values, max_size=3)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> ArrayConfig:
+    width = draw(st.integers(1, 8))
+    spares = draw(st.integers(0, 2))
+    names = draw(st.lists(uuids, unique=True, min_size=width + spares, max_size=width + spares + 2))
+    members = [
+        MemberRecord(
+            role if role < width else NO_ROLE,
+            names[role],
+            draw(
+                st.sampled_from([ACTIVE, FAILED, MISSING, REBUILDING])
+                if role < width
+                else st.sampled_from([SPARE, MISSING, FAILED])
+            ),
+            draw(st.integers(0, 1 << 50)),
+            draw(st.text() | st.binary().map(lambda raw: raw.decode("utf-8", "surrogateescape"))),
+            draw(st.booleans()),
+        )
+        for role in range(width + spares)
+    ]
+    chunk_bytes = draw(st.sampled_from([4096, 65536, 1 << 20]))
+    return ArrayConfig(
+        array_uuid=draw(uuids),
+        name=draw(st.text()),
+        layout=draw(st.text()),
+        chunk_bytes=chunk_bytes,
+        width=width,
+        members=tuple(members),
+        regions=plan_regions(draw(st.integers(64 << 20, 1 << 45)), chunk_bytes, width),
+        events=draw(st.integers(1, (1 << 64) - 1)),
+        clean=draw(st.booleans()),
+        params=draw(json_dicts),
+        history=tuple(draw(st.lists(json_values, max_size=3))),
+        jobs=draw(json_dicts),
+        settings=draw(json_dicts),
+        former=tuple(sorted(names[width + spares :])),
+        size_bytes=draw(st.none() | st.integers(1, 1 << 60)),
+        created_s=draw(st.integers(0, 1 << 40)),
+        extra=draw(json_dicts.map(lambda d: {f"later {key}": value for key, value in d.items()})),
+    )
+
+
+def example(width: int = 3, spares: int = 0) -> ArrayConfig:
+    names = iter(str(uuid.UUID(int=1000 + number)) for number in range(99))
+    members = [
+        MemberRecord(role if role < width else NO_ROLE, next(names), state, 1 << 20)
+        for role, state in enumerate([ACTIVE] * width + [SPARE] * spares)
+    ]
+    return ArrayConfig(
+        array_uuid=str(uuid.UUID(int=1)),
+        name="disk",
+        layout="raid5",
+        chunk_bytes=4096,
+        width=width,
+        members=tuple(members),
+        regions=plan_regions(1 << 20, 4096, width),
+    )
+
+
+@given(configs())
+def test_json_is_lossless_and_canonical(config: ArrayConfig) -> None:
+    text = encode_config(config)
+    assert text.isascii()
+    assert decode_config(text) == config
+    values = json.loads(text)
+    shuffled = dict(random.Random(7).sample(sorted(values.items()), len(values)))
+    again = decode_config(json.dumps(shuffled, indent=2).encode("ascii"))
+    assert encode_config(again) == text, "one value has one text"
+
+
+def test_a_newer_minor_versions_fields_are_kept() -> None:
+    values = {**config_to_dict(example()), "later": {"a": [1, None]}}
+    config = decode_config(json.dumps(values).encode())
+    assert config.extra == {"later": {"a": [1, None]}}
+    assert b'"later":{"a":[1,null]}' in encode_config(config.bumped())
+
+
+def _changed(**changes: Any) -> bytes:
+    return json.dumps({**config_to_dict(example()), **changes}).encode()
+
+
+WRONG = [
+    ("chunk_bytes", 5000, "power of two"),
+    ("chunk_bytes", 2048, "power of two"),
+    ("chunk_bytes", 2 << 20, "power of two"),
+    ("chunk_bytes", "4096", "chunk_bytes is '4096'"),
+    ("width", 2, "roles are not 0 to 1"),
+    ("width", True, "width is True"),
+    ("events", 0, "start at 1"),
+    ("events", 1.0, r"events is 1\.0"),
+    ("array_uuid", "1", "not a UUID"),
+    ("array_uuid", str(uuid.UUID(int=0xABC)).upper(), "not a UUID"),
+    ("size_bytes", 0, "image size 0"),
+    ("clean", 1, "clean is 1"),
+    ("former", ["x"], "not a UUID"),
+    ("former", [str(uuid.UUID(int=1000))], "same UUID"),
+    ("members", [], "roles"),
+    ("members", [3], "not readable"),
+    ("regions", {}, "not readable"),
+    ("regions", {**config_to_dict(example())["regions"], "log": [0, 4096]}, "overlaps"),
+    ("regions", {**config_to_dict(example())["regions"], "data": [278529, 4096]}, "whole pages"),
+    ("regions", {**config_to_dict(example())["regions"], "table": "x"}, "a region is 'x'"),
+    ("regions", {**config_to_dict(example())["regions"], "superblock": [0, 4096]}, "128 KiB"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "said"), WRONG)
+def test_an_impossible_configuration_is_refused(name: str, value: object, said: str) -> None:
+    with pytest.raises(FormatError, match=said):
+        decode_config(_changed(**{name: value}))
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000, b"{}"])
+def test_what_is_no_json_document_is_refused(text: bytes) -> None:
+    with pytest.raises(FormatError, match="not readable"):
+        decode_config(text)
+
+
+def test_a_state_must_fit_its_role() -> None:
+    config = example(spares=1)
+    spare = config.members[-1]
+    for record in (replace(spare, state=ACTIVE), replace(spare, state=REBUILDING)):
+        assert "cannot be" in (config.with_record(record).problem() or "")
+    active = replace(config.record(0), state=SPARE)
+    assert "cannot be" in (config.with_record(active).problem() or "")
+
+
+def test_values_that_json_would_change_are_not_encoded() -> None:
+    changed: list[dict[Any, Any]] = [{"pair": (1, 2)}, {1: "key"}]
+    for params in changed:
+        with pytest.raises(AssertionError):
+            encode_config(replace(example(), params=params))
+    with pytest.raises(ValueError, match="JSON"):
+        encode_config(replace(example(), params={"x": float("nan")}))
+
+
+def test_excluded_members_stay_excluded_when_their_role_is_taken() -> None:
+    config = example(spares=1)
+    first = config.record(0).member_uuid
+    spare = config.members[-1]
+    assert config.excluded == frozenset()
+    failed = config.with_member_state(0, FAILED)
+    assert failed.excluded == {first}
+    assert failed.excludes(first)
+    seated = failed.with_record(replace(spare, role=0, state=REBUILDING))
+    assert seated.problem() is None
+    assert seated.find(first) is None
+    assert seated.former == (first,)
+    assert seated.excluded == {first}
+    assert len(seated.members) == 3
+    again = seated.with_record(replace(example().record(0), member_uuid=str(uuid.UUID(int=7))))
+    assert again.excluded == {first, spare.member_uuid}
+
+
+def test_an_absent_spare_is_not_excluded() -> None:
+    config = example(spares=1)
+    spare = config.members[-1]
+    away = config.with_record(replace(spare, state=MISSING))
+    assert away.excluded == frozenset()
+    assert away.excludes(spare.member_uuid), "no round reaches it"
+    assert config.without(spare.member_uuid).find(spare.member_uuid) is None
+
+
+def test_what_a_careless_successor_forgot_is_remembered() -> None:
+    old = example().with_member_state(1, FAILED)
+    newcomer = replace(old.record(1), member_uuid=str(uuid.UUID(int=77)), state=REBUILDING)
+    careless = replace(old, members=(old.record(0), newcomer, old.record(2)))
+    assert careless.excluded == frozenset()
+    assert careless.remembering(old).excluded == old.excluded
+
+
+@given(st.text())
+def test_only_canonical_uuids_are_uuids(text: str) -> None:
+    canonical = False
+    try:
+        canonical = str(uuid.UUID(text)) == text
+    except ValueError:
+        canonical = False
+    assert is_uuid(text) == canonical
+
+
+@given(st.uuids())
+def test_every_uuid_is_one_in_its_canonical_form_only(value: uuid.UUID) -> None:
+    assert is_uuid(str(value))
+    assert not is_uuid(value.hex)
+    assert not is_uuid("{" + str(value) + "}")
+    assert not is_uuid(value)

@@ -1,0 +1,83 @@
+"""Sizing of regions: pure, for members of any size."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raidx_fuse.errors import UsageError
+from raidx_fuse.format.regions import (
+    GROWTH_WIDTH_MIN,
+    LOG_BYTES_MAX,
+    PAYLOAD_BITS,
+    Regions,
+    data_alignment,
+    plan_regions,
+)
+
+KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
+
+
+def plan_or_refusal(size: int, chunk: int, width: int) -> Regions | UsageError:
+    try:
+        return plan_regions(size, chunk, width)
+    except UsageError as error:
+        return error
+
+
+@given(
+    st.integers(MIB // 512, 64 * TIB // 512).map(lambda sectors: sectors * 512),
+    st.sampled_from([4 * KIB, 8 * KIB, 64 * KIB, MIB]),
+    st.integers(1, 64),
+)
+def test_regions_fit_in_order_with_room_for_growth(size: int, chunk: int, width: int) -> None:
+    regions = plan_or_refusal(size, chunk, width)
+    if isinstance(regions, UsageError):
+        assert "too small" in regions.message
+        needed = int(regions.message.split()[-1])
+        assert needed > size
+        return
+    assert regions.problem() is None
+    assert regions.data.end <= size
+    assert size - regions.data.end < chunk, "the rest is less than a chunk"
+    assert regions.data.length % chunk == 0
+    assert regions.data.offset % data_alignment(size) == 0
+    member_chunks = regions.data.length // chunk
+    for grown in (width, max(GROWTH_WIDTH_MIN, 4 * width)):
+        assert regions.pages("written").pages * PAYLOAD_BITS >= member_chunks * grown
+    assert regions.pages("bitmap").pages * PAYLOAD_BITS * MIB >= size
+    assert regions.table.length == 0
+
+
+def test_a_member_of_1_mib_keeps_most_of_it_for_data() -> None:
+    regions = plan_regions(MIB, 4 * KIB, 4)
+    assert regions.data.length > 0.7 * MIB
+
+
+def test_data_lies_on_whole_mebibytes_of_large_members() -> None:
+    for size in (64 * MIB, GIB, TIB):
+        assert plan_regions(size, 64 * KIB, 4).data.offset % MIB == 0
+
+
+def test_metadata_takes_little_of_a_large_member() -> None:
+    regions = plan_regions(TIB, 64 * KIB, 4)
+    assert regions.log.length == LOG_BYTES_MAX
+    assert regions.data.offset < TIB / 1000
+
+
+def test_the_log_holds_two_records_of_a_whole_stripe() -> None:
+    for rows, width, chunk in ((1, 4, MIB), (12, 13, 64 * KIB), (1, 2, 4 * KIB)):
+        regions = plan_regions(256 * MIB, chunk, width, rows)
+        assert regions.log.length >= 2 * rows * width * chunk
+
+
+def test_slots_of_a_page_lie_side_by_side() -> None:
+    region = plan_regions(GIB, 4 * KIB, 4).pages("written")
+    assert region.pages > 2
+    offsets = [region.slot_offset(page, slot) for page in range(3) for slot in range(2)]
+    assert offsets == [region.offset + 4096 * index for index in range(6)]
+    with pytest.raises(AssertionError):
+        region.slot_offset(region.pages, 0)
+    with pytest.raises(AssertionError):
+        region.slot_offset(0, 2)
