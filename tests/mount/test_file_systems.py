@@ -123,7 +123,7 @@ class Story:
 
     def written_bytes(self) -> int:
         """Return how much was written to the array since it was mounted."""
-        return int(self.array.ask("stats", "ARRAY")["array"]["write_bytes"])
+        return int(self.array.counters()["write_bytes"])
 
     def unmount_and_check(self) -> None:
         """Unmount the file system and have its own tool look at it."""

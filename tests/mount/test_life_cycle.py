@@ -187,7 +187,7 @@ def test_killed_daemon_loses_nothing_that_was_synced(raid5: RealArray) -> None:
                     return
 
     def scribbled() -> int:
-        return int(raid5.ask("stats", "ARRAY")["array"]["writes"])
+        return int(raid5.counters()["writes"])
 
     scribbler = threading.Thread(target=scribble)
     scribbler.start()
