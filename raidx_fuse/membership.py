@@ -202,30 +202,35 @@ class Membership:
 
     def rebuild_onto_spare(self) -> None:
         """If the array is degraded and a spare is there, start seating it (in a task)."""
-        store = self.store
-        vacant = [
-            r.role for r in store.config.members if r.role >= 0 and r.state in ("failed", "missing")
-        ]
         running = any(job.kind == "rebuild" for job in self.array.jobs.running())
         if self.array.jobs.closing:
             return
-        if vacant and store.spares and not running and not self._waiting:
+        if self._vacant() and self.store.spares and not running and not self._waiting:
             self._waiting = True
-            self.array.nursery.start_soon(self._take_spares, vacant)
+            self.array.nursery.start_soon(self._take_spares)
 
-    async def _take_spares(self, vacant: list[int]) -> None:
+    def _vacant(self) -> list[int]:
+        """Return the roles that nobody holds."""
+        return [
+            record.role
+            for record in self.store.config.members
+            if record.role >= 0 and record.state in ("failed", "missing")
+        ]
+
+    async def _take_spares(self) -> None:
+        """Seat spares while there are roles for them, then rebuild all of these at once."""
         store = self.store
         try:
             roles = []
             async with self._seating:
-                for role, uuid in zip(vacant, list(store.spares), strict=False):
+                while (vacant := self._vacant()) and store.spares:
                     if self.array.jobs.closing:
                         break
-                    member = store.spares[uuid]
+                    role, (uuid, member) = vacant[0], next(iter(store.spares.items()))
                     record = next(r for r in store.config.members if r.member_uuid == uuid)
                     log.warning("rebuilding role %d onto the spare %s", role, member.path)
                     await self._seat(replace(record, role=role, state="rebuilding"), member)
-                    roles.append(role)
+                    roles += [role] if role not in roles else []  # again: the first one died
                 for job in self.array.jobs.running():
                     if job.kind == "rebuild":  # of a member that failed: it is about to notice
                         await job.finished.wait()
