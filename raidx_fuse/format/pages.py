@@ -195,7 +195,8 @@ class _Found:
         """Judge the slots in *view*, whose first is slot 0 of page *first*."""
         headers = _headers(view)
         # One wrong field does not hide a page of ours: it is then damaged, and said to be.
-        candidates = (headers["magic"] == PAGE_MAGIC) | (headers["array"] == self.half)
+        written = (headers["magic"] != 0) | (headers["generation"] != 0)
+        candidates = (headers["magic"] == PAGE_MAGIC) | ((headers["array"] == self.half) & written)
         for at in np.flatnonzero(candidates):
             self._take(
                 view[at * PAGE_BYTES : (at + 1) * PAGE_BYTES],
