@@ -87,7 +87,7 @@ def test_rebuilding_one_member_reads_the_fewest_chunks(
 
 @pytest.mark.parametrize(("name", "width", "rows"), [("evenodd", 9, 6), ("rdp", 8, 6)])
 def test_parity_columns_need_no_more_than_their_chains(name: str, width: int, rows: int) -> None:
-    """EVENODD p = 7: 33 chunks for data, 41 for rows, 42 for diagonals. RDP: 27 but for diagonals."""
+    """EVENODD p = 7: 33 chunks for data, 41 and 42 for parity; RDP: 27, diagonals 36."""
 
     async def main() -> None:
         async with spying(name, width, chunk_bytes=CHUNK, rows=rows, stripes=1) as rig:
