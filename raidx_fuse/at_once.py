@@ -74,15 +74,21 @@ class AtOnce:
         place = layout.place
         base = core.data_offset + (offset & core.inner_mask)
         role, member_chunk = place(stripe, cell)
-        writes: list[Request] = [(role, base + (member_chunk << shift), [data], length)]
+        position = base + (member_chunk << shift)
+        writes: list[Request] = [(role, position, [data], length)]
         if plan.outputs:
             slots = iter(self._slots.get(length) or self._cut(length))
             old: dict[int, Bytes] = {}
+            known_places = {cell: (role, position)}
             try:
                 for source in plan.reads:
                     buffers, old[source] = next(slots)
-                    role, member_chunk = place(stripe, source)
-                    position = base + (member_chunk << shift)
+                    if source == cell:
+                        role, position = known_places[cell]
+                    else:
+                        role, member_chunk = place(stripe, source)
+                        position = base + (member_chunk << shift)
+                        known_places[source] = role, position
                     if overlay:
                         known = overlay.whole_page(role, position, length)
                         if known is not None:
@@ -96,7 +102,11 @@ class AtOnce:
                 return None  # the general way tries again, and fails the member
             new = np.frombuffer(data, dtype=np.uint8)
             for output in plan.outputs:
-                role, member_chunk = place(stripe, output.cell)
+                if output.cell in known_places:
+                    role, position = known_places[output.cell]
+                else:
+                    role, member_chunk = place(stripe, output.cell)
+                    position = base + (member_chunk << shift)
                 buffers, out = next(slots)
                 so_far = new
                 for source in output.old:
@@ -104,7 +114,7 @@ class AtOnce:
                     so_far = out
                 if so_far is new:  # a replica: the data as it came
                     buffers = [data]
-                writes.append((role, base + (member_chunk << shift), buffers, length))
+                writes.append((role, position, buffers, length))
         if logged:
             committed = journal.commit_now(stripe, writes)
             if committed is None:

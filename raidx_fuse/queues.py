@@ -21,7 +21,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.errors import MemberError
-from raidx_fuse.measure import Latency
+from raidx_fuse.measure import TIMED_ALL, TIMED_EACH, Latency
 from raidx_fuse.members.base import Member
 
 log = logging.getLogger(__name__)
@@ -130,31 +130,45 @@ class MemberQueue:
 
     def try_readv(self, offset: int, buffers: Sequence[Any], size_bytes: int) -> bool:
         """Read at once, or return False. Raises MemberError."""
-        clock = self.clock
-        start = clock()
-        if not self.member.try_readv(offset, buffers):
-            return False
-        elapsed = clock() - start
-        self.reads += 1
+        number = self.reads + 1
+        if number > TIMED_ALL and number % TIMED_EACH:
+            if not self.member.try_readv(offset, buffers):
+                return False
+        else:
+            clock = self.clock
+            start = clock()
+            if not self.member.try_readv(offset, buffers):
+                return False
+            elapsed = clock() - start
+            stands_for = TIMED_EACH if number > TIMED_ALL else 1
+            self.read_latency.add_many(elapsed, stands_for)
+            self.read_service_s += EWMA_WEIGHT * (elapsed - self.read_service_s)
+            self.busy_s += elapsed * stands_for
+        self.reads = number
         self.read_bytes += size_bytes
-        self.read_latency.add(elapsed)
-        self.read_service_s += EWMA_WEIGHT * (elapsed - self.read_service_s)
-        self.busy_s += elapsed
         return True
 
     def try_writev(self, offset: int, buffers: Sequence[Any], size_bytes: int) -> bool:
         """Write at once, or return False. Raises MemberError."""
-        clock = self.clock
-        start = clock()
-        self.unflushed = True
-        if self.writes_waiting or not self.member.try_writev(offset, buffers):
+        if self.writes_waiting:
             return False  # never overtake a queued write: it may be to the same place
-        elapsed = clock() - start
-        self.writes += 1
+        self.unflushed = True
+        number = self.writes + 1
+        if number > TIMED_ALL and number % TIMED_EACH:
+            if not self.member.try_writev(offset, buffers):
+                return False
+        else:
+            clock = self.clock
+            start = clock()
+            if not self.member.try_writev(offset, buffers):
+                return False
+            elapsed = clock() - start
+            stands_for = TIMED_EACH if number > TIMED_ALL else 1
+            self.write_latency.add_many(elapsed, stands_for)
+            self.write_service_s += EWMA_WEIGHT * (elapsed - self.write_service_s)
+            self.busy_s += elapsed * stands_for
+        self.writes = number
         self.write_bytes += size_bytes
-        self.write_latency.add(elapsed)
-        self.write_service_s += EWMA_WEIGHT * (elapsed - self.write_service_s)
-        self.busy_s += elapsed
         return True
 
     def view(self, offset: int, size_bytes: int, fraction: float = 1.0) -> memoryview | None:

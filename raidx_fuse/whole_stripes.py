@@ -1,0 +1,104 @@
+"""Whole stripes at once: the middle of a large write, one I/O a member, without a suspension.
+
+    request            [ part | whole  | whole  | whole  | part ]
+    member 0                  [ 0.0    | 1.0    | 2.P    ]         one pwritev of three buffers
+    member 1                  [ 0.1    | 1.P    | 2.1    ]
+    member 2                  [ 0.P    | 1.0    | 2.0    ]
+
+Nothing has to be read, and nothing depends on what the stripes hold: so should a member not write
+at once after all, the general way (writer.py) writes the same again, under their locks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from raidx_fuse.core import Core
+from raidx_fuse.errors import MemberError
+from raidx_fuse.layouts.plan import write_plans
+from raidx_fuse.parity import Bytes, xor_into
+
+BUFFERS_MAX = 512  # of one I/O
+
+
+class WholeStripes:
+    """Writes the whole stripes in a range of *core*."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        layout, code = core.layout, core.code
+        self.stripe_bytes = core.data_count << core.shift
+        self._fits = layout.contiguous and layout.aligned
+        _, plan = write_plans(code, code.data_mask, 0, 0)
+        assert plan is not None
+        assert not plan.reads, "a whole stripe follows from its data"
+        self._sums = tuple(output.new for output in plan.outputs)  # of each parity, in their order
+
+    def write(self, offset: int, view: memoryview, length: int) -> tuple[int, int] | None:
+        """Write the whole stripes inside the range; return them as (first, end), None if not.
+
+        The caller has seen that no member is lost, no chunk bad and no change of membership under
+        way.
+        """
+        stripe_bytes = self.stripe_bytes
+        first, end = -(-offset // stripe_bytes), (offset + length) // stripe_bytes
+        core = self.core
+        rows = core.code.rows
+        if first >= end or not self._fits or (end - first) * rows > BUFFERS_MAX:
+            return None
+        if not self._may_bypass(first, end):
+            return None
+        arena = core.arenas.get(max(1, (end - first) * len(self._sums) << core.shift))
+        buffers = self._buffers(first, end, view, first * stripe_bytes - offset, arena)
+        position = core.data_offset + (first * rows << core.shift)
+        size = (end - first) * rows << core.shift
+        try:
+            for queue, parts in zip(core.store.readable, buffers, strict=True):
+                if not queue.try_writev(position, parts, size):  # type: ignore[union-attr]
+                    return None
+        except MemberError:
+            return None  # the general way tries again, and fails the member
+        core.arenas.put(arena)
+        core.counters.full_stripe += end - first
+        return first, end
+
+    def _may_bypass(self, first: int, end: int) -> bool:
+        """Say whether the stripes may go straight to their places now."""
+        core = self.core
+        journal, held = core.journal, core.locks.held
+        if journal.mode == "full" or not core.written.whole(core.layout, first, end):
+            return False
+        must_mark = bool(self._sums) or journal.mode == "none"
+        for stripe in range(first, end):
+            if stripe in held or journal.holds(stripe):
+                return False
+            if must_mark and not core.dirty.touch(stripe):
+                return False
+        return True
+
+    def _buffers(
+        self, first: int, end: int, view: memoryview, start: int, arena: Any
+    ) -> list[list[Any]]:
+        """Return what each role writes, end to end; compute the parities into *arena*."""
+        core = self.core
+        chunk_bytes, code, layout = core.chunk_bytes, core.code, core.layout
+        buffers: list[list[Any]] = [[] for _ in range(layout.width)]
+        cells: list[Any] = [None] * (code.data_count + code.parity_count)
+        sums = self._sums
+        content: Bytes | None = np.frombuffer(view, dtype=np.uint8) if sums else None
+        slots = iter(arena.slots(chunk_bytes, (end - first) * len(sums)) if sums else ())
+        at = start
+        for stripe in range(first, end):
+            for cell in range(code.data_count):
+                cells[cell] = view[at + cell * chunk_bytes : at + (cell + 1) * chunk_bytes]
+            for parity, sources in enumerate(sums):
+                assert content is not None
+                starts = [at + cell * chunk_bytes for cell in sources]
+                cells[code.data_count + parity], out = next(slots)
+                xor_into(out, [content[begin : begin + chunk_bytes] for begin in starts])
+            for role, column in zip(layout.roles(stripe), code.column_cells, strict=True):
+                buffers[role].extend(cells[cell] for cell in column)
+            at += self.stripe_bytes
+        return buffers

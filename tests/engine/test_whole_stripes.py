@@ -1,0 +1,115 @@
+"""The middle of a large write goes down whole, and falls back to the general way when it cannot."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from raidx_fuse.measure import TIMED_ALL
+from raidx_fuse.testing.arrays import Rig
+from raidx_fuse.virtual_time import run
+from raidx_fuse.whole_stripes import WholeStripes
+
+CHUNK = 4096
+LAYOUTS = [("raid0", 4, 1), ("raid1", 2, 1), ("raid5", 4, 1), ("rdp", 6, 4), ("xcode", 5, 5)]
+
+
+async def put(rig: Rig, offset: int, data: bytes) -> None:
+    """Write to array and model."""
+    assert rig.array is not None
+    await rig.array.write(offset, data)
+    rig.model[offset : offset + len(data)] = data
+
+
+async def filled(layout: str, width: int, rows: int, mode: str, *, slow: bool = False) -> Rig:
+    """Return an array that was written in full and flushed, its journal empty."""
+    rig = Rig(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows, slow=slow)
+    array = await rig.create()
+    await put(rig, 0, random.Random(1).randbytes(len(rig.model)))
+    await array.set("journal", mode)
+    await array.core.journal.drain()
+    return rig
+
+
+@pytest.mark.parametrize("mode", ["partial", "full", "none"])
+@pytest.mark.parametrize(("layout", "width", "rows"), LAYOUTS)
+def test_large_writes_of_every_alignment(
+    layout: str, width: int, rows: int, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[tuple[int, int]] = []
+    write = WholeStripes.write
+
+    def noting(
+        self: WholeStripes, offset: int, view: memoryview, length: int
+    ) -> tuple[int, int] | None:
+        done = write(self, offset, view, length)
+        if done is not None:
+            taken.append(done)
+        return done
+
+    monkeypatch.setattr(WholeStripes, "write", noting)
+
+    async def main() -> None:
+        rig = await filled(layout, width, rows, mode)
+        assert rig.array is not None
+        taken.clear()
+        rng = random.Random(f"{layout}{mode}")
+        stripe = rig.array.core.data_count * CHUNK
+        await put(rig, 3 * stripe, rng.randbytes(2 * stripe))
+        assert taken == ([] if mode == "full" else [(3, 5)])
+        for _ in range(30):
+            size = rng.randrange(1, 4 * stripe)
+            await put(rig, rng.randrange(len(rig.model) - size), rng.randbytes(size))
+        await rig.compare()
+        assert len(taken) > 1 or mode == "full"
+        job = await rig.array.start_scrub(repair=False)
+        assert (await rig.array.jobs.wait(job))["mismatches"] == 0
+        await rig.close()
+        await rig.open()
+        await rig.compare()
+        await rig.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize("role", [0, 1, 3])
+def test_a_member_that_fails_in_the_middle_is_failed_and_the_write_is_whole(role: int) -> None:
+    async def main() -> None:
+        rig = await filled("raid5", 4, 1, "none")
+        assert rig.array is not None
+        rig.members[role].vanish()
+        await put(rig, 1000, random.Random(2).randbytes(30 * CHUNK))
+        assert rig.array.store.lost == frozenset({role})
+        await rig.compare()
+        await rig.close()
+
+    run(main)
+
+
+def test_members_that_never_answer_at_once_are_written_the_general_way() -> None:
+    async def main() -> None:
+        rig = await filled("raid5", 4, 1, "none", slow=True)
+        await put(rig, 0, random.Random(3).randbytes(20 * CHUNK))
+        await rig.compare()
+        await rig.close()
+
+    run(main)
+
+
+def test_inline_operations_are_counted_one_by_one_though_few_are_timed() -> None:
+    async def main() -> None:
+        rig = await filled("raid0", 4, 1, "none")
+        assert rig.array is not None
+        queue = rig.array.store.queues[0]
+        assert queue is not None
+        reads, timed = queue.reads, queue.read_latency.count
+        wanted = 8 * TIMED_ALL
+        for _ in range(wanted):
+            await rig.array.read(0, 512)
+        assert queue.reads == reads + wanted
+        assert abs(queue.read_latency.count - timed - wanted) < TIMED_ALL
+        assert sum(queue.read_latency.histogram) == queue.read_latency.count
+        await rig.close()
+
+    run(main)
