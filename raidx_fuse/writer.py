@@ -9,51 +9,19 @@ superblocks say who is out (`Store.settled`).
 
 from __future__ import annotations
 
-import errno
 import logging
-from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from raidx_fuse.at_once import AtOnce
 from raidx_fuse.core import Core
-from raidx_fuse.errors import MemberError, NoSpaceError, RaidxError
-from raidx_fuse.layouts.code import Unrecoverable
-from raidx_fuse.layouts.plan import BandPlan, bands, cells_of, write_plans
-from raidx_fuse.parity import Arena, Bytes, xor_into
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.layouts.plan import BandPlan, cells_of
+from raidx_fuse.parity import xor_into
 from raidx_fuse.store import MemberLostError, Request, join
-from raidx_fuse.zeros import zero_buffers
+from raidx_fuse.whole_stripes import WholeStripes
+from raidx_fuse.write_work import Piece, Preparer, Work
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Piece:
-    """The part of a request inside one stripe: bytes *start* of cell *first* .. *end* of *last*.
-
-    *data_at* is where it begins in the request.
-    """
-
-    stripe: int
-    first: int
-    start: int
-    last: int
-    end: int
-    data_at: int
-
-
-@dataclass(slots=True)
-class Work:
-    """What is prepared for a request before its writes begin."""
-
-    reads: list[Request] = field(default_factory=list)
-    xors: list[tuple[Bytes, list[Bytes]]] = field(default_factory=list)
-    writes: list[Request] = field(default_factory=list)
-    fresh: list[int] = field(default_factory=list)  # logical chunks that come alive
-    reserve: list[tuple[int, int]] = field(default_factory=list)  # (role, byte offset) of chunks
-    arenas: list[Arena] = field(default_factory=list)
-    plans: list[BandPlan] = field(default_factory=list)
 
 
 class Writer:
@@ -62,6 +30,8 @@ class Writer:
     def __init__(self, core: Core) -> None:
         self.core = core
         self._at_once = AtOnce(core)
+        self._preparer = Preparer(core)
+        self._whole_stripes = WholeStripes(core)
 
     async def write(self, offset: int, data: Any) -> None:
         """Write all of *data* at *offset*; returns when it is acknowledged (not flushed).
@@ -78,19 +48,24 @@ class Writer:
         if not length:
             return
         store = core.store
-        if (
-            (offset & core.inner_mask) + length <= core.chunk_bytes
-            and not store.lost
-            and not store.unsettled
-            and not core.bad_chunks
-        ):
-            done = self._at_once.write(offset, data, length)
-            if done is not None:
-                if done[1]:
-                    await self._finish(*done)
-                core.touch(started_s)
-                return
-        pieces = self._split(offset, length)
+        pieces: list[Piece] | None = None
+        if not store.lost and not store.unsettled and not core.bad_chunks:
+            if (offset & core.inner_mask) + length <= core.chunk_bytes:
+                done = self._at_once.write(offset, data, length)
+                if done is not None:
+                    if done[1]:
+                        await self._finish(*done)
+                    core.touch(started_s)
+                    return
+            elif (whole := self._whole_stripes.write(offset, view, length)) is not None:
+                middle, end = (stripe * self._whole_stripes.stripe_bytes for stripe in whole)
+                pieces = self._split(offset, 0, middle - offset)
+                pieces += self._split(offset, end - offset, length)
+                if not pieces:
+                    core.touch(started_s)
+                    return
+        if pieces is None:
+            pieces = self._split(offset, 0, length)
         stripes = [piece.stripe for piece in pieces]
         if len(stripes) > 1:
             stripes.sort()
@@ -170,12 +145,12 @@ class Writer:
             and piece.end == core.chunk_bytes
         )
 
-    def _split(self, offset: int, length: int) -> list[Piece]:
+    def _split(self, offset: int, at: int, length: int) -> list[Piece]:
+        """Cut the bytes *at*..*length* - 1 of a request at *offset* into pieces."""
         core = self.core
         layout, shift, mask = core.layout, core.shift, core.inner_mask
         span = core.data_count if layout.contiguous else 1
         pieces = []
-        at = 0
         while at < length:
             chunk = offset + at >> shift
             stripe, first = layout.locate(chunk)
@@ -198,11 +173,11 @@ class Writer:
             epoch = (store.seat_epoch, store.rebuild_epoch)
             work = Work()
             for piece in direct:
-                self._prepare(piece, view, work)
+                self._preparer.prepare(piece, view, work)
             records = []
             for piece in logged:
                 record = Work()
-                self._prepare(piece, view, record)
+                self._preparer.prepare(piece, view, record)
                 records.append(record)
             every = [work, *records]
             reads = [request for part in every for request in part.reads]
@@ -213,7 +188,7 @@ class Writer:
                     continue  # nothing was written: plan again without that member
             for part in every:
                 if part.reserve:
-                    self._reserve(part.reserve)
+                    self._preparer.reserve(part.reserve)
                 for out, sources in part.xors:
                     xor_into(out, sources)
             if work.writes:
@@ -278,116 +253,6 @@ class Writer:
         if stripes or fresh:
             return await journal.commit(stripes, join(writes), fresh, still_valid)
         return True
-
-    def _prepare(self, piece: Piece, view: memoryview, work: Work) -> None:
-        """Add the reads, XORs and writes of *piece* to *work*."""
-        core = self.core
-        stripe = piece.stripe
-        lost_roles = core.store.lost
-        lost = 0
-        if lost_roles:
-            lost = core.layout.lost_cells(stripe, core.store.lost_at(stripe))
-        dead = core.dead(stripe)
-        covered: dict[int, list[tuple[int, int]]] = {}
-        for low, high, touched in bands(
-            piece.first, piece.start, piece.last, piece.end, core.chunk_bytes
-        ):
-            try:
-                rmw, rcw = write_plans(core.code, touched, lost, dead)
-            except Unrecoverable as error:
-                raise core.lost_error(stripe, cells_of(error.cells)) from None
-            plan = core.policy(rmw, rcw)
-            work.plans.append(plan)
-            self._prepare_band(piece, plan, low, high, view, work)
-            if dead:
-                for cell in plan.writes:
-                    covered.setdefault(cell, []).append((low, high))
-                for output in plan.outputs:
-                    covered.setdefault(output.cell, []).append((low, high))
-        if dead:
-            self._enliven(piece, dead, covered, work)
-
-    def _prepare_band(
-        self, piece: Piece, plan: BandPlan, low: int, high: int, view: memoryview, work: Work
-    ) -> None:
-        core = self.core
-        stripe, size = piece.stripe, high - low
-        base = piece.data_at + low - piece.start  # of the band in cell *first*'s data
-        shift, first = core.shift, piece.first
-        old: dict[int, Bytes] = {}
-        slots: list[tuple[memoryview, Bytes]] = []
-        used = len(plan.reads)
-        if plan.outputs:
-            arena = core.arenas.get((used + len(plan.outputs)) * size)
-            work.arenas.append(arena)
-            slots = arena.slots(size, used + len(plan.outputs))
-            for cell, (buffer, array) in zip(plan.reads, slots, strict=False):
-                role, position = core.position(stripe, cell)
-                old[cell] = array
-                work.reads.append((role, position + low, [buffer], size))
-        for cell in plan.writes:
-            role, position = core.position(stripe, cell)
-            at = base + (cell - first << shift)
-            work.writes.append((role, position + low, [view[at : at + size]], size))
-        new: dict[int, Bytes] = {}
-        for output in plan.outputs:
-            role, position = core.position(stripe, output.cell)
-            if not output.old and len(output.new) == 1:  # a replica: the data as it came
-                at = base + (output.new[0] - first << shift)
-                work.writes.append((role, position + low, [view[at : at + size]], size))
-                continue
-            sources = [old[cell] for cell in output.old]
-            for cell in output.new:
-                if cell not in new:
-                    at = base + (cell - first << shift)
-                    new[cell] = np.frombuffer(view[at : at + size], dtype=np.uint8)
-                sources.append(new[cell])
-            buffer, out = slots[used]
-            used += 1
-            work.xors.append((out, sources))
-            work.writes.append((role, position + low, [buffer], size))
-
-    def _enliven(
-        self, piece: Piece, dead: int, covered: dict[int, list[tuple[int, int]]], work: Work
-    ) -> None:
-        """Complete cells that come alive: zeros around what is written, unless it reads as zero."""
-        core = self.core
-        for cell in range(piece.first, piece.last + 1):
-            if dead >> cell & 1:
-                work.fresh.append(core.layout.logical(piece.stripe, cell))
-        for cell, ranges in covered.items():
-            if not dead >> cell & 1:
-                continue
-            role, position = core.position(piece.stripe, cell)
-            work.reserve.append((role, position))
-            if role in core.zero_roles:
-                continue
-            at = 0
-            for low, high in [*sorted(ranges), (core.chunk_bytes, core.chunk_bytes)]:
-                if low > at:
-                    work.writes.append((role, position + at, zero_buffers(low - at), low - at))
-                at = high
-
-    def _reserve(self, places: list[tuple[int, int]]) -> None:
-        """Make sure that chunks that come alive have room on their host, before anything changes.
-
-        A sparse member on a full disk then refuses a write whole: no stripe is left half written.
-        """
-        core = self.core
-        size = core.chunk_bytes
-        for role, position, _buffers, length in join(
-            [(role, position, [], size) for role, position in places]
-        ):
-            queue = core.store.queues[role]
-            if queue is not None:
-                try:
-                    queue.member.reserve(position, length)
-                except MemberError as error:
-                    if error.errno != errno.ENOSPC:
-                        continue  # the write itself will find the member out
-                    raise NoSpaceError(
-                        error.message, action="free space on the host file system"
-                    ) from error
 
     def _note_torn(self, pieces: list[Piece]) -> None:
         """Remember which lost chunks a half-done write took down with it."""

@@ -16,7 +16,6 @@ import trio
 from raidx_fuse.array import Array, open_array
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import create_array
-from raidx_fuse.format.regions import plan_regions
 from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths, make_code
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.powercut import CutRecord
@@ -26,8 +25,9 @@ from raidx_fuse.testing.campaign.recording import Recording
 from raidx_fuse.testing.campaign.state import Cell, ViolationError
 
 CHUNK_BYTES = 4096
+MEMBER_BYTES_MIN = 256 << 10
+MEMBER_BYTES_MAX = 8 << 20
 MEMBER_UNIT_BYTES = 64 << 10
-LOG_BYTES_NEEDED = 48 << 10  # a full stripe of four members and its overhead, twice
 WIDTHS = {"raid0": (2, 3), "raid1": (2, 3), "raid4": (3, 4), "raid5": (3, 4)}
 TIDY_S = 7.0  # longer than the dirty regions stay marked and the log keeps what it may place
 
@@ -93,17 +93,7 @@ class Player:
 
     async def _prepare(self, writes: int) -> None:
         """Make the array and give it its first content, unrecorded; then make recorded disks."""
-        member_bytes = self._member_bytes()
-        images = [self._blank(member_bytes) for _ in range(self.width)]
-        disks = [self._disk(image, f"disk{i}", None) for i, image in enumerate(images)]
-        await create_array(
-            disks,
-            self.cell.layout,
-            chunk_bytes=CHUNK_BYTES,
-            name="campaign",
-            now_s=0,
-            overwrite_signature=True,
-        )
+        disks = await self._create()
         async with open_array(disks) as self.array:
             self.layout = self.array.core.layout
             self.stripe_bytes = self.layout.code.data_count * CHUNK_BYTES
@@ -147,16 +137,24 @@ class Player:
         noise = bytes(4096) if self.zeroed else self.rng.randbytes(4096)
         return bytearray((noise * (size_bytes // 4096 + 1))[:size_bytes])
 
-    def _member_bytes(self) -> int:
-        """Return the size of the smallest members that hold the stripes and a log to work with."""
+    async def _create(self) -> list[SectorDisk]:
+        """Make the array on the smallest members that hold its stripes; return them."""
         needed = self.stripes * make_code(self.cell.layout, self.width).rows * CHUNK_BYTES
-        size = MEMBER_UNIT_BYTES
-        while True:
-            size += MEMBER_UNIT_BYTES
+        for size in range(MEMBER_BYTES_MIN, MEMBER_BYTES_MAX, MEMBER_UNIT_BYTES):
+            images = [self._blank(size) for _ in range(self.width)]
+            disks = [self._disk(image, f"disk{i}", None) for i, image in enumerate(images)]
             with suppress(UsageError):  # too small for the metadata
-                regions = plan_regions(size, CHUNK_BYTES, self.width)
-                if regions.data.length >= needed and regions.log.length >= LOG_BYTES_NEEDED:
-                    return size
+                config = await create_array(
+                    disks,
+                    self.cell.layout,
+                    chunk_bytes=CHUNK_BYTES,
+                    name="campaign",
+                    now_s=0,
+                    overwrite_signature=True,
+                )
+                if config.regions.data.length >= needed:
+                    return disks
+        raise AssertionError(f"{self.cell.layout} over {self.width} members needs large ones")
 
     def _disk(self, image: bytearray, name: str, record: CutRecord | None) -> SectorDisk:
         return SectorDisk(

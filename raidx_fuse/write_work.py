@@ -1,0 +1,166 @@
+"""The work of a write before its first byte goes down: pieces, plans, XORs, places.
+
+A request is cut into *pieces*, one for each stripe; a piece into bands, each with a plan
+(layouts/plan.py); the plans become member reads, XORs over scratch memory, and member writes.
+Nothing here waits, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from raidx_fuse.core import Core
+from raidx_fuse.errors import MemberError, NoSpaceError
+from raidx_fuse.layouts.code import Unrecoverable
+from raidx_fuse.layouts.plan import BandPlan, bands, cells_of, write_plans
+from raidx_fuse.parity import Arena, Bytes
+from raidx_fuse.store import Request, join
+from raidx_fuse.zeros import zero_buffers
+
+
+@dataclass(slots=True)
+class Piece:
+    """The part of a request inside one stripe: bytes *start* of cell *first* .. *end* of *last*.
+
+    *data_at* is where it begins in the request.
+    """
+
+    stripe: int
+    first: int
+    start: int
+    last: int
+    end: int
+    data_at: int
+
+
+@dataclass(slots=True)
+class Work:
+    """What is prepared for a request before its writes begin."""
+
+    reads: list[Request] = field(default_factory=list)
+    xors: list[tuple[Bytes, list[Bytes]]] = field(default_factory=list)
+    writes: list[Request] = field(default_factory=list)
+    fresh: list[int] = field(default_factory=list)  # logical chunks that come alive
+    reserve: list[tuple[int, int]] = field(default_factory=list)  # (role, byte offset) of chunks
+    arenas: list[Arena] = field(default_factory=list)
+    plans: list[BandPlan] = field(default_factory=list)
+
+
+class Preparer:
+    """Prepares pieces of requests to *core*."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def prepare(self, piece: Piece, view: memoryview, work: Work) -> None:
+        """Add the reads, XORs and writes of *piece* to *work*."""
+        core = self.core
+        stripe = piece.stripe
+        lost_roles = core.store.lost
+        lost = 0
+        if lost_roles:
+            lost = core.layout.lost_cells(stripe, core.store.lost_at(stripe))
+        dead = core.dead(stripe)
+        covered: dict[int, list[tuple[int, int]]] = {}
+        for low, high, touched in bands(
+            piece.first, piece.start, piece.last, piece.end, core.chunk_bytes
+        ):
+            try:
+                rmw, rcw = write_plans(core.code, touched, lost, dead)
+            except Unrecoverable as error:
+                raise core.lost_error(stripe, cells_of(error.cells)) from None
+            plan = core.policy(rmw, rcw)
+            work.plans.append(plan)
+            self._prepare_band(piece, plan, low, high, view, work)
+            if dead:
+                for cell in plan.writes:
+                    covered.setdefault(cell, []).append((low, high))
+                for output in plan.outputs:
+                    covered.setdefault(output.cell, []).append((low, high))
+        if dead:
+            self._enliven(piece, dead, covered, work)
+
+    def _prepare_band(
+        self, piece: Piece, plan: BandPlan, low: int, high: int, view: memoryview, work: Work
+    ) -> None:
+        core = self.core
+        stripe, size = piece.stripe, high - low
+        base = piece.data_at + low - piece.start  # of the band in cell *first*'s data
+        shift, first = core.shift, piece.first
+        old: dict[int, Bytes] = {}
+        slots: list[tuple[memoryview, Bytes]] = []
+        used = len(plan.reads)
+        if plan.outputs:
+            arena = core.arenas.get((used + len(plan.outputs)) * size)
+            work.arenas.append(arena)
+            slots = arena.slots(size, used + len(plan.outputs))
+            for cell, (buffer, array) in zip(plan.reads, slots, strict=False):
+                role, position = core.position(stripe, cell)
+                old[cell] = array
+                work.reads.append((role, position + low, [buffer], size))
+        for cell in plan.writes:
+            role, position = core.position(stripe, cell)
+            at = base + (cell - first << shift)
+            work.writes.append((role, position + low, [view[at : at + size]], size))
+        new: dict[int, Bytes] = {}
+        for output in plan.outputs:
+            role, position = core.position(stripe, output.cell)
+            if not output.old and len(output.new) == 1:  # a replica: the data as it came
+                at = base + (output.new[0] - first << shift)
+                work.writes.append((role, position + low, [view[at : at + size]], size))
+                continue
+            sources = [old[cell] for cell in output.old]
+            for cell in output.new:
+                if cell not in new:
+                    at = base + (cell - first << shift)
+                    new[cell] = np.frombuffer(view[at : at + size], dtype=np.uint8)
+                sources.append(new[cell])
+            buffer, out = slots[used]
+            used += 1
+            work.xors.append((out, sources))
+            work.writes.append((role, position + low, [buffer], size))
+
+    def _enliven(
+        self, piece: Piece, dead: int, covered: dict[int, list[tuple[int, int]]], work: Work
+    ) -> None:
+        """Complete cells that come alive: zeros around what is written, unless it reads as zero."""
+        core = self.core
+        for cell in range(piece.first, piece.last + 1):
+            if dead >> cell & 1:
+                work.fresh.append(core.layout.logical(piece.stripe, cell))
+        for cell, ranges in covered.items():
+            if not dead >> cell & 1:
+                continue
+            role, position = core.position(piece.stripe, cell)
+            work.reserve.append((role, position))
+            if role in core.zero_roles:
+                continue
+            at = 0
+            for low, high in [*sorted(ranges), (core.chunk_bytes, core.chunk_bytes)]:
+                if low > at:
+                    work.writes.append((role, position + at, zero_buffers(low - at), low - at))
+                at = high
+
+    def reserve(self, places: list[tuple[int, int]]) -> None:
+        """Make sure that chunks that come alive have room on their host, before anything changes.
+
+        A sparse member on a full disk then refuses a write whole: no stripe is left half written.
+        """
+        core = self.core
+        size = core.chunk_bytes
+        for role, position, _buffers, length in join(
+            [(role, position, [], size) for role, position in places]
+        ):
+            queue = core.store.queues[role]
+            if queue is not None:
+                try:
+                    queue.member.reserve(position, length)
+                except MemberError as error:
+                    if error.errno != errno.ENOSPC:
+                        continue  # the write itself will find the member out
+                    raise NoSpaceError(
+                        error.message, action="free space on the host file system"
+                    ) from error
