@@ -70,6 +70,7 @@ class AtOnce:
         if not logged and (in_parity or journal.mode == "none") and not core.dirty.touch(stripe):
             return None
         overlay = core.store.overlay
+        unplaced = overlay.current or overlay.frozen
         queues = core.store.readable
         place = layout.place
         base = core.data_offset + (offset & core.inner_mask)
@@ -89,14 +90,14 @@ class AtOnce:
                         role, member_chunk = place(stripe, source)
                         position = base + (member_chunk << shift)
                         known_places[source] = role, position
-                    if overlay:
+                    if unplaced:
                         known = overlay.whole_page(role, position, length)
                         if known is not None:
                             old[source] = np.frombuffer(known, dtype=np.uint8)
                             continue
                     if not queues[role].try_readv(position, buffers, length):  # type: ignore[union-attr]
                         return None
-                    if overlay:
+                    if unplaced:
                         overlay.patch(role, position, buffers)
             except MemberError:
                 return None  # the general way tries again, and fails the member

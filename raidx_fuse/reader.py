@@ -56,7 +56,7 @@ class Reader:
         inner = offset & core.inner_mask
         if inner + length <= core.chunk_bytes and not core.bad_chunks:
             if not core.written.bits[chunk >> 3] >> (chunk & 7) & 1:
-                core.touch(started_s)
+                core.touch_at_once(started_s)
                 return ZEROS[:length]
             layout = core.layout
             stripe, cell = layout.locate(chunk)
@@ -65,24 +65,25 @@ class Reader:
             if queue is not None:
                 position = core.data_offset + (member_chunk << shift) + inner
                 overlay = store.overlay
-                if overlay.current:
+                current = overlay.current
+                if current:
                     known = overlay.whole_page(role, position, length)
                     if known is not None:
-                        core.touch(started_s)
+                        core.touch_at_once(started_s)
                         return memoryview(known)
                 reply = self._reply_of(length)
                 try:
                     if queue.try_readv(position, (reply,), length):
-                        if overlay:
+                        if current or overlay.frozen:
                             overlay.patch(role, position, (reply,))
-                        core.touch(started_s)
+                        core.touch_at_once(started_s)
                         return reply
                 except MemberError:
                     pass  # the general way retries, fails the member and plans again
         elif length <= REPLY_BYTES and not store.lost and not core.bad_chunks:
             reply = self._reply_of(length)
             if self._read_at_once(offset, length, reply):
-                core.touch(started_s)
+                core.touch_at_once(started_s)
                 return reply
         answer = await self._read_general(offset, length)
         core.touch(started_s)
@@ -92,13 +93,14 @@ class Reader:
         """Fill *reply* from healthy members without suspending; False if that cannot be."""
         queues = self.core.store.queues
         overlay = self.core.store.overlay
+        unplaced = bool(overlay)
         requests, zeros = self._segments(offset, length, reply)
         try:
             for role, position, buffers, size in requests:
                 queue = queues[role]
                 if queue is None or not queue.try_readv(position, buffers, size):
                     return False
-                if overlay:
+                if unplaced:
                     overlay.patch(role, position, buffers)
         except MemberError:
             return False

@@ -55,14 +55,16 @@ class Writer:
                 if done is not None:
                     if done[1]:
                         await self._finish(*done)
-                    core.touch(started_s)
+                        core.touch(started_s)
+                    else:
+                        core.touch_at_once(started_s)
                     return
             elif (whole := self._whole_stripes.write(offset, view, length)) is not None:
                 middle, end = (stripe * self._whole_stripes.stripe_bytes for stripe in whole)
                 pieces = self._split(offset, 0, middle - offset)
                 pieces += self._split(offset, end - offset, length)
                 if not pieces:
-                    core.touch(started_s)
+                    core.touch_at_once(started_s)
                     return
         if pieces is None:
             pieces = self._split(offset, 0, length)
