@@ -7,7 +7,9 @@ Two things make such a list fast, and both are found here for any code:
   to every diagonal parity: p = 7 takes 77 XORs instead of 107. Among the intersections of two steps
   the one that saves most is taken until none saves anything;
 * the steps run over a block of all cells at a time, small enough that a cell read from memory for
-  its first step is still in the processor's cache for the second one.
+  its first step is still in the processor's cache for the second one. Measured for p = 11, encoding
+  as a share of numpy's single XOR of the data: blocks of 8 KiB (they fit the second-level cache)
+  0.33, of 32 KiB 0.57, of 64 KiB 0.64: a call costs 0.3 us, and the third level is good enough.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from raidx_fuse.layouts.code import Code, Step
 from raidx_fuse.layouts.plan import cells_of
 from raidx_fuse.parity import Bytes
 
-CACHE_BYTES = 1 << 20  # of all cells' blocks together: the second level of today's processors
-BLOCK_BYTES_MIN = 8 << 10  # below, the call costs more than the XOR
+CACHE_BYTES = 8 << 20  # of all cells' blocks together: a part of today's last-level caches
+BLOCK_BYTES_MIN = 64 << 10  # below, a call costs nearly as much as its XOR
 BLOCK_BYTES_MAX = 128 << 10
 
 

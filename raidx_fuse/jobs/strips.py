@@ -122,8 +122,11 @@ class Strips:
         if rows is None:
             rows = self._strips[place[0]]
             if self.rows > 1:
-                shape = (self.count, self.rows, self.core.chunk_bytes)
-                rows = rows.reshape(shape)[:, place[1], :]
+                chunk_bytes = self.core.chunk_bytes
+                if self.count == 1:
+                    rows = rows[place[1] * chunk_bytes : (place[1] + 1) * chunk_bytes]
+                else:
+                    rows = rows.reshape(self.count, self.rows, chunk_bytes)[:, place[1], :]
             self._rows[place] = rows
         return rows
 

@@ -34,6 +34,7 @@ def stripe_of(code: Code, shape: tuple[int, ...], seed: int) -> list[Bytes]:
 def test_encoding_and_decoding_give_the_true_cells(
     name: str, width: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(xor_program, "BLOCK_BYTES_MIN", 1 << 13)
     monkeypatch.setattr(xor_program, "BLOCK_BYTES_MAX", 1 << 13)
     code = make_code(name, width)
     truth = stripe_of(code, shape, width)
