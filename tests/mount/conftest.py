@@ -359,15 +359,26 @@ def take_down_mount(path: str) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def sweep_aborted_runs() -> None:
-    """Take down what test processes that are gone have left mounted."""
+    """Take down what test processes that are gone have left: mounts, groups, member files."""
     for mount in list(mountpoints.mounts()):
-        pid = mount.source.removeprefix("test")
-        if mount.fs_type != mountpoints.FUSE_TYPE or not pid.isdigit():
-            continue
-        if not Path(f"/proc/{pid}").exists():
+        if mount.fs_type == mountpoints.FUSE_TYPE and _is_gone(mount.source, "test"):
             for device, _ in mountpoints.loop_devices(mount.path):
                 take_down_loop(device)
             take_down_mount(mount.path)
+    for groups in ("/sys/fs/cgroup", "/sys/fs/cgroup/memory"):
+        for group in Path(groups).glob("raidx-test-*"):
+            if _is_gone(group.name, "raidx-test-"):
+                with contextlib.suppress(OSError):
+                    group.rmdir()
+    for folder in SHM.glob("raidx-test-*"):
+        if _is_gone(folder.name, "raidx-test-"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_gone(name: str, prefix: str) -> bool:
+    """Say whether *name* is *prefix* and the number of a process that has ended."""
+    pid = name.removeprefix(prefix).partition("-")[0]
+    return pid.isdigit() and not Path(f"/proc/{pid}").exists()
 
 
 def _place(tmp_path: Path) -> Path:
@@ -376,7 +387,7 @@ def _place(tmp_path: Path) -> Path:
         return tmp_path
     if shutil.disk_usage(SHM).free < SHM_FREE_MIN_BYTES:
         return tmp_path
-    return Path(tempfile.mkdtemp(prefix="raidx-test-", dir=SHM))
+    return Path(tempfile.mkdtemp(prefix=f"raidx-test-{os.getpid()}-", dir=SHM))
 
 
 @pytest.fixture
