@@ -58,13 +58,18 @@ class MountOptions:
 
 @dataclass(frozen=True, slots=True)
 class MountReport:
-    """What came of mounting, for `status`. *tuning* is the kernel's queue depth and read-ahead."""
+    """What came of mounting, for `status`.
+
+    *tuning* is the kernel's queue depth and read-ahead, *awake* whether idle processors can be kept
+    awake for a caller with one request at a time (awake.py).
+    """
 
     mountpoint: str
     log: Path
     poll_first: bool
     protections: Protections | None
     tuning: Protection
+    awake: Protection
     operations: VolumeOperations
 
     @property
@@ -80,6 +85,7 @@ class MountReport:
             "poll_first": self.poll_first,
             "protections": self.protections.as_dict() if self.protections else {},
             "tuning": {"active": self.tuning.active, "reason": self.tuning.reason},
+            "awake": {"active": self.awake.active, "reason": self.awake.reason},
             "bugs": self.bugs,
         }
 
@@ -123,6 +129,7 @@ async def serve(
                             poll_first=readers is not None,
                             protections=protect() if options.protect else None,
                             tuning=_tune(path),
+                            awake=_awake(readers),
                             operations=operations,
                         )
                         on_ready(report)
@@ -235,6 +242,12 @@ def _why_refused(path: str, printed: str) -> str:
 
 
 # ---- the kernel's side ----
+
+
+def _awake(readers: poll_first.Readers | None) -> Protection:
+    if readers is None or readers.awake is None:
+        return Protection(False, "needs the poll-first loop")
+    return Protection(readers.awake.reason is None, readers.awake.reason)
 
 
 def _tune(path: str) -> Protection:

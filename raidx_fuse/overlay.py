@@ -35,9 +35,12 @@ class Overlay:
     def put(self, role: int, offset: int, data: Any) -> None:
         """Lay *data* (kept, not copied) over the role's bytes from *offset*."""
         pages = self.current
-        view = memoryview(data)
-        length = len(view)
+        length = len(data)
         self.held_bytes += length
+        if length == PAGE_BYTES and not offset & _PAGE_MASK:
+            pages[offset >> PAGE_SHIFT << _ROLE_SHIFT | role] = data
+            return
+        view = memoryview(data)
         at = 0
         while at < length:
             inner = offset + at & _PAGE_MASK
@@ -81,6 +84,14 @@ class Overlay:
 
     def patch(self, role: int, offset: int, buffers: Sequence[Any]) -> None:
         """Lay what is known over *buffers*, which were read from the member at *offset*."""
+        if len(buffers) == 1 and (offset & _PAGE_MASK) + len(buffers[0]) <= PAGE_BYTES:
+            page = offset >> PAGE_SHIFT
+            key = page << _ROLE_SHIFT | role
+            if key in self.frozen:
+                self._lay(memoryview(buffers[0]), offset, page << PAGE_SHIFT, self.frozen[key])
+            if key in self.current:
+                self._lay(memoryview(buffers[0]), offset, page << PAGE_SHIFT, self.current[key])
+            return
         for buffer in buffers:
             length = len(buffer)
             first = offset >> PAGE_SHIFT
