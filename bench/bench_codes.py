@@ -4,8 +4,8 @@
     python bench/bench_codes.py --only rdp,upc --size 64
 
 All in memory that was touched before, more of it than fits in the cache; rounds alternate, and each
-share is taken within its round. All is done by one thread that never waits, so CPU time is measured:
-what else the machine does matters less then.
+share is taken within its round. All is done by one thread that never waits, so CPU time is
+measured: what else the machine does matters less then.
 
 * encode: the parities of full stripes from their data (`raidx_fuse.xor_program.encoder`, what a
   write of whole stripes does); numpy XORs the data of each stripe into one chunk, once. RDP does

@@ -17,8 +17,8 @@ import numpy as np
 
 from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError
-from raidx_fuse.layouts.plan import write_plans
-from raidx_fuse.parity import Bytes, xor_into
+from raidx_fuse.parity import Bytes
+from raidx_fuse.xor_program import encoder
 
 BUFFERS_MAX = 512  # of one I/O
 
@@ -31,10 +31,7 @@ class WholeStripes:
         layout, code = core.layout, core.code
         self.stripe_bytes = core.data_count << core.shift
         self._fits = layout.contiguous and layout.aligned
-        _, plan = write_plans(code, code.data_mask, 0, 0)
-        assert plan is not None
-        assert not plan.reads, "a whole stripe follows from its data"
-        self._sums = tuple(output.new for output in plan.outputs)  # of each parity, in their order
+        self._encoder = encoder(code)
 
     def write(self, offset: int, view: memoryview, length: int) -> tuple[int, int] | None:
         """Write the whole stripes inside the range; return them as (first, end), None if not.
@@ -50,7 +47,7 @@ class WholeStripes:
             return None
         if not self._may_bypass(first, end):
             return None
-        arena = core.arenas.get(max(1, (end - first) * len(self._sums) << core.shift))
+        arena = core.arenas.get(max(1, (end - first) * core.code.parity_count << core.shift))
         buffers = self._buffers(first, end, view, first * stripe_bytes - offset, arena)
         position = core.data_offset + (first * rows << core.shift)
         size = (end - first) * rows << core.shift
@@ -70,7 +67,7 @@ class WholeStripes:
         journal, held = core.journal, core.locks.held
         if journal.mode == "full" or not core.written.whole(core.layout, first, end):
             return False
-        must_mark = bool(self._sums) or journal.mode == "none"
+        must_mark = bool(core.code.parity_count) or journal.mode == "none"
         for stripe in range(first, end):
             if stripe in held or journal.holds(stripe):
                 return False
@@ -86,18 +83,20 @@ class WholeStripes:
         chunk_bytes, code, layout = core.chunk_bytes, core.code, core.layout
         buffers: list[list[Any]] = [[] for _ in range(layout.width)]
         cells: list[Any] = [None] * (code.data_count + code.parity_count)
-        sums = self._sums
+        sums = code.parity_count
         content: Bytes | None = np.frombuffer(view, dtype=np.uint8) if sums else None
-        slots = iter(arena.slots(chunk_bytes, (end - first) * len(sums)) if sums else ())
+        slots = iter(arena.slots(chunk_bytes, (end - first) * sums) if sums else ())
         at = start
         for stripe in range(first, end):
             for cell in range(code.data_count):
                 cells[cell] = view[at + cell * chunk_bytes : at + (cell + 1) * chunk_bytes]
-            for parity, sources in enumerate(sums):
-                assert content is not None
-                starts = [at + cell * chunk_bytes for cell in sources]
-                cells[code.data_count + parity], out = next(slots)
-                xor_into(out, [content[begin : begin + chunk_bytes] for begin in starts])
+            if content is not None:
+                starts = range(at, at + self.stripe_bytes, chunk_bytes)
+                arrays = [content[begin : begin + chunk_bytes] for begin in starts]
+                for parity in range(code.data_count, len(cells)):
+                    cells[parity], out = next(slots)
+                    arrays.append(out)
+                self._encoder.run(arrays)
             for role, column in zip(layout.roles(stripe), code.column_cells, strict=True):
                 buffers[role].extend(cells[cell] for cell in column)
             at += self.stripe_bytes
