@@ -79,6 +79,7 @@ class Player:
                 await self._live_and_crash()
             self.recording = Recording(
                 *(self.cell, self.seed, self.record, self.history, self.layout, self.sectors),
+                regions=self.regions,
                 holders=[(0, role, role) for role in range(self.width)],
                 zeroed=self.zeroed,
             )
@@ -96,6 +97,7 @@ class Player:
         disks = await self._create()
         async with open_array(disks) as self.array:
             self.layout = self.array.core.layout
+            self.regions = self.array.store.config.regions
             self.stripe_bytes = self.layout.code.data_count * CHUNK_BYTES
             self.sectors = self.stripes * self.stripe_bytes // SECTOR_BYTES
             self.history = History(self.seed, self.sectors)

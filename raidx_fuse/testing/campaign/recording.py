@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from raidx_fuse.format.regions import Regions
 from raidx_fuse.layouts.layout import Layout
 from raidx_fuse.members.powercut import CutRecord
 from raidx_fuse.testing.campaign.history import History
@@ -26,6 +27,7 @@ class Recording:
     history: History
     layout: Layout
     sectors: int
+    regions: Regions
     holders: list[tuple[int, int, int]] = field(default_factory=list)
     out: list[tuple[int, int, float]] = field(default_factory=list)
     damaged: list[tuple[int, float]] = field(default_factory=list)

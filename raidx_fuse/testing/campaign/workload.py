@@ -72,6 +72,8 @@ async def lose_and_rebuild(player: Player, role: int, *, spare: bool, fail_first
     """Give *role* another disk: a *spare* that waits, or a replacement, perhaps after a failure."""
     out = len(player.recording.out)
     disk = await join_spare(player) if spare else None
+    for job in player.array.jobs.running():  # who takes a member out lets the resync end first
+        await job.finished.wait()
     player.recording.out.append((role, player.event, math.inf))
     begin = player.event
     if disk is not None or fail_first:
