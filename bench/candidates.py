@@ -20,9 +20,11 @@ from pathlib import Path
 PEERS = Path(__file__).resolve().parent / "peers"
 RAIDX = [sys.executable, "-c", "from raidx_fuse.cli.main import main; main()"]
 MEMBERS = 4
+TWO_LOSS_WIDTHS = {"rdp": 8, "evenodd": 9, "xcode": 7, "pcode": 6, "upc": 6}  # all of p = 7
 CHUNK = "64KiB"
 MIB = 1 << 20
 START_S = 30
+ARRAYS = {"raid0", "raid4", "raid5", *TWO_LOSS_WIDTHS}  # measured without a journal
 LOGGED = "+log"  # ends the name of a candidate that keeps its journal, as arrays do by default
 
 
@@ -79,9 +81,10 @@ def built_in_command(name: str, directory: Path, mountpoint: Path, size: int) ->
     if name == "c":
         program = compiled_peer(directory)
         return [str(program), str(mountpoint), str(backing)] if program else None
-    members = [str(directory / f"{name}-{role}.img") for role in range(MEMBERS)]
     layout = name.removesuffix(LOGGED)
-    data_members = MEMBERS - (layout in {"raid4", "raid5"})
+    width = TWO_LOSS_WIDTHS.get(layout, MEMBERS)
+    members = [str(directory / f"{name}-{role}.img") for role in range(width)]
+    data_members = width - (2 if layout in TWO_LOSS_WIDTHS else layout in {"raid4", "raid5"})
     # Room for the superblock, maps and log beside the data.
     member_bytes = -(-size // data_members // MIB) * MIB + 64 * MIB
     create = ["create", "--layout", layout, "--chunk", CHUNK, "--size", str(member_bytes)]
@@ -126,7 +129,7 @@ def mounted(
                 continue
             candidates.append(Candidate(name, command, mountpoint))
             candidates[-1].wait_until_mounted()
-            if name.startswith("raid") and not name.endswith(LOGGED):
+            if name in ARRAYS:
                 subprocess.run(
                     [*RAIDX, "set", str(mountpoint), "journal=none"],
                     check=True,
