@@ -71,9 +71,9 @@ class Journal:
         self.next_sequence = 1
         self.position = 0  # of the next record, over all laps
         self.roles: tuple[int, ...] = ()
-        self._inflight: dict[int, int] = {}  # sequence -> position
-        self._landed = trio.Condition()
-        self._waiting = 0  # commits that are written but not those before them
+        self._inflight: dict[int, int] = {}  # sequence -> position, until readers see its effect
+        self._landed: set[int] = set()  # those of them that are written
+        self._moved = trio.Event()  # renewed whenever one lands or is over
         self._stripes: dict[int, int] = {}  # stripe -> sequence of its newest record
         self._open: deque[tuple[int, int]] = deque()  # (sequence, position), not yet in place
         self._durable_tail = (1, 0)
@@ -167,14 +167,15 @@ class Journal:
             self._stripes[stripe] = sequence
         try:
             await self.store.write([(role, offset, record, size) for role in roles])
+            await self._wait_for_earlier(sequence)
+            if not still_valid():
+                return False
+            self._take_effect(writes, fresh)
         except RaidxError:
             self._withdraw(sequence, position, stripes)
             raise
         finally:
-            await self.land(sequence)
-        if not still_valid():
-            return False
-        self._take_effect(writes, fresh)
+            self.land(sequence)
         self.commits += 1
         self.commit_bytes += size
         return True
@@ -259,20 +260,24 @@ class Journal:
         if fresh:
             self.written.set_bits(fresh)
 
-    async def land(self, sequence: int) -> None:
-        """Note that a record is written, and wait for all before it (law 1)."""
-        if len(self._inflight) == 1 and not self._waiting and self._gate is None:
-            del self._inflight[sequence]
+    async def _wait_for_earlier(self, sequence: int) -> None:
+        """Note that a record is written, and wait until all before it are (law 1)."""
+        if len(self._inflight) == 1:
             return
+        self._landed.add(sequence)
+        self._notify()
+        while any(s < sequence and s not in self._landed for s in self._inflight):
+            await self._moved.wait()
+
+    def land(self, sequence: int) -> None:
+        """Note that the effect of a record is seen, or that it has none: it may be placed."""
         del self._inflight[sequence]
-        self._waiting += 1
-        try:
-            async with self._landed:
-                self._landed.notify_all()
-                while self._inflight and min(self._inflight) < sequence:
-                    await self._landed.wait()
-        finally:
-            self._waiting -= 1
+        self._landed.discard(sequence)
+        self._notify()
+
+    def _notify(self) -> None:
+        moved, self._moved = self._moved, trio.Event()
+        moved.set()
 
     def used_bytes(self) -> int:
         """Return how much of the ring may not be overwritten."""
@@ -346,9 +351,8 @@ class Journal:
             await self._gate.wait()
         self._gate = trio.Event()
         try:
-            async with self._landed:
-                while self._inflight:
-                    await self._landed.wait()
+            while self._inflight:
+                await self._moved.wait()
             while self._open or self._durable_tail[0] != self.next_sequence:
                 await self.place()
                 await self.store.flush()

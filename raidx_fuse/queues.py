@@ -199,7 +199,6 @@ class MemberQueue:
             self.reads_waiting += 1
         elif operation.kind == WRITE:
             self.writes_waiting += 1
-            self.unflushed = True
         if self.closed:
             self._finish(operation, self._gone(operation))
             return
@@ -269,6 +268,7 @@ class MemberQueue:
             self.read_service_s += EWMA_WEIGHT * (service - self.read_service_s)
         elif operation.kind == WRITE:
             self.writes_waiting -= 1
+            self.unflushed = True  # only now: a flush that ran meanwhile did not cover it
             self.writes += 1
             self.write_bytes += operation.size_bytes
             self.write_latency.add(latency)

@@ -102,7 +102,7 @@ class Writer:
             if marked:
                 core.dirty.leave([stripe])
             if sequence is not None:
-                await core.journal.land(sequence)
+                core.journal.land(sequence)
             core.locks.release(stripe)
         if core.store.unsettled:
             await core.store.settled()

@@ -116,11 +116,9 @@ class Scrub(Job):
         if known is not None:
             return known
         chains = []
-        for mask in code.chain_masks:
-            live = mask & ~dead
-            if live and not live & lost:
-                places = [(roles[code.column_of[c]], code.row_of[c]) for c in cells_of(live)]
-                chains.append(tuple(sorted(places)))
+        for mask in _without(lost, [mask & ~dead for mask in code.chain_masks]):
+            places = [(roles[code.column_of[c]], code.row_of[c]) for c in cells_of(mask)]
+            chains.append(tuple(sorted(places)))
         self._chains[key] = tuple(sorted(chains))
         return self._chains[key]
 
@@ -183,6 +181,7 @@ class Scrub(Job):
             fixed = cells[liar] ^ syndromes[0]
             requests.append(self._write_of(stripe, liar, fixed))
         else:
+            await self._complete(stripe, cells)
             requests, assumed = self._rewrite_parity(stripe, cells)
         if self.repair and requests:
             await self.core.write_cells(stripe, requests, self._seat_epoch)
@@ -196,6 +195,21 @@ class Scrub(Job):
         cell = core.code.index[(place[1], column)]
         role, offset = core.position(stripe, cell)
         return role, offset, [content.data], core.chunk_bytes
+
+    async def _complete(self, stripe: int, cells: dict[Place, Bytes]) -> None:
+        """Read the data cells that no checkable chain holds: a lost member breaks many chains."""
+        core = self.core
+        code = core.code
+        missing = core.layout.lost_cells(stripe, core.store.lost_at(stripe)) | core.dead(stripe)
+        requests: list[Request] = []
+        for cell in cells_of(code.data_mask & ~missing):
+            role, offset = core.position(stripe, cell)
+            place = (role, code.row_of[cell])
+            if place not in cells:
+                content = cells[place] = np.empty(core.chunk_bytes, dtype=np.uint8)
+                requests.append((role, offset, [content.data], core.chunk_bytes))
+        if requests:
+            await core.store.read(requests, background=True)
 
     def _rewrite_parity(self, stripe: int, cells: dict[Place, Bytes]) -> tuple[list[Request], bool]:
         """Return writes that make the parities follow the data, if all data could be read."""
@@ -262,6 +276,19 @@ class Scrub(Job):
         """Make repairs durable."""
         if self.repaired:
             await self.core.store.flush()
+
+
+def _without(lost: int, masks: list[int]) -> list[int]:
+    """Return all that can be checked of chains *masks*: sums without any of the cells *lost*.
+
+    Two chains through one lost cell still tell something together: their sum does not hold it.
+    """
+    for cell in cells_of(lost):
+        through = [mask for mask in masks if mask >> cell & 1]
+        if through:
+            pivot = min(through, key=int.bit_count)
+            masks = [mask ^ pivot if mask >> cell & 1 else mask for mask in masks]
+    return [mask for mask in masks if mask]
 
 
 class Resync(Scrub):

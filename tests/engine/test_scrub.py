@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import random
 from typing import Any
 
 import pytest
 
 from raidx_fuse.errors import BusyError, ReadOnlyError
+from raidx_fuse.jobs.scrub import _without
+from raidx_fuse.layouts.plan import cells_of
+from raidx_fuse.layouts.registry import make_code
 from raidx_fuse.testing.spy import READ, WRITE, SpyRig, restarted, spying
 from raidx_fuse.testing.virtual import run
 
@@ -198,3 +203,20 @@ def test_one_scrub_at_a_time_and_no_repair_of_what_may_not_be_written() -> None:
             assert (await array.jobs.wait(job))["mismatches"] == 0
 
     run(main)
+
+
+def test_two_chains_through_a_lost_cell_are_checked_together() -> None:
+    """RDP without its row parity: a diagonal through it is known only with the row it sums up."""
+    code = make_code("rdp", 6)
+    lost = sum(1 << cell for cell in code.column_cells[4])
+    sums = _without(lost, list(code.chain_masks))
+    assert not any(mask & lost for mask in sums)
+    assert len(sums) == len(code.chain_masks) - code.rows  # one equation pays for each lost cell
+    generator = random.Random(1)
+    for _ in range(20):
+        cells = [generator.getrandbits(8) for _ in range(code.data_count)]
+        for support in code.support:
+            own = [cells[cell] for cell in cells_of(support)]
+            cells.append(functools.reduce(operator.xor, own))
+        for mask in sums:
+            assert functools.reduce(operator.xor, (cells[c] for c in cells_of(mask))) == 0

@@ -97,6 +97,7 @@ class History:
         self.spans: list[Span] = []
         self.writes: list[WriteSpan] = []
         self.flushes: list[Span] = []
+        self.before: WriteSpan | None = None  # what was in flight when an earlier story was cut
         self._order = 0
         self._versions = 0
         self._later: dict[int, set[tuple[WriteSpan, WriteSpan]]] = {}  # sector -> (later, earlier)
@@ -115,10 +116,17 @@ class History:
         new._versions = self._versions
         new._known = dict(self._known)
         new._by_sector = [_first_writes(s, c) for s, c in enumerate(expected.allowed)]
-        earlier = WriteSpan("", -1, -2, -1, -1)
+        earlier = WriteSpan("", -1, -2)  # in flight until the resync is through
         earlier.stripes, earlier.full = expected.in_flight, expected.full_in_flight
         new.writes.append(earlier)
+        new.before = earlier
         return new
+
+    def settle(self, event: int) -> None:
+        """Note that the resync after the cut before this story is through."""
+        if self.before is not None:
+            self.end(self.before, event)
+            self.before = None
 
     def undecided(self) -> list[int]:
         """Return the sectors that began with one of several contents."""

@@ -192,10 +192,15 @@ class Player:
 
     async def close(self) -> None:
         """End cleanly; all writes are durable then."""
-        span = self.history.begin_flush("close", self.event)
+        span = self._begin_flush("close")
         await self._stack.aclose()
         self._stack = AsyncExitStack()
         self.history.end(span, self.event)
+
+    def _begin_flush(self, verb: str) -> Span:
+        if not self.array.core.dirty.pending_regions():
+            self.history.settle(self.event)
+        return self.history.begin_flush(verb, self.event)
 
     async def compare(self) -> None:
         """Read everything back: the newest content, while running."""
@@ -233,7 +238,7 @@ class Player:
 
     async def flush(self) -> None:
         """Flush, and note it."""
-        span = self.history.begin_flush("flush", self.event)
+        span = self._begin_flush("flush")
         await self.array.flush()
         self.history.end(span, self.event)
 

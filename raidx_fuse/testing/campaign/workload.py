@@ -129,8 +129,10 @@ async def theme_scrub(player: Player) -> None:
     job = await player.array.start_scrub(repair=True)
     if player.rng.random() < 0.5:
         await player.step()
-    await player.array.jobs.wait(job)
+    status = await player.array.jobs.wait(job)
     player.history.end(span, player.event)
+    if not status["repaired"]:  # a write was there first, and is not durable yet
+        await player.flush()
     if player.recording.damaged:
         begin, _ = player.recording.damaged.pop()
         player.recording.damaged.append((begin, player.event))

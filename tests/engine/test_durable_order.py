@@ -1,0 +1,124 @@
+"""What a flush covers, and what the log may forget, while writes are under way.
+
+Both were found by the crash campaign; here each is forced, without luck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from raidx_fuse.array import Array, open_array
+from raidx_fuse.format.create import create_array
+from raidx_fuse.members.base import ReadBuffer, WriteBuffer
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.wrapper import WrapperMember
+from raidx_fuse.overlay import Overlay
+from raidx_fuse.testing.virtual import run
+
+CHUNK = 4096
+
+
+class Gate(WrapperMember):
+    """A member of which every write to the data region waits for *open*; counts its flushes."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(RamMember(4 << 20, name=name))
+        self.depth = 8
+        self.open: trio.Event | None = None
+        self.data_offset = 1 << 40
+        self.flushes = 0
+
+    def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
+        return False
+
+    def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
+        return False
+
+    async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
+        if self.open is not None and offset_bytes >= self.data_offset:
+            await self.open.wait()
+        await trio.lowlevel.checkpoint()
+        await super().writev(offset_bytes, buffers)
+
+    async def flush(self) -> None:
+        self.flushes += 1
+        await super().flush()
+
+
+@asynccontextmanager
+async def gated(layout: str, width: int, journal: str) -> AsyncIterator[tuple[Array, list[Gate]]]:
+    """Run an array of gates, all of it written and in its place."""
+    members = [Gate(f"gate{number}") for number in range(width)]
+    await create_array(members, layout, chunk_bytes=CHUNK, name="gates", now_s=0)
+    async with open_array(members) as array:
+        await array.set("journal", journal)
+        await array.write(0, bytes(64 * CHUNK))
+        await array.core.journal.drain()
+        await array.flush()
+        for member in members:
+            member.data_offset = array.store.data_offset
+        yield array, members
+
+
+def test_a_flush_during_a_write_does_not_stand_for_it() -> None:
+    async def main() -> None:
+        async with gated("raid0", 2, "none") as (array, members):
+            member = members[0]
+            member.open = trio.Event()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(array.write, 0, b"x" * CHUNK)
+                await trio.sleep(0.01)
+                await array.flush()  # the write is on its way to the member
+                member.open.set()
+            before = member.flushes
+            await array.flush()
+            assert member.flushes == before + 1, "the write was acknowledged and then forgotten"
+
+    run(main)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_log_forgets_only_what_readers_see(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record between its landing and its effect is in no overlay: the tail stays before it."""
+
+    async def main() -> None:
+        async with gated("raid5", 3, "partial") as (array, _members):
+            journal = array.core.journal
+            first = journal.next_sequence
+            seen = frozen = 0
+            take_effect, save_head, freeze = (
+                journal._take_effect,
+                journal._save_head,
+                Overlay.freeze,
+            )
+
+            def count(*arguments: object) -> None:
+                nonlocal seen
+                seen += 1
+                take_effect(*arguments)  # type: ignore[arg-type]
+
+            def note(overlay: Overlay) -> None:
+                nonlocal frozen
+                frozen = seen
+                freeze(overlay)
+
+            async def check(tail: tuple[int, int]) -> None:
+                assert tail[0] - first <= frozen
+                await save_head(tail)
+
+            monkeypatch.setattr(journal, "_take_effect", count)
+            monkeypatch.setattr(journal, "_save_head", check)
+            monkeypatch.setattr(Overlay, "freeze", note)
+            async with trio.open_nursery() as nursery:
+                for number in range(12):
+                    nursery.start_soon(array.write, 2 * number * CHUNK, b"y" * 512)
+                for _ in range(12):
+                    nursery.start_soon(journal.place)
+            assert seen == 12
+            monkeypatch.undo()
+
+    run(main, seed=seed)
