@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
+from numpy import bitwise_xor, frombuffer, uint8
 
 from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError
-from raidx_fuse.layouts.plan import write_plans
+from raidx_fuse.layouts.plan import BandPlan, write_plans
 from raidx_fuse.parity import Arena, Bytes
+from raidx_fuse.policy import POLICIES, Policy
 from raidx_fuse.store import Request
 
 _LENGTHS_KEPT = 64
@@ -36,6 +37,9 @@ class AtOnce:
         self._slots_needed = max(
             len(plan.reads) + len(plan.outputs) for pair in self._plans for plan in pair if plan
         )
+        self._policy: Policy | None = None  # the one that made *chosen*
+        self._chosen: list[BandPlan] = []
+        self._rmw_parities = [_changed_by(cell, pair[0]) for cell, pair in enumerate(self._plans)]
         self._slots: dict[int, list[Slot]] = {}
         self._renew()
 
@@ -57,7 +61,8 @@ class AtOnce:
         stripe, cell = layout.locate(chunk)
         if stripe in core.locks.held:
             return None
-        plan = core.policy(*self._plans[cell])
+        policy = core.policy
+        plan = self._chosen[cell] if policy is self._policy else self._choose(policy, cell)
         # The parity of a chunk that was written is alive, but its neighbours may not be.
         if plan.kind == "rcw" and core.dead(stripe):
             return None
@@ -69,53 +74,23 @@ class AtOnce:
             logged = in_parity or journal.mode == "full" or journal.holds(stripe)
         if not logged and (in_parity or journal.mode == "none") and not core.dirty.touch(stripe):
             return None
-        overlay = core.store.overlay
-        unplaced = overlay.current or overlay.frozen
         queues = core.store.readable
-        place = layout.place
         base = core.data_offset + (offset & core.inner_mask)
-        role, member_chunk = place(stripe, cell)
+        role, member_chunk = layout.place(stripe, cell)
         position = base + (member_chunk << shift)
         writes: list[Request] = [(role, position, [data], length)]
         if plan.outputs:
-            slots = iter(self._slots.get(length) or self._cut(length))
-            old: dict[int, Bytes] = {}
-            known_places = {cell: (role, position)}
+            parities = self._rmw_parities[cell] if plan.kind == "rmw" else None
             try:
-                for source in plan.reads:
-                    buffers, old[source] = next(slots)
-                    if source == cell:
-                        role, position = known_places[cell]
-                    else:
-                        role, member_chunk = place(stripe, source)
-                        position = base + (member_chunk << shift)
-                        known_places[source] = role, position
-                    if unplaced:
-                        known = overlay.whole_page(role, position, length)
-                        if known is not None:
-                            old[source] = np.frombuffer(known, dtype=np.uint8)
-                            continue
-                    if not queues[role].try_readv(position, buffers, length):  # type: ignore[union-attr]
-                        return None
-                    if unplaced:
-                        overlay.patch(role, position, buffers)
+                done = (
+                    self._combine(stripe, cell, plan, base, data, length, writes)
+                    if parities is None
+                    else self._modify(stripe, parities, base, data, length, writes)
+                )
             except MemberError:
                 return None  # the general way tries again, and fails the member
-            new = np.frombuffer(data, dtype=np.uint8)
-            for output in plan.outputs:
-                if output.cell in known_places:
-                    role, position = known_places[output.cell]
-                else:
-                    role, member_chunk = place(stripe, output.cell)
-                    position = base + (member_chunk << shift)
-                buffers, out = next(slots)
-                so_far = new
-                for source in output.old:
-                    np.bitwise_xor(so_far, old[source], out)
-                    so_far = out
-                if so_far is new:  # a replica: the data as it came
-                    buffers = [data]
-                writes.append((role, position, buffers, length))
+            if not done:
+                return None
         if logged:
             committed = journal.commit_now(stripe, writes)
             if committed is None:
@@ -138,6 +113,94 @@ class AtOnce:
         core.counters.count_plan(plan.kind, len(plan.reads))
         return stripe, left, None
 
+    def _modify(
+        self,
+        stripe: int,
+        parities: tuple[int, ...],
+        base: int,
+        data: Any,
+        length: int,
+        writes: list[Request],
+    ) -> bool:
+        """Read-modify-write: what changes in the data changes in each parity."""
+        core = self.core
+        overlay = core.store.overlay
+        unplaced = overlay.current or overlay.frozen
+        queues = core.store.readable
+        place, shift = core.layout.place, core.shift
+        slots = self._slots.get(length) or self._cut(length)
+        change_buffers, change = slots[0]
+        role, position, _, _ = writes[0]
+        if unplaced and (known := overlay.whole_page(role, position, length)) is not None:
+            change_buffers[0][:] = known
+        elif not queues[role].try_readv(position, change_buffers, length):  # type: ignore[union-attr]
+            return False
+        elif unplaced:
+            overlay.patch(role, position, change_buffers)
+        bitwise_xor(change, frombuffer(data, uint8), change)
+        number = 0
+        for parity in parities:
+            number += 1
+            buffers, content = slots[number]
+            role, member_chunk = place(stripe, parity)
+            position = base + (member_chunk << shift)
+            if unplaced and (known := overlay.whole_page(role, position, length)) is not None:
+                bitwise_xor(frombuffer(known, uint8), change, content)
+                writes.append((role, position, buffers, length))
+                continue
+            if not queues[role].try_readv(position, buffers, length):  # type: ignore[union-attr]
+                return False
+            if unplaced:
+                overlay.patch(role, position, buffers)
+            bitwise_xor(content, change, content)
+            writes.append((role, position, buffers, length))
+        return True
+
+    def _combine(
+        self,
+        stripe: int,
+        cell: int,
+        plan: BandPlan,
+        base: int,
+        data: Any,
+        length: int,
+        writes: list[Request],
+    ) -> bool:
+        """Carry out any *plan*: read its cells, make its outputs."""
+        core = self.core
+        overlay = core.store.overlay
+        queues = core.store.readable
+        place, shift = core.layout.place, core.shift
+        slots = iter(self._slots.get(length) or self._cut(length))
+        old: dict[int, Bytes] = {}
+        for source in plan.reads:
+            buffers, old[source] = next(slots)
+            role, member_chunk = place(stripe, source)
+            position = base + (member_chunk << shift)
+            if not queues[role].try_readv(position, buffers, length):  # type: ignore[union-attr]
+                return False
+            if overlay:
+                overlay.patch(role, position, buffers)
+        new = frombuffer(data, uint8)
+        for output in plan.outputs:
+            role, member_chunk = place(stripe, output.cell)
+            buffers, out = next(slots)
+            so_far = new
+            for source in output.old:
+                bitwise_xor(so_far, old[source], out)
+                so_far = out
+            if so_far is new:  # a replica: the data as it came
+                buffers = [data]
+            writes.append((role, base + (member_chunk << shift), buffers, length))
+        return True
+
+    def _choose(self, policy: Policy, cell: int) -> BandPlan:
+        """Ask *policy*; one that looks at nothing but the plans is asked once for all cells."""
+        if policy in POLICIES.values():
+            self._policy = policy
+            self._chosen = [policy(*pair) for pair in self._plans]
+        return policy(*self._plans[cell])
+
     def _renew(self) -> None:
         self._slots.clear()
         self._arena = Arena(max(1, self._slots_needed) * self.core.chunk_bytes)
@@ -148,3 +211,12 @@ class AtOnce:
         slots = self._arena.slots(length, self._slots_needed)[: self._slots_needed]
         self._slots[length] = [([view], array) for view, array in slots]
         return self._slots[length]
+
+
+def _changed_by(cell: int, rmw: BandPlan | None) -> tuple[int, ...] | None:
+    """Return the parities that take up the change of *cell*; None if *rmw* is no such plan."""
+    if rmw is None or rmw.kind != "rmw":
+        return None
+    if any(set(output.old) != {cell, output.cell} for output in rmw.outputs):
+        return None
+    return tuple(output.cell for output in rmw.outputs)

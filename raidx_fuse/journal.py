@@ -105,8 +105,7 @@ class Journal:
         self.roles = tuple(active[: store.layout.code.tolerance + 1])
 
     async def _save_head(self, tail: tuple[int, int]) -> None:
-        payload = self._head.payload
-        HEAD.pack_into(payload, 0, self.epoch, *tail)
+        HEAD.pack_into(self._head.payload, 0, self.epoch, *tail)
         self._head_saves += 1
         await self._head.save([0])
 
@@ -139,7 +138,7 @@ class Journal:
         fresh: Sequence[int],
         still_valid: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Log *writes* and the coming alive of the chunks *fresh*, as one change of *stripes*.
+        """Log *writes* and the coming alive of chunks *fresh*: one change of *stripes*.
 
         Their locks are held. The buffers may be reused afterwards. *still_valid* is asked before
         the record is written (another member may have taken a role while we waited for room: what
@@ -271,8 +270,8 @@ class Journal:
 
     def land(self, sequence: int) -> None:
         """Note that the effect of a record is seen, or that it has none: it may be placed."""
-        del self._inflight[sequence]
         self._landed.discard(sequence)
+        del self._inflight[sequence]
         self._notify()
 
     def _notify(self) -> None:

@@ -40,6 +40,7 @@ def always_rcw(rmw: BandPlan | None, rcw: BandPlan | None) -> BandPlan:
 
 
 TRADITIONAL: Policy = traditional
+# They look at nothing but the plans: what one of them chose once, it always chooses.
 POLICIES: dict[str, Policy] = {"traditional": traditional, "rmw": always_rmw, "rcw": always_rcw}
 
 
