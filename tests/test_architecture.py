@@ -35,6 +35,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("membership", "settings", "status"),
     ("array",),
     ("check", "estimate", "interval", "volume", "testing"),
+    ("lab",),
     ("awake", "disks", "mountpoint", "protections", "runtime"),
     ("creation", "offline", "commands", "control"),
     ("awake",),

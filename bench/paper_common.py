@@ -1,0 +1,96 @@
+"""What the files of the papers share: the shape of a table, and how it is printed.
+
+Each ``bench/paper_NAME.py`` regenerates the tables and figures of one paper in virtual time:
+
+    TITLE = "UPC: ..."                                   # heading of its section in the report
+
+    def tables(quick: bool) -> list[PaperTable]: ...     # quick: fewer requests, wider spread
+
+    if __name__ == "__main__":
+        sys.exit(main(tables, __doc__))
+
+`report.py` calls the same function for every paper and makes one page of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from rich.console import Console
+from rich.table import Table
+
+Cell = str | int | float
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines over a common x: *series* is name to y values, one for each of *x*."""
+
+    x_label: str
+    y_label: str
+    x: Sequence[float]
+    series: Mapping[str, Sequence[float]]
+    log_x: bool = False
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """One table or figure of a paper, regenerated.
+
+    *ident* is its name in the paper ("Fig. 5", "Table II"); the columns hold the setting, the
+    paper's number and ours, in this order; *remark* says why they differ where they do.
+    """
+
+    ident: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    remark: str = ""
+    charts: Sequence[Chart] = field(default=())
+
+    def markdown(self) -> str:
+        """Return heading, table and remark as Markdown."""
+        lines = [f"### {self.ident}: {self.title}", ""]
+        lines.append("| " + " | ".join(self.columns) + " |")
+        lines.append("|" + "---|" * len(self.columns))
+        lines += ["| " + " | ".join(map(cell_text, row)) + " |" for row in self.rows]
+        return "\n".join([*lines, "", *([self.remark, ""] if self.remark else [])])
+
+    def rich(self) -> Table:
+        """Return the table for a terminal."""
+        table = Table(title=f"{self.ident}: {self.title}", caption=self.remark or None)
+        for column in self.columns:
+            table.add_column(column)
+        for row in self.rows:
+            table.add_row(*map(cell_text, row))
+        return table
+
+
+def cell_text(cell: Cell) -> str:
+    """Return a cell as people read it: three digits are enough.
+
+    >>> cell_text(0.12345), cell_text(1234.6), cell_text("25.1 %"), cell_text(7)
+    ('0.123', '1235', '25.1 %', '7')
+    """
+    if isinstance(cell, float):
+        return f"{cell:.0f}" if abs(cell) >= 1000 else f"{cell:.3g}"
+    return str(cell)
+
+
+def main(tables: Callable[[bool], list[PaperTable]], doc: str | None) -> int:
+    """Print the tables of one paper: ``--quick``, ``--json``."""
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer requests, wider spread")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    made = tables(options.quick)
+    if options.json:
+        print(json.dumps([asdict(table) for table in made], indent=2))
+        return 0
+    console = Console()
+    for table in made:
+        console.print(table.rich())
+    return 0

@@ -1,0 +1,45 @@
+"""A member that keeps its metadata and forgets its data: for experiments that ask only for time.
+
+What is written to the data region is dropped, and it reads as zero. Zeros are consistent under
+every code (the XOR of zeros is zero), so that rebuild and scrub find nothing wrong either; and an
+array of any size costs a few megabytes, whatever a load writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from raidx_fuse.format.regions import Region
+from raidx_fuse.members.base import ReadBuffer, WriteBuffer
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.zeros import ZEROS
+
+
+class BlankMember(RamMember):
+    """*size_bytes* of memory of which the range *forgotten* is not kept; set it after creation."""
+
+    forgotten = Region(0, 0)
+
+    def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
+        if not self.forgotten.offset <= offset_bytes < self.forgotten.end:
+            return super().try_readv(offset_bytes, buffers)
+        self.check_range("read", offset_bytes, sum(map(len, buffers)))
+        for buffer in buffers:
+            for at in range(0, len(buffer), len(ZEROS)):
+                part = memoryview(buffer)[at : at + len(ZEROS)]
+                part[:] = ZEROS[: len(part)]
+        return True
+
+    def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
+        if not self.forgotten.offset <= offset_bytes < self.forgotten.end:
+            return super().try_writev(offset_bytes, buffers)
+        self.check_range("write", offset_bytes, sum(map(len, buffers)))
+        return True
+
+    def writable_view(self, offset_bytes: int, length_bytes: int) -> memoryview | None:
+        return None
+
+    def data_extents(self, offset_bytes: int, length_bytes: int) -> Iterator[tuple[int, int]]:
+        self.check_range("map", offset_bytes, length_bytes)
+        if length_bytes:
+            yield offset_bytes, length_bytes

@@ -1,0 +1,102 @@
+"""Fit a load to an array and to an experiment: addresses, length, speed. All streamed.
+
+    load = first(faster(fit(read_trace(path), array.size_bytes), 336), requests=100_000)
+
+BPU compresses a week into half an hour (`faster` by 336, section VI-A); UPC multiplies addresses
+"without changing the size of each request" (section 4.2): `scale`; a trace from a larger disk is
+folded: addresses modulo the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from raidx_fuse.errors import UsageError
+from raidx_fuse.lab.request import SECTOR_BYTES, Block, Load
+
+FITS = ("fold", "scale", "none")
+
+
+def _whole_sectors(block: Block, size_bytes: int) -> Block:
+    """Return requests of whole sectors, none empty or longer than the image."""
+    start = block.offset_bytes // SECTOR_BYTES * SECTOR_BYTES
+    end = -(-(block.offset_bytes + block.length_bytes) // SECTOR_BYTES) * SECTOR_BYTES
+    length = np.minimum(np.maximum(end - start, SECTOR_BYTES), size_bytes)
+    return replace(block, offset_bytes=start, length_bytes=length)
+
+
+def fold(load: Load, size_bytes: int) -> Iterator[Block]:
+    """Yield *load* with addresses modulo *size_bytes*; a request over the end is moved before it.
+
+    Requests become whole sectors, here and in `scale`.
+    """
+    size_bytes = size_bytes // SECTOR_BYTES * SECTOR_BYTES
+    for block in load:
+        block = _whole_sectors(block, size_bytes)
+        offset = np.minimum(block.offset_bytes % size_bytes, size_bytes - block.length_bytes)
+        yield replace(block, offset_bytes=offset)
+
+
+def scale(
+    load: Load, size_bytes: int, span_bytes: int, unit_bytes: int = SECTOR_BYTES
+) -> Iterator[Block]:
+    """Yield *load* with addresses multiplied by size / span, down to whole units, sizes as before.
+
+    *span_bytes* is the end of the load's own address space.
+    """
+    size_bytes = size_bytes // SECTOR_BYTES * SECTOR_BYTES
+    factor = size_bytes / span_bytes
+    for block in load:
+        offset = (block.offset_bytes * factor).astype(np.int64) // unit_bytes * unit_bytes
+        block = _whole_sectors(replace(block, offset_bytes=offset), size_bytes)
+        last = size_bytes - block.length_bytes
+        yield replace(block, offset_bytes=np.minimum(block.offset_bytes, last))
+
+
+def fit(load: Load, size_bytes: int, how: str = "fold", span_bytes: int = 0) -> Iterator[Block]:
+    """Fit *load* to an image of *size_bytes*: "fold", "scale" (needs *span_bytes*) or "none".
+
+    Raises UsageError for an unknown way; with "none", while the load is used, for an address
+    beyond the image.
+    """
+    if how not in FITS:
+        raise UsageError(f"no way to fit addresses {how!r}", action=f"choose {', '.join(FITS)}")
+    if how == "scale":
+        return scale(load, size_bytes, span_bytes)
+    return fold(load, size_bytes) if how == "fold" else _checked(load, size_bytes)
+
+
+def _checked(load: Load, size_bytes: int) -> Iterator[Block]:
+    for block in load:
+        end = int((block.offset_bytes + block.length_bytes).max(initial=0))
+        if end > size_bytes:
+            raise UsageError(
+                f"the load reaches to byte {end}, the image has {size_bytes}",
+                action="fold or scale its addresses",
+            )
+        yield block
+
+
+def faster(load: Load, factor: float) -> Iterator[Block]:
+    """Yield *load* with all times divided by *factor*. Raises UsageError for a factor of 0."""
+    if not factor > 0:
+        raise UsageError("a load is made faster by a factor above 0")
+    return (replace(block, at_s=block.at_s / factor) for block in load)
+
+
+def first(load: Load, requests: int | None = None, seconds: float | None = None) -> Iterator[Block]:
+    """Yield the first *requests* requests of *load*, of the first *seconds*."""
+    left = -1 if requests is None else requests
+    for block in load:
+        if seconds is not None and len(block) and block.at_s[-1] > seconds:
+            block = block.take(slice(int(np.searchsorted(block.at_s, seconds, side="right"))))
+            left = min(left, len(block)) if left >= 0 else len(block)
+        if 0 <= left <= len(block):
+            if left:
+                yield block.take(slice(left))
+            return
+        left -= len(block) if left >= 0 else 0
+        yield block

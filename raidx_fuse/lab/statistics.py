@@ -1,0 +1,78 @@
+"""Statistics of a load, computed as it streams by: what tells a generated load from a real one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from raidx_fuse.lab.request import Load
+
+PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Of one load: *seconds* from first to last arrival, *cv* of the times between arrivals.
+
+    *footprint_bytes* counts distinct 4 KiB pages, *top_share* is the share of page accesses that
+    go to the most used fifth of them; *sequential_share* of requests begin where the one before
+    ended; *distinct_share* is distinct start addresses over requests.
+    """
+
+    requests: int
+    read_share: float
+    mean_bytes: float
+    read_mean_bytes: float
+    write_mean_bytes: float
+    seconds: float
+    rate_s: float
+    cv: float
+    together_share: float
+    span_bytes: int
+    footprint_bytes: int
+    top_share: float
+    sequential_share: float
+    distinct_share: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the numbers by name."""
+        return asdict(self)
+
+
+def statistics_of(load: Load) -> Statistics:
+    """Return the statistics of all of *load*. Memory: one number a page access."""
+    blocks = [block for block in load if len(block)]
+    if not blocks:
+        return Statistics(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    at_s = np.concatenate([block.at_s for block in blocks])
+    is_write = np.concatenate([block.is_write for block in blocks])
+    offset = np.concatenate([block.offset_bytes for block in blocks])
+    length = np.concatenate([block.length_bytes for block in blocks])
+    count = len(at_s)
+    gaps = np.diff(at_s)
+    mean_gap = float(gaps.mean()) if count > 1 else 0.0
+    first_page, last_page = offset // PAGE_BYTES, (offset + length - 1) // PAGE_BYTES
+    touched = last_page - first_page + 1
+    pages = np.repeat(first_page - (np.cumsum(touched) - touched), touched) + np.arange(
+        int(touched.sum())
+    )
+    uses = np.sort(np.unique(pages, return_counts=True)[1])[::-1]
+    reads = int(count - is_write.sum())
+    ends = offset + length
+    return Statistics(
+        requests=count,
+        read_share=reads / count,
+        mean_bytes=float(length.mean()),
+        read_mean_bytes=float(length[~is_write].mean()) if reads else 0.0,
+        write_mean_bytes=float(length[is_write].mean()) if reads < count else 0.0,
+        seconds=float(at_s[-1] - at_s[0]),
+        rate_s=1 / mean_gap if mean_gap else 0.0,
+        cv=float(gaps.std()) / mean_gap if mean_gap else 0.0,
+        together_share=float((gaps <= 0).mean()) if count > 1 else 0.0,
+        span_bytes=int(ends.max()),
+        footprint_bytes=len(uses) * PAGE_BYTES,
+        top_share=float(uses[: max(1, len(uses) // 5)].sum() / uses.sum()),
+        sequential_share=float((offset[1:] == ends[:-1]).mean()) if count > 1 else 0.0,
+        distinct_share=len(np.unique(offset)) / count,
+    )

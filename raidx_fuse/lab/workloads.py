@@ -1,0 +1,241 @@
+"""Loads that look like the papers' traces: generated from published statistics, seeded, streamed.
+
+    for block in generate("financial1", seed=1, requests=100_000):
+        block.at_s, block.is_write, block.offset_bytes, block.length_bytes
+
+`request.requests_of` turns blocks into single `Request`s. `variant` changes a workload's numbers:
+
+    generate(variant("uniform", read_share=0.0, span_bytes=array.size_bytes, rate_s=500))
+
+and `raidx_fuse.lab.shape` fits any load to an array, to a length and to a speed. Nothing depends
+on a layout. The model is that of published.py: batches and a hyperexponential law of two branches
+for arrivals, a chain of two states for reads and writes, a mix of sizes, a law of popularity over
+scattered places, and runs that go on where the last request on the device ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from raidx_fuse.errors import UsageError
+from raidx_fuse.lab.published import WORKLOADS, Sizes, Workload
+from raidx_fuse.lab.request import BLOCK_REQUESTS, Block, Bools, Floats, Ints
+
+
+def workload_named(name: str) -> Workload:
+    """Return the published workload *name*. Raises UsageError naming the nearest."""
+    if name not in WORKLOADS:
+        near = get_close_matches(name, WORKLOADS, 1)
+        raise UsageError(
+            f"no generated load {name!r}",
+            action=f"did you mean {near[0]}?" if near else f"choose from {', '.join(WORKLOADS)}",
+        )
+    return WORKLOADS[name]
+
+
+def variant(name: str | Workload, **numbers: Any) -> Workload:
+    """Return a workload with some of its *numbers* changed (the fields of `Workload`).
+
+    *length_bytes* stands for both mixes of sizes. A span without *slots* keeps the distance
+    between places. Raises UsageError for an unknown name or an impossible number.
+    """
+    base = workload_named(name) if isinstance(name, str) else name
+    length = numbers.pop("length_bytes", None)
+    if length is not None:
+        numbers["read_sizes"] = numbers["write_sizes"] = ((int(length), 1.0),)
+    known = {field.name for field in fields(Workload)}
+    for key in numbers:
+        if key not in known:
+            near = get_close_matches(key, [*known, "length_bytes"], 1)
+            raise UsageError(
+                f"{base.name}: no number {key!r}",
+                action=f"did you mean {near[0]}?" if near else f"choose from {sorted(known)}",
+            )
+    if "span_bytes" in numbers and "slots" not in numbers:
+        stride = max(base.align_bytes, base.span_bytes // base.slots)
+        numbers["slots"] = max(1, int(numbers["span_bytes"]) // stride)
+    made = replace(base, **numbers)
+    _check(made)
+    return made
+
+
+def _check(work: Workload) -> None:
+    shares = (work.read_share, work.batch_share, work.op_memory, work.sequential, work.hot_share)
+    wrong = (
+        "a share is outside 0 to 1"
+        if not all(0 <= share <= 1 for share in shares)
+        else "rate_s, cv, slots and span_bytes are above 0"
+        if min(work.rate_s, work.cv, work.slots, work.span_bytes) <= 0
+        else "not more than a share of 0.99 arrives together"
+        if work.batch_share > 0.99
+        else "a request is not empty, and not longer than the span"
+        if not all(0 < size <= work.span_bytes for size, _ in work.read_sizes + work.write_sizes)
+        else "unused_for needs more than twice as many slots"
+        if work.unused_for * 2 > work.slots
+        else None
+    )
+    if wrong:
+        raise UsageError(f"{work.name}: {wrong}")
+
+
+def generate(
+    work: str | Workload,
+    *,
+    seed: int = 0,
+    requests: int | None = None,
+    block_requests: int = BLOCK_REQUESTS,
+) -> Iterator[Block]:
+    """Yield *requests* requests like those of *work* (default: as many as the trace has).
+
+    The same arguments give the same requests on every machine. Raises UsageError.
+    """
+    work = variant(work) if isinstance(work, str) else work
+    return _Generator(work, seed).blocks(requests or work.requests, block_requests)
+
+
+class _Generator:
+    """The state of one generated load between blocks."""
+
+    def __init__(self, work: Workload, seed: int) -> None:
+        self.work = work
+        # One stream of chance for each question, so that a changed read share moves no address.
+        children = np.random.SeedSequence(seed).spawn(5)
+        self._arrivals, self._ops, self._sizes, self._places, scatter = map(
+            np.random.default_rng, children
+        )
+        self._time_s = 0.0
+        self._last_is_write = bool(self._ops.random() >= work.read_share)
+        self._ends = np.zeros(work.streams, dtype=np.int64)
+        self._stride = max(1, work.span_bytes // work.slots // work.align_bytes)
+        self._order = scatter.permutation(work.slots).astype(np.int64)
+        self._cumulative = _popularity(work)
+        self._last_used = np.full(work.slots if work.unused_for else 0, -(1 << 60), dtype=np.int64)
+        self._done = 0
+
+    def blocks(self, requests: int, block_requests: int) -> Iterator[Block]:
+        """Yield the load."""
+        while requests > 0:
+            count = min(requests, block_requests)
+            requests -= count
+            is_write = self._directions(count)
+            length = self._lengths(is_write)
+            yield Block(self._times(count), is_write, self._offsets(length), length)
+            self._done += count
+
+    def _times(self, count: int) -> Floats:
+        """Gaps of zero (batches), else of a balanced hyperexponential law: mean and cv fit."""
+        work = self.work
+        alone = 1 - work.batch_share
+        mean_s = 1 / work.rate_s / alone
+        square = max(1.0, (work.cv**2 + 1) * alone - 1)  # of the cv of the gaps that are not zero
+        short = (1 + sqrt((square - 1) / (square + 1))) / 2
+        chance = self._arrivals.random((3, count))
+        means = np.where(chance[0] < short, mean_s / (2 * short), mean_s / (2 * (1 - short) or 1))
+        gaps = -np.log1p(-chance[1]) * means
+        gaps[chance[2] < work.batch_share] = 0.0
+        times: Floats = self._time_s + np.cumsum(gaps)
+        self._time_s = float(times[-1])
+        return times
+
+    def _directions(self, count: int) -> Bools:
+        work = self.work
+        chance = self._ops.random((2, count))
+        fresh = chance[0] >= work.op_memory
+        drawn = chance[1] >= work.read_share
+        newest = np.maximum.accumulate(np.where(fresh, np.arange(count), -1))
+        is_write: Bools = np.where(newest >= 0, drawn[newest], self._last_is_write)
+        self._last_is_write = bool(is_write[-1])
+        return is_write
+
+    def _lengths(self, is_write: Bools) -> Ints:
+        chance = self._sizes.random(len(is_write))
+        lengths: Ints = np.where(
+            is_write, _draw(self.work.write_sizes, chance), _draw(self.work.read_sizes, chance)
+        )
+        return lengths
+
+    def _offsets(self, length: Ints) -> Ints:
+        work = self.work
+        slots = self._fresh_slots(len(length)) if work.unused_for else self._slots(len(length))
+        offsets: Ints = slots * self._stride * work.align_bytes
+        offsets = np.minimum(offsets, work.span_bytes - length)
+        if work.sequential:
+            runs_on = self._places.random(len(length)) < work.sequential
+            self._continue_runs(offsets, length, runs_on)
+        return offsets
+
+    def _slots(self, count: int) -> Ints:
+        work = self.work
+        chance = self._places.random(count)
+        if self._cumulative is not None:
+            ranks = np.searchsorted(self._cumulative, chance, side="right")
+            return self._order[np.minimum(ranks, work.slots - 1)]
+        if work.hot_share:
+            hot = max(1, int(work.hot_slots * work.slots))
+            cold = max(1, work.slots - hot)
+            is_hot = self._places.random(count) < work.hot_share
+            ranks = np.where(is_hot, chance * hot, np.minimum(hot + chance * cold, work.slots - 1))
+            return self._order[ranks.astype(np.int64)]
+        return np.minimum((chance * work.slots).astype(np.int64), work.slots - 1)
+
+    def _fresh_slots(self, count: int) -> Ints:
+        """Uniform slots, none used in the last *unused_for* requests."""
+        slots = np.empty(count, dtype=np.int64)
+        step = max(1, min(4096, self.work.unused_for))
+        for start in range(0, count, step):
+            part = slots[start : start + step]
+            numbers = self._done + start + np.arange(len(part))
+            open_places = np.arange(len(part))
+            while len(open_places):
+                part[open_places] = self._places.integers(0, self.work.slots, len(open_places))
+                again = np.ones(len(part), dtype=np.bool_)
+                again[np.unique(part, return_index=True)[1]] = False
+                again |= numbers - self._last_used[part] <= self.work.unused_for
+                open_places = np.flatnonzero(again)
+            self._last_used[part] = numbers
+        return slots
+
+    def _continue_runs(self, offsets: Ints, length: Ints, runs_on: Bools) -> None:
+        """Move the requests *runs_on* to where the last one on their device ended."""
+        work = self.work
+        device_bytes = -(-work.span_bytes // work.streams)
+        device = offsets // device_bytes
+        for number in np.unique(device).tolist():
+            mine = np.flatnonzero(device == number)
+            size, on = length[mine], runs_on[mine]
+            # A run begins at a request that is not sequential, or at the end of the last block.
+            head = np.maximum.accumulate(np.where(on, -1, np.arange(len(mine))))
+            before = np.cumsum(size) - size
+            begun = head >= 0
+            start = np.where(begun, offsets[mine][head], self._ends[number])
+            at = start + before - np.where(begun, before[head], 0)
+            first, last = number * device_bytes, min((number + 1) * device_bytes, work.span_bytes)
+            over = at + size > last  # wraps to the device's beginning
+            at[over] = first + (at[over] - first) % max(1, last - first - int(size.max()))
+            at = np.clip(at, 0, work.span_bytes - size)
+            offsets[mine] = at
+            self._ends[number] = at[-1] + size[-1]
+
+
+def _draw(sizes: Sizes, chance: Floats) -> Ints:
+    values = np.array([size for size, _ in sizes], dtype=np.int64)
+    weights = np.cumsum([weight for _, weight in sizes])
+    index = np.searchsorted(weights / weights[-1], chance, side="right")
+    drawn: Ints = values[np.minimum(index, len(values) - 1)]
+    return drawn
+
+
+def _popularity(work: Workload) -> Floats | None:
+    """Return the cumulative law of Zipf over the ranks, or None where popularity is not Zipf's."""
+    if not work.zipf:
+        return None
+    weights = np.arange(1, work.slots + 1, dtype=np.float64) ** -work.zipf
+    cumulative: Floats = np.cumsum(weights)
+    cumulative /= cumulative[-1]
+    return cumulative

@@ -1,0 +1,173 @@
+"""Generated loads: they have the published statistics, a seed repeats them, shapes fit them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from raidx_fuse.errors import UsageError
+from raidx_fuse.lab import shape
+from raidx_fuse.lab.published import WORKLOADS, mean_of, powers, tilted
+from raidx_fuse.lab.request import Request, block_of, requests_of
+from raidx_fuse.lab.statistics import statistics_of
+from raidx_fuse.lab.workloads import generate, variant
+
+# Mean sizes that follow from the tables of the papers: volume over requests.
+PAPERS_MEAN_BYTES = {
+    "financial1": (2715.67 + 14918.69) * 2**20 / 5_334_987,
+    "financial2": (6778.685 + 1860.74) * 2**20 / 3_699_195,
+    "websearch1": (15608.88 + 1.78) * 2**20 / 1_055_448,
+    "websearch2": (67394.82 + 7.83) * 2**20 / 4_579_809,
+    "hm_0": 30.44 * 2**30 / 3_993_316,
+    "hm_1": 8.81 * 2**30 / 609_311,
+    "proj_0": 153.24 * 2**30 / 4_224_524,
+    "proj_4": 144.64 * 2**30 / 6_465_639,
+    "prxy_0": 56.84 * 2**30 / 12_518_968,
+    "src2_2": 62.07 * 2**30 / 1_156_885,
+}
+
+
+def test_every_load_that_was_asked_for_is_there() -> None:
+    traces = set(PAPERS_MEAN_BYTES) | {"tpcc"}
+    assert set(WORKLOADS) == traces | {"uniform", "zipf", "hotspot"}
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_generated_statistics_are_the_published_ones(name: str) -> None:
+    work = WORKLOADS[name]
+    count = 60_000
+    seen = statistics_of(generate(name, seed=3, requests=count))
+    assert seen.requests == count
+    # Bursts make the sample of directions smaller than it looks: 1 - memory of it is independent.
+    spread = (work.read_share * (1 - work.read_share) / count * 2 / (1 - work.op_memory)) ** 0.5
+    assert seen.read_share == pytest.approx(work.read_share, abs=5 * spread + 1e-9)
+    assert seen.mean_bytes == pytest.approx(work.mean_bytes, rel=0.03)
+    assert seen.rate_s == pytest.approx(work.rate_s, rel=6 * work.cv / count**0.5)
+    assert seen.cv == pytest.approx(work.cv, rel=0.1)
+    assert seen.together_share == pytest.approx(work.batch_share, abs=0.01)
+    assert seen.span_bytes <= work.span_bytes
+    assert seen.span_bytes > 0.9 * work.span_bytes
+    if name in PAPERS_MEAN_BYTES:
+        assert work.mean_bytes == pytest.approx(PAPERS_MEAN_BYTES[name], rel=0.005)
+
+
+@pytest.mark.parametrize("name", ["financial1", "websearch1", "hm_0", "hotspot"])
+def test_a_seed_repeats_itself_and_blocks_do_not_matter(name: str) -> None:
+    def columns(seed: int) -> list[Request]:
+        return list(requests_of(generate(name, seed=seed, requests=5000)))
+
+    assert columns(1) == columns(1)
+    assert columns(1) != columns(2)
+    at_s = [request.at_s for request in columns(1)]
+    assert at_s == sorted(at_s)
+
+
+def test_sequential_requests_continue_on_their_device() -> None:
+    work = variant("uniform", sequential=0.5, streams=4, span_bytes=1 << 30)
+    ends: dict[int, int] = {}
+    continued = total = 0
+    for request in requests_of(generate(work, seed=1, requests=20_000, block_requests=1000)):
+        device = request.offset_bytes // (1 << 28)
+        continued += ends.get(device) == request.offset_bytes
+        ends[device] = request.offset_bytes + request.length_bytes
+        total += 1
+    assert continued / total == pytest.approx(0.5, abs=0.02)
+
+
+def test_websearch_reuses_no_place_soon() -> None:
+    work = variant("websearch1", sequential=0.0)
+    places = [r.offset_bytes for r in requests_of(generate(work, seed=1, requests=70_000))]
+    last: dict[int, int] = {}
+    nearest = len(places)
+    for index, place in enumerate(places):
+        nearest = min(nearest, index - last.get(place, -len(places)))
+        last[place] = index
+    assert work.unused_for < nearest < len(places), "reuse comes, and only at long distance"
+
+
+def test_zipf_is_skewed_and_hotspots_are_hot() -> None:
+    flat, steep, hot = (
+        statistics_of(generate(name, seed=1, requests=50_000)).top_share
+        for name in ("uniform", "zipf", "hotspot")
+    )
+    assert steep > flat + 0.2
+    assert hot > flat + 0.05
+    hottest = variant("hotspot", slots=1000, hot_slots=0.01, hot_share=0.9)
+    places = [r.offset_bytes for r in requests_of(generate(hottest, seed=1, requests=20_000))]
+    counts = np.sort(np.unique(places, return_counts=True)[1])[::-1]
+    assert counts[:10].sum() / counts.sum() == pytest.approx(0.9, abs=0.02)
+
+
+def test_a_changed_number_changes_nothing_else() -> None:
+    reads = list(requests_of(generate(variant("zipf", read_share=1.0), requests=1000)))
+    writes = list(requests_of(generate(variant("zipf", read_share=0.0), requests=1000)))
+    assert all(not r.is_write for r in reads)
+    assert all(w.is_write for w in writes)
+    assert [r.offset_bytes for r in reads] == [w.offset_bytes for w in writes]
+    assert [r.at_s for r in reads] == [w.at_s for w in writes]
+
+
+def test_tilted_mixes_have_the_mean_and_keep_their_sizes() -> None:
+    mix = ((512, 0.5), (4096, 0.3), (65536, 0.2))
+    for mean in (600.0, 4096.0, 60000.0):
+        assert mean_of(tilted(mix, mean)) == pytest.approx(mean, rel=1e-6)
+        assert [size for size, _ in tilted(mix, mean)] == [512, 4096, 65536]
+    assert [size for size, _ in powers(4096, 65536, 10000)] == [4096, 8192, 16384, 32768, 65536]
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "words"),
+    [
+        ("financal1", {}, "did you mean financial1"),
+        ("uniform", {"reed_share": 1}, "did you mean read_share"),
+        ("uniform", {"read_share": 1.5}, "outside 0 to 1"),
+        ("uniform", {"rate_s": 0}, "above 0"),
+        ("uniform", {"length_bytes": 1 << 40}, "longer than the span"),
+        ("websearch1", {"slots": 1000}, "twice as many slots"),
+        ("uniform", {"batch_share": 1.0}, "0.99"),
+    ],
+)
+def test_impossible_loads_are_refused(name: str, numbers: dict[str, float], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        variant(name, **numbers)
+
+
+# -- shapes ----------------------------------------------------------------------------------------
+
+LOAD = [
+    block_of([(0.0, True, 0, 512), (1.0, False, 1000, 100), (2.0, True, 9000, 2000)]),
+    block_of([(3.0, True, 20480, 4096), (4.0, False, 1 << 20, 8192)]),
+]
+
+
+def test_folding_takes_addresses_modulo_the_image() -> None:
+    folded = [r[2:] for r in requests_of(shape.fold(LOAD, 16384))]
+    assert folded == [(0, 512), (512, 1024), (8704, 2560), (4096, 4096), (0, 8192)]
+    over = block_of([(0.0, True, 16384 - 512, 4096), (0.0, True, 0, 1 << 20)])
+    assert [r[2:] for r in requests_of(shape.fold([over], 16384))] == [(12288, 4096), (0, 16384)]
+
+
+def test_scaling_multiplies_addresses_and_keeps_sizes() -> None:
+    scaled = list(requests_of(shape.scale(LOAD, 4 << 20, 2 << 20)))
+    assert [r.offset_bytes for r in scaled] == [0, 1536, 17920, 40960, 2 << 20]
+    assert [r.length_bytes for r in scaled] == [512, 512, 2048, 4096, 8192]
+
+
+def test_without_fitting_what_lies_beyond_is_an_error() -> None:
+    assert len(list(requests_of(shape.fit(LOAD, 2 << 20, "none")))) == 5
+    with pytest.raises(UsageError, match="reaches to byte"):
+        list(shape.fit(LOAD, 1 << 20, "none"))
+    with pytest.raises(UsageError, match="no way to fit"):
+        shape.fit(LOAD, 1 << 20, "squeeze")
+
+
+def test_time_can_be_compressed_and_cut() -> None:
+    assert [r.at_s for r in requests_of(shape.faster(LOAD, 4))] == [0, 0.25, 0.5, 0.75, 1.0]
+    with pytest.raises(UsageError, match="factor"):
+        shape.faster(LOAD, 0)
+    for count in range(7):
+        assert len(list(requests_of(shape.first(LOAD, requests=count)))) == min(count, 5)
+    for seconds, count in ((0.0, 1), (1.5, 2), (2.0, 3), (3.5, 4), (9.0, 5)):
+        assert len(list(requests_of(shape.first(LOAD, seconds=seconds)))) == count
+    assert len(list(requests_of(shape.first(LOAD, 2, 3.5)))) == 2
+    assert len(list(requests_of(shape.first(LOAD, 5, 1.5)))) == 2
