@@ -232,18 +232,7 @@ class Array:
         if self.read_only:
             self.replayed = await replay(self.core.journal, store, head)
             return
-        present = {role for role, queue in enumerate(store.queues) if queue is not None}
-
-        def running(config: ArrayConfig) -> ArrayConfig:
-            members = tuple(
-                replace(record, state="missing")
-                if record.role >= 0 and record.role not in present and record.state != "failed"
-                else record
-                for record in config.members
-            )
-            return replace(config, members=members, clean=False)
-
-        await store.update(running)
+        await store.update(lambda config: config.started_with(store.present()))
         store.refresh()
         for pages in store.page_stores:
             await pages.heal()

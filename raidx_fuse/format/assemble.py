@@ -1,21 +1,22 @@
 """Assembly: which of the members given make an array, by what they say of themselves.
 
-Who rules, and who is stale. A *round* is one `write_config`: the engine acknowledges nothing on the
-strength of a configuration before its round reached every member in a role that the configuration
-does not exclude; whoever missed a round is excluded (failed) by the next one. A start excludes
-(missing) whoever is absent. A member UUID that was excluded never comes back into a role. So the
-set X of excluded UUIDs only grows along the life of an array, and tells ways apart that parted:
+Who rules, and who is stale. A *round* is one `write_config`. The engine acknowledges nothing on the
+strength of a configuration before its round reached every member that the configuration has in a
+role and does not exclude; whoever missed a round is excluded (failed) by the next one. A start
+excludes (missing) whoever is absent and counts itself (`starts`). Whenever someone whom the last
+round reached is left out, the `lineage` gets an entry that no other way can have. So along the life
+of a member in a role both only grow; W *extends* S if the lineage of S begins that of W and W has
+seen as many starts.
 
- 1. X(S) is a part of X(W): W extends S, whatever the counters say. (A crash can cut a round short,
-    so that one member alone holds a high counter; the others start without it and exclude it: they
-    rule, and nothing was acknowledged on the strength of the round that was cut short.)
- 2. X(S) = X(W): the higher event counter rules; the lower one is from the round before, or older.
-    What only spares hold rules only where no role says otherwise.
- 3. Each excluded someone that the other did not: they diverged. If S counts on a member that holds
-    W, then S never reached that member (its X would contain X(S)), so the round of S was cut short
-    and nothing was acknowledged on its strength: W rules. If neither counts on a holder of the
-    other, both may have acknowledged writes, as two halves of a mirror that were mounted one at a
-    time. No choice is right: refuse.
+ 1. W extends S: W rules. Every round of S that was acknowledged reached the members from which W
+    came, before it parted; and W tells whom it left behind. On equal lineage and starts the higher
+    event counter rules: those rounds followed each other, the last one was cut short by a crash.
+ 2. Neither extends the other: they diverged. If S counts on a member in a role that holds W, then
+    no round of S ever reached that member as a whole, else its life would extend S: a crash cut S
+    short, nothing was acknowledged on its strength, and W rules. (A counter says nothing here: that
+    of a round that reached one member alone may be the higher one.)
+ 3. If neither counts on a holder of the other, both may have acknowledged writes, as two halves of
+    a mirror that were mounted one at a time. No choice is right: refuse.
 
 Then each member is judged by the ruling configuration W alone:
 
@@ -29,8 +30,9 @@ Then each member is judged by the ruling configuration W alone:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from raidx_fuse.errors import AssemblyError, FormatError, MemberError, UsageError
 from raidx_fuse.format.config import (
@@ -70,19 +72,9 @@ class Assembly:
     warnings: list[str]
 
     def starting_config(self) -> ArrayConfig:
-        """Return the configuration to write before anything is acknowledged: who is absent, is out.
-
-        The event counter has moved; *clean* is false.
-        """
-        config = self.config
-        for record in config.members:
-            if record.role == NO_ROLE:
-                here = record.member_uuid in self.spares
-                if record.state in (SPARE, MISSING):
-                    config = config.with_record(replace(record, state=SPARE if here else MISSING))
-            elif record.role in self.missing_roles and record.state != FAILED:
-                config = config.with_record(replace(record, state=MISSING))
-        return replace(config.bumped(), clean=False)
+        """Return the configuration of a start with these members, its event counter moved."""
+        roles = {self.config.record(role).member_uuid for role in self.by_role}
+        return self.config.started_with(roles | set(self.spares)).bumped()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +94,18 @@ class _Side:
     config: ArrayConfig
     holders: tuple[_Given, ...]
 
-    def is_dead_beside(self, other: _Side) -> bool:
-        """Say whether a member that this side counts on holds the *other* one's configuration."""
-        counted_on = {r.member_uuid for r in self.config.members if r.state in (ACTIVE, REBUILDING)}
-        return any(given.uuid in counted_on for given in other.holders)
+    def diverged(self, other: _Side) -> bool:
+        """Say whether neither side extends the other."""
+        return not self.config.extends(other.config) and not other.config.extends(self.config)
 
-    def rank(self) -> tuple[bool, int]:
-        """Order sides that excluded the same members: spares do not decide, then the counter."""
-        in_roles = any(
-            r.role != NO_ROLE and r.member_uuid == given.uuid
-            for given in self.holders
-            for r in self.config.members
-        )
-        return in_roles, self.config.events
+    def is_void_beside(self, other: _Side) -> bool:
+        """Say whether a member that this side counts on went another way, with *other*."""
+        counted_on = {r.member_uuid for r in self.config.members if r.state in (ACTIVE, REBUILDING)}
+        return self.diverged(other) and any(g.uuid in counted_on for g in other.holders)
+
+    def rank(self) -> tuple[int, int, int]:
+        """Order sides of which one extends the other."""
+        return len(self.config.lineage), self.config.starts, self.config.events
 
 
 def tolerates_by_layout(config: ArrayConfig, lost: frozenset[int]) -> bool:
@@ -235,16 +226,19 @@ def _refuse_truncated(given: Sequence[_Given], config: ArrayConfig) -> None:
 
 def _ruling(given: Sequence[_Given]) -> ArrayConfig:
     """Return the configuration that rules; raise AssemblyError where none can."""
-    sides = _furthest(_sides(given))
-    alive = [s for s in sides if not any(s.is_dead_beside(o) for o in sides if _diverged(s, o))]
-    if not alive or any(_diverged(alive[0], side) for side in alive):
+    sides = _sides(given)
+    alive = [side for side in sides if not any(side.is_void_beside(other) for other in sides)]
+    for one, other in itertools.combinations(alive, 2):
+        if one.diverged(other):
+            raise _split(alive)
+    if not alive:
         raise _split(sides)
     best = max(side.rank() for side in alive)
     rulers = [side for side in alive if side.rank() == best]
     if len(rulers) > 1:
         raise AssemblyError(
             f"{' and '.join(_paths(side.holders) for side in rulers)} contradict each other at "
-            f"event {best[1]}",
+            f"event {rulers[0].config.events}",
             action="start with one side alone, then replace the other's members",
         )
     return rulers[0].config
@@ -264,20 +258,11 @@ def _sides(given: Sequence[_Given]) -> list[_Side]:
     return sides
 
 
-def _furthest(sides: list[_Side]) -> list[_Side]:
-    """Return the sides that no other one extends."""
-    return [s for s in sides if not any(s.config.excluded < o.config.excluded for o in sides)]
-
-
-def _diverged(one: _Side, other: _Side) -> bool:
-    """Say whether each side excluded someone that the other did not."""
-    return one.config.excluded != other.config.excluded
-
-
 def _split(sides: Sequence[_Side]) -> AssemblyError:
-    ways: dict[frozenset[str], list[_Given]] = {}
+    ways: dict[tuple[str, ...], list[_Given]] = {}
     for side in sides:
-        ways.setdefault(side.config.excluded, []).extend(side.holders)
+        if not any(o is not side and o.config.extends(side.config) for o in sides):
+            ways.setdefault(side.config.lineage, []).extend(side.holders)
     named = " and ".join(f"[{_paths(holders)}]" for holders in ways.values())
     return AssemblyError(
         f"array {sides[0].config.name!r} was split: {named} each went on without the other, and "

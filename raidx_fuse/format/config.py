@@ -3,14 +3,16 @@
 It is replaced, never changed, and travels as canonical JSON: keys sorted, no spaces, ASCII, one
 text for one value, so that equal configurations are equal bytes.
 
-The event counter moves with every change that reaches a superblock; a configuration with a higher
-counter excludes members by naming them failed or missing, or by not naming them (assemble.py).
+The event counter moves with every change that reaches a superblock. A configuration excludes
+members by naming them failed or missing, or by not naming them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -22,6 +24,7 @@ ROLE_STATES = frozenset({ACTIVE, FAILED, MISSING, REBUILDING})
 NO_ROLE_STATES = frozenset({SPARE, FAILED, MISSING})
 NO_ROLE = -1
 
+LINEAGE_ENTRY_BYTES = 8
 CHUNK_BYTES_MIN = 4 << 10
 CHUNK_BYTES_MAX = 1 << 20
 
@@ -50,9 +53,10 @@ class ArrayConfig:
 
     *size_bytes* is the user's limit on the image or None; *created_s* is in Unix seconds; *jobs*
     holds progress that survives a remount ("rebuild:2" -> {"next_stripe": 123}); *history* and
-    *params* belong to the layout; *former* are the UUIDs of members that were excluded and whose
-    role another member took, sorted; *extra* holds top-level fields of a newer minor version, kept
-    when the superblock is written again.
+    *params* belong to the layout; *starts* counts the starts for writing and *lineage* has an
+    entry for each time that members were left out: together they tell configurations of which one
+    extends the other from those that went different ways (assemble.py); *extra* holds top-level
+    fields of a newer minor version, kept when the superblock is written again.
     """
 
     array_uuid: str
@@ -68,7 +72,8 @@ class ArrayConfig:
     history: tuple[Any, ...] = ()
     jobs: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
-    former: tuple[str, ...] = ()
+    starts: int = 0
+    lineage: tuple[str, ...] = ()
     size_bytes: int | None = None
     created_s: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
@@ -88,18 +93,17 @@ class ArrayConfig:
         record = self.find(member_uuid)
         return record is None or record.state in (FAILED, MISSING)
 
-    @property
-    def excluded(self) -> frozenset[str]:
-        """UUIDs of all members that held a role and were ever excluded: this only ever grows.
-
-        A UUID never comes back into a role, so the set tells which of two configurations
-        extends the other, or that they went different ways (assemble.py). Spares come and go.
-        """
+    def reached(self) -> frozenset[str]:
+        """Return the UUIDs of the members that a round is for: in a role or spare, not excluded."""
         return frozenset(
-            r.member_uuid
-            for r in self.members
-            if r.state == FAILED or (r.state == MISSING and r.role != NO_ROLE)
-        ).union(self.former)
+            r.member_uuid for r in self.members if r.state in (ACTIVE, REBUILDING, SPARE)
+        )
+
+    def extends(self, older: ArrayConfig) -> bool:
+        """Say whether this configuration can have come from *older*: it knows all that *older* went
+        through."""
+        known = self.lineage[: len(older.lineage)]
+        return known == older.lineage and self.starts >= older.starts
 
     def roles_in(self, *states: str) -> frozenset[int]:
         """Return the roles whose member is in one of *states*."""
@@ -107,11 +111,10 @@ class ArrayConfig:
 
     def problem(self) -> str | None:
         """Say in words what makes this value impossible, or None."""
-        for text in (self.array_uuid, *self.former, *(r.member_uuid for r in self.members)):
+        for text in (self.array_uuid, *(r.member_uuid for r in self.members)):
             if not is_uuid(text):
                 return f"{text!r} is not a UUID"
-        uuids = {*self.former, *(r.member_uuid for r in self.members)}
-        if len(uuids) != len(self.members) + len(self.former):
+        if len({r.member_uuid for r in self.members}) != len(self.members):
             return "two members have the same UUID"
         size = self.chunk_bytes
         if size & (size - 1) or not CHUNK_BYTES_MIN <= size <= CHUNK_BYTES_MAX:
@@ -122,8 +125,8 @@ class ArrayConfig:
             allowed = NO_ROLE_STATES if record.role == NO_ROLE else ROLE_STATES
             if record.state not in allowed:
                 return f"role {record.role} cannot be {record.state!r}"
-        if self.width < 1 or self.events < 1:
-            return "width and events start at 1"
+        if self.width < 1 or self.events < 1 or self.starts < 0:
+            return "width and events start at 1, starts at 0"
         if self.size_bytes is not None and self.size_bytes < 1:
             return f"image size {self.size_bytes} is not possible"
         return self.regions.problem()
@@ -146,18 +149,40 @@ class ArrayConfig:
             and (record.role == NO_ROLE or r.role != record.role)
         )
         members = sorted((*others, record), key=lambda r: (r.role < 0, r.role))
-        return replace(self, members=tuple(members)).remembering(self)
+        return replace(self, members=tuple(members))
 
     def with_member_state(self, role: int, state: str) -> ArrayConfig:
         """Return this configuration with the member in *role* in *state*."""
         return self.with_record(replace(self.record(role), state=state))
 
-    def remembering(self, older: ArrayConfig) -> ArrayConfig:
-        """Return this configuration; whoever *older* alone knew in a role is former here."""
-        roles = {r.member_uuid for r in older.members if r.role != NO_ROLE}
-        named = {r.member_uuid for r in self.members}
-        former = (older.excluded | roles | set(self.former)) - named
-        return replace(self, former=tuple(sorted(former)))
+    def started_with(self, present: Collection[str]) -> ArrayConfig:
+        """Return the configuration of an array that starts for writing with *present* (UUIDs).
+
+        Who is absent, is out: missing. It must be written before anything is acknowledged.
+        """
+        members = []
+        for record in self.members:
+            here = record.member_uuid in present
+            if record.role == NO_ROLE and record.state in (SPARE, MISSING):
+                record = replace(record, state=SPARE if here else MISSING)
+            elif not here and record.state != FAILED:
+                record = replace(record, state=MISSING)
+            members.append(record)
+        started = replace(self, members=tuple(members), starts=self.starts + 1, clean=False)
+        return started.parting_from(self)
+
+    def parting_from(self, older: ArrayConfig) -> ArrayConfig:
+        """Return this configuration as the successor of *older*, whose lineage it goes on with.
+
+        If someone whom *older* reached is left out, the ways part here: the lineage gets an entry
+        that no other way can have.
+        """
+        heir = replace(self, lineage=older.lineage)
+        if older.reached() <= self.reached():
+            return heir
+        text = json.dumps(config_to_dict(heir), sort_keys=True).encode()
+        entry = hashlib.blake2b(text, digest_size=LINEAGE_ENTRY_BYTES).hexdigest()
+        return replace(heir, lineage=(*older.lineage, entry))
 
     def without(self, member_uuid: str) -> ArrayConfig:
         """Return this configuration without the record of a spare."""
@@ -196,7 +221,8 @@ _CONFIG_TYPES: dict[str, tuple[type, ...]] = {
     "history": (list,),
     "jobs": (dict,),
     "settings": (dict,),
-    "former": (list,),
+    "starts": (int,),
+    "lineage": (list,),
     "size_bytes": (int, type(None)),
     "created_s": (int,),
 }
@@ -208,7 +234,7 @@ def config_to_dict(config: ArrayConfig) -> dict[str, Any]:
     values["members"] = [{n: getattr(r, n) for n in _RECORD_TYPES} for r in config.members]
     values["regions"] = {n: [r.offset, r.length] for n, r in config.regions.named().items()}
     values["history"] = list(config.history)
-    values["former"] = list(config.former)
+    values["lineage"] = list(config.lineage)
     return {**config.extra, **values}
 
 
@@ -254,7 +280,7 @@ def _config_from(values: dict[str, Any]) -> ArrayConfig:
         **{f.name: _region_from(checked["regions"][f.name]) for f in fields(Regions)}
     )
     checked["history"] = tuple(checked["history"])
-    checked["former"] = tuple(checked["former"])
+    checked["lineage"] = tuple(_typed({"entry": e}, "entry", str) for e in checked["lineage"])
     extra = {name: value for name, value in values.items() if name not in _CONFIG_TYPES}
     return ArrayConfig(**checked, extra=extra)
 

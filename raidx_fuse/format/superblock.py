@@ -16,13 +16,20 @@ import logging
 import struct
 import uuid as _uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import crc32c
 import trio
 
 from raidx_fuse.errors import FormatError, MemberError
-from raidx_fuse.format.config import ArrayConfig, decode_config, encode_config
+from raidx_fuse.format.config import (
+    MISSING,
+    NO_ROLE,
+    SPARE,
+    ArrayConfig,
+    decode_config,
+    encode_config,
+)
 from raidx_fuse.format.regions import (
     PAGE_BYTES,
     SUPERBLOCK_SLOT_BYTES,
@@ -244,11 +251,14 @@ async def write_config(
 
     Returns the UUIDs of members that failed, said why in the log, and may hold the old or the new
     configuration: the caller fails them by another round. *timeout_s* bounds reading and writing,
-    each. Members without a superblock get their first one; `prepare_member` cleared them. Whoever
-    lost a role since the last round is remembered as former, though *config* may have forgotten.
+    each. Members without a superblock get their first one; `prepare_member` cleared them. What is
+    written differs from *config* in two ways: spares are spare if they are in *members* and missing
+    if not; and the lineage goes on from the last round of this start, with an entry if *config*
+    leaves out whom that round reached.
     Raises FormatError when the configuration is too large.
     """
-    assert all(not config.excludes(uuid) for uuid in members), "a round never reaches the excluded"
+    config = _with_spares_present(config, members)
+    assert set(members) <= config.reached(), "a round never reaches the excluded"
     failed: set[str] = set()
     before: dict[str, Superblock | None] = {}
 
@@ -272,11 +282,11 @@ async def write_config(
             nursery.start_soon(look, uuid, member)
     failed.update(members)  # until proved otherwise; those that did not even answer stay
     base = min((s.events for s in before.values() if s is not None), default=0)
-    minor = MINOR
-    for old in before.values():
-        if old is not None:
-            config = config.remembering(old.config)
-            minor = max(minor, old.minor)
+    olds = [old for old in before.values() if old is not None]
+    minor = max((old.minor for old in olds), default=MINOR)
+    running = [old.config for old in olds if old.config.starts == config.starts]
+    if running:
+        config = config.parting_from(max(running, key=lambda older: older.events))
     new = {
         uuid: Superblock(uuid, old.sequence + 1 if old is not None else 0, base, config, minor)
         for uuid, old in before.items()
@@ -288,6 +298,19 @@ async def write_config(
         for uuid, superblock in new.items():
             nursery.start_soon(write, uuid, members[uuid], superblock)
     return failed  # <- committed on every member that is not in here
+
+
+def _is_spare(config: ArrayConfig, member_uuid: str) -> bool:
+    record = config.find(member_uuid)
+    return record is not None and record.role == NO_ROLE
+
+
+def _with_spares_present(config: ArrayConfig, members: Mapping[str, Member]) -> ArrayConfig:
+    for record in config.members:
+        if record.role == NO_ROLE and record.state in (SPARE, MISSING):
+            state = SPARE if record.member_uuid in members else MISSING
+            config = config.with_record(replace(record, state=state))
+    return config
 
 
 async def _superblock_to_replace(
@@ -304,6 +327,10 @@ async def _superblock_to_replace(
     for superblock in valid:
         if (superblock.array_uuid, superblock.member_uuid) != (config.array_uuid, member_uuid):
             raise FormatError(f"{member.path}: another member's superblock appeared on it")
-        if any(not config.excludes(uuid) for uuid in superblock.config.excluded):
+        same_start = superblock.config.starts == config.starts
+        ours = (
+            superblock.config.extends(config) if same_start else config.extends(superblock.config)
+        )
+        if not ours and not _is_spare(config, member_uuid):
             raise FormatError(f"{member.path}: it went on without the others meanwhile")
     return max(valid, key=lambda superblock: superblock.sequence, default=None)

@@ -34,6 +34,7 @@ from raidx_fuse.members.ram import RamMember
 from raidx_fuse.testing.virtual import run
 
 SIZE = 1 << 20
+METADATA_BYTES = SUPERBLOCK_SLOT_BYTES * 2
 
 
 class Life:
@@ -79,17 +80,15 @@ class Life:
         self, config: ArrayConfig, members: dict[str, Member], only: Iterable[int] | None = None
     ) -> None:
         """One round; a crash let it reach the disks *only* (default: all that it is for)."""
-        reached = {
-            name: member
-            for name, member in members.items()
-            if only is None or self.disks.index(member) in only  # type: ignore[arg-type]
-        }
+        before = [bytes(disk.memory[:METADATA_BYTES]) for disk in self.disks]
 
         async def do() -> set[str]:
-            return await write_config(reached, config)
+            return await write_config(members, config)
 
-        if reached:
-            assert run(do) == set()
+        assert run(do) == set()
+        for number, disk in enumerate(self.disks):
+            if only is not None and number not in only:
+                disk.memory[:METADATA_BYTES] = before[number]
 
     def start(self, *numbers: int, only: Iterable[int] | None = None) -> Running:
         return Running(self, self.assemble(*numbers), only)
@@ -242,7 +241,9 @@ def test_starting_excludes_the_absent_and_moves_the_counter() -> None:
     started = life.assemble(0, 1, 2).starting_config()
     assert started.record(3).state == MISSING
     assert (started.events, started.clean) == (2, False)
-    assert started.excluded == {life.config.record(3).member_uuid}
+    assert started.starts == 1
+    assert started.extends(life.config)
+    assert not life.config.extends(started)
 
 
 # -- bad input -----------------------------------------------------------------------------------
@@ -401,12 +402,38 @@ def test_a_crash_while_a_spare_joins_or_leaves() -> None:
     life.start().spare(only=[4])  # the spare alone was told
     assembly = life.assemble()
     assert len(assembly.by_role) == 4
-    life = Life()
-    life.start().spare().note("lonely", only=[4])
-    life.start(0, 1, 2, 3).note("acknowledged")
+    for lonely in (1, 5):
+        life = Life()
+        running = life.start().spare()
+        running.config = replace(running.config, events=running.config.events + lonely)
+        running.note("lonely", only=[4])
+        life.start(0, 1, 2, 3).note("acknowledged")
+        assembly = life.assemble()
+        assert assembly.config.settings["note"] == "acknowledged"
+        assert len(assembly.spares) == 1
+        life.start().note("with the spare")
+        assert life.assemble().warnings == []
+
+
+@pytest.mark.parametrize("lonely", [1, 5])
+@pytest.mark.parametrize("also_failed", [False, True])
+def test_a_newcomer_that_alone_was_told_is_no_member(lonely: int, also_failed: bool) -> None:
+    life = Life("rdp", 5)
+    running = life.start().fail(1)
+    disk = life.new_disk()
+    record = MemberRecord(1, life.uuid(), REBUILDING, SIZE, disk.path)
+    running.members[record.member_uuid] = disk
+    config = running.config.with_record(record)
+    if also_failed:  # in the very same round
+        running.members.pop(config.record(2).member_uuid)
+        config = config.with_member_state(2, FAILED)
+    running.config = replace(running.config, events=running.config.events + lonely)
+    running.update(config, only=[5])
+    life.start(0, 2, 3, 4).note("acknowledged")
     assembly = life.assemble()
     assert assembly.config.settings["note"] == "acknowledged"
-    assert len(assembly.spares) == 1
+    assert roles(assembly) == {0: "d0", 2: "d2", 3: "d3", 4: "d4"}
+    assert "another member took its place" in stale(assembly)["d5"]
 
 
 def test_a_spare_remembers_who_was_excluded() -> None:
@@ -462,6 +489,17 @@ def test_halves_that_both_replaced_the_other_are_still_refused() -> None:
     assert "was split: [d0, d2] and [d1, d3]" in life.refused()
 
 
+def test_a_line_that_left_out_the_same_disks_later_is_another_line() -> None:
+    """d0 without d1; d1 without d0, then with d2, then d2 without d1: who left out d1 differs."""
+    life = Life("raid1", 2)
+    life.start(0).note("left")
+    life.start(1).replace(0).close()
+    life.start(2).note("right")
+    assert "was split: [d0] and [d2]" in life.refused(0, 2)
+    assert "was split: [d0] and [d2]" in life.refused(0, 1, 2)
+    assert roles(life.assemble(1, 2)) == {0: "d2"}
+
+
 def test_an_old_disk_beside_its_successors_successor_is_stale_not_a_split() -> None:
     """d1 failed, d2 took its place, d0 died: d1 never went on without anybody."""
     life = Life("raid1", 2)
@@ -486,13 +524,21 @@ def test_what_was_acknowledged_is_never_passed_over(shape: tuple[str, int], seed
     What a round that was complete acknowledged is a version; every assembly must show the newest
     version of a single line of life, or refuse.
     """
-    rng = random.Random(seed)
     life = Life(*shape)
+    try:
+        live(life, shape, random.Random(seed))
+    finally:
+        for disk in life.disks:
+            disk.close()
+
+
+def live(life: Life, shape: tuple[str, int], rng: random.Random) -> None:
+    """Start, write, fail, replace and crash at random; check every assembly."""
+    tolerance = {"raid1": shape[1] - 1, "raid5": 1, "rdp": 2}[shape[0]]
     # Per disk: the set of versions its lineage has acknowledged while it took part.
     knows: dict[str, set[int]] = {disk.path: set() for disk in life.disks}
     versions = itertools.count(1)
-    acknowledged: dict[int, set[str]] = {}  # version -> disks that hold its data
-    for _ in range(rng.randint(1, 6)):
+    for _ in range(rng.randint(1, 8)):
         given_disks = rng.sample(range(len(life.disks)), rng.randint(1, len(life.disks)))
         try:
             assembly = life.assemble(*given_disks)
@@ -509,19 +555,19 @@ def test_what_was_acknowledged_is_never_passed_over(shape: tuple[str, int], seed
         if cut:
             continue
         for _ in range(rng.randint(0, 3)):
-            step = rng.choice(["write", "write", "fail", "replace", "cut"])
+            step = rng.choice(["write", "write", "fail", "replace", "cut", "cut failing"])
+            # The engine moves the counter with every change, a round may carry several.
+            running.config = replace(
+                running.config, events=running.config.events + rng.choice([0, 0, 4])
+            )
             present = sorted(running.config.roles_in(ACTIVE))
             lost = running.config.roles_in(FAILED, MISSING)
             if step == "write":
                 version = next(versions)
-                acknowledged[version] = set()
                 for role in present:
                     path = running.members[running.config.record(role).member_uuid].path
                     knows[path].add(version)
-                    acknowledged[version].add(path)
-            elif step == "fail" and len(lost) < (
-                shape[1] - 1 if shape[0] == "raid1" else 2 if shape[0] == "rdp" else 1
-            ):
+            elif step == "fail" and len(lost) < tolerance:
                 running.fail(rng.choice(present))
             elif step == "replace" and lost:
                 source = running.members[running.config.record(present[0]).member_uuid].path
@@ -529,4 +575,7 @@ def test_what_was_acknowledged_is_never_passed_over(shape: tuple[str, int], seed
                 knows[life.disks[-1].path] = set(knows[source])
             elif step == "cut":
                 running.note("cut", only=reached)
+                break
+            elif step == "cut failing" and len(lost) < tolerance:
+                running.fail(rng.choice(present), only=reached)
                 break

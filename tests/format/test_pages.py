@@ -68,6 +68,7 @@ def state(loaded: LoadedPages) -> dict[int, tuple[int, int]]:
     }
 
 
+@settings(deadline=None)
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(1, 2**64 - 1),
@@ -83,7 +84,7 @@ def test_encoding_is_lossless(number: int, generation: int, kind: str, array: st
     assert found.array_half == uuid.UUID(array).bytes[:8]
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.integers(0, PAGE_BYTES * 8 - 1))
 def test_any_flipped_bit_is_seen(bit: int) -> None:
     content = bytearray(page(1, 5))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raidx_fuse.errors import UsageError
@@ -26,6 +26,7 @@ def plan_or_refusal(size: int, chunk: int, width: int) -> Regions | UsageError:
         return error
 
 
+@settings(deadline=None)
 @given(
     st.integers(MIB // 512, 64 * TIB // 512).map(lambda sectors: sectors * 512),
     st.sampled_from([4 * KIB, 8 * KIB, 64 * KIB, MIB]),

@@ -78,6 +78,7 @@ def read(member: Member) -> Superblock | None:
     return run(read_superblock, member)
 
 
+@settings(deadline=None)
 @given(st.integers(0, (1 << 64) - 1), st.integers(0, (1 << 64) - 1), st.integers(0, 9))
 def test_encoding_is_lossless(sequence: int, base: int, minor: int) -> None:
     superblock = Superblock(NAMES[0], sequence, base, config(), minor)
@@ -93,7 +94,7 @@ def test_the_newest_valid_slot_counts() -> None:
         assert found.sequence == max(sequences)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_a_flipped_bit_in_the_newest_slot_leaves_the_older_one(data: st.DataObject) -> None:
     _, old = content(4, 5)
@@ -110,7 +111,7 @@ def test_a_flipped_bit_in_the_newest_slot_leaves_the_older_one(data: st.DataObje
     assert slots[1].state == ("other" if bit < 64 else "damaged")
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 1 << 30), st.booleans())
 def test_two_damaged_slots_are_no_empty_ones(seed: int, random_bytes: bool) -> None:
     rng = random.Random(seed)
@@ -289,26 +290,55 @@ def test_a_round_never_overwrites_another_version() -> None:
 
 
 def test_a_round_never_overwrites_a_side_that_went_on_alone() -> None:
-    alone = config(events=4).with_member_state(1, FAILED)
+    alone = config(events=4).started_with([NAMES[0]])
     member = ram()
     run(write_superblock, member, Superblock(NAMES[0], 0, 0, alone))
-    assert write_round({NAMES[0]: member}, config(events=9)) == {NAMES[0]}
+    for starts in (0, 1, 2):
+        others = config(events=9, starts=starts)
+        if starts:
+            others = others.with_member_state(1, FAILED).parting_from(others)
+        assert write_round({NAMES[0]: member}, others) == {NAMES[0]}
     found = run(read_superblock, member)
     assert found is not None
     assert found.config == alone
 
 
-def test_a_round_remembers_whom_the_caller_forgot() -> None:
-    member = ram()
-    failed = config(events=2).with_member_state(1, FAILED)
-    write_round({NAMES[0]: member}, failed)
+def test_the_lineage_parts_by_itself_whatever_the_caller_knows() -> None:
+    """The engine keeps the configuration of its start; the superblocks know what happened since."""
+    one, two, three = ram(), ram(), ram()
+    started = config(events=2, starts=1)
+    assert write_round({NAMES[0]: one, NAMES[1]: two}, started) == set()
+    failed = replace(started.with_member_state(1, FAILED), events=3)
+    assert write_round({NAMES[0]: one}, failed) == set()
     newcomer = MemberRecord(1, NAMES[2], "rebuilding", SIZE)
-    careless = replace(failed, members=(failed.record(0), newcomer), events=3)
-    for events in (3, 4):  # it stays known, though the caller never learns it
-        write_round({NAMES[0]: member, NAMES[2]: ram()}, replace(careless, events=events))
-    found = run(read_superblock, member)
+    seated = failed.with_record(newcomer)
+    for events in (4, 5):
+        members = {NAMES[0]: one, NAMES[2]: three}
+        assert write_round(members, replace(seated, events=events)) == set()
+    lineages = []
+    for member in (one, three):
+        found = run(read_superblock, member)
+        assert found is not None
+        lineages.append(found.config.lineage)
+    assert lineages[0] == lineages[1]
+    assert len(lineages[0]) == 1
+
+
+def test_spares_are_written_as_they_are_present() -> None:
+    spare = MemberRecord(-1, NAMES[2], "spare", SIZE)
+    what = config(starts=1).with_record(spare)
+    one, two, three = ram(), ram(), ram()
+    both: dict[str, Member] = {NAMES[0]: one, NAMES[1]: two}
+    assert write_round({**both, NAMES[2]: three}, what) == set()
+    assert write_round(both, replace(what, events=2)) == set()
+    found = run(read_superblock, one)
     assert found is not None
-    assert found.config.former == (NAMES[1],)
+    assert found.config.members[-1].state == "missing"
+    assert len(found.config.lineage) == 1
+    assert write_round({**both, NAMES[2]: three}, replace(what, events=3)) == set()
+    found = run(read_superblock, three)
+    assert found is not None
+    assert found.config.members[-1].state == "spare"
 
 
 def test_a_newer_minor_version_and_its_fields_survive_a_round() -> None:
