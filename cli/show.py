@@ -119,7 +119,29 @@ def _stats_page(stats: dict[str, Any], out: Output) -> RenderableType:
     names = ("pre_reads", "rmw", "rcw", "full_stripe", "degraded_reads", "chunks_moved")
     counts = ", ".join(f"{name.replace('_', ' ')} {totals[name]}" for name in names)
     head = Text.assemble((f"{seconds:.1f} s", "bold"), f": {rate}; {speed}")
-    return Group(head, Text(f"latency ms: {waits}"), Text(counts), table)
+    lines = [head, Text(f"latency ms: {waits}"), Text(counts), *_bpu_lines(totals.get("bpu"))]
+    return Group(*lines, table)
+
+
+def _bpu_lines(bpu: dict[str, Any] | None) -> list[Text]:
+    """Return what the policy bpu did, in two lines; nothing under another policy."""
+    if bpu is None:
+        return []
+    limits = bpu["thresholds"]
+    shares = ", ".join(f"{state} {share:.1%}" for state, share in bpu["of_time"].items())
+    return [
+        Text(
+            f"bpu: {shares} of the time (now {bpu['state']}); T_light "
+            f"{limits['t_light_s'] * 1e3:.3f} ms, T_heavy {limits['t_heavy_s'] * 1e3:.3f} ms, "
+            f"T_skew {limits['t_skew_s'] * 1e3:.3f} ms, T_pre {limits['t_pre']}"
+        ),
+        Text(
+            f"     chose rmw {bpu['rmw']}, rcw {bpu['rcw']}, "
+            f"{bpu['against_pre_reads']} against the count of pre-reads: "
+            f"{bpu['extra_pre_reads']} extra ({bpu['extra_pre_reads_ratio']:.1%}); "
+            f"{bpu['touched_longest_ratio']:.1%} of updates touched the longest queue"
+        ),
+    ]
 
 
 @verb()

@@ -126,23 +126,23 @@ class Array:
 
     def get(self, key: str) -> Any:
         """Return the value of a setting. Raises UsageError for an unknown one."""
-        setting = setting_named(key)
-        return self.store.config.settings.get(key, setting.default)
+        return setting_named(key).value(self)
 
     def settings(self) -> dict[str, Any]:
         """Return every setting with its value."""
         return {key: self.get(key) for key in sorted(SETTINGS)}
 
     async def set(self, key: str, text: str) -> Any:
-        """Parse *text*, apply it at once, keep it in the superblocks; return the value."""
+        """Parse *text*, apply it at once, keep it in the superblocks; return the value in force."""
         setting = setting_named(key)
         value = setting.parse(str(text))
         setting.apply(self, value)
         if not self.read_only:
+            kept = setting.kept(self, value)
             await self.store.update(
-                lambda config: replace(config, settings={**config.settings, key: value})
+                lambda config: replace(config, settings={**config.settings, **kept})
             )
-        return value
+        return value if setting.in_force is None else setting.in_force(self)
 
     def apply_settings(self) -> None:
         """Make the saved settings work."""
@@ -229,6 +229,7 @@ class Array:
         self.apply_settings()
         store.on_fail.append(self.on_fail)
         store.on_change.append(self.core.note_zero_roles)
+        store.on_change.append(self.core.bpu.note_members)
         if self.read_only:
             self.replayed = await replay(self.core.journal, store, head)
             return

@@ -5,9 +5,9 @@ to count in or to plan anew: what costs the general way (writer.py) 20 us takes 
 The plan is the same; it does not depend on the place in the chunk and is prepared by data cell.
 
 Everything else is left to the general way, before anything was changed: several chunks, anything
-lost or dead, a stripe that someone holds, a member that cannot read at once. A member that reads at
-once may still not write at once; what is then left is handed back, to be written under the stripe's
-lock, and never computed again: the old data is gone by then.
+lost or dead, a stripe that someone holds, queues that the policy has to weigh, a member that cannot
+read at once. A member that reads at once may still not write at once; what is then left is handed
+back, to be written under the stripe's lock, and never computed again: the old data is gone by then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError
 from raidx_fuse.layouts.plan import BandPlan, write_plans
 from raidx_fuse.parity import Arena, Bytes
-from raidx_fuse.policy import POLICIES, Policy
+from raidx_fuse.policy import BpuPolicy, Policy
 from raidx_fuse.store import Request
 
 _LENGTHS_KEPT = 64
@@ -63,6 +63,8 @@ class AtOnce:
             return None
         policy = core.policy
         plan = self._chosen[cell] if policy is self._policy else self._choose(policy, cell)
+        if plan is None:
+            return None
         # The parity of a chunk that was written is alive, but its neighbours may not be.
         if plan.kind == "rcw" and core.dead(stripe):
             return None
@@ -194,12 +196,13 @@ class AtOnce:
             writes.append((role, base + (member_chunk << shift), buffers, length))
         return True
 
-    def _choose(self, policy: Policy, cell: int) -> BandPlan:
+    def _choose(self, policy: Policy, cell: int) -> BandPlan | None:
         """Ask *policy*; one that looks at nothing but the plans is asked once for all cells."""
-        if policy in POLICIES.values():
-            self._policy = policy
-            self._chosen = [policy(*pair) for pair in self._plans]
-        return policy(*self._plans[cell])
+        if isinstance(policy, BpuPolicy):
+            return policy.at_once(*self._plans[cell])
+        self._policy = policy
+        self._chosen = [policy(*pair, 0) for pair in self._plans]
+        return self._chosen[cell]
 
     def _renew(self) -> None:
         self._slots.clear()

@@ -12,7 +12,7 @@ from raidx_fuse.layouts.plan import dead_cells
 from raidx_fuse.locks import StripeLocks
 from raidx_fuse.measure import TIMED_ALL, TIMED_EACH, ArrayCounters, Latency
 from raidx_fuse.parity import ArenaPool
-from raidx_fuse.policy import TRADITIONAL, Policy
+from raidx_fuse.policy import POLICIES, BpuPolicy, Policy
 from raidx_fuse.store import MemberLostError, Request, Store
 from raidx_fuse.written import WrittenMap
 
@@ -28,6 +28,7 @@ class Core:
         "arenas",
         "at_once",
         "bad_chunks",
+        "bpu",
         "chunk_bytes",
         "code",
         "counters",
@@ -71,11 +72,25 @@ class Core:
         self.counters = ArrayCounters()
         self.latency = Latency()
         self.at_once = 0  # requests so far that did not suspend
-        self.policy: Policy = TRADITIONAL
+        self.policy: Policy
+        self.bpu = BpuPolicy(self._role, lambda: self.store.queues, store.clock)
+        self.use_policy("traditional")
         self.bad_chunks: set[int] = set()
         self.foreground_s = -1e9  # when the last foreground request ended
         self.zero_roles: frozenset[int] = frozenset()
         self.note_zero_roles()
+
+    def _role(self, stripe: int, cell: int) -> int:
+        return self.layout.place(stripe, cell)[0]
+
+    def use_policy(self, name: str) -> None:
+        """Choose between the plans of partial writes by the policy *name* from now on."""
+        if name == "bpu":
+            self.policy = self.bpu
+            self.bpu.start()
+        else:
+            self.policy = POLICIES[name]
+            self.bpu.stop()
 
     def recorded_zero_roles(self) -> frozenset[int]:
         """Return the roles whose members read as zero where nobody ever wrote."""

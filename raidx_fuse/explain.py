@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from raidx_fuse import bpu
+from raidx_fuse.bpu import Decision
 from raidx_fuse.core import Core
 from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.code import Unrecoverable
 from raidx_fuse.layouts.plan import BandPlan, bands, read_plan, write_plans
+from raidx_fuse.policy import traditional
 
 LENGTH_MAX = 64 << 20
 
@@ -33,13 +36,35 @@ def _place(core: Core, stripe: int, cell: int, low: int, size: int) -> dict[str,
     return place
 
 
-def _why(plan: BandPlan, rmw: BandPlan | None, rcw: BandPlan | None, policy: str) -> str:
+def _choose(
+    core: Core, rmw: BandPlan | None, rcw: BandPlan | None, stripe: int
+) -> tuple[BandPlan, Decision | None]:
+    """Return the plan that the policy would choose now; with its numbers if it weighs queues."""
+    if core.policy is not core.bpu:
+        return core.policy(rmw, rcw, stripe), None
+    decision = core.bpu.weigh(rmw, rcw, stripe)
+    if decision is None:
+        return traditional(rmw, rcw), None
+    plan = rmw if decision.chosen == bpu.RMW else rcw
+    assert plan is not None, "one is chosen only where both can be"
+    return plan, decision
+
+
+def _why(
+    plan: BandPlan,
+    rmw: BandPlan | None,
+    rcw: BandPlan | None,
+    policy: str,
+    decision: Decision | None,
+) -> str:
     if plan.kind == "full":
         return "nothing must be read first: the new data, with cells never written, make the parity"
     if rmw is None:
         return "reconstruct-write: what read-modify-write needs is lost"
     if rcw is None:
         return "read-modify-write: what reconstruct-write needs is lost"
+    if decision is not None:
+        return bpu.words(decision)
     return (
         f"policy {policy}: read-modify-write would read {len(rmw.reads)} chunks, "
         f"reconstruct-write {len(rcw.reads)}"
@@ -97,12 +122,12 @@ def _stripe(
     shown = []
     for low, high, touched in bands(first, start, last, end, core.chunk_bytes):
         size = high - low
-        rmw = rcw = None
+        rmw = rcw = decision = None
         try:
             if write:
                 rmw, rcw = write_plans(core.code, touched, lost, dead)
-                plan = core.policy(rmw, rcw)
-                why = _why(plan, rmw, rcw, policy)
+                plan, decision = _choose(core, rmw, rcw, stripe)
+                why = _why(plan, rmw, rcw, policy, decision)
             else:
                 plan = read_plan(core.code, touched, lost, dead)
                 why = "reconstructed by the chains" if plan.outputs else "read where it lies"
@@ -128,6 +153,7 @@ def _stripe(
                 }
                 if write
                 else None,
+                "decision": bpu.numbers(decision) if decision else None,
             }
         )
     return {

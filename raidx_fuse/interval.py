@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from raidx_fuse.measure import Latency
+from raidx_fuse.status import bpu_ratios
 
 if TYPE_CHECKING:
     from raidx_fuse.array import Array
 
 OVER_TIME = ("queue_mean", "utilisation")  # averages: multiplied by the seconds, they add up
-AS_NOW = ("role", "path", "queue_now")
+AS_NOW = ("role", "path", "queue_now", "mean_queue_s", "mean_skew_s", "thresholds", "of_time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ def difference(before: Snapshot, after: Snapshot) -> dict[str, Any]:
         members.append(row)
     totals = _subtract(before.stats["array"], after.stats["array"], start_s, end_s)
     totals["latency_ms"] = minus(after.latency, before.latency).summary()
+    if totals["bpu"] is not None:
+        totals["bpu"] |= bpu_ratios(totals["bpu"])
     return {"interval_seconds": end_s - start_s, "members": members, "array": totals}
 
 
@@ -76,6 +79,8 @@ def _subtract(
 ) -> dict[str, Any]:
     row = dict(after)
     for name, value in after.items():
+        if name not in AS_NOW and isinstance(value, dict):
+            row[name] = _subtract(before.get(name) or {}, value, start_s, end_s)
         if name in AS_NOW or not isinstance(value, int | float):
             continue
         old = before.get(name, 0)

@@ -1,17 +1,31 @@
 """Parity update policies: which of the two plans of a partial write is carried out.
 
 A policy sees the finished plans and the queues; it never does I/O. `traditional` is what md does:
-whichever reads fewer chunks first, read-modify-write when equal.
+whichever reads fewer chunks first, read-modify-write when equal. `bpu` also looks at the queues
+(bpu.py has the rules).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from raidx_fuse import bpu
+from raidx_fuse.bpu import STATES, Decision, Thresholds
 from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.plan import BandPlan
+from raidx_fuse.measure import Latency
+from raidx_fuse.queue_monitor import QueueMonitor
+from raidx_fuse.queues import MemberQueue
 
-Policy = Callable[[BandPlan | None, BandPlan | None], BandPlan]
+Policy = Callable[[BandPlan | None, BandPlan | None, int], BandPlan]  # the int is the stripe
+RoleOf = Callable[[int, int], int]  # (stripe, cell) -> role
+
+Queues = Callable[[], Sequence[MemberQueue | None]]  # by role, as they are now
+
+SKEW_WEIGHT = 1 / 64  # of the newest skew in the moving average that T_skew is derived from
+DERIVED_EACH = 16  # decisions: derived thresholds move slowly
 
 
 def _only(rmw: BandPlan | None, rcw: BandPlan | None) -> BandPlan:
@@ -20,35 +34,192 @@ def _only(rmw: BandPlan | None, rcw: BandPlan | None) -> BandPlan:
     return plan
 
 
-def traditional(rmw: BandPlan | None, rcw: BandPlan | None) -> BandPlan:
+def traditional(rmw: BandPlan | None, rcw: BandPlan | None, _stripe: int = 0) -> BandPlan:
     """Choose the plan with fewer pre-reads."""
     if rmw is None or rcw is None:
         return _only(rmw, rcw)
     return rmw if len(rmw.reads) <= len(rcw.reads) else rcw
 
 
-def always_rmw(rmw: BandPlan | None, rcw: BandPlan | None) -> BandPlan:
+def always_rmw(rmw: BandPlan | None, rcw: BandPlan | None, _stripe: int = 0) -> BandPlan:
     """Choose read-modify-write, but for full stripes."""
     if rcw is not None and not rcw.reads:
         return rcw
     return _only(rmw, rcw)
 
 
-def always_rcw(rmw: BandPlan | None, rcw: BandPlan | None) -> BandPlan:
+def always_rcw(rmw: BandPlan | None, rcw: BandPlan | None, _stripe: int = 0) -> BandPlan:
     """Choose reconstruct-write wherever losses allow it."""
     return _only(rcw, rmw)
 
 
-TRADITIONAL: Policy = traditional
+@dataclass(slots=True)
+class BpuCounters:
+    """What BPU decided, where there was something to decide: both plans possible, both reading.
+
+    *decisions* by state; *queued*, those that found something waiting; *touched_longest*, those of
+    the queued whose choice reads from the member with the longest queue (the paper's Fig. 2);
+    *against_pre_reads*, those that chose the plan with more pre-reads; *pre_reads_least*, the
+    pre-reads of `traditional`; *extra_pre_reads*, what was read beyond (Fig. 5); *skew*, the
+    distribution of delta_l among the queued.
+    """
+
+    decisions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
+    rmw: int = 0
+    rcw: int = 0
+    queued: int = 0
+    touched_longest: int = 0
+    against_pre_reads: int = 0
+    pre_reads_least: int = 0
+    extra_pre_reads: int = 0
+    skew: Latency = field(default_factory=Latency)
+
+
+class BpuPolicy:
+    """BPU over the queues of an array, which `start` looks at until `stop`.
+
+    *limits* are the thresholds in force: those in *by_hand* (names of `Thresholds`), the rest
+    derived from the array and moving with it.
+    """
+
+    def __init__(self, role_of: RoleOf, queues: Queues, clock: Callable[[], float]) -> None:
+        self.counters = BpuCounters()
+        self.by_hand: dict[str, float | int] = {}
+        self._role_of = role_of
+        self._queues = queues
+        self._mean_skew_s = 0.0
+        self._asked = 0
+        self.limits = bpu.derive((), (), len(queues()), 0.0)
+        self.monitor = QueueMonitor(clock, self.limits)
+
+    # -- settings ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Look at the queues from now on."""
+        self.monitor.attend(self._queues())
+        self.refresh()
+
+    def stop(self) -> None:
+        """Look at no queue any more."""
+        self.monitor.leave()
+
+    def note_members(self) -> None:
+        """Look at the queues that are there now, if at any."""
+        if self.monitor.active:
+            self.start()
+
+    def set_threshold(self, name: str, value: float | int | None) -> None:
+        """Set a threshold (a name of `Thresholds`) by hand; None: derive it again."""
+        self.by_hand.pop(name, None)
+        if value is not None:
+            self.by_hand[name] = value
+        self.refresh()
+
+    def set_service(self, kind: str, service_s: float | None) -> None:
+        """Set A_R (*kind* "read") or A_W ("write") of all members by hand; None: as measured."""
+        if kind == "read":
+            self.monitor.read_s = service_s
+        else:
+            self.monitor.write_s = service_s
+        self.monitor.refresh()
+        self.refresh()
+
+    def refresh(self) -> Thresholds:
+        """Derive the thresholds anew and return those in force."""
+        monitor, queues = self.monitor, self._queues()
+        present = [queue for queue in queues if queue is not None]
+        reads_s = [q.read_service_s if monitor.read_s is None else monitor.read_s for q in present]
+        writes_s = [
+            q.write_service_s if monitor.write_s is None else monitor.write_s for q in present
+        ]
+        derived = bpu.derive(reads_s, writes_s, len(queues), self._mean_skew_s)
+        limits = self.limits = derived._replace(**self.by_hand)  # type: ignore[arg-type]
+        if limits != self.monitor.limits:
+            self.monitor.limits = limits
+            self.monitor.refresh()
+        return limits
+
+    # -- choosing ------------------------------------------------------------------------------
+
+    def at_once(self, rmw: BandPlan | None, rcw: BandPlan | None) -> BandPlan | None:
+        """Choose while nothing waits, which is what `traditional` chooses; else None."""
+        return None if self.monitor.mean_s else traditional(rmw, rcw)
+
+    def weigh(self, rmw: BandPlan | None, rcw: BandPlan | None, stripe: int) -> Decision | None:
+        """Return the decision for *stripe* as things are now, uncounted; None if none is due."""
+        if rmw is None or rcw is None or not rmw.reads or not rcw.reads:
+            return None
+        role_of, lengths_s = self._role_of, self.monitor.lengths_s
+
+        def role(cell: int) -> int:
+            return role_of(stripe, cell)
+
+        return bpu.decide(
+            bpu.candidate(rmw, role, lengths_s),
+            bpu.candidate(rcw, role, lengths_s),
+            self.monitor.mean_s,
+            self.limits,
+        )
+
+    def __call__(self, rmw: BandPlan | None, rcw: BandPlan | None, stripe: int) -> BandPlan:
+        """Choose the plan to be carried out in *stripe*, and count it."""
+        if not self._asked % DERIVED_EACH:
+            self.refresh()
+        self._asked += 1
+        decision = self.weigh(rmw, rcw, stripe)
+        if decision is None or rmw is None or rcw is None:
+            return traditional(rmw, rcw)
+        self._count(decision)
+        return rmw if decision.chosen == bpu.RMW else rcw
+
+    def report(self) -> dict[str, Any]:
+        """Return what `stats` shows: counts since the start, and how things are now."""
+        counters = self.counters
+        return {
+            "state": self.monitor.state,
+            "mean_queue_s": self.monitor.mean_s,
+            "mean_skew_s": self._mean_skew_s,
+            "thresholds": self.refresh()._asdict(),
+            "seconds": self.monitor.seconds(),
+            "decisions": dict(counters.decisions),
+            "rmw": counters.rmw,
+            "rcw": counters.rcw,
+            "queued": counters.queued,
+            "touched_longest": counters.touched_longest,
+            "against_pre_reads": counters.against_pre_reads,
+            "pre_reads_least": counters.pre_reads_least,
+            "extra_pre_reads": counters.extra_pre_reads,
+        }
+
+    def _count(self, decision: Decision) -> None:
+        counters = self.counters
+        counters.decisions[decision.state] += 1
+        if decision.chosen == bpu.RMW:
+            counters.rmw += 1
+        else:
+            counters.rcw += 1
+        counters.pre_reads_least += min(decision.rmw.pre_reads, decision.rcw.pre_reads)
+        if extra := decision.extra_pre_reads:
+            counters.against_pre_reads += 1
+            counters.extra_pre_reads += extra
+        if decision.mean_s:
+            counters.queued += 1
+            chosen = decision.rmw if decision.chosen == bpu.RMW else decision.rcw
+            counters.touched_longest += chosen.longest_s == max(self.monitor.lengths_s)
+            skew_s = decision.skew_s
+            counters.skew.add(skew_s)
+            self._mean_skew_s += SKEW_WEIGHT * (skew_s - self._mean_skew_s)
+
+
 # They look at nothing but the plans: what one of them chose once, it always chooses.
 POLICIES: dict[str, Policy] = {"traditional": traditional, "rmw": always_rmw, "rcw": always_rcw}
+POLICY_NAMES = (*POLICIES, "bpu")
 
 
-def policy_named(name: str) -> Policy:
-    """Return the policy called *name*. Raises UsageError naming the others."""
-    try:
-        return POLICIES[name]
-    except KeyError:
+def check_policy(name: str) -> str:
+    """Return *name* if it is a policy's. Raises UsageError naming the others."""
+    if name not in POLICY_NAMES:
         raise UsageError(
-            f"unknown parity policy {name!r}", action=f"choose one of {', '.join(POLICIES)}"
-        ) from None
+            f"unknown parity policy {name!r}", action=f"choose one of {', '.join(POLICY_NAMES)}"
+        )
+    return name

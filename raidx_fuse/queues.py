@@ -101,7 +101,8 @@ class MemberQueue:
 
     Attributes read by policies: *reads_waiting*, *writes_waiting* (outstanding operations that did
     not answer at once), *read_service_s*, *write_service_s* (moving averages of service time), and
-    the counters. *inline* is false for members that never answer at once.
+    the counters. *inline* is false for members that never answer at once. *on_change* hears, with
+    the time, of every change of what is outstanding.
     """
 
     def __init__(self, member: Member, nursery: trio.Nursery, clock: Callable[[], float]) -> None:
@@ -118,6 +119,7 @@ class MemberQueue:
         self.busy_s = 0.0
         self.queue_area = 0.0  # integral of the queue length over time
         self.unflushed = False
+        self.on_change: Callable[[float], None] | None = None
         self._last_change_s = clock()
         self._nursery = nursery
         self._foreground: deque[Operation] = deque()
@@ -199,6 +201,8 @@ class MemberQueue:
             self.reads_waiting += 1
         elif operation.kind == WRITE:
             self.writes_waiting += 1
+        if self.on_change is not None:
+            self.on_change(operation.submitted_s)
         if self.closed:
             self._finish(operation, self._gone(operation))
             return
@@ -275,6 +279,8 @@ class MemberQueue:
             self.write_service_s += EWMA_WEIGHT * (service - self.write_service_s)
         else:
             self.flushes += 1
+        if self.on_change is not None:
+            self.on_change(now)
         self._running.discard(operation)
         if error is not None:
             self.errors += 1

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from raidx_fuse.errors import UsageError
 from raidx_fuse.journal import MODES
-from raidx_fuse.policy import policy_named
-from raidx_fuse.sizes import parse_size
+from raidx_fuse.policy import check_policy
+from raidx_fuse.sizes import parse_seconds, parse_size
 
 if TYPE_CHECKING:
     from raidx_fuse.array import Array
@@ -18,18 +18,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: *parse* makes a value of text (raises UsageError), *apply* makes it work."""
+    """One setting: *parse* makes a value of text (raises UsageError), *apply* makes it work.
+
+    *in_force*, if given, tells the value that counts at present, where none is kept. *keeps*, if
+    given, returns what the array is to remember by setting names; else it remembers the value.
+    """
 
     name: str
     default: Any
     help: str
     parse: Callable[[str], Any]
     apply: Callable[[Array, Any], None]
+    in_force: Callable[[Array], Any] | None = None
+    keeps: Callable[[Array, Any], dict[str, Any]] | None = None
 
+    def value(self, array: Array) -> Any:
+        """Return the value of *array*."""
+        if self.in_force is not None:
+            return self.in_force(array)
+        return array.store.config.settings.get(self.name, self.default)
 
-def _policy(text: str) -> str:
-    policy_named(text)
-    return text
+    def kept(self, array: Array, value: Any) -> dict[str, Any]:
+        """Return what *array* is to remember when it is set to *value*."""
+        return {self.name: value} if self.keeps is None else self.keeps(array, value)
 
 
 def _seconds(text: str) -> float:
@@ -43,7 +54,7 @@ def _seconds(text: str) -> float:
 
 
 def _set_policy(array: Array, value: Any) -> None:
-    array.core.policy = policy_named(value)
+    array.core.use_policy(value)
 
 
 def _set_speed_min(array: Array, value: Any) -> None:
@@ -72,14 +83,108 @@ def _set_timeout(array: Array, value: Any) -> None:
     array.store.io_timeout_s = value
 
 
+_QUEUE_S_MAX = 3600.0
+_PRE_READS_MAX = 255
+
+
+def _queue_time(text: str) -> float | None:
+    """Parse a queue length or a service time: "auto" is None."""
+    if text == "auto":
+        return None
+    value = parse_seconds(text)
+    if value > _QUEUE_S_MAX:
+        raise UsageError(f"{text} is longer than {_QUEUE_S_MAX:g} s")
+    return value
+
+
+def _pre_reads(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) > _PRE_READS_MAX:
+        raise UsageError(f"{text!r} is not a number of chunks from 0 to {_PRE_READS_MAX}")
+    return int(text)
+
+
+def _switch(text: str) -> str:
+    if text not in ("on", "off"):
+        raise UsageError(f"{text!r} is neither on nor off")
+    return text
+
+
+def _threshold(name: str, parse: Callable[[str], Any], help: str) -> Setting:
+    """Return the setting of one field of `bpu.Thresholds`; unless set by hand it is derived."""
+    field = _THRESHOLDS[name]
+
+    def apply(array: Array, value: Any) -> None:
+        array.core.bpu.set_threshold(field, value)
+
+    def in_force(array: Array) -> Any:
+        return getattr(array.core.bpu.refresh(), field)
+
+    return Setting(name, None, help, parse, apply, in_force)
+
+
+def _service(name: str, kind: str, help: str) -> Setting:
+    """Return the setting of A_R or A_W; unless set by hand it is measured, member by member."""
+
+    def apply(array: Array, value: Any) -> None:
+        array.core.bpu.set_service(kind, value)
+
+    def in_force(array: Array) -> Any:
+        value = getattr(array.core.bpu.monitor, f"{kind}_s")
+        return "auto" if value is None else value
+
+    return Setting(name, None, help, _queue_time, apply, in_force)
+
+
+def _auto(array: Array) -> str:
+    return "off" if array.core.bpu.by_hand else "on"
+
+
+def _set_auto(array: Array, value: str) -> None:
+    policy = array.core.bpu
+    limits = policy.refresh()
+    for name in _THRESHOLDS.values():
+        policy.set_threshold(name, None if value == "on" else getattr(limits, name))
+
+
+def _keep_auto(array: Array, _value: str) -> dict[str, Any]:
+    by_hand = array.core.bpu.by_hand
+    return {key: by_hand.get(name) for key, name in _THRESHOLDS.items()}
+
+
+_THRESHOLDS = {
+    "bpu.t_light": "t_light_s",
+    "bpu.t_heavy": "t_heavy_s",
+    "bpu.t_pre": "t_pre",
+    "bpu.t_skew": "t_skew_s",
+}
+_BPU_SETTINGS = (
+    Setting(
+        "bpu.auto",
+        "on",
+        "on: all four thresholds are derived from the array; off: they stay as they are now",
+        _switch,
+        _set_auto,
+        in_force=_auto,
+        keeps=_keep_auto,
+    ),
+    _threshold("bpu.t_light", _queue_time, "mean queue (time) below which the load is light"),
+    _threshold("bpu.t_heavy", _queue_time, "mean queue (time) from which the load is heavy"),
+    _threshold("bpu.t_pre", _pre_reads, "pre-reads that a shorter queue may cost"),
+    _threshold("bpu.t_skew", _queue_time, "difference of queues (time) that is worth them"),
+    _service("bpu.a_read", "read", "what a waiting read counts in a queue (time)"),
+    _service("bpu.a_write", "write", "what a waiting write counts in a queue (time)"),
+)
+
 SETTINGS = {
     setting.name: setting
     for setting in (
         Setting(
             "parity.policy",
             "traditional",
-            "how partial writes update parity: traditional (fewer pre-reads), rmw or rcw",
-            _policy,
+            "how partial writes update parity: traditional (fewer pre-reads), bpu, rmw or rcw",
+            check_policy,
             _set_policy,
         ),
         Setting(
@@ -110,6 +215,7 @@ SETTINGS = {
             _seconds,
             _set_timeout,
         ),
+        *_BPU_SETTINGS,
     )
 }
 

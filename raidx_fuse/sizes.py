@@ -1,9 +1,16 @@
-"""Sizes as people write them: ``64KiB`` and ``64K`` are 65536, ``64KB`` is 64000, ``512`` is bytes.
+"""Sizes and times as people write them.
+
+``64KiB`` and ``64K`` are 65536, ``64KB`` is 64000, ``512`` is bytes.
 
 >>> parse_size("1.5MiB"), parse_size("2 GB"), parse_size("4096")
 (1572864, 2000000000, 4096)
 >>> format_size(1572864), format_size(1000), format_size(4096)
 ('1.50 MiB', '1000 B', '4 KiB')
+
+Times likewise: ``100us``, ``0.1ms``, ``2s``; a plain number is seconds.
+
+>>> parse_seconds("100us"), parse_seconds("4 ms"), parse_seconds("0.5")
+(0.0001, 0.004, 0.5)
 """
 
 from __future__ import annotations
@@ -15,6 +22,8 @@ from raidx_fuse.errors import UsageError
 
 _PREFIXES = "KMGTPE"
 _SIZE = re.compile(rf"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([{_PREFIXES}])(iB|B)?|B)?\s*", re.IGNORECASE)
+_TIME = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)\s*(us|ms|s)?\s*", re.IGNORECASE)
+_SECONDS = {"us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
 
 
 def parse_size(text: str) -> int:
@@ -29,6 +38,15 @@ def parse_size(text: str) -> int:
     if size_bytes != int(size_bytes):
         raise UsageError(f"{text!r} is not a whole number of bytes")
     return int(size_bytes)
+
+
+def parse_seconds(text: str) -> float:
+    """Return *text* as seconds. Raises UsageError."""
+    match = _TIME.fullmatch(text)
+    if not match:
+        raise UsageError(f"{text!r} is not a time", action="write for example 100us, 4ms or 0.5s")
+    number, unit = match.groups()
+    return float(Decimal(number) * _SECONDS[(unit or "s").lower()])
 
 
 def format_size(size_bytes: int) -> str:

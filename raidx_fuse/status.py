@@ -84,6 +84,33 @@ def status(array: Array) -> dict[str, Any]:
     }
 
 
+def bpu_ratios(counts: dict[str, Any]) -> dict[str, Any]:
+    """Return the shares that *counts*, of BPU over any time, come to.
+
+    *of_time* by state; *touched_longest_ratio*, of the decisions that found a queue, those that
+    read from the longest (the paper's Fig. 2); *extra_pre_reads_ratio*, to those of `traditional`
+    (Fig. 5); *against_ratio*, of all decisions, those against the count of pre-reads.
+    """
+    seconds = counts["seconds"]
+    whole_s = sum(seconds.values()) or 1.0
+    decisions = sum(counts["decisions"].values())
+    return {
+        "of_time": {state: value / whole_s for state, value in seconds.items()},
+        "touched_longest_ratio": counts["touched_longest"] / (counts["queued"] or 1),
+        "extra_pre_reads_ratio": counts["extra_pre_reads"] / (counts["pre_reads_least"] or 1),
+        "against_ratio": counts["against_pre_reads"] / (decisions or 1),
+    }
+
+
+def _bpu(array: Array) -> dict[str, Any] | None:
+    """Return what BPU did; None while another policy chooses."""
+    core = array.core
+    if core.policy is not core.bpu:
+        return None
+    counts = core.bpu.report()
+    return counts | bpu_ratios(counts)
+
+
 def stats(array: Array) -> dict[str, Any]:
     """Return the counters of a running array since its start."""
     store, core = array.store, array.core
@@ -130,6 +157,8 @@ def stats(array: Array) -> dict[str, Any]:
             "full_stripe": counters.full_stripe,
             "degraded_reads": counters.degraded_reads,
             "chunks_moved": counters.chunks_moved,
+            "parity_policy": array.get("parity.policy"),
+            "bpu": _bpu(array),
             "lost_image_offsets": sorted(c << core.shift for c in core.bad_chunks)[:1000],
         },
     }

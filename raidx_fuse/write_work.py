@@ -72,7 +72,7 @@ class Preparer:
                 rmw, rcw = write_plans(core.code, touched, lost, dead)
             except Unrecoverable as error:
                 raise core.lost_error(stripe, cells_of(error.cells)) from None
-            plan = core.policy(rmw, rcw)
+            plan = core.policy(rmw, rcw, stripe)
             work.plans.append(plan)
             self._prepare_band(piece, plan, low, high, view, work)
             if dead:

@@ -23,7 +23,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("overlay", "bad_chunks", "xor_program"),
     ("members",),
     ("format",),
-    ("policy", "queues"),
+    ("bpu", "queues"),
+    ("queue_monitor", "policy"),
     ("store",),
     ("pagestore",),
     ("written", "dirty"),
@@ -59,7 +60,6 @@ MAY_TOUCH_THE_SYSTEM = {
     "awake",  # the latency promise of the kernel
     "mount",  # user ids, pid
     "protections",  # prctl, mlockall
-    "lab.traces",  # trace files
     "cli",  # paths as typed
     "campaign",  # a program: spreads the states over the processors
 }

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from raidx_fuse import control, runtime
 from raidx_fuse.cli.main import main
 from raidx_fuse.errors import BusyError, UsageError
+from raidx_fuse.status import bpu_ratios
 
 Answer = dict[str, Any] | Exception | Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -226,6 +227,37 @@ STATS: dict[str, Any] = {
         "chunks_moved": 0,
     },
 }
+
+
+def test_stats_of_the_policy_bpu(daemon: Daemon) -> None:
+    counts = {
+        "state": "light",
+        "mean_queue_s": 0.0,
+        "mean_skew_s": 1e-4,
+        "thresholds": {"t_light_s": 1e-4, "t_heavy_s": 4e-3, "t_pre": 4, "t_skew_s": 5e-5},
+        "seconds": {"light": 3.0, "normal": 0.75, "heavy": 0.25},
+        "decisions": {"light": 80, "normal": 15, "heavy": 5},
+        "rmw": 60,
+        "rcw": 40,
+        "queued": 50,
+        "touched_longest": 20,
+        "against_pre_reads": 10,
+        "pre_reads_least": 200,
+        "extra_pre_reads": 21,
+    }
+    daemon.answers["stats"] = {
+        **STATS,
+        "array": {**STATS["array"], "bpu": counts | bpu_ratios(counts)},
+    }
+    text = daemon.run("stats", "ARRAY").stdout
+    for words in (
+        "light 75.0%, normal 18.8%, heavy 6.2% of the time (now light)",
+        "T_light 0.100 ms, T_heavy 4.000 ms, T_skew 0.050 ms, T_pre 4",
+        "chose rmw 60, rcw 40, 10 against the count of pre-reads: 21 extra (10.5%)",
+        "40.0% of updates touched the longest queue",
+    ):
+        assert words in text
+    assert daemon.run_json("stats", "ARRAY")["array"]["bpu"]["against_ratio"] == 0.1
 
 
 def test_stats_since_the_mount_and_by_interval(daemon: Daemon) -> None:

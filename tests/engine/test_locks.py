@@ -15,7 +15,7 @@ from raidx_fuse.testing.virtual import run
 CHUNK = 4096
 
 
-@pytest.mark.parametrize("policy", ["rmw", "rcw", "traditional"])
+@pytest.mark.parametrize("policy", ["rmw", "rcw", "traditional", "bpu"])
 @pytest.mark.parametrize(("layout", "width"), [("raid5", 4), ("raid4", 3), ("raid1", 3)])
 @pytest.mark.parametrize("seed", range(2))
 def test_parallel_writes_to_one_stripe_end_consistent(

@@ -47,7 +47,7 @@ steps = st.one_of(
     st.tuples(st.just("settle")),
     st.tuples(st.just("scrub")),
     st.tuples(st.just("remount"), st.booleans()),
-    st.tuples(st.just("policy"), st.sampled_from(["traditional", "rmw", "rcw"])),
+    st.tuples(st.just("policy"), st.sampled_from(["traditional", "rmw", "rcw", "bpu"])),
 )
 
 

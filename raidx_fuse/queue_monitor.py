@@ -1,0 +1,97 @@
+"""The queue monitor of BPU: how long every member's queue is at any moment, and the load's state.
+
+The paper's Queue Monitor (section V.C) "captures real-time information of I/O queues" and is
+"consistent with the I/O queue all the time": the member queues tell it of each change, so nothing
+is computed while nothing waits, and the time spent in each state is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from raidx_fuse.bpu import LIGHT, STATES, Thresholds, state_of
+from raidx_fuse.queues import MemberQueue
+
+
+class QueueMonitor:
+    """Watches the queues it is told to `attend`, until it is told to `leave`.
+
+    Attributes: *lengths_s*, the queue length of each role in seconds (0 for a role without
+    member); *mean_s*, their mean over the members that are there; *state*; *limits*, the thresholds
+    that the state follows. *read_s* and *write_s* are the service times set by hand, None for the
+    measured ones.
+    """
+
+    def __init__(self, clock: Callable[[], float], limits: Thresholds) -> None:
+        self.lengths_s: list[float] = []
+        self.mean_s = 0.0
+        self.state = LIGHT
+        self.limits = limits
+        self.read_s: float | None = None
+        self.write_s: float | None = None
+        self.active = False
+        self._clock = clock
+        self._queues: list[MemberQueue | None] = []
+        self._present = 1
+        self._since_s = 0.0
+        self._seconds = dict.fromkeys(STATES, 0.0)
+
+    def attend(self, queues: Sequence[MemberQueue | None]) -> None:
+        """Watch *queues* (by role) from now on, and none that were watched before."""
+        self.leave()
+        self.active = True
+        self._queues = list(queues)
+        self._present = sum(queue is not None for queue in queues) or 1
+        self.lengths_s = [0.0] * len(queues)
+        self._since_s = self._clock()
+        for role, queue in enumerate(queues):
+            if queue is not None:
+                self.lengths_s[role] = self._length_s(queue)
+                queue.on_change = partial(self._changed, role, queue)
+        self.refresh()
+
+    def leave(self) -> None:
+        """Stop watching."""
+        if self.active:
+            self.refresh()
+        self.active = False
+        for queue in self._queues:
+            if queue is not None:
+                queue.on_change = None
+        self._queues = []
+        self.lengths_s = [0.0] * len(self.lengths_s)
+        self.mean_s = 0.0
+
+    def refresh(self) -> None:
+        """Take every length anew: the service times or the limits are others."""
+        for role, queue in enumerate(self._queues):
+            if queue is not None:
+                self.lengths_s[role] = self._length_s(queue)
+        self._note(self._clock())
+
+    def seconds(self) -> dict[str, float]:
+        """Return the time spent in each state so far, while watching."""
+        if self.active:
+            self._note(self._clock())
+        return dict(self._seconds)
+
+    def _length_s(self, queue: MemberQueue) -> float:
+        """Return L = N_R * A_R + N_W * A_W (equation 3)."""
+        reads_s = queue.reads_waiting * (
+            queue.read_service_s if self.read_s is None else self.read_s
+        )
+        return reads_s + queue.writes_waiting * (
+            queue.write_service_s if self.write_s is None else self.write_s
+        )
+
+    def _changed(self, role: int, queue: MemberQueue, now_s: float) -> None:
+        self.lengths_s[role] = self._length_s(queue)
+        self._note(now_s)
+
+    def _note(self, now_s: float) -> None:
+        """Count the time until now in the state that ends here, and find the new one."""
+        self._seconds[self.state] += now_s - self._since_s
+        self._since_s = now_s
+        self.mean_s = sum(self.lengths_s) / self._present
+        self.state = state_of(self.mean_s, self.limits)

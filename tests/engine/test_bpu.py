@@ -1,0 +1,332 @@
+"""BPU in a running array: queues as they are, data as it should be, settings, reports."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from raidx_fuse import interval
+from raidx_fuse.array import Array, open_array
+from raidx_fuse.errors import UsageError
+from raidx_fuse.format.create import create_array
+from raidx_fuse.members.model import model_member
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.testing.arrays import MEMBER_OVERHEAD_BYTES, Rig
+from raidx_fuse.testing.spy import spying
+from raidx_fuse.testing.virtual import run
+
+CHUNK = 4096
+STRIPES = 32
+MS = 1e-3
+
+
+@asynccontextmanager
+async def modelled(
+    layout: str, width: int, model: str = "ssd", **numbers: str
+) -> AsyncIterator[Array]:
+    """Run an array, whole and written, over modelled members; nothing is logged."""
+    size_bytes = MEMBER_OVERHEAD_BYTES + STRIPES * CHUNK
+    disks = [
+        model_member(RamMember(size_bytes, name=f"disk{role}"), model, seed=role, **numbers)
+        for role in range(width)
+    ]
+    await create_array(disks, layout, chunk_bytes=CHUNK, name="bpu", now_s=0)
+    async with open_array(disks) as array:
+        await array.write(0, bytes(array.size_bytes))
+        await array.set("journal", "none")
+        await array.flush()
+        yield array
+
+
+async def settled(array: Array) -> None:
+    """Return when no queue holds anything."""
+    while any(queue and queue.queue_length() for queue in array.store.queues):
+        await trio.sleep(0.001)
+
+
+def bpu_stats(array: Array) -> dict[str, Any]:
+    """Return what `stats` says of the policy."""
+    result = array.stats()["array"]["bpu"]
+    assert isinstance(result, dict)
+    return result
+
+
+async def burst(array: Array, seed: int, count: int = 150) -> list[float]:
+    """Write and read at random, much of it at once; return when each write was done."""
+    rng = random.Random(seed)
+    ends: list[float] = []
+
+    async def write(offset: int, size: int) -> None:
+        await array.write(offset, rng.randbytes(size))
+        ends.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(count):
+            size = rng.choice((512, CHUNK, 2 * CHUNK, 3 * CHUNK))
+            offset = rng.randrange(array.size_bytes - size)
+            nursery.start_soon(write, offset, size)
+            nursery.start_soon(array.read, rng.randrange(array.size_bytes - CHUNK), CHUNK)
+            await trio.sleep(rng.expovariate(20_000))
+    return ends
+
+
+@pytest.mark.parametrize(
+    ("layout", "width"),
+    [("raid4", 5), ("raid5", 6), ("rdp", 6), ("evenodd", 7), ("xcode", 5), ("upc", 6)],
+)
+@pytest.mark.parametrize("by_hand", [(), ("t_light=0", "t_heavy=1", "t_skew=1us", "t_pre=40")])
+def test_parity_and_data_are_right_whatever_it_chooses(
+    layout: str, width: int, by_hand: Sequence[str]
+) -> None:
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, slow=True) as rig:
+            array = rig.running
+            await array.set("parity.policy", "bpu")
+            for assignment in by_hand:
+                key, _, value = assignment.partition("=")
+                await array.set(f"bpu.{key}", value)
+            span = 64 * CHUNK
+            await rig.put(0, random.Random(7).randbytes(span))
+            rng = random.Random(width)
+            for _ in range(4):
+                async with trio.open_nursery() as nursery:
+                    at = 0
+                    while at < span:  # side by side, never over each other
+                        size = rng.randrange(512, 3 * CHUNK)
+                        data = rng.randbytes(size)
+                        rig.model[at : at + size] = data
+                        nursery.start_soon(array.write, at, data)
+                        at += size + rng.randrange(8 * CHUNK)
+            await rig.compare()
+            bpu = bpu_stats(array)
+            assert bpu["rmw"] > 0
+            assert bpu["rcw"] > 0
+            assert bpu["against_pre_reads"] > 0, "it must have differed from traditional"
+            assert sum(bpu["decisions"].values()) == bpu["rmw"] + bpu["rcw"]
+            if by_hand:
+                assert bpu["decisions"]["normal"] == bpu["rmw"] + bpu["rcw"]
+            job = await array.start_scrub(repair=False)
+            assert (await array.jobs.wait(job))["mismatches"] == 0
+            await array.fail_disk(1)
+            await rig.compare()
+
+    run(main)
+
+
+def test_overloaded_it_is_traditional_to_the_microsecond() -> None:
+    """With T_heavy 0 every load is heavy; then nothing but the counting may differ."""
+
+    async def main(policy: str) -> tuple[list[float], int, int]:
+        async with modelled("raid5", 8) as array:
+            await array.set("bpu.t_heavy", "0")
+            await array.set("parity.policy", policy)
+            ends = await burst(array, seed=3)
+            counters = array.core.counters
+            if policy == "bpu":
+                bpu = bpu_stats(array)
+                assert bpu["decisions"]["heavy"] == bpu["rmw"] + bpu["rcw"] > 100
+                assert bpu["extra_pre_reads"] == 0
+                assert bpu["touched_longest"] > 0
+            return ends, counters.rmw, counters.rcw
+
+    assert run(main, "traditional") == run(main, "bpu")
+
+
+def test_the_time_in_each_state_is_exact() -> None:
+    """Four reads of one member, 10 ms each one after the other: queues of 4, 3, 2, 1 reads.
+
+    At 4 ms a read by hand, over four members, that is a mean queue of 4, 3, 2, 1 ms.
+    """
+
+    async def main() -> None:
+        numbers = {"read_access_ms": "10", "channels": "1", "read_mb_s": "0", "write_mb_s": "0"}
+        async with modelled("raid4", 4, **numbers) as array:
+            for key, value in (("t_light", "2ms"), ("t_heavy", "4ms"), ("a_read", "4ms")):
+                await array.set(f"bpu.{key}", value)
+            await array.set("parity.policy", "bpu")
+            start_s = trio.current_time()
+            before = interval.snapshot(array)
+            async with trio.open_nursery() as nursery:
+                for stripe in range(4):
+                    nursery.start_soon(array.read, 3 * stripe * 2 * CHUNK, CHUNK)
+            assert trio.current_time() - start_s == pytest.approx(40 * MS)
+            await trio.sleep(60 * MS)
+            bpu = interval.difference(before, interval.snapshot(array))["array"]["bpu"]
+            assert bpu["seconds"] == {
+                "light": pytest.approx(70 * MS),
+                "normal": pytest.approx(20 * MS),
+                "heavy": pytest.approx(10 * MS),
+            }
+            assert bpu["of_time"]["normal"] == pytest.approx(0.2)
+            assert bpu["state"] == "light"
+
+    run(main)
+
+
+def test_explain_shows_the_decision_that_a_write_then_takes() -> None:
+    async def main() -> None:
+        async with modelled("raid5", 6) as array:
+            await array.set("parity.policy", "bpu")
+            await array.set("bpu.a_read", "1ms")
+            plan = array.explain(0, 512, True)
+            (band,) = plan["stripes"][0]["bands"]
+            assert band["kind"] == "rmw"
+            assert band["decision"]["delta_pre"] == 2
+            data_role = band["writes"][0]["role"]
+            where = next(  # another chunk on the same member
+                chunk * CHUNK
+                for chunk in range(5, 30)
+                if array.explain(chunk * CHUNK, 1, False)["stripes"][0]["bands"][0]["reads"][0][
+                    "role"
+                ]
+                == data_role
+            )
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(array.read, where, CHUNK)
+                await trio.sleep(1e-6)
+                before = bpu_stats(array)["decisions"]
+                (band,) = array.explain(0, 512, True)["stripes"][0]["bands"]
+                assert bpu_stats(array)["decisions"] == before, "looking is not deciding"
+                decision = band["decision"]
+                assert band["kind"] == decision["chosen"] == "rcw"
+                assert decision["rmw"] == {"pre_reads": 2, "longest_s": pytest.approx(3 * MS)}
+                assert decision["rcw"] == {"pre_reads": 4, "longest_s": 0.0}
+                assert decision["mean_queue_s"] == pytest.approx(0.5 * MS)
+                assert len(band["reads"]) == 4
+                for word in ("policy bpu", "3.000 ms", "T_skew", "T_pre 3", "rcw"):
+                    assert word in band["why"]
+                await array.write(0, b"x" * 512)
+            bpu = bpu_stats(array)
+            assert (bpu["rcw"], bpu["against_pre_reads"], bpu["extra_pre_reads"]) == (1, 1, 2)
+            assert array.explain(0, 5 * CHUNK, True)["stripes"][0]["bands"][0]["decision"] is None
+
+    run(main)
+
+
+def test_thresholds_are_derived_until_they_are_set_by_hand() -> None:
+    async def main() -> None:
+        async with spying("raid5", 6, chunk_bytes=CHUNK, slow=True) as rig:
+            array = rig.running
+            await array.set("parity.policy", "bpu")
+            assert array.get("bpu.auto") == "on"
+            assert array.get("bpu.t_pre") == 3
+            await burst(array, seed=5)
+            light_s = array.get("bpu.t_light")
+            assert 30e-6 < light_s < 1e-3, "about what an operation of this SSD takes"
+            assert array.get("bpu.t_heavy") > 10 * light_s
+            assert array.get("bpu.t_skew") > 0
+            assert await array.set("bpu.t_light", "250us") == 250e-6
+            assert await array.set("bpu.t_pre", "1") == 1
+            assert array.get("bpu.auto") == "off"
+            for _ in range(2):
+                assert array.get("bpu.t_light") == 250e-6
+                assert array.get("bpu.t_pre") == 1
+                assert array.core.policy is array.core.bpu
+                await rig.close()
+                array = await rig.open()
+            assert await array.set("bpu.t_pre", "auto") == 3
+            assert await array.set("bpu.auto", "off") == "off"
+            frozen = {key: value for key, value in array.settings().items() if "bpu.t_" in key}
+            await burst(array, seed=6)
+            await rig.close()
+            array = await rig.open()
+            assert frozen.items() <= array.settings().items()
+            assert await array.set("bpu.auto", "on") == "on"
+            await burst(array, seed=7)
+            assert array.get("bpu.t_light") != 250e-6
+            await rig.close()
+            array = await rig.open()
+            assert array.get("bpu.auto") == "on"
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "words"),
+    [
+        ("bpu.t_light", "soon", "not a time"),
+        ("bpu.t_light", "-1us", "not a time"),
+        ("bpu.t_heavy", "2h", "not a time"),
+        ("bpu.t_skew", "4000", "longer than 3600 s"),
+        ("bpu.t_pre", "2.5", "not a number of chunks"),
+        ("bpu.t_pre", "256", "0 to 255"),
+        ("bpu.auto", "yes", "neither on nor off"),
+        ("bpu.a_read", "", "not a time"),
+        ("bpu.t_ligth", "1ms", "did you mean bpu.t_light"),
+    ],
+)
+def test_bad_settings_are_refused_and_change_nothing(key: str, text: str, words: str) -> None:
+    async def main() -> None:
+        async with modelled("raid5", 4) as array:
+            before = array.settings()
+            with pytest.raises(UsageError, match=words):
+                await array.set(key, text)
+            assert array.settings() == before
+
+    run(main)
+
+
+def test_memory_answers_at_once_under_bpu_and_not_past_a_queue() -> None:
+    async def main() -> None:
+        rig = Rig("raid5", 4)
+        array = await rig.create()
+        try:
+            await array.write(0, bytes(array.size_bytes))
+            await array.set("parity.policy", "bpu")
+            before = array.core.at_once
+            await array.write(0, b"x" * 512)
+            assert array.core.at_once == before + 1
+            assert sum(bpu_stats(array)["decisions"].values()) == 0, "nothing to weigh"
+            queue = array.store.queues[0]
+            assert queue is not None
+            await array.set("bpu.a_read", "1ms")
+            queue.reads_waiting = 2  # as if it were slow
+            array.core.bpu.monitor.refresh()
+            await array.write(0, b"y" * 512)
+            assert array.core.at_once == before + 1
+            assert bpu_stats(array)["queued"] == 1
+            queue.reads_waiting = 0
+        finally:
+            await rig.close()
+
+    run(main)
+
+
+def test_members_that_go_and_come_are_followed() -> None:
+    async def main() -> None:
+        rig = Rig("raid5", 4, slow=True)
+        array = await rig.create()
+        try:
+            await array.set("parity.policy", "bpu")
+            await array.write(0, bytes(array.size_bytes))
+            monitor = array.core.bpu.monitor
+            gone = array.store.queues[2]
+            assert gone is not None
+            await array.fail_disk(2)
+            assert gone.on_change is None
+            await burst(array, seed=1, count=30)
+            assert monitor.lengths_s[2] == 0
+            member = rig.new_member()
+            rig.members.append(member)
+            job = await array.replace_disk(2, member)
+            await array.jobs.wait(job["job"])
+            seated = array.store.queues[2]
+            assert seated is not None
+            assert seated.on_change is not None
+            await burst(array, seed=2, count=30)
+            await settled(array)
+            assert monitor.lengths_s == [0.0] * 4
+            assert monitor.mean_s == 0.0
+            await array.set("parity.policy", "traditional")
+            assert seated.on_change is None
+            assert array.stats()["array"]["bpu"] is None
+        finally:
+            await rig.close()
+
+    run(main)
