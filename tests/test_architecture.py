@@ -60,6 +60,7 @@ MAY_TOUCH_THE_SYSTEM = {
     "awake",  # the latency promise of the kernel
     "mount",  # user ids, pid
     "protections",  # prctl, mlockall
+    "lab.traces",  # trace files
     "cli",  # paths as typed
     "campaign",  # a program: spreads the states over the processors
 }

@@ -1,10 +1,11 @@
 """Scrub: read every written stripe, compare what the chains promise, name what does not hold.
 
-A violated set of chains points at a cell when exactly one cell lies in just those chains: three
-copies outvote a liar, two parities locate one. Where the chains cannot tell (single parity, two
-copies) the report says so; `repair` then takes the data for right and rewrites the parity, as md
-does, and counts it apart (*assumed*). Restarting after a crash runs the same job over the stripes
-that were in flight (`Resync`), where parity is only unfinished, never a witness.
+Violated chains point at the cells that lie (`raidx_fuse.layouts.locate`): three copies outvote a
+liar, two parities locate one cell, or several of one member. Where the chains cannot tell (single
+parity, two copies, two liars in one sector) the report says so; `repair` then takes the data for
+right and rewrites the parity, as md does, and counts it apart (*assumed*). Restarting after a crash
+runs the same job over the stripes that were in flight (`Resync`), where parity is only unfinished,
+never a witness.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from raidx_fuse.core import Core
 from raidx_fuse.jobs.strips import Place, Strips, runs
 from raidx_fuse.jobs.window import WINDOW_BYTES, Job
+from raidx_fuse.layouts.locate import locate
 from raidx_fuse.layouts.plan import cells_of
 from raidx_fuse.parity import BLOCK_BYTES, Bytes, xor_into
 from raidx_fuse.store import MemberLostError, Request
@@ -157,29 +159,23 @@ class Scrub(Job):
                     cells[place] = rows[index * chunk_bytes : (index + 1) * chunk_bytes].copy()
                 else:
                     cells[place] = rows[index].copy()
-        violated = []
         syndromes = []
         for chain in chains:
             syndrome = np.empty(chunk_bytes, dtype=np.uint8)
             xor_into(syndrome, [cells[place] for place in chain])
-            if syndrome.any():
-                violated.append(chain)
-                syndromes.append(syndrome)
+            syndromes.append(syndrome)
+        violated = [
+            chain for chain, syndrome in zip(chains, syndromes, strict=True) if syndrome.any()
+        ]
         if not violated:
             return
         self.mismatches += 1
-        suspects = [
-            place
-            for place in cells
-            if all((place in chain) == (chain in violated) for chain in chains)
-        ]
-        agree = all(np.array_equal(syndromes[0], other) for other in syndromes[1:])
-        liar = suspects[0] if self.locate and len(suspects) == 1 and agree else None
+        liars = locate(chains, syndromes) if self.locate else {}
         requests: list[Request] = []
         assumed = False
-        if liar is not None:
-            fixed = cells[liar] ^ syndromes[0]
-            requests.append(self._write_of(stripe, liar, fixed))
+        if liars:
+            for place, error in liars.items():
+                requests.append(self._write_of(stripe, place, cells[place] ^ error))
         else:
             await self._complete(stripe, cells)
             requests, assumed = self._rewrite_parity(stripe, cells)
@@ -187,7 +183,8 @@ class Scrub(Job):
             await self.core.write_cells(stripe, requests, self._seat_epoch)
             self.repaired += 1
             self.assumed += assumed
-        self._report(stripe, violated, liar, syndromes, bool(self.repair and requests), assumed)
+        repaired = bool(self.repair and requests)
+        self._report(stripe, violated, sorted(liars), syndromes, repaired, assumed)
 
     def _write_of(self, stripe: int, place: Place, content: Bytes) -> Request:
         core = self.core
@@ -238,7 +235,7 @@ class Scrub(Job):
         self,
         stripe: int,
         violated: list[tuple[Place, ...]],
-        liar: Place | None,
+        liars: list[Place],
         syndromes: list[Bytes],
         repaired: bool,
         assumed: bool,
@@ -248,7 +245,7 @@ class Scrub(Job):
         core = self.core
         wrong = np.flatnonzero(np.bitwise_or.reduce(np.stack(syndromes)))
         inside = int(wrong[0])
-        places = [liar] if liar else sorted({place for chain in violated for place in chain})
+        places = liars or sorted({place for chain in violated for place in chain})
         roles = core.layout.roles(stripe)
         offsets = []
         for role, row in places:
@@ -258,7 +255,7 @@ class Scrub(Job):
         self.findings.append(
             {
                 "stripe": stripe,
-                "located": liar is not None,
+                "located": bool(liars),
                 "members": [self._member(role) for role in sorted({p[0] for p in places})],
                 "image_offsets": offsets,
                 "byte_in_chunk": inside,

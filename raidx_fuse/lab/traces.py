@@ -1,0 +1,236 @@
+"""Real traces, streamed from disk: SPC (UMass) and MSR Cambridge, plain or compressed.
+
+    trace = Trace("Financial1.spc.xz")
+    for block in trace: ...                  # a load like any other; may be used again and again
+
+* SPC, ``ASU,LBA,size,opcode,timestamp``: LBA in sectors of 512 bytes within its ASU, size in bytes,
+  opcode r or w in either case, timestamp in seconds; further fields are ignored.
+* MSR Cambridge, ``Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime``: timestamp in units
+  of 100 ns, Type Read or Write, Offset and Size in bytes.
+
+The first line tells which. Every ASU (disk) is an address space of its own: they are laid one
+behind the other, in the order of their numbers, each as long as the trace shows it; that takes a
+look at the whole file before the first block. Times begin at 0 and never go back: a request that
+was logged late counts at the time of the one before.
+"""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from raidx_fuse.errors import UsageError
+from raidx_fuse.lab.request import BLOCK_REQUESTS, SECTOR_BYTES, Block, Ints
+
+try:
+    import zstandard
+except ImportError:  # an extra
+    zstandard = None  # type: ignore[assignment]
+
+DEVICE_ALIGNMENT_BYTES = 1 << 20
+OFFSET_BYTES_MAX = 1 << 60
+_ENCODING = "latin-1"  # reads any byte: what is wrong is said by line
+_BROKEN: tuple[type[Exception], ...] = (OSError, EOFError, lzma.LZMAError)
+if zstandard is not None:
+    _BROKEN += (zstandard.ZstdError,)
+
+Row = tuple[float, int, bool, int, int]  # time in the file's unit, device, is_write, offset, length
+_Columns = tuple[Any, Ints, Any, Ints, Ints]
+
+
+def _spc_row(fields: Sequence[str]) -> Row:
+    device, lba, size, opcode, time = fields[:5]  # too few: a ValueError
+    if opcode.strip() not in ("r", "R", "w", "W"):
+        raise ValueError(f"opcode {opcode.strip()!r} is neither r nor w")
+    return float(time), int(device), opcode.strip() in "wW", int(lba) * SECTOR_BYTES, int(size)
+
+
+def _msr_row(fields: Sequence[str]) -> Row:
+    time, _host, device, kind, offset, size = fields[:6]
+    word = kind.strip().lower()
+    if word not in ("read", "write"):
+        raise ValueError(f"type {kind.strip()!r} is neither Read nor Write")
+    return int(time), int(device), word == "write", int(offset), int(size)
+
+
+FORMATS: dict[str, tuple[Callable[[Sequence[str]], Row], int, float]] = {
+    "spc": (_spc_row, 5, 1.0),  # reader of a line, fields it needs, seconds in its unit of time
+    "msr": (_msr_row, 6, 1e-7),
+}
+
+
+class Trace:
+    """A trace file as a load.
+
+    *format* is "spc" or "msr"; *path* the file. Opening and reading raise UsageError in one line
+    that names the file, and the line where there is one.
+    """
+
+    def __init__(self, path: str | Path, format: str | None = None) -> None:
+        self.path = Path(path)
+        if format is not None and format not in FORMATS:
+            raise UsageError(f"no trace format {format!r}", action=f"choose {', '.join(FORMATS)}")
+        self.format = format or self._recognise()
+        self._ends: dict[int, int] | None = None
+
+    def __iter__(self) -> Iterator[Block]:
+        """Yield the requests, each device behind the ones with lower numbers."""
+        starts = self._starts()
+        first: Any = None
+        last_s = 0.0
+        unit_s = FORMATS[self.format][2]
+        for time, device, is_write, offset, length in self._columns():
+            first = time[0] if first is None else first
+            # Subtracted in the file's own unit: its times in seconds would lose the last digits.
+            at_s = np.maximum.accumulate(np.maximum((time - first) * unit_s, last_s))
+            last_s = float(at_s[-1])
+            base = np.array([starts[number] for number in device.tolist()], dtype=np.int64)
+            yield Block(at_s, is_write, offset + base, length)
+
+    @property
+    def span_bytes(self) -> int:
+        """The end of the address space: all devices one behind the other. Reads the whole file."""
+        return sum(self._device_bytes().values())
+
+    @property
+    def devices(self) -> list[int]:
+        """The numbers of the devices (ASUs) that are used. Reads the whole file."""
+        return sorted(self._device_bytes())
+
+    def _device_bytes(self) -> dict[int, int]:
+        if self._ends is None:
+            ends: dict[int, int] = {}
+            for _, device, _, offset, length in self._columns():
+                for number in np.unique(device).tolist():
+                    end = int((offset + length)[device == number].max())
+                    ends[number] = max(ends.get(number, 0), end)
+            self._ends = {
+                number: -(-end // DEVICE_ALIGNMENT_BYTES) * DEVICE_ALIGNMENT_BYTES
+                for number, end in ends.items()
+            }
+        return self._ends
+
+    def _starts(self) -> dict[int, int]:
+        starts: dict[int, int] = {}
+        at = 0
+        for number, size in sorted(self._device_bytes().items()):
+            starts[number] = at
+            at += size
+        return starts
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def _recognise(self) -> str:
+        for line in self._lines():
+            if not line.strip():
+                continue
+            fields = line.split(",")
+            if len(fields) >= 6 and fields[3].strip().lower() in ("read", "write"):
+                return "msr"
+            if len(fields) >= 5 and fields[3].strip().lower() in ("r", "w"):
+                return "spc"
+            raise UsageError(
+                f"{self.path}: neither an SPC nor an MSR Cambridge trace",
+                action="expected lines like 0,303567,3584,w,0.000000 (ASU,LBA,size,opcode,time)",
+            )
+        raise UsageError(f"{self.path}: an empty trace")
+
+    def _lines(self) -> Iterator[str]:
+        """Yield the lines of the file, whatever it is compressed with. Raises UsageError."""
+        try:
+            with self._open() as file:
+                yield from file
+        except _BROKEN as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise UsageError(f"{self.path}: cannot be read: {reason}") from None
+
+    def _open(self) -> IO[str]:
+        suffix = self.path.suffix.lower()
+        if suffix == ".xz":
+            return lzma.open(self.path, "rt", encoding=_ENCODING)
+        if suffix == ".gz":
+            return gzip.open(self.path, "rt", encoding=_ENCODING)
+        if suffix == ".zst":
+            return self._open_zst()
+        return self.path.open(encoding=_ENCODING)
+
+    def _open_zst(self) -> IO[str]:
+        if zstandard is None:
+            raise UsageError(
+                f"{self.path}: reading .zst needs the package zstandard",
+                action="pip install 'raidx-fuse[traces]', or unpack the file",
+            )
+        opened: IO[str] = zstandard.open(self.path, "rt", encoding=_ENCODING)
+        return opened
+
+    def _columns(self) -> Iterator[_Columns]:
+        """Yield the file's columns by blocks; requests of no bytes are left out."""
+        lines = self._lines()
+        number = 1
+        while chunk := list(islice(lines, BLOCK_REQUESTS)):
+            columns = self._parse(chunk, number)
+            number += len(chunk)
+            if len(columns[0]):
+                yield columns
+
+    def _parse(self, lines: list[str], number: int) -> _Columns:
+        read_row, needed, unit_s = FORMATS[self.format]
+        try:
+            rows = [_checked(read_row(line.split(","))) for line in lines if line.strip()]
+        except ValueError:
+            self._complain(lines, number, read_row, needed)
+            raise
+        time, device, is_write, offset, length = zip(*rows, strict=True) if rows else ((),) * 5
+        return _full(
+            (
+                np.array(time, dtype=np.float64 if unit_s == 1.0 else np.int64),
+                np.array(device, dtype=np.int64),
+                np.array(is_write, dtype=np.bool_),
+                np.array(offset, dtype=np.int64),
+                np.array(length, dtype=np.int64),
+            )
+        )
+
+    def _complain(
+        self, lines: list[str], number: int, read_row: Callable[[Sequence[str]], Row], needed: int
+    ) -> None:
+        """Raise the UsageError of the first line that is wrong."""
+        for at, line in enumerate(lines, number):
+            fields = line.split(",")
+            try:
+                if line.strip():
+                    _checked(read_row(fields))
+            except ValueError as error:
+                few = f"{len(fields)} fields instead of {needed}"
+                problem = few if len(fields) < needed else error
+                raise UsageError(f"{self.path}, line {at}: {problem}") from None
+
+
+def _checked(row: Row) -> Row:
+    """Return *row*. Raises ValueError if a number cannot be meant."""
+    time, device, _, offset, length = row
+    if not (0 <= offset <= OFFSET_BYTES_MAX and 0 <= length <= OFFSET_BYTES_MAX):
+        raise ValueError("an address or a size is out of range")
+    if not (abs(time) < float(1 << 62) and 0 <= device < 1 << 31):
+        raise ValueError("the time or the device is out of range")
+    return row
+
+
+def _full(columns: _Columns) -> _Columns:
+    """Return *columns* without the requests of no bytes."""
+    full = columns[4] > 0
+    if full.all():
+        return columns
+    time, device, is_write, offset, length = columns
+    return time[full], device[full], is_write[full], offset[full], length[full]
+
+
+def is_trace(text: str) -> bool:
+    """Say whether *text*, typed where a load is expected, means a file rather than a name."""
+    return "/" in text or "." in text or Path(text).exists()
