@@ -60,9 +60,7 @@ RULES = [
 def test_the_rules_are_the_papers(
     mean_s: float, rmw: tuple[int, float], rcw: tuple[int, float], chosen: str, rule: str
 ) -> None:
-    decision = decide(
-        Candidate(rmw[0], rmw[1] * US), Candidate(rcw[0], rcw[1] * US), mean_s, PAPER
-    )
+    decision = decide(Candidate(rmw[0], rmw[1] * US), Candidate(rcw[0], rcw[1] * US), mean_s, PAPER)
     assert (decision.chosen, decision.rule) == (chosen, rule)
     assert decision.chosen in bpu.words(decision)
     for number in (rmw[0], rcw[0], PAPER.t_pre):
