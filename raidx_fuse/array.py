@@ -187,11 +187,8 @@ class Array:
 
     def on_fail(self, role: int) -> None:
         """Note what a failing member takes with it: stripes whose parity awaits a resync."""
-        dirty, core = self.core.dirty, self.core
-        if not dirty.pending_regions():
-            return
-        for region in dirty.regions_to_resync():
-            stripes = dirty.stripes_of(region)
+        core = self.core
+        for stripes in core.dirty.stripes_to_resync():
             live = core.written.live_stripes(core.layout, stripes.start, len(stripes), stripes.stop)
             for stripe in live:
                 cells = core.layout.lost_cells(stripe, frozenset({role}))

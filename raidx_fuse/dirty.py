@@ -10,7 +10,7 @@ is only started when the user says so.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import trio
 
@@ -49,6 +49,7 @@ class DirtyMap:
         self._inflight: dict[int, int] = {}
         self._touched: set[int] = set()
         self._resync = set(self._set_bits())
+        self.resynced_below = 0  # the first stripe that the resync, which ascends, has yet to see
         self._marking = trio.Lock()
         self._wanted: set[int] = set()
 
@@ -162,9 +163,12 @@ class DirtyMap:
         """Return the regions that were in flight at the last crash, ascending."""
         return sorted(self._resync)
 
-    def awaits_resync(self, stripe: int) -> bool:
-        """Say whether the parity of *stripe* cannot be trusted yet."""
-        return stripe // self.per_region in self._resync
+    def stripes_to_resync(self) -> Iterator[range]:
+        """Yield the stripes whose parity cannot be trusted yet, ascending."""
+        for region in self.regions_to_resync():
+            stripes = self.stripes_of(region)
+            if stripes.stop > self.resynced_below:
+                yield range(max(stripes.start, self.resynced_below), stripes.stop)
 
     async def forget_resynced(self) -> None:
         """Clear the bits of all resynced regions that no write holds; their repairs are durable."""

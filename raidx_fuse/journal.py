@@ -27,14 +27,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.errors import MemberError, RaidxError
-from raidx_fuse.format.journal import (
-    DATA,
-    HEAD,
-    WRITTEN,
-    encode_record,
-    record_bytes,
-    uuid_bytes,
-)
+from raidx_fuse.format.journal import DATA, HEAD, WRITTEN, encode_record, record_bytes, uuid_bytes
 from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS
 from raidx_fuse.overlay import Overlay
 from raidx_fuse.pagestore import PageStore
@@ -151,8 +144,9 @@ class Journal:
         for role, offset, parts, size in writes:
             entries.append((DATA, role, size, offset))
             buffers.extend(parts)
+        data_bytes = sum(entry[2] for entry in entries)
         entries.extend((WRITTEN, 0, count, first) for first, count in _runs(fresh))
-        size = record_bytes(len(entries), sum(entry[2] for entry in entries if entry[0] == DATA))
+        size = record_bytes(len(entries), data_bytes)
         await self._make_room(size)
         if not still_valid():
             return False
@@ -227,7 +221,7 @@ class Journal:
                 if queue.try_writev(offset, record, size):
                     continue
             except MemberError:
-                pass  # tried once more with what else is left, then failed
+                pass  # tried once more with what is left, then failed
             left.append((role, offset, record, size))
         self._stripes[stripe] = sequence
         self._open.append((sequence, position))

@@ -5,9 +5,10 @@ costs more than the I/O when the bytes are in memory. What would block becomes a
 queue served by up to *depth* worker tasks; the requester sleeps once on a `Latch` for all its
 operations, whatever their number. Foreground operations overtake background ones.
 
-Laws: an operation ends exactly once, by its worker or by the watchdog's time-out; a latch cannot
-be cancelled, because a member may still write into the buffers; after a time-out the buffers
-belong to the stuck operation for ever (`Operation.abandoned`) and are never reused.
+Laws: an operation ends exactly once, by its worker, by the watchdog's time-out or because its
+member is failed; a latch cannot be cancelled, because a member may still write into the buffers;
+after such an end they belong to the stuck operation for ever (`Operation.abandoned`) and are never
+reused. What fails is tried once more, then never again: a failed try at once is the first of two.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 
 READ, WRITE, FLUSH = "read", "write", "flush"
 EWMA_WEIGHT = 0.1  # of the newest service time in the moving average
+_FAILED_KEPT = 16
 
 
 class Latch:
@@ -120,6 +122,8 @@ class MemberQueue:
         self.queue_area = 0.0  # integral of the queue length over time
         self.unflushed = False
         self.on_change: Callable[[float], None] | None = None
+        # (kind, begin, end) of tries at once that failed and were not made up for yet.
+        self._failed: deque[tuple[str, int, int]] = deque(maxlen=_FAILED_KEPT)
         self._last_change_s = clock()
         self._nursery = nursery
         self._foreground: deque[Operation] = deque()
@@ -131,17 +135,20 @@ class MemberQueue:
     # -- at once -------------------------------------------------------------------------------
 
     def try_readv(self, offset: int, buffers: Sequence[Any], size_bytes: int) -> bool:
-        """Read at once, or return False. Raises MemberError."""
+        """Read at once, or return False. After a MemberError only the queue tries once more."""
+        if self._failed and self._failed_at(READ, offset, size_bytes):
+            return False
         number = self.reads + 1
-        if number > TIMED_ALL and number % TIMED_EACH:
+        timed = number <= TIMED_ALL or not number % TIMED_EACH
+        start = self.clock() if timed else 0.0
+        try:
             if not self.member.try_readv(offset, buffers):
                 return False
-        else:
-            clock = self.clock
-            start = clock()
-            if not self.member.try_readv(offset, buffers):
-                return False
-            elapsed = clock() - start
+        except MemberError as error:
+            self._note_failed(READ, offset, size_bytes, error)
+            raise
+        if timed:
+            elapsed = self.clock() - start
             stands_for = TIMED_EACH if number > TIMED_ALL else 1
             self.read_latency.add_many(elapsed, stands_for)
             self.read_service_s += EWMA_WEIGHT * (elapsed - self.read_service_s)
@@ -151,20 +158,23 @@ class MemberQueue:
         return True
 
     def try_writev(self, offset: int, buffers: Sequence[Any], size_bytes: int) -> bool:
-        """Write at once, or return False. Raises MemberError."""
+        """Write at once, or return False. After a MemberError only the queue tries once more."""
         if self.writes_waiting:
             return False  # never overtake a queued write: it may be to the same place
+        if self._failed and self._failed_at(WRITE, offset, size_bytes):
+            return False
         self.unflushed = True
         number = self.writes + 1
-        if number > TIMED_ALL and number % TIMED_EACH:
+        timed = number <= TIMED_ALL or not number % TIMED_EACH
+        start = self.clock() if timed else 0.0
+        try:
             if not self.member.try_writev(offset, buffers):
                 return False
-        else:
-            clock = self.clock
-            start = clock()
-            if not self.member.try_writev(offset, buffers):
-                return False
-            elapsed = clock() - start
+        except MemberError as error:
+            self._note_failed(WRITE, offset, size_bytes, error)
+            raise
+        if timed:
+            elapsed = self.clock() - start
             stands_for = TIMED_EACH if number > TIMED_ALL else 1
             self.write_latency.add_many(elapsed, stands_for)
             self.write_service_s += EWMA_WEIGHT * (elapsed - self.write_service_s)
@@ -172,6 +182,18 @@ class MemberQueue:
         self.writes = number
         self.write_bytes += size_bytes
         return True
+
+    def _note_failed(self, kind: str, offset: int, size_bytes: int, error: MemberError) -> None:
+        log.warning("%s; trying once more", error.message)
+        self._failed.append((kind, offset, offset + size_bytes))
+
+    def _failed_at(self, kind: str, offset: int, size_bytes: int) -> tuple[str, int, int] | None:
+        """Return a failed try at once that reached into the range, if any."""
+        end = offset + size_bytes
+        for failed in self._failed:
+            if failed[0] == kind and failed[1] < end and offset < failed[2]:
+                return failed
+        return None
 
     def view(self, offset: int, size_bytes: int, fraction: float = 1.0) -> memoryview | None:
         """Return the member's own memory of a range (RAM), or None; *fraction* of it is counted."""
@@ -236,8 +258,14 @@ class MemberQueue:
         return stuck
 
     def close(self) -> None:
-        """Refuse further operations; those waiting end with ENODEV, running ones run out."""
+        """Refuse further operations; those waiting or running end with ENODEV.
+
+        Nobody would look whether one that runs hangs: the watchdog looks after members in use.
+        """
         self.closed = True
+        for operation in list(self._running):
+            operation.abandoned = True
+            self._finish(operation, self._gone(operation))
         for waiting in (self._foreground, self._background):
             while waiting:
                 operation = waiting.popleft()
@@ -326,15 +354,21 @@ class MemberQueue:
 
     async def _try_twice(self, operation: Operation) -> MemberError | None:
         """Perform *operation*, once more if it fails: cables hiccup; then the member is failed."""
-        for last in (False, True):
+        first = True
+        if self._failed:
+            failed = self._failed_at(operation.kind, operation.offset, operation.size_bytes)
+            if failed is not None:  # this is the second try
+                self._failed.remove(failed)
+                first = False
+        while True:
             try:
                 await self._perform(operation)
                 return None
             except MemberError as error:
-                if last or operation.abandoned:
+                if not first or operation.abandoned:
                     return error
                 log.warning("%s; trying once more", error.message)
-        raise AssertionError("the second try returns")
+                first = False
 
     async def _perform(self, operation: Operation) -> None:
         if operation.kind == READ:

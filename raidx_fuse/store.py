@@ -203,8 +203,8 @@ class Store:
             try:
                 if queue.try_readv(offset, buffers, size):
                     continue
-            except MemberError as error:
-                log.warning("%s; trying once more", error.message)
+            except MemberError:
+                pass  # the queue tries once more
             pending = pending or []
             pending.append(Operation(queue, READ, offset, buffers, size, background))
         if pending:
@@ -228,8 +228,8 @@ class Store:
             try:
                 if queue.try_writev(offset, buffers, size):
                     continue
-            except MemberError as error:
-                log.warning("%s; trying once more", error.message)
+            except MemberError:
+                pass  # the queue tries once more
             pending = pending or []
             pending.append(Operation(queue, WRITE, offset, buffers, size, background))
         if pending:

@@ -333,6 +333,7 @@ class Resync(Scrub):
                     await self._clean(stripe, cell)
         if live:
             await super().work(live)
+        core.dirty.resynced_below = stripes[-1] + 1
         return len(stripes) * core.code.columns * (core.code.rows << core.shift)
 
     async def _clean(self, stripe: int, cell: int) -> None:

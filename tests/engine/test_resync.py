@@ -332,3 +332,25 @@ def test_a_member_that_fails_before_its_resync_takes_no_more_than_it_must() -> N
             await array.flush()
 
     run(main)
+
+
+def test_a_member_that_fails_half_way_through_the_resync_takes_the_other_half_only() -> None:
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=CHUNK, stripes=STRIPES) as rig:
+            await rig.put(0, noise(len(rig.model), 1))
+            await rig.running.set("speed_max", "1MiB")
+            old = bytes(rig.model)
+            picture = rig.images()
+        async with restarted(picture) as array:
+            stripes = array.core.layout.stripes
+            await trio.sleep(stripes * 3 * CHUNK / 2 / (1 << 20))
+            seen = next(array.core.dirty.stripes_to_resync()).start
+            assert stripes // 3 <= seen < stripes
+            await array.fail_disk(0)
+            assert 0 < array.status()["lost_chunks"] <= stripes - seen
+            size = seen * 2 * CHUNK
+            for at in range(0, size, 1 << 20):
+                length = min(1 << 20, size - at)
+                assert bytes(await array.read(at, length)) == old[at : at + length]
+
+    run(main)

@@ -1,0 +1,261 @@
+"""Disks that misbehave while the array works: bursts, hangs and snails, under every journal.
+
+The array never returns wrong bytes, goes on within its tolerance, and says EIO beyond.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from typing import Any
+
+import pytest
+import trio
+
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.journal import MODES
+from raidx_fuse.testing.spy import SpyRig, spying
+from raidx_fuse.testing.virtual import run
+
+CHUNK = 4096
+TIMEOUT_S = 2.0
+
+
+def noise(length: int, seed: int = 0) -> bytes:
+    """Return bytes that no mistake produces."""
+    return random.Random(seed).randbytes(length)
+
+
+async def prepare(rig: SpyRig, mode: str = "partial") -> None:
+    """Set the journal, fill the image, bring all of it to its place."""
+    await rig.running.set("journal", mode)
+    await rig.running.set("io.timeout_s", str(TIMEOUT_S))
+    await rig.put(0, noise(len(rig.model), 99))
+    await rig.in_place()
+    await trio.sleep(40)  # the watchdog has noticed the new time-out
+
+
+async def scrub(rig: SpyRig) -> dict[str, Any]:
+    """Run a scrub to its end."""
+    job = await rig.running.start_scrub(repair=False)
+    result = await rig.running.jobs.wait(job)
+    assert result["state"] == "done", result
+    return result
+
+
+def states(rig: SpyRig) -> list[str]:
+    """Return the states of all roles."""
+    config = rig.running.store.config
+    return [config.record(role).state for role in range(config.width)]
+
+
+async def work(rig: SpyRig, steps: int, seed: int, between_s: float = 0.0) -> None:
+    """Write and read here and there, some of it at once, comparing every read with the model."""
+    rng = random.Random(seed)
+    for _ in range(steps):
+        writes = []
+        at = rng.randrange(0, len(rig.model) // 2, 512)
+        for _ in range(rng.randint(1, 4)):
+            length = rng.choice((512, 2048, CHUNK, 3 * CHUNK, 9 * CHUNK))
+            length = min(length, len(rig.model) - at)
+            writes.append((at, noise(length, rng.getrandbits(32))))
+            at = min(at + length, len(rig.model) - 512)
+        async with trio.open_nursery() as nursery:
+            for offset, data in writes[:-1]:
+                nursery.start_soon(rig.put, offset, data)
+        await rig.put(*writes[-1])
+        if rng.random() < 0.3:
+            await rig.running.flush()
+        where = rng.randrange(0, len(rig.model) - 2 * CHUNK)
+        assert await rig.get(where, 2 * CHUNK) == rig.model[where : where + 2 * CHUNK]
+        await trio.sleep(between_s)
+
+
+# -- bursts, hangs, snails -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("layout", ["raid4", "raid5", "raid1"])
+def test_single_errors_all_over_are_tried_again_and_nobody_is_lost(layout: str, mode: str) -> None:
+    """A burst in which every operation fails once, but never twice in a row."""
+
+    async def main() -> None:
+        async with spying(layout, 3, chunk_bytes=CHUNK, slow=True) as rig:
+            await prepare(rig, mode)
+            for seed in range(6):
+                for member in rig.members:
+                    member.error(("read",), count=1)
+                    member.error(("write",), count=1)
+                await work(rig, 2, seed)
+            await rig.compare()
+            assert sum(member.injected["error"] for member in rig.members) >= 12
+            assert states(rig) == ["active"] * 3
+            await rig.in_place()
+            assert (await scrub(rig))["mismatches"] == 0
+
+    run(main)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("operation", ["read", "write", "flush"])
+def test_a_burst_of_errors_costs_one_member_and_no_byte(operation: str, mode: str) -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, slow=True) as rig:
+            await prepare(rig, mode)
+            rig.members[1].error((operation,), count=50)  # type: ignore[arg-type]
+            await work(rig, 8, 5)
+            await rig.running.flush()
+            await rig.compare()
+            assert states(rig) == ["active", "failed", "active", "active"]
+            member = rig.new_member()
+            rig.members.append(member)
+            job = (await rig.running.replace_disk(1, member))["job"]
+            await work(rig, 4, 6)
+            assert (await rig.running.jobs.wait(job))["state"] == "done"
+            await rig.compare()
+            assert (await scrub(rig))["mismatches"] == 0
+
+    run(main)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("operation", ["read", "write", "flush"])
+def test_a_hanging_member_is_failed_in_time_and_the_array_goes_on(
+    operation: str, mode: str
+) -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, slow=True) as rig:
+            await prepare(rig, mode)
+            hang = rig.members[2].hang((operation,))  # type: ignore[arg-type]
+            start_s = trio.current_time()
+            await work(rig, 6, 7)
+            await rig.running.flush()
+            assert trio.current_time() - start_s <= 8 * TIMEOUT_S
+            assert states(rig)[2] == "failed"
+            await rig.compare()
+            hang.lift()  # what hung is done late, into a member that nobody reads
+            await trio.sleep(1)
+            await work(rig, 3, 8)
+            await rig.compare()
+
+    run(main)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_slow_member_is_waited_for_and_stays(mode: str) -> None:
+    """Slower than the others by far, but within the time-out: late is not lost."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, slow=True) as rig:
+            await prepare(rig, mode)
+            rig.members[3].slow(TIMEOUT_S / 4)
+            await work(rig, 6, 9)
+            await rig.running.flush()
+            await rig.compare()
+            assert rig.members[3].injected["slow"] > 0
+            assert states(rig) == ["active"] * 4
+            rig.members[3].clear()
+            await rig.in_place()
+            assert (await scrub(rig))["mismatches"] == 0
+
+    run(main)
+
+
+@pytest.mark.timeout(60)  # in virtual time a deadlock looks like an endless run
+@pytest.mark.parametrize("layout", ["rdp", "raid1"])
+def test_a_snail_a_hanging_and_a_failing_member_within_two_losses(layout: str) -> None:
+    async def main() -> None:
+        width = 4 if layout == "rdp" else 3
+        async with spying(layout, width, chunk_bytes=CHUNK, slow=True) as rig:
+            await prepare(rig)
+            rig.members[0].slow(TIMEOUT_S / 8)
+            rig.members[1].hang(("write",))
+            await work(rig, 4, 10)
+            rig.members[2].error(("write",))
+            await work(rig, 4, 11)
+            await rig.running.flush()
+            assert states(rig)[:3] == ["active", "failed", "failed"]
+            await rig.compare()
+
+    run(main)
+
+
+# -- everything at once ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("layout", "width"), [("raid5", 4), ("raid4", 3), ("rdp", 4), ("raid1", 3)]
+)
+def test_a_storm_of_faults_within_the_tolerance_never_shows_a_wrong_byte(
+    layout: str, width: int, mode: str
+) -> None:
+    async def main(seed: int) -> None:
+        rng = random.Random(seed)
+        async with spying(layout, width, chunk_bytes=CHUNK, rows=4, slow=True) as rig:
+            await prepare(rig, mode)
+            tolerance = rig.running.core.code.tolerance
+            sick = rng.sample(range(width), tolerance)
+            for role in range(width):
+                if role in sick:
+                    member = rig.members[role]
+                    operation = rng.choice(("read", "write", "flush"))
+                    member.error((operation,), probability=0.2)  # type: ignore[arg-type]
+                    member.slow(rng.uniform(0.01, 0.2))
+                else:
+                    rig.members[role].slow(0.001)
+            await work(rig, 12, seed, between_s=rng.uniform(0, 2))
+            await rig.running.flush()
+            for member in rig.members:
+                member.clear()
+            await rig.compare()
+            healthy = [state for role, state in enumerate(states(rig)) if role not in sick]
+            assert healthy == ["active"] * (width - tolerance)
+
+    for seed in range(3):
+        run(main, seed, seed=seed)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_more_faults_than_the_tolerance_are_errors_never_wrong_bytes(mode: str) -> None:
+    """Writes on two of four members fail half of the time: a read is right, or it is EIO."""
+
+    async def main(seed: int) -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, slow=True) as rig:
+            await prepare(rig, mode)
+            rng = random.Random(seed)
+            for role in rng.sample(range(4), 2):
+                rig.members[role].error(("read", "write"), probability=0.5)
+            errors: list[RaidxError] = []
+            sectors = [{bytes(rig.model[at : at + 512])} for at in range(0, len(rig.model), 512)]
+            for number in range(20):
+                at = rng.randrange(0, len(rig.model) // 512 - 16)
+                data = noise(512 * rng.randint(1, 16), 100 * seed + number)
+                try:
+                    await rig.running.write(at * 512, data)
+                    whole = True
+                except RaidxError as error:
+                    errors.append(error)
+                    whole = False
+                for sector in range(len(data) // 512):
+                    content = data[sector * 512 : sector * 512 + 512]
+                    if whole:
+                        sectors[at + sector] = {content}
+                    else:
+                        sectors[at + sector].add(content)
+            for member in rig.members:
+                member.clear()
+            readable = 0
+            for sector, allowed in enumerate(sectors):
+                try:
+                    content = await rig.get(sector * 512, 512)
+                except RaidxError as error:
+                    errors.append(error)
+                    continue
+                assert content in allowed, f"sector {sector} holds what nobody wrote"
+                readable += 1
+            assert readable > len(sectors) // 2, "the rest stays readable"
+            assert {error.errno for error in errors} <= {errno.EIO}
+
+    for seed in range(4):
+        run(main, seed, seed=seed)
