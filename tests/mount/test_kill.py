@@ -1,0 +1,327 @@
+"""The daemon killed at random moments, again and again: what was acknowledged is there.
+
+A killed process loses nothing that it has answered: it lies in the page cache of the members. Each
+round mounts what the last one left, checks it, works, and kills. fio says itself what was
+acknowledged, in the state that it saves before the kill; beside it writers of our own write over
+one another and remember each answer. A database commits on ext4 on a loop device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.mount.conftest import Completed, RealArray
+
+pytestmark = [pytest.mark.mount]
+
+MIB = 1 << 20
+SECTOR_BYTES = 512
+KILLS = 6  # of each test
+FIO_BYTES = 48 * MIB  # from the start of the image; more than fio gets to write in a round
+OWN_BYTES = 2 * MIB  # for each writer of our own, behind fio's
+WRITERS = 2
+LOGGING_MODES = pytest.mark.parametrize("mode", ["partial", "full"])
+
+
+class Killer:
+    """Kills the daemon of *array* at moments drawn from *seed*, and mounts it again."""
+
+    def __init__(self, array: RealArray, seed: int) -> None:
+        self.array = array
+        self.random = random.Random(seed)
+        self.kills = 0
+
+    def kill(self) -> None:
+        """Kill it now."""
+        self.array.send(signal.SIGKILL)
+        self.kills += 1
+
+    def mount_again(self) -> None:
+        """Clear what the killed daemon left and mount; nobody has ended the array cleanly."""
+        assert self.array.is_mounted(), "the kernel keeps the mount of a dead daemon"
+        self.array.clear()
+        assert not self.array.is_mounted()
+        self.array.mount()
+
+    def settle(self) -> None:
+        """Wait for the resync of what was in flight; then everything must be consistent."""
+        self.array.wait_jobs()
+        assert [job["error"] for job in self.array.jobs() if job["error"]] == []
+        assert self.array.status()["state"] == "clean"
+        self.array.scrub()
+
+    def end(self) -> None:
+        """End cleanly, begin again: nothing is left to do."""
+        self.array.unmount()
+        assert self.array.ask("status", *self.array.members)["clean"]
+        self.array.mount()
+        assert self.array.jobs() == []
+        self.array.unmount()
+
+
+# ---- fio, and writers of our own ----
+
+
+class Writer(threading.Thread):
+    """Writes over and over a part of *image* from *start* on, until the disk goes away.
+
+    *model* has what was answered; *in_flight* is the write (offset, data) that was not.
+    """
+
+    def __init__(self, image: Path, start: int, seed: int) -> None:
+        super().__init__()
+        self.image = image
+        self.start_offset = start
+        self.random = random.Random(seed)
+        self.model = bytearray(OWN_BYTES)
+        self.in_flight: tuple[int, bytes] | None = None
+        self.answered = 0
+
+    def run(self) -> None:
+        # The disk goes away under a write, or at the latest under close(2).
+        with suppress(OSError), self.image.open("r+b", buffering=0) as image:
+            while self._write(image):
+                pass
+
+    def _write(self, image: IO[bytes]) -> bool:
+        draw = self.random
+        length = draw.choice((512, 2048, 4096, 4096, 20000, 65536, 300000))
+        offset = draw.randrange((OWN_BYTES - length) // SECTOR_BYTES) * SECTOR_BYTES
+        data = draw.randbytes(length)
+        self.in_flight = offset, data
+        image.seek(self.start_offset + offset)
+        if image.write(data) != length:
+            return False
+        self.model[offset : offset + length] = data
+        self.in_flight = None
+        self.answered += 1
+        return True
+
+    def check(self) -> None:
+        """Compare every sector: the newest answered write, or the one that was in flight."""
+        with self.image.open("rb", buffering=0) as image:
+            image.seek(self.start_offset)
+            found = image.read(OWN_BYTES)
+        assert len(found) == OWN_BYTES
+        newer = bytearray(self.model)
+        if self.in_flight is not None:
+            offset, data = self.in_flight
+            newer[offset : offset + len(data)] = data
+        for at in range(0, OWN_BYTES, SECTOR_BYTES):
+            sector = found[at : at + SECTOR_BYTES]
+            old, new = self.model[at : at + SECTOR_BYTES], newer[at : at + SECTOR_BYTES]
+            assert sector in (old, new), f"sector at {self.start_offset + at} is neither"
+        self.model[:] = found
+
+    def again(self) -> Writer:
+        """Return a thread that goes on from what was found."""
+        following = Writer(self.image, self.start_offset, self.random.getrandbits(32))
+        following.model = self.model
+        return following
+
+
+class Fio:
+    """fio on the image of *array*, whose saved state says what was acknowledged."""
+
+    def __init__(self, array: RealArray, command: Callable[..., Completed]) -> None:
+        self.array = array
+        self.command = command
+        self.folder = array.folder / "fio"
+        self.folder.mkdir()
+        self.trigger = self.folder / "trigger"
+
+    def _words(self, seed: int) -> list[str]:
+        file = self.folder / "kill.fio"
+        lines = [
+            *("[global]", f"filename={self.array.image}", f"size={FIO_BYTES}"),
+            *("ioengine=libaio", "iodepth=8", "direct=1", "verify=crc32c", "fallocate=none"),
+            *("allow_file_create=0", "invalidate=0", f"randseed={seed}"),
+            *("[small]", "rw=randwrite", "bs=4k", "rate=12m"),
+        ]
+        file.write_text("\n".join(lines) + "\n")
+        return ["env", "-C", str(self.folder), "fio", f"--output={self.folder / 'out'}", str(file)]
+
+    def begin(self, seed: int) -> subprocess.Popen[bytes]:
+        """Start writing; a file named trigger makes fio save its state and kill the daemon."""
+        self.trigger.unlink(missing_ok=True)
+        for state in self.folder.glob("*.state"):
+            state.unlink()
+        kill = f"kill -9 {self.array.daemon_pid()}"
+        words = [*self._words(seed), f"--trigger-file={self.trigger}", f"--trigger={kill}"]
+        return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def check(self, seed: int) -> None:
+        """Verify every block that was acknowledged before the state was saved."""
+        assert list(self.folder.glob("*.state")), "fio has saved no state"
+        words = [*self._words(seed), "--verify_state_load=1", "--verify_only=1"]
+        self.command(*words, timeout_s=60)
+
+
+@LOGGING_MODES
+def test_killed_under_fio_and_overlapping_writes(
+    array: RealArray,
+    command: Callable[..., Completed],
+    need: Callable[..., None],
+    mode: str,
+) -> None:
+    need("fio")
+    array.create("raid5", 4, "32MiB").mount()
+    array.raidx("set", "ARRAY", f"journal={mode}")
+    killer = Killer(array, seed=len(mode))
+    fio = Fio(array, command)
+    writers = [Writer(array.image, FIO_BYTES + n * OWN_BYTES, n) for n in range(WRITERS)]
+    for number in range(KILLS):
+        pid = array.daemon_pid()
+        process = fio.begin(number + 1)
+        for writer in writers:
+            writer.start()
+        array.await_written(MIB, timeout_s=30)
+        time.sleep(killer.random.uniform(0, 0.5))
+        fio.trigger.touch()
+        process.wait(60)
+        array.await_end(pid)
+        killer.kills += 1
+        for writer in writers:
+            writer.join(30)
+            assert not writer.is_alive()
+        killer.mount_again()
+        fio.check(number + 1)
+        for writer in writers:
+            assert writer.answered
+            writer.check()
+        writers = [writer.again() for writer in writers]
+    assert killer.kills == KILLS
+    killer.settle()
+    killer.end()
+
+
+# ---- a database ----
+
+COMMIT = """
+import hashlib, sqlite3, sys
+path, first = sys.argv[1], int(sys.argv[2])
+database = sqlite3.connect(path, isolation_level=None)
+database.execute("PRAGMA journal_mode=" + sys.argv[3])
+database.execute("PRAGMA synchronous=FULL")
+database.execute("CREATE TABLE IF NOT EXISTS rows (number INTEGER PRIMARY KEY, content BLOB)")
+number = first
+while True:
+    content = hashlib.shake_128(str(number).encode()).digest(200 + number % 7 * 900)
+    database.execute("BEGIN")
+    database.execute("INSERT INTO rows VALUES (?, ?)", (number, content))
+    database.execute("COMMIT")
+    print(number, flush=True)
+    number += 1
+"""
+
+
+class Database:
+    """An SQLite database on ext4 on a loop device on the image of *array*."""
+
+    def __init__(self, array: RealArray, command: Callable[..., Completed]) -> None:
+        self.array = array
+        self.command = command
+        self.committed = 0
+        self.device = ""
+        self.where = Path()
+
+    def make(self) -> None:
+        """Make the file system."""
+        self.device = self.array.loop(direct_io=True)
+        self.command("mkfs.ext4", "-q", self.device)
+        self.where = self.array.mount_loop(self.device)
+
+    def commit(self, style: str) -> Iterator[int]:
+        """Commit rows until the disk goes away; yield the number of each once it is committed."""
+        words = [sys.executable, "-c", COMMIT, str(self.where / "data.db")]
+        process = subprocess.Popen(
+            [*words, str(self.committed + 1), style],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert process.stdout is not None
+        with process, process.stdout as lines:
+            for line in lines:
+                self.committed = int(line)
+                yield self.committed
+
+    def take_down(self) -> None:
+        """Unmount what lost its disk."""
+        self.command("umount", self.where)
+        self.array.detach(self.device)
+
+    def bring_up(self) -> None:
+        """Mount again: ext4 replays its own journal. Then its checker must be content."""
+        self.device = self.array.loop(direct_io=True)
+        self.where = self.array.mount_loop(self.device)
+        self.command("umount", self.where)
+        checked = self.command("e2fsck", "-fn", self.device, check=False)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        self.where = self.array.mount_loop(self.device)
+
+    def check(self) -> None:
+        """Every committed row is there, whole; at most one more, whose commit was under way."""
+        with closing(sqlite3.connect(self.where / "data.db")) as database:
+            assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            rows = dict(database.execute("SELECT number, content FROM rows"))
+        assert len(rows) in (self.committed, self.committed + 1)
+        assert sorted(rows) == list(range(1, len(rows) + 1))
+        for number, content in rows.items():
+            assert content == self._content(number), f"row {number}"
+        self.committed = len(rows)
+
+    @staticmethod
+    def _content(number: int) -> bytes:
+        size = 200 + number % 7 * 900
+        return hashlib.shake_128(str(number).encode()).digest(size)
+
+
+@pytest.mark.loop
+@LOGGING_MODES
+# Not with DELETE: SQLite syncs the directory only if told EXTRA, so a crash may take a commit back.
+@pytest.mark.parametrize("style", ["TRUNCATE", "WAL"])
+def test_killed_under_a_database(
+    array: RealArray,
+    command: Callable[..., Completed],
+    need: Callable[..., None],
+    mode: str,
+    style: str,
+) -> None:
+    need("mkfs.ext4", "e2fsck")
+    array.create("raid5", 4, "32MiB").mount()
+    array.raidx("set", "ARRAY", f"journal={mode}")
+    killer = Killer(array, seed=len(mode + style))
+    database = Database(array, command)
+    database.make()
+    for _ in range(KILLS // 2):
+        wanted = killer.random.randint(3, 60)
+        before = database.committed
+        delay_s = killer.random.uniform(0, 0.05)
+        for number in database.commit(style):
+            if number == before + wanted:
+                time.sleep(delay_s)
+                killer.kill()
+        assert database.committed >= before + wanted
+        database.take_down()
+        killer.mount_again()
+        database.bring_up()
+        database.check()
+    assert killer.kills == KILLS // 2
+    database.take_down()
+    killer.settle()
+    killer.end()
