@@ -60,7 +60,7 @@ async def lie(rig: SpyRig, kind: str, stripe: int, cells: list[int]) -> int:
     if kind == "rot":
         for cell in cells:
             _, offset = core.position(stripe, cell)
-            await member.rot(offset + 700, 3, mask=0x10)
+            await member.rot(offset + 700, 3, mask=1 + cell % 7)
     return role
 
 
