@@ -61,6 +61,8 @@ MAY_TOUCH_THE_SYSTEM = {
     "mount",  # user ids, pid
     "protections",  # prctl, mlockall
     "lab.traces",  # trace files
+    "lab.source",  # is there such a file?
+    "lab.spec",  # paths of traces beside the experiment
     "cli",  # paths as typed
     "campaign",  # a program: spreads the states over the processors
 }

@@ -7,12 +7,14 @@
 
 Open loop is what the papers replay ("all traces are re-played according to their time stamps", UPC
 section 4.2): arrivals do not wait for answers, so that a slow array shows its queues. Time is
-trio's: virtual for modelled members, real for a mount.
+trio's: virtual for modelled members, real for a mount. With a `Content` every write carries what
+every later read is compared with; `read_back` compares all of it once more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import trio
@@ -20,10 +22,15 @@ import trio
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.lab.record import Recorder
 from raidx_fuse.lab.request import Load, Request, requests_of
+from raidx_fuse.lab.verify import Content
 from raidx_fuse.virtual_time import sleep_until
 from raidx_fuse.zeros import ZERO_BYTES, ZEROS
 
 OUTSTANDING_MAX = 20_000
+READ_BACK_BYTES = 256 << 10
+
+
+Perform = Callable[[Request, float], Awaitable[None]]
 
 
 class Target(Protocol):
@@ -45,6 +52,7 @@ async def drive(
     *,
     depth: int | None = None,
     outstanding_max: int = OUTSTANDING_MAX,
+    content: Content | None = None,
 ) -> None:
     """Send every request of *load* to *target* and return when all have ended.
 
@@ -53,11 +61,12 @@ async def drive(
     and their response times include the wait. Requests that fail are counted, not raised.
     """
     start_s = trio.current_time()
+    perform = partial(_perform, target, recorder, content, start_s)
     if depth is not None:
         waiting = requests_of(load)
         async with trio.open_nursery() as nursery:
             for _ in range(depth):
-                nursery.start_soon(_serve, target, waiting, recorder, start_s)
+                nursery.start_soon(_serve, perform, waiting)
         return
     room = _Room(outstanding_max)
     async with trio.open_nursery() as nursery:
@@ -69,7 +78,7 @@ async def drive(
                 recorder.held_back += 1
                 await room.wait()
             room.taken += 1
-            nursery.start_soon(_one, target, request, recorder, start_s, room)
+            nursery.start_soon(_one, perform, request, due_s, room)
 
 
 class _Room:
@@ -99,26 +108,29 @@ class _Room:
             self.roomy = None
 
 
-async def _one(
-    target: Target, request: Request, recorder: Recorder, start_s: float, room: _Room
-) -> None:
-    await _perform(target, request, recorder, start_s, start_s + request.at_s)
+async def _one(perform: Perform, request: Request, due_s: float, room: _Room) -> None:
+    await perform(request, due_s)
     room.leave()
 
 
-async def _serve(
-    target: Target, waiting: Iterator[Request], recorder: Recorder, start_s: float
-) -> None:
+async def _serve(perform: Perform, waiting: Iterator[Request]) -> None:
     for request in waiting:
-        await _perform(target, request, recorder, start_s, trio.current_time())
+        await perform(request, trio.current_time())
 
 
 async def _perform(
-    target: Target, request: Request, recorder: Recorder, start_s: float, due_s: float
+    target: Target,
+    recorder: Recorder,
+    content: Content | None,
+    start_s: float,
+    request: Request,
+    due_s: float,
 ) -> None:
     _, is_write, offset, length = request
     try:
-        if is_write:
+        if content is not None:
+            await _checked(target, content, request)
+        elif is_write:
             data = ZEROS[:length] if length <= ZERO_BYTES else bytes(length)
             await target.write(offset, data)
         else:
@@ -127,3 +139,27 @@ async def _perform(
         recorder.fail(str(error))
         return
     recorder.add(due_s - start_s, trio.current_time() - due_s, is_write, length)
+
+
+async def _checked(target: Target, content: Content, request: Request) -> None:
+    """Perform *request* with content that tells itself; raises what *target* raises."""
+    _, is_write, offset, length = request
+    if not is_write:
+        ticket = content.read(offset, length)
+        content.judge(ticket, await target.read(offset, length))
+        return
+    ticket, data = content.write(offset, length)
+    acknowledged = False
+    try:
+        await target.write(offset, data)
+        acknowledged = True
+    finally:
+        content.written(ticket, acknowledged)
+
+
+async def read_back(target: Target, content: Content) -> None:
+    """Read all that was written and acknowledged, and judge it. Raises what *target* raises."""
+    for start, size in content.ranges_written():
+        for at in range(start, start + size, READ_BACK_BYTES):
+            length = min(READ_BACK_BYTES, start + size - at)
+            await _checked(target, content, Request(0.0, False, at, length))

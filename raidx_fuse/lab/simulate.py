@@ -21,15 +21,22 @@ import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
+
+import trio
 
 from raidx_fuse.array import Array, open_array
 from raidx_fuse.format.create import create_array
+from raidx_fuse.format.regions import Region
 from raidx_fuse.interval import difference, snapshot
 from raidx_fuse.lab.blank import BlankMember
-from raidx_fuse.lab.drive import OUTSTANDING_MAX, drive
+from raidx_fuse.lab.drive import OUTSTANDING_MAX, drive, read_back
+from raidx_fuse.lab.events import Event, NewMember, play
 from raidx_fuse.lab.record import Recorder
 from raidx_fuse.lab.request import Load
+from raidx_fuse.lab.samples import Samples
+from raidx_fuse.lab.verify import Content
 from raidx_fuse.members.model import ModelMember
 from raidx_fuse.members.open import parse_spec
 from raidx_fuse.members.ram import RamMember
@@ -51,8 +58,10 @@ class Experiment:
     *members* are models with numbers by hand, as behind ``model=`` in a member's spec: "hdd",
     "ssd,read_mb_s=445,write_mb_s=135". *load* makes the load for an image of that many bytes;
     *depth* sends it as fast as possible, so many at a time, instead of at its times. *settings* are
-    those of `raidx set`. *section_s*: a summary of each such span of time as well. *report* adds
-    what it finds in the running array, after the load, to the result under "extra".
+    those of `raidx set`. *section_s*: a summary of each such span of time as well, with the work
+    and the queue of each member. *events* happen meanwhile (see events.py). *verify* compares
+    what is read with what was written ("verified_bytes", "wrong" in the result). *report* adds
+    what it finds in the running array, after the load, under "extra".
     """
 
     layout: str
@@ -67,7 +76,9 @@ class Experiment:
     outstanding_max: int = OUTSTANDING_MAX
     prefilled: bool = True
     content: bool = False
+    verify: bool = False
     section_s: float = 0.0
+    events: Sequence[Event] = ()
     seed: int = 0
     report: Callable[[Array], Mapping[str, Any]] = no_report
 
@@ -81,10 +92,13 @@ async def measure(experiment: Experiment) -> dict[str, Any]:
     """Build the array, drive the load, return the result; under whatever clock runs.
 
     The result has the fields of `Recorder.summary`, "failed", "errors", "held_back", "sections",
-    and "array" and "members" as `raidx stats --json` has them, counted over the load alone.
+    "events", and "array" and "members" as `raidx stats --json` has them, counted from the start of
+    the load to the end of the last job. Raises RaidxError.
     """
-    memory = [member_memory(experiment, number) for number in range(len(experiment.members))]
-    members = [modelled(ram, experiment, number) for number, ram in enumerate(memory)]
+    for event in experiment.events:
+        event.check()
+    makers = [_Maker(experiment, number) for number in range(len(experiment.members))]
+    members = [maker.member("") for maker in makers]
     chance = random.Random(experiment.seed)
     config = await create_array(
         members,
@@ -95,29 +109,47 @@ async def measure(experiment: Experiment) -> dict[str, Any]:
         now_s=0,
         uuid_source=lambda: str(uuid.UUID(int=chance.getrandbits(128), version=4)),
     )
-    for ram in memory:
-        if isinstance(ram, BlankMember):
-            ram.forgotten = config.regions.data
+    for maker in makers:
+        maker.forget(config.regions.data)
     async with open_array(members) as array:
         for key, text in experiment.settings.items():
             await array.set(key, text)
         if experiment.prefilled:
             assume_written(array)
-        return await _drive(array, experiment)
+        newcomers = count(len(members))
+
+        def new(model: str) -> ModelMember:
+            maker = _Maker(experiment, next(newcomers))
+            member = maker.member(model)
+            maker.forget(config.regions.data)
+            return member
+
+        return await _drive(array, experiment, new)
 
 
-def member_memory(experiment: Experiment, number: int) -> RamMember:
-    """Return the memory behind member *number*."""
-    kind = RamMember if experiment.content else BlankMember
-    return kind(experiment.member_bytes, name=f"disk{number}")
+class _Maker:
+    """Makes the memory and the model of member *number*."""
 
+    def __init__(self, experiment: Experiment, number: int) -> None:
+        self._experiment = experiment
+        self._number = number
+        keeps = experiment.content or experiment.verify
+        kind = RamMember if keeps else BlankMember
+        self._memory = kind(experiment.member_bytes, name=f"disk{number}")
 
-def modelled(ram: RamMember, experiment: Experiment, number: int) -> ModelMember:
-    """Return *ram* at the pace of the experiment's member *number*. Raises UsageError."""
-    spec = parse_spec(f"ram:1MiB,model={experiment.members[number]}")
-    assert spec.model is not None
-    seed = experiment.seed * 1000 + number
-    return ModelMember(ram, make_model(spec.model, **spec.numbers), seed=seed)
+    def member(self, model: str) -> ModelMember:
+        """Return the member; *model* "" is that of its number. Raises UsageError."""
+        models = self._experiment.members
+        text = model or models[self._number % len(models)]
+        spec = parse_spec(f"ram:1MiB,model={text}")
+        assert spec.model is not None
+        seed = self._experiment.seed * 1000 + self._number
+        return ModelMember(self._memory, make_model(spec.model, **spec.numbers), seed=seed)
+
+    def forget(self, region: Region) -> None:
+        """Keep nothing that is written to *region*, unless content is wanted."""
+        if isinstance(self._memory, BlankMember):
+            self._memory.forgotten = region
 
 
 def assume_written(array: Array) -> None:
@@ -131,18 +163,37 @@ def assume_written(array: Array) -> None:
         written.bits[whole] |= (1 << rest) - 1
 
 
-async def _drive(array: Array, experiment: Experiment) -> dict[str, Any]:
+async def _drive(array: Array, experiment: Experiment, new: NewMember) -> dict[str, Any]:
     before = snapshot(array)
     recorder = Recorder()
-    await drive(
-        array,
-        experiment.load(array.size_bytes),
-        recorder,
-        depth=experiment.depth,
-        outstanding_max=experiment.outstanding_max,
-    )
+    content = Content(array.size_bytes, experiment.seed) if experiment.verify else None
+    events: list[dict[str, Any]] = []
+    samples = Samples(array, experiment.section_s)
+
+    async def happen() -> None:
+        events.extend(await play(array, experiment.events, new))
+
+    async with trio.open_nursery() as sampling:
+        sampling.start_soon(samples.take)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(happen)
+            await drive(
+                array,
+                experiment.load(array.size_bytes),
+                recorder,
+                depth=experiment.depth,
+                outstanding_max=experiment.outstanding_max,
+                content=content,
+            )
+        sampling.cancel_scope.cancel()
+    samples.finish()
     stats = difference(before, snapshot(array))
-    extra = dict(experiment.report(array))
+    extra: dict[str, Any] = {}
+    if report := dict(experiment.report(array)):
+        extra["extra"] = report
+    if content is not None:
+        await read_back(array, content)
+        extra |= {"verified_bytes": content.checked_bytes, "wrong": content.wrong}
     return {
         "name": experiment.name,
         "layout": experiment.layout,
@@ -151,8 +202,10 @@ async def _drive(array: Array, experiment: Experiment) -> dict[str, Any]:
         "failed": recorder.failed,
         "errors": recorder.errors,
         "held_back": recorder.held_back,
+        "state": array.status()["state"],
         "array": stats["array"],
         "members": stats["members"],
-        "sections": recorder.sections(experiment.section_s),
-        **({"extra": extra} if extra else {}),
+        "events": events,
+        "sections": samples.beside(recorder.sections(experiment.section_s)),
+        **extra,
     }

@@ -19,6 +19,7 @@ from __future__ import annotations
 import gzip
 import lzma
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -65,6 +66,15 @@ FORMATS: dict[str, tuple[Callable[[Sequence[str]], Row], int, float]] = {
 }
 
 
+@dataclass(slots=True)
+class _Survey:
+    """What a look through the whole file has shown."""
+
+    requests: int = 0
+    seconds: float = 0.0
+    device_bytes: dict[int, int] = field(default_factory=dict)
+
+
 class Trace:
     """A trace file as a load.
 
@@ -77,7 +87,7 @@ class Trace:
         if format is not None and format not in FORMATS:
             raise UsageError(f"no trace format {format!r}", action=f"choose {', '.join(FORMATS)}")
         self.format = format or self._recognise()
-        self._ends: dict[int, int] | None = None
+        self._survey: _Survey | None = None
 
     def __iter__(self) -> Iterator[Block]:
         """Yield the requests, each device behind the ones with lower numbers."""
@@ -96,30 +106,39 @@ class Trace:
     @property
     def span_bytes(self) -> int:
         """The end of the address space: all devices one behind the other. Reads the whole file."""
-        return sum(self._device_bytes().values())
+        return sum(self._look_through().device_bytes.values())
 
     @property
     def devices(self) -> list[int]:
         """The numbers of the devices (ASUs) that are used. Reads the whole file."""
-        return sorted(self._device_bytes())
+        return sorted(self._look_through().device_bytes)
 
-    def _device_bytes(self) -> dict[int, int]:
-        if self._ends is None:
-            ends: dict[int, int] = {}
-            for _, device, _, offset, length in self._columns():
+    @property
+    def rate_s(self) -> float:
+        """Arrivals a second, on average; 0 if all come at once. Reads the whole file."""
+        seen = self._look_through()
+        return (seen.requests - 1) / seen.seconds if seen.seconds > 0 else 0.0
+
+    def _look_through(self) -> _Survey:
+        if self._survey is None:
+            survey = _Survey()
+            first: Any = None
+            for time, device, _, offset, length in self._columns():
+                first = time[0] if first is None else first
+                survey.requests += len(time)
+                last_s = float((np.max(time) - first) * FORMATS[self.format][2])
+                survey.seconds = max(survey.seconds, last_s)
                 for number in np.unique(device).tolist():
                     end = int((offset + length)[device == number].max())
-                    ends[number] = max(ends.get(number, 0), end)
-            self._ends = {
-                number: -(-end // DEVICE_ALIGNMENT_BYTES) * DEVICE_ALIGNMENT_BYTES
-                for number, end in ends.items()
-            }
-        return self._ends
+                    end = -(-end // DEVICE_ALIGNMENT_BYTES) * DEVICE_ALIGNMENT_BYTES
+                    survey.device_bytes[number] = max(survey.device_bytes.get(number, 0), end)
+            self._survey = survey
+        return self._survey
 
     def _starts(self) -> dict[int, int]:
         starts: dict[int, int] = {}
         at = 0
-        for number, size in sorted(self._device_bytes().items()):
+        for number, size in sorted(self._look_through().device_bytes.items()):
             starts[number] = at
             at += size
         return starts
@@ -229,8 +248,3 @@ def _full(columns: _Columns) -> _Columns:
         return columns
     time, device, is_write, offset, length = columns
     return time[full], device[full], is_write[full], offset[full], length[full]
-
-
-def is_trace(text: str) -> bool:
-    """Say whether *text*, typed where a load is expected, means a file rather than a name."""
-    return "/" in text or "." in text or Path(text).exists()

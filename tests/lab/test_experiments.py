@@ -47,7 +47,7 @@ class Slow:
             raise MemberError("disk0", "write", offset, 5)
 
 
-def driven(target: Slow, load: list[Block], **options: int) -> Recorder:
+def driven(target: Slow, load: list[Block], **options: Any) -> Recorder:
     """Return what driving *load* recorded."""
 
     async def main() -> Recorder:

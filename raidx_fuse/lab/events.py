@@ -1,0 +1,113 @@
+"""What happens to an array during an experiment: disks fail, are replaced, settings change.
+
+    Event(at_s=30, do="fail", disk=2)            a member is taken out
+    Event(at_s=60, do="replace", disk=2)         a new one takes its place, a rebuild begins
+    Event(at_s=60, do="spare", model="ssd")      a spare joins; a degraded array rebuilds onto it
+    Event(at_s=90, do="set", key="journal", value="none")
+    Event(at_s=90, do="scrub")
+
+Times count from the start of the load. The jobs that events start are waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from raidx_fuse.array import Array
+from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.members.base import Member
+from raidx_fuse.virtual_time import sleep_until
+
+NewMember = Callable[[str], Member]  # makes a fresh member at the pace of a model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One event. *disk* is a role; *model* that of a new member ("": as the first one's)."""
+
+    at_s: float
+    do: str
+    disk: int = -1
+    model: str = ""
+    key: str = ""
+    value: str = ""
+
+    def check(self) -> None:
+        """Raise UsageError for what cannot be meant."""
+        if self.do not in DEEDS:
+            raise UsageError(f"no event {self.do!r}", action=f"choose {', '.join(DEEDS)}")
+        if not 0 <= self.at_s < 1e9:
+            raise UsageError(f"an event cannot be at {self.at_s} s")
+        if self.do in ("fail", "replace") and self.disk < 0:
+            raise UsageError(f"the event {self.do!r} needs a disk")
+        if self.do == "set" and not self.key:
+            raise UsageError("the event 'set' needs a key and a value")
+
+
+async def _fail(array: Array, event: Event, _new: NewMember) -> dict[str, Any]:
+    return await array.fail_disk(event.disk)
+
+
+async def _replace(array: Array, event: Event, new: NewMember) -> dict[str, Any]:
+    return await array.replace_disk(event.disk, new(event.model))
+
+
+async def _spare(array: Array, event: Event, new: NewMember) -> dict[str, Any]:
+    await array.add_spare(new(event.model))
+    rebuilds = [job for job in array.jobs.running() if job.kind == "rebuild"]
+    return {"job": rebuilds[0].job_id} if rebuilds else {}
+
+
+async def _scrub(array: Array, _event: Event, _new: NewMember) -> dict[str, Any]:
+    return {"job": await array.start_scrub(repair=False)}
+
+
+async def _set(array: Array, event: Event, _new: NewMember) -> dict[str, Any]:
+    return {"value": await array.set(event.key, event.value)}
+
+
+Deed = Callable[[Array, Event, NewMember], Awaitable[dict[str, Any]]]
+DEEDS: dict[str, Deed] = {
+    "fail": _fail,
+    "replace": _replace,
+    "spare": _spare,
+    "scrub": _scrub,
+    "set": _set,
+}
+
+
+async def play(array: Array, events: Sequence[Event], new: NewMember) -> list[dict[str, Any]]:
+    """Carry out *events* at their times; return what became of each when all jobs have ended.
+
+    An event that is refused is reported with the array's words; it ends nothing.
+    """
+    start_s = trio.current_time()
+    reports: list[dict[str, Any]] = []
+    async with trio.open_nursery() as nursery:
+        for event in sorted(events, key=lambda event: event.at_s):
+            await sleep_until(start_s + event.at_s)
+            report: dict[str, Any] = {"at_s": event.at_s, "do": event.do}
+            if event.disk >= 0:
+                report["disk"] = event.disk
+            if event.key:
+                report["set"] = f"{event.key}={event.value}"
+            reports.append(report)
+            try:
+                outcome = await DEEDS[event.do](array, event, new)
+            except RaidxError as error:
+                report["refused"] = str(error)
+                continue
+            if isinstance(outcome.get("job"), int):
+                nursery.start_soon(_follow, array, outcome["job"], report, start_s)
+    return reports
+
+
+async def _follow(array: Array, job_id: int, report: dict[str, Any], start_s: float) -> None:
+    status = await array.jobs.wait(job_id)
+    report["job"] = status["kind"]
+    report["job_state"] = status["state"]
+    report["job_ended_s"] = float(f"{trio.current_time() - start_s:.9g}")

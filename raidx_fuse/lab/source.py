@@ -1,0 +1,90 @@
+"""Where a load comes from: a trace file or a generated one, by name, with all that shapes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from raidx_fuse.errors import UsageError
+from raidx_fuse.lab.published import WORKLOADS
+from raidx_fuse.lab.request import Block
+from raidx_fuse.lab.shape import FITS, faster, first, fit
+from raidx_fuse.lab.traces import Trace
+from raidx_fuse.lab.workloads import generate, variant
+
+ABSTRACT = ("uniform", "zipf", "hotspot")  # they have no disk of their own: the image is theirs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A load by name.
+
+    *name* is that of a generated load, or else the path of a trace. The first *requests* of it are
+    used, of its first *seconds* (of its own time). Time runs *speed* times as fast, or so that
+    *rate_s* requests arrive a second on average. *fit* is how addresses come onto the image.
+    *seed* and *numbers* (fields of `Workload`) are for generated loads.
+    """
+
+    name: str
+    requests: int | None = None
+    seconds: float | None = None
+    speed: float = 1.0
+    rate_s: float | None = None
+    fit: str = "fold"
+    seed: int = 0
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether the load is made here and not read from a file."""
+        return self.name in WORKLOADS
+
+    def at(self, path: str) -> Source:
+        """Return the same load from the trace at *path*."""
+        return replace(self, name=path)
+
+    def check(self) -> None:
+        """Raise UsageError for what cannot be meant, before anything is built."""
+        if self.fit not in FITS:
+            raise UsageError(f"no way to fit addresses {self.fit!r}: {', '.join(FITS)}")
+        if not self.speed > 0 or not (self.rate_s is None or self.rate_s > 0):
+            raise UsageError("speed and rate are above 0")
+        if self.is_generated:
+            variant(self.name, **self.numbers)
+        elif self.numbers:
+            raise UsageError(f"{self.name} is a trace: its numbers cannot be chosen")
+        elif Path(self.name).exists():
+            Trace(self.name)
+        else:
+            raise UsageError(
+                f"{self.name!r} is neither a file nor a generated load",
+                action=f"generated are {', '.join(WORKLOADS)}",
+            )
+
+    def load(self, size_bytes: int) -> Iterator[Block]:
+        """Return the load for an image of *size_bytes*. Raises UsageError, also when used."""
+        self.check()
+        return self._generated(size_bytes) if self.is_generated else self._traced(size_bytes)
+
+    def _generated(self, size_bytes: int) -> Iterator[Block]:
+        work = variant(self.name)
+        if self.name in ABSTRACT and "span_bytes" not in self.numbers:
+            work = variant(work, span_bytes=size_bytes)
+        work = variant(work, **self.numbers)
+        if self.rate_s is not None:
+            work = replace(work, rate_s=self.rate_s / self.speed)
+        # A duration may ask for more than the trace has.
+        count = self.requests or (1 << 62 if self.seconds is not None else work.requests)
+        load = first(generate(work, seed=self.seed, requests=count), None, self.seconds)
+        return fit(faster(load, self.speed), size_bytes, self.fit, work.span_bytes)
+
+    def _traced(self, size_bytes: int) -> Iterator[Block]:
+        trace = Trace(self.name)
+        speed = self.speed
+        if self.rate_s is not None and trace.rate_s:
+            speed = self.rate_s / trace.rate_s
+        span_bytes = trace.span_bytes if self.fit == "scale" else 0
+        load = first(trace, self.requests, self.seconds)
+        return fit(faster(load, speed), size_bytes, self.fit, span_bytes)
