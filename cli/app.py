@@ -25,7 +25,7 @@ SECTIONS = {  # the order of `raidx --help`
         *("add-disk", "remove-disk", "fail-disk", "replace-disk"),
         *("scrub", "job", "get", "set"),
     ),
-    "Learn (no array needed)": ("layout",),
+    "Learn (no array needed)": ("layout", "simulate"),
     "Shell": ("completions",),
 }
 ALIASES = {  # mdadm's words

@@ -7,7 +7,7 @@ from importlib.metadata import version
 import click
 from click.shell_completion import get_completion_class
 
-from raidx_fuse.cli import change, create, explain, layouts, mount, show
+from raidx_fuse.cli import change, create, explain, layouts, mount, show, simulate
 from raidx_fuse.cli.app import Verbs, verb
 from raidx_fuse.cli.output import Output
 
@@ -55,6 +55,7 @@ COMMANDS = (
     change.job,
     change.get,
     change.set_value,
+    simulate.simulate,
     layouts.layout,
     completions,
 )

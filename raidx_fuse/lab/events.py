@@ -20,7 +20,9 @@ import trio
 from raidx_fuse.array import Array
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.members.base import Member
-from raidx_fuse.virtual_time import sleep_until
+from raidx_fuse.virtual_time import sleep, sleep_until
+
+REBUILD_BEGINS_S = 5.0
 
 NewMember = Callable[[str], Member]  # makes a fresh member at the pace of a model
 
@@ -58,8 +60,7 @@ async def _replace(array: Array, event: Event, new: NewMember) -> dict[str, Any]
 
 async def _spare(array: Array, event: Event, new: NewMember) -> dict[str, Any]:
     await array.add_spare(new(event.model))
-    rebuilds = [job for job in array.jobs.running() if job.kind == "rebuild"]
-    return {"job": rebuilds[0].job_id} if rebuilds else {}
+    return {"may_rebuild": True}
 
 
 async def _scrub(array: Array, _event: Event, _new: NewMember) -> dict[str, Any]:
@@ -103,7 +104,20 @@ async def play(array: Array, events: Sequence[Event], new: NewMember) -> list[di
                 continue
             if isinstance(outcome.get("job"), int):
                 nursery.start_soon(_follow, array, outcome["job"], report, start_s)
+            elif "may_rebuild" in outcome:
+                nursery.start_soon(_follow_rebuild, array, report, start_s)
     return reports
+
+
+async def _follow_rebuild(array: Array, report: dict[str, Any], start_s: float) -> None:
+    """Follow the rebuild that a spare sets off by itself, if there is one soon."""
+    deadline_s = trio.current_time() + REBUILD_BEGINS_S
+    while trio.current_time() < deadline_s and array.store.lost:
+        for job in array.jobs.running():
+            if job.kind == "rebuild":
+                await _follow(array, job.job_id, report, start_s)
+                return
+        await sleep(REBUILD_BEGINS_S / 100)
 
 
 async def _follow(array: Array, job_id: int, report: dict[str, Any], start_s: float) -> None:

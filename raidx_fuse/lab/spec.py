@@ -120,11 +120,12 @@ def parse_experiment(
     events = [_event(table) for table in top.tables("events")]
     top.end()
     source, depth, verify = _source(load, folder, seed)
-    members = _members(array)
+    own_members = array.take("members", list, [])
+    disks, model = array.take("disks", int, 0), array.take("model", str, "hdd")
     experiment = Experiment(
         name=title,
         layout=array.must("layout", str, ""),
-        members=members,
+        members=own_members or [model] * disks,
         member_bytes=array.size("disk_size", MEMBER_BYTES),
         chunk_bytes=array.size("chunk", 64 << 10),
         params=array.take("params", dict, {}),
@@ -139,19 +140,17 @@ def parse_experiment(
     )
     array.end()
     report.end()
+    _check_members(array, own_members, disks)
     return experiment
 
 
-def _members(array: _Table) -> list[str]:
-    members = array.take("members", list, [])
-    disks, model = array.take("disks", int, 0), array.take("model", str, "hdd")
+def _check_members(array: _Table, members: list[Any], disks: int) -> None:
     if bool(members) == bool(disks):
         raise UsageError(f"{array.place}: give either disks (how many) or members (a list)")
     if not all(isinstance(member, str) for member in members):
         raise UsageError(f"{array.place}: members is a list of models, such as 'ssd'")
     if not members and not 1 <= disks <= 255:
         raise UsageError(f"{array.place}: {disks} disks make no array")
-    return members or [model] * disks
 
 
 def _source(load: _Table, folder: str, seed: int) -> tuple[Source, int, bool]:

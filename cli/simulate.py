@@ -1,0 +1,146 @@
+"""`raidx simulate`: experiments on modelled members in virtual time, compared side by side."""
+
+from __future__ import annotations
+
+import csv
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.output import Output, console
+from raidx_fuse.cli.parameters import PATH
+from raidx_fuse.errors import UsageError
+from raidx_fuse.lab.plots import draw_results
+from raidx_fuse.lab.results import comparison, csv_rows
+from raidx_fuse.lab.simulate import simulate as run_experiment
+from raidx_fuse.lab.spec import parse_experiment
+
+EXIT_WRONG = 1  # something read back wrong: the engine is at fault, or a member is faulty
+
+
+@verb()
+@click.argument("specs", metavar="SPEC...", nargs=-1, required=True, type=PATH)
+@click.option("--seed", type=click.IntRange(min=0), help="Instead of the experiments' own seeds.")
+@click.option("--csv", "csv_path", type=PATH, help="Write the figures, over time too, to a file.")
+@click.option("--plot", "plot_path", type=PATH, help="Draw them (needs raidx-fuse[plots]).")
+def simulate(
+    out: Output,
+    specs: tuple[str, ...],
+    seed: int | None,
+    csv_path: str | None,
+    plot_path: str | None,
+) -> int:
+    """Run experiments in virtual time.
+
+    SPEC is a TOML file that names members (models), layout, policy, load and events; several are
+    compared side by side. The real engine runs; no array, mount or root is needed, and one
+    seed gives one result. examples/*.toml are such files.
+    """
+    experiments = [
+        parse_experiment(_text(path), path, str(Path(path).parent), seed) for path in specs
+    ]
+    results = []
+    screen = console(stderr=True)
+    for experiment in experiments:
+        with (
+            quiet_engine(),
+            screen.status(experiment.name) if screen.is_terminal else nullcontext(),
+        ):
+            results.append(run_experiment(experiment))
+    if csv_path is not None:
+        _write_csv(csv_path, results)
+    if plot_path is not None:
+        draw_results(results, plot_path)
+    out.emit({"experiments": results}, page(results))
+    return EXIT_WRONG if any(result.get("wrong") for result in results) else 0
+
+
+@contextmanager
+def quiet_engine() -> Iterator[None]:
+    """Keep the engine's log silent: failures belong to the experiment, the result has them."""
+    log = logging.getLogger("raidx_fuse")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UsageError(f"{path}: cannot be read: {reason}") from None
+
+
+def _write_csv(path: str, results: list[dict[str, Any]]) -> None:
+    rows = csv_rows(results)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    try:
+        with open(path, "w", newline="") as file:
+            writer = csv.DictWriter(file, names, restval="")
+            writer.writeheader()
+            writer.writerows(rows)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def page(results: list[dict[str, Any]]) -> RenderableType:
+    """Return results as people read them."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("")
+    for result in results:
+        table.add_column(Text(result["name"]), justify="right")
+    for name, *values in comparison(results):
+        table.add_row(name, *values)
+    parts: list[RenderableType] = [table]
+    for result in results:
+        if result["events"] or result["sections"]:
+            parts += [Text(), Text(result["name"], style="bold")]
+        parts += [Text(event_line(event)) for event in result["events"]]
+        if result["sections"]:
+            parts.append(sections_table(result["sections"]))
+        parts += [Text(f"failed: {line}") for line in result["errors"][:3]]
+        parts += [Text(f"wrong: {line}") for line in result.get("wrong", [])[:3]]
+    return Group(*parts)
+
+
+def event_line(event: dict[str, Any]) -> str:
+    """Return an event and what became of it, in one line."""
+    what = event["do"] + (f" disk {event['disk']}" if "disk" in event else "")
+    what += f" {event['set']}" if "set" in event else ""
+    line = f"at {event['at_s']:g} s: {what}"
+    if "refused" in event:
+        line += f"; refused: {event['refused']}"
+    if "job" in event:
+        line += f"; {event['job']} {event['job_state']} at {event['job_ended_s']:.1f} s"
+    return line
+
+
+def sections_table(sections: list[dict[str, Any]]) -> Table:
+    """Return response times over time."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for title in ("from s", "requests", "mean ms", "p95", "p99", "max"):
+        table.add_column(title, justify="right")
+    queues = any("member_queues" in section for section in sections)
+    if queues:
+        table.add_column("queue of each member")
+    for section in sections:
+        response = section["response_ms"]
+        table.add_row(
+            f"{section['from_s']:g}",
+            str(section["requests"]),
+            *(f"{response[name]:.2f}" for name in ("mean", "p95", "p99", "max")),
+            *([" ".join(f"{q:.2f}" for q in section.get("member_queues", []))] if queues else []),
+        )
+    return table

@@ -1,0 +1,122 @@
+"""Pictures of results: response times and queues over time, and the load of each member.
+
+matplotlib is an extra (``pip install 'raidx-fuse[plots]'``), imported only when a picture is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from raidx_fuse.errors import UsageError
+
+INCHES_WIDE = 9.0
+_STYLE = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "svg.hashsalt": "raidx"}
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+    except ImportError:
+        raise UsageError(
+            "drawing needs the package matplotlib", action="pip install 'raidx-fuse[plots]'"
+        ) from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def draw_results(results: Sequence[Mapping[str, Any]], path: str) -> None:
+    """Draw *results* of `simulate` into *path* (.png, .svg, .pdf).
+
+    Raises UsageError without matplotlib, for an unknown kind of file, or one that cannot be made.
+    """
+    pyplot = _pyplot()
+    timed = [result for result in results if len(result["sections"]) > 1]
+    with pyplot.rc_context(_STYLE):
+        figure, axes = pyplot.subplots(
+            3 if timed else 1, 1, figsize=(INCHES_WIDE, 9.0 if timed else 3.5), squeeze=False
+        )
+        rows = [row[0] for row in axes]
+        if timed:
+            _over_time(rows[0], rows[1], timed)
+        _load(rows[-1], results)
+        figure.tight_layout()
+        _save(figure, path)
+        pyplot.close(figure)
+
+
+def _over_time(response: Any, queues: Any, results: Sequence[Mapping[str, Any]]) -> None:
+    for number, result in enumerate(results):
+        color = f"C{number}"
+        sections = result["sections"]
+        at_s = [section["from_s"] for section in sections]
+        mean = [section["response_ms"]["mean"] for section in sections]
+        tail = [section["response_ms"]["p99"] for section in sections]
+        response.plot(at_s, mean, color=color, label=f"{result['name']}: mean")
+        response.plot(at_s, tail, color=color, linestyle=":", label="p99")
+        sampled = [section for section in sections if section.get("member_queues")]
+        lengths = [section["member_queues"] for section in sampled]
+        at_s = [section["from_s"] for section in sampled]
+        longest = [max(each) for each in lengths]
+        average = [sum(each) / len(each) for each in lengths]
+        queues.plot(at_s, longest, color=color, label=f"{result['name']}: longest")
+        queues.plot(at_s, average, color=color, linestyle=":", label="mean")
+        for event in result["events"]:
+            for axis in (response, queues):
+                axis.axvline(event["at_s"], color=color, alpha=0.4, linewidth=0.8)
+            top = response.get_ylim()[1]
+            words = event["do"] + (f" {event['disk']}" if "disk" in event else "")
+            response.text(event["at_s"], top, words, rotation=90, va="top", fontsize=7)
+    response.set_ylabel("response time, ms")
+    queues.set_ylabel("queue length")
+    for axis in (response, queues):
+        axis.set_xlabel("time, s")
+        axis.legend(fontsize=7)
+
+
+def _load(axis: Any, results: Sequence[Mapping[str, Any]]) -> None:
+    width = 0.8 / len(results)
+    for number, result in enumerate(results):
+        members = result["members"]
+        places = [member["role"] + (number - (len(results) - 1) / 2) * width for member in members]
+        done = [member["reads"] + member["writes"] for member in members]
+        axis.bar(places, done, width=width, label=result["name"])
+    axis.set_xlabel("member")
+    axis.set_ylabel("operations")
+    axis.legend(fontsize=7)
+
+
+def draw_lines(
+    path: str,
+    x: Sequence[float],
+    series: Mapping[str, Sequence[float]],
+    *,
+    x_label: str,
+    y_label: str,
+    log_x: bool = False,
+) -> None:
+    """Draw lines over a common *x*, as figures of papers are. Raises as `draw_results`."""
+    pyplot = _pyplot()
+    with pyplot.rc_context(_STYLE):
+        figure, axis = pyplot.subplots(figsize=(6.0, 3.2))
+        for name, values in series.items():
+            axis.plot(list(x), list(values), marker="o", markersize=3, label=name)
+        if log_x:
+            axis.set_xscale("log")
+        axis.set_xlabel(x_label)
+        axis.set_ylabel(y_label)
+        axis.legend(fontsize=7)
+        figure.tight_layout()
+        _save(figure, path)
+        pyplot.close(figure)
+
+
+def _save(figure: Any, path: str) -> None:
+    # Without a date, so that one result gives one picture.
+    metadata = {"Date": None} if path.endswith(".svg") else None
+    try:
+        figure.savefig(path, metadata=metadata, dpi=120)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be drawn: {error}") from None

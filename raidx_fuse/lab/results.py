@@ -1,0 +1,77 @@
+"""Results of experiments side by side: the rows of a table and of a CSV file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+Result = dict[str, Any]
+
+COUNTS = ("requests", "reads", "writes", "read_bytes", "write_bytes", "seconds", "rate")
+KINDS = ("response_ms", "read_ms", "write_ms")
+PARITY = ("pre_reads", "rmw", "rcw", "full_stripe", "degraded_reads")
+
+
+def measures(result: Result) -> Iterator[tuple[str, float, str]]:
+    """Yield (name, value, format) of what two experiments are compared by."""
+    yield "requests", result["requests"], "d"
+    yield "requests/s", result["rate"], ".1f"
+    yield "response mean, ms", result["response_ms"]["mean"], ".3f"
+    for name in ("p50", "p95", "p99", "max"):
+        yield f"  {name}", result["response_ms"][name], ".3f"
+    yield "reads mean, ms", result["read_ms"]["mean"], ".3f"
+    yield "writes mean, ms", result["write_ms"]["mean"], ".3f"
+    members, array = result["members"], result["array"]
+    yield "member reads", sum(member["reads"] for member in members), "d"
+    yield "member writes", sum(member["writes"] for member in members), "d"
+    for name in PARITY:
+        yield name.replace("_", " "), array[name], "d"
+    busy = [member["utilisation"] for member in members]
+    yield "busiest member, %", 100 * max(busy), ".1f"
+    yield "  members' mean, %", 100 * sum(busy) / len(busy), ".1f"
+    yield "longest mean queue", max(member["queue_mean"] for member in members), ".3f"
+    yield "failed", result["failed"], "d"
+    if result["held_back"]:
+        yield "held back", result["held_back"], "d"
+    if "verified_bytes" in result:
+        yield "verified, MiB", result["verified_bytes"] / (1 << 20), ".1f"
+        yield "wrong", len(result["wrong"]), "d"
+
+
+def comparison(results: Sequence[Result]) -> list[list[str]]:
+    """Return the rows of a table: a measure, its value in each experiment."""
+    columns = [{name: format(value, how) for name, value, how in measures(r)} for r in results]
+    names = list(dict.fromkeys(name for column in columns for name in column))
+    rows = [[name, *(column.get(name, "") for column in columns)] for name in names]
+    base = results[0]["response_ms"]["mean"]
+    if len(results) > 1 and base:
+        shares = [f"{result['response_ms']['mean'] / base - 1:+.1%}" for result in results]
+        rows.insert(3, ["  against the first", *shares])
+    return rows
+
+
+def csv_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Return a row for each experiment (no *from_s*) and for each of its sections."""
+    rows = []
+    for result in results:
+        rows.append({"experiment": result["name"], "from_s": "", **_flat(result)})
+        for section in result["sections"]:
+            rows.append(
+                {"experiment": result["name"], "from_s": section["from_s"], **_flat(section)}
+            )
+    return rows
+
+
+def _flat(part: Result) -> dict[str, Any]:
+    row = {name: part[name] for name in COUNTS}
+    for kind in KINDS:
+        row |= {f"{kind}_{name}": value for name, value in part[kind].items()}
+    operations = part.get("member_operations")
+    queues = part.get("member_queues")
+    if operations is None:
+        members = part.get("members", [])
+        operations = [member["reads"] + member["writes"] for member in members]
+        queues = [member["queue_mean"] for member in members]
+    for role, (count, queue) in enumerate(zip(operations, queues or (), strict=True)):
+        row |= {f"member{role}_operations": count, f"member{role}_queue": queue}
+    return row

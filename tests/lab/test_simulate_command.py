@@ -1,0 +1,207 @@
+"""`raidx simulate` and its TOML files: examples run, mistakes are named, a seed gives one JSON."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from raidx_fuse.cli.main import main
+from raidx_fuse.errors import UsageError
+from raidx_fuse.lab.spec import parse_experiment
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
+
+SMALL = """
+name = "small"
+[array]
+layout = "raid5"
+disks = 5
+model = "ssd"
+disk_size = "64MiB"
+[load]
+source = "zipf"
+requests = 400
+rate = 200
+[report]
+section = 0.5
+[[events]]
+at = 0.3
+do = "fail"
+disk = 1
+[[events]]
+at = 0.5
+do = "fail"
+disk = 2
+[[events]]
+at = 0.6
+do = "spare"
+[[events]]
+at = 0.7
+do = "set"
+key = "parity.policy"
+value = "rcw"
+[[events]]
+at = 1.2
+do = "scrub"
+"""
+
+
+def raidx(*words: str | Path) -> Result:
+    """Run a command line."""
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def simulated(*words: str | Path) -> list[dict[str, Any]]:
+    """Return the results of `raidx simulate --json`."""
+    done = raidx("simulate", *words, "--json")
+    assert done.exit_code == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["output_version"] == 1
+    experiments: list[dict[str, Any]] = document["experiments"]
+    return experiments
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """Return a small experiment as a file."""
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+def test_two_runs_with_one_seed_print_the_same_bytes(small: Path) -> None:
+    first, again = (raidx("simulate", small, "--json").stdout_bytes for _ in range(2))
+    assert first == again
+    other = raidx("simulate", small, "--json", "--seed", "9").stdout_bytes
+    assert first != other
+
+
+def test_events_happen_and_say_what_became_of_them(small: Path) -> None:
+    (result,) = simulated(small)
+    fail, second, spare, policy, scrub = result["events"]
+    assert fail == {"at_s": 0.3, "do": "fail", "disk": 1}
+    assert "cannot be spared" in second["refused"]
+    assert (spare["job"], spare["job_state"]) == ("rebuild", "done")
+    assert policy["set"] == "parity.policy=rcw"
+    assert (scrub["job"], scrub["job_state"]) == ("scrub", "done")
+    assert spare["job_ended_s"] > 0.6
+    assert result["state"] == "clean"
+    assert result["failed"] == 0
+    assert result["array"]["rmw"] > 0
+    assert result["array"]["rcw"] > 0
+    assert [section["from_s"] for section in result["sections"]] == [0, 0.5, 1, 1.5]
+    assert all(len(section["member_queues"]) == 5 for section in result["sections"])
+
+
+def test_text_csv_and_picture(small: Path, tmp_path: Path) -> None:
+    table, picture = tmp_path / "out.csv", tmp_path / "out.svg"
+    words: list[str | Path] = ["simulate", small, small, "--csv", table]
+    drawn = True
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        drawn = False
+    if drawn:
+        words += ["--plot", picture]
+    done = raidx(*words)
+    assert done.exit_code == 0, done.stderr
+    assert "against the first" in done.stdout
+    assert "at 0.3 s: fail disk 1" in done.stdout
+    with table.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["from_s"] for row in rows] == ["", "0.0", "0.5", "1.0", "1.5"] * 2
+    assert sum(int(row["requests"]) for row in rows[1:5]) == int(rows[0]["requests"]) == 400
+    if drawn:
+        assert picture.read_text().startswith("<?xml")
+
+
+def test_loads_can_be_verified_and_come_from_traces(tmp_path: Path) -> None:
+    trace = tmp_path / "load.csv"
+    lines = (
+        f"{n * 10**5},h,0,{'Read' if n % 3 else 'Write'},{n % 40 * 4096},8192,1" for n in range(300)
+    )
+    trace.write_text("\n".join(lines))
+    text = SMALL[: SMALL.index("[load]")]
+    spec = tmp_path / "traced.toml"
+    spec.write_text(text + '[load]\nsource = "load.csv"\nverify = true\nspeed = 2\n')
+    (result,) = simulated(spec)
+    assert result["requests"] == 300
+    assert result["seconds"] == pytest.approx(299e-2 / 2, rel=0.01)
+    assert result["verified_bytes"] > 0
+    assert result["wrong"] == []
+    spec.write_text(text + '[load]\nsource = "load.csv"\nrate = 1000\ndepth = 4\n')
+    assert simulated(spec)[0]["requests"] == 300
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_examples_run_and_say_how(path: Path) -> None:
+    text = path.read_text()
+    assert text.startswith("# ")
+    assert "raidx simulate examples/" in text
+    (result,) = simulated(path)
+    assert result["failed"] == 0
+    assert result["state"] == "clean"
+    assert all("refused" not in event for event in result["events"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("disks = 5", "disk = 5", "unknown key 'disk'; did you mean disks"),
+        ("disks = 5", "", "give either disks"),
+        ("disks = 5", 'disks = 5\nmembers = ["ssd"]', "give either disks"),
+        ("disks = 5", "disks = 0.5", "disks is a whole number"),
+        ("disks = 5", "disks = -3", "-3 disks make no array"),
+        ("disks = 5", "disks = 2", "raid5"),
+        ('layout = "raid5"', "", "layout is missing"),
+        ('layout = "raid5"', 'layout = "raid55"', "raid55"),
+        ('model = "ssd"', 'model = "floppy"', "no disk model"),
+        ('disk_size = "64MiB"', 'disk_size = "big"', "not a size"),
+        ('disk_size = "64MiB"', 'disk_size = "64KiB"', "too small"),
+        ('source = "zipf"', 'source = "hm_9"', "neither a file nor a generated load"),
+        ('source = "zipf"', "source = 7", "source is text"),
+        ("requests = 400", "requests = -1", "not negative"),
+        ("rate = 200", "rate = 200\nnumbers = { reads = 1 }", "no number 'reads'"),
+        ("rate = 200", 'rate = 200\nfit = "squeeze"', "no way to fit"),
+        ("rate = 200", "speed = 0.0", "above 0"),
+        ('do = "scrub"', 'do = "explode"', "no event 'explode'"),
+        ('do = "fail"\ndisk = 1', 'do = "fail"', "needs a disk"),
+        ("at = 0.3", "at = -1", "cannot be at"),
+        ('key = "parity.policy"\n', "", "needs a key"),
+        ("[report]", "[[report]]", "report"),
+        ('name = "small"', "name = small", "not TOML"),
+    ],
+)
+def test_mistakes_are_named_in_one_line(
+    tmp_path: Path, before: str, after: str, words: str
+) -> None:
+    assert before in SMALL
+    path = tmp_path / "spec.toml"
+    path.write_text(SMALL.replace(before, after, 1))
+    done = raidx("simulate", path)
+    assert done.exit_code in (1, 2)
+    (line,) = done.stderr.splitlines()
+    assert words in line
+    assert done.stdout == ""
+
+
+def test_settings_of_the_array_are_checked_too(tmp_path: Path) -> None:
+    path = tmp_path / "spec.toml"
+    path.write_text(SMALL.replace("disks = 5", 'disks = 5\nsettings = { "parity.polic" = "x" }'))
+    assert "did you mean parity.policy" in raidx("simulate", path).stderr
+    for missing in (tmp_path / "nowhere.toml", tmp_path):
+        assert "cannot be read" in raidx("simulate", missing).stderr
+    assert raidx("simulate").exit_code == 2
+
+
+def test_the_seed_of_the_text_is_used_unless_another_is_given() -> None:
+    text = "seed = 5\n" + SMALL
+    assert parse_experiment(text).seed == 5
+    assert parse_experiment(text, seed=6).seed == 6
+    with pytest.raises(UsageError, match="seed is a whole number"):
+        parse_experiment("seed = true\n" + SMALL)
