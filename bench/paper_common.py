@@ -80,13 +80,19 @@ def cell_text(cell: Cell) -> str:
     return str(cell)
 
 
-def main(tables: Callable[[bool], list[PaperTable]], doc: str | None) -> int:
-    """Print the tables of one paper: ``--quick``, ``--json``."""
+def main(tables: Callable[..., list[PaperTable]], doc: str | None, *, trace: bool = False) -> int:
+    """Print the tables of one paper: ``--quick``, ``--json``; with *trace* also ``--trace FILE``.
+
+    *tables* is called with quick and, if one was given, the keyword *trace*, the file's path.
+    """
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer requests, wider spread")
     parser.add_argument("--json", action="store_true")
+    if trace:
+        parser.add_argument("--trace", metavar="FILE", help="a real trace, SPC or MSR")
     options = parser.parse_args()
-    made = tables(options.quick)
+    more = {"trace": options.trace} if trace and options.trace else {}
+    made = tables(options.quick, **more)
     if options.json:
         print(json.dumps([asdict(table) for table in made], indent=2))
         return 0

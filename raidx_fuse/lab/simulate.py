@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -46,6 +46,10 @@ from raidx_fuse.virtual_time import run
 MEMBER_BYTES = 8 << 30
 
 
+async def nothing(_array: Array) -> None:
+    """Leave the array as it is."""
+
+
 def no_report(_array: Array) -> dict[str, Any]:
     """Add nothing to the result."""
     return {}
@@ -58,8 +62,8 @@ class Experiment:
     *members* are models with numbers by hand, as behind ``model=`` in a member's spec: "hdd",
     "ssd,read_mb_s=445,write_mb_s=135". *load* makes the load for an image of that many bytes;
     *depth* sends it as fast as possible, so many at a time, instead of at its times. *settings* are
-    those of `raidx set`. *section_s*: a summary of each such span of time as well, with the work
-    and the queue of each member. *events* happen meanwhile (see events.py). *verify* compares
+    those of `raidx set`. *prepare* is awaited before the load. *section_s*: a summary of each such
+    span of time as well, with the work and the queue of each member. *events* happen meanwhile (see events.py). *verify* compares
     what is read with what was written ("verified_bytes", "wrong" in the result). *report* adds
     what it finds in the running array, after the load, under "extra".
     """
@@ -80,6 +84,7 @@ class Experiment:
     section_s: float = 0.0
     events: Sequence[Event] = ()
     seed: int = 0
+    prepare: Callable[[Array], Awaitable[None]] = nothing
     report: Callable[[Array], Mapping[str, Any]] = no_report
 
 
@@ -116,6 +121,7 @@ async def measure(experiment: Experiment) -> dict[str, Any]:
             await array.set(key, text)
         if experiment.prefilled:
             assume_written(array)
+        await experiment.prepare(array)
         newcomers = count(len(members))
 
         def new(model: str) -> ModelMember:
