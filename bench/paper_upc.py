@@ -255,8 +255,8 @@ def fig_8(scope: Scope) -> PaperTable:
         ("KiB", "X-code's IOPS", "paper", "X-code ms", *COLUMNS[1:]),
         rows,
         "X-code has p disks and UPC p - 1: the same load on seven disks instead of six, which "
-        "tells near saturation (the paper's controller has a cache of 512 MB, ours none). With the same "
-        "load a disk, last row, the two do the same, as both spread every chain evenly.",
+        "tells near saturation (the paper's controller has a cache of 512 MB, ours none). With the "
+        "same load a disk, last row, the two do the same, as both spread every chain evenly.",
     )
 
 
@@ -349,15 +349,15 @@ def rows_at_once(scope: Scope) -> PaperTable:
         ("p", "operations of the busiest disk", "without stripe locks", "with stripe locks"),
         rows,
         "This is the paper's example, 'vast concurrent I/Os accessing an information row', and "
-        "here UPC is quicker indeed. An engine that keeps parity right must take turns on a stripe, "
-        "though: two updates of one parity cell cannot both start from the old one. With turns a "
-        "disk never sees two writes of one burst at once, and most of the gain is gone.",
+        "here UPC is quicker indeed. An engine that keeps parity right must take turns on a "
+        "stripe, though: two updates of one parity cell cannot both start from the old one. With "
+        "turns a disk never sees two writes of one burst at once, and most of the gain is gone.",
     )
 
 
 def tables(quick: bool, trace: str | None = None) -> list[PaperTable]:
     """Regenerate section 4.3, then ask why."""
-    scope = Scope(3, 800) if quick else Scope(10, 6000)
+    scope = Scope(2, 1000) if quick else Scope(10, 6000)
     if trace is not None:
         scope = Scope(scope.runs, scope.requests, Trace(trace))
     makers = (fig_5, fig_6, fig_7, fig_8, factors, rows_at_once, runs_and_locks)
