@@ -63,9 +63,9 @@ class Experiment:
     "ssd,read_mb_s=445,write_mb_s=135". *load* makes the load for an image of that many bytes;
     *depth* sends it as fast as possible, so many at a time, instead of at its times. *settings* are
     those of `raidx set`. *prepare* is awaited before the load. *section_s*: a summary of each such
-    span of time as well, with the work and the queue of each member. *events* happen meanwhile (see events.py). *verify* compares
-    what is read with what was written ("verified_bytes", "wrong" in the result). *report* adds
-    what it finds in the running array, after the load, under "extra".
+    span of time as well, with the work and the queue of each member. *events* happen meanwhile (see
+    events.py). *verify* compares what is read with what was written ("verified_bytes", "wrong" in
+    the result). *report* adds what it finds in the running array, after the load, under "extra".
     """
 
     layout: str

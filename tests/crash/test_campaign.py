@@ -28,7 +28,7 @@ from raidx_fuse.testing.campaign.workload import record_workload
 STATES = int(os.environ.get("RAIDX_CRASH_STATES", "10000"))
 SEED = int(os.environ.get("RAIDX_CRASH_SEED", "1"))
 SECONDS_A_STATE = 0.3  # far more than it takes: for the time limit of longer campaigns
-TWO_LOSSES_STATES = 600
+TWO_LOSSES_STATES = 400
 BROKEN_STATES = 1000
 
 
@@ -56,7 +56,7 @@ def test_every_state_keeps_the_promise_of_its_journal_mode() -> None:
         assert len({fault for _, _, fault in tally.states}) == 4
 
 
-@pytest.mark.parametrize("layout", ["raid1", "rdp", "upc"])
+@pytest.mark.parametrize("layout", ["raid1", "rdp", "evenodd", "xcode", "pcode", "upc"])
 def test_layouts_that_lose_two_keep_their_promises(layout: str) -> None:
     tally = Tally()
     for task in matrix.tasks_of([Cell(layout, mode) for mode in MODES], TWO_LOSSES_STATES, SEED):
