@@ -23,6 +23,9 @@ from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE, absolute
 @click.option("--image-size", type=SIZE, help="Make the image smaller than it could be.")
 @click.option("--name", default="disk", help="Name of the array and of its image (default: disk).")
 @click.option("--rotate/--fixed", default=None, help="Columns move on by one each stripe, or stay.")
+@click.option(
+    "--length", type=int, metavar="L", help="Chunks in a bundle of a raidx layout (see the layout)."
+)
 @overwrite_option
 @dry_run_option
 def create(
@@ -34,6 +37,7 @@ def create(
     image_size: int | None,
     name: str,
     rotate: bool | None,
+    length: int | None,
     overwrite_signature: bool,
     dry_run: bool,
 ) -> None:
@@ -48,7 +52,7 @@ def create(
         layout=layout,
         chunk_bytes=chunk,
         name=name,
-        params={} if rotate is None else {"rotate": rotate},
+        params={k: v for k, v in (("rotate", rotate), ("length", length)) if v is not None},
         member_bytes=size,
         image_bytes=image_size,
         overwrite_signature=overwrite_signature,
@@ -70,6 +74,22 @@ def _plan_text(plan: dict[str, Any], out: Output) -> Text:
         f"would do: {plan['does']}, image of {out.size(plan['size'])}, "
         f"{plural(plan['redundancy_left'], 'loss')} tolerated",
         f"member: {out.size(plan['member_size'])}, of it {out.size(plan['metadata'])} metadata",
+        *(
+            f"  {member['path']}: {out.size(member['size'])}, "
+            f"{out.size(member['used'])} used, {out.size(member['wasted'])} wasted"
+            for member in plan["members"]
+        ),
+        "every layout that fits these members:",
+        *(_alternative_text(entry, out) for entry in plan["layouts"]),
         f"moves: nothing; makes {plural(len(plan['creates']), 'file')}",
     ]
     return Text("\n".join(lines + [f"  {path}" for path in plan["creates"]]))
+
+
+def _alternative_text(entry: dict[str, Any], out: Output) -> str:
+    name = entry["layout"] + (f", length {entry['length']}" if entry["length"] else "")
+    return (
+        f"  {name}: image of {out.size(entry['size'])}, "
+        f"{plural(entry['redundancy_left'], 'loss')} tolerated, "
+        f"{out.size(sum(entry['wasted']))} wasted"
+    )

@@ -19,8 +19,9 @@ Left rotation of four columns, parity last (the textbook's left-symmetric RAID-5
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 
-from raidx_fuse.layouts.code import Code, LayoutError
+from raidx_fuse.layouts.code import Code, LayoutError, Unrecoverable
 
 
 class Layout(ABC):
@@ -42,6 +43,7 @@ class Layout(ABC):
     member_chunks: int
     contiguous: bool
     aligned: bool
+    moves: int = 0  # changes of places so far: who looked one up and waited, looks again
 
     @abstractmethod
     def locate(self, chunk: int) -> tuple[int, int]:
@@ -66,6 +68,22 @@ class Layout(ABC):
     @abstractmethod
     def lost_cells(self, stripe: int, lost_roles: frozenset[int]) -> int:
         """Return the set of cells of *stripe* that lie on *lost_roles*."""
+
+    def cells_on(self, roles: Iterable[int]) -> float:
+        """Return how many cells of a stripe lie on *roles*, where stripes differ: in the mean."""
+        return float(len(list(roles)) * self.code.rows)
+
+    def tolerates(self, lost_roles: frozenset[int]) -> bool:
+        """Say whether every stripe can be read without *lost_roles*: as far as stripes differ."""
+        code = self.code
+        for stripe in range(min(self.width, max(1, self.stripes))):
+            cells = self.lost_cells(stripe, lost_roles)
+            try:
+                if cells & code.data_mask:
+                    code.solve(cells, cells & code.data_mask)
+            except Unrecoverable:
+                return False
+        return True
 
 
 class RotatedLayout(Layout):

@@ -6,7 +6,7 @@ A name or width that does not exist raises `LayoutError` with one line that name
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from raidx_fuse.layouts.code import Code, LayoutError
@@ -20,6 +20,7 @@ from raidx_fuse.layouts.horizontal import (
 )
 from raidx_fuse.layouts.layout import Layout, RotatedLayout
 from raidx_fuse.layouts.mcpod import ElasticLayout
+from raidx_fuse.layouts.raidx import bundle_code, make_bundles
 from raidx_fuse.layouts.vertical import pcode, upc, xcode
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "LayoutInfo",
     "allowed_widths",
     "check_chunk_bytes",
+    "code_for",
     "find_layout",
     "make_code",
     "make_layout",
@@ -51,8 +53,9 @@ class LayoutInfo:
     *name*; *title*, one line; *widths*, the allowed widths in words; *source*, the paper;
     *width_min*; *build*, width to code, None for layouts whose placement needs more than a width
     (they are pure arithmetic here); *width_max*; *allows_width*, a further condition on the width;
-    *rotation*, the default placement; *params*, name of each parameter to its meaning; *losses*
-    and *share*, width to tolerance and efficiency (raidx-*: of like members, at *length*).
+    *rotation*, the default placement; *params*, name of each parameter to its meaning; *bundled*,
+    raidx: members of any sizes and a look-up table; *losses* and *share*, width to tolerance and
+    efficiency (raidx-*: of like members, at *length*).
     """
 
     name: str
@@ -65,6 +68,7 @@ class LayoutInfo:
     allows_width: Callable[[int], bool] = lambda _width: True
     rotation: str = "fixed"
     params: dict[str, str] = field(default_factory=dict)
+    bundled: bool = False
     losses: Callable[[int], int] = lambda _width: 1
     share: Callable[[int], float] = lambda width: (width - 1) / width
 
@@ -129,7 +133,11 @@ def _bundled(
         f"{length_min} or more, of any sizes",
         "raidx",
         length_min,
-        params={"length": f"chunks in a bundle, from {length_min}"},
+        params={
+            "length": f"chunks in a bundle, from {length_min}",
+            "chunk_counts": "list of the chunks of each member",
+        },
+        bundled=True,
         losses=lambda _width: losses,
         share=share,
     )
@@ -243,6 +251,18 @@ def make_code(name: str, width: int) -> Code:
     return info.build(width)
 
 
+def code_for(name: str, width: int, params: Mapping[str, object]) -> Code:
+    """Return the code of a stripe or bundle of layout *name* with *params*. As `make_code`."""
+    info = find_layout(name)
+    if not info.bundled:
+        return make_code(name, width)
+    info.check_width(width)
+    code = bundle_code(name, params.get("length"))
+    if code.columns > width:
+        raise LayoutError(f"bundles of {code.columns} chunks need {code.columns} members")
+    return code
+
+
 def make_layout(
     name: str, width: int, member_chunks: int, chunk_bytes: int, **params: object
 ) -> Layout:
@@ -252,12 +272,15 @@ def make_layout(
     names, widths, parameters, and for sizes that make no layout.
     """
     info = find_layout(name)
-    code = make_code(name, width)
+    counts = params.get("chunk_counts") if info.bundled else None
+    code = make_code(name, width) if counts is None else code_for(name, width, params)
     check_chunk_bytes(chunk_bytes)
     unknown = sorted(set(params) - set(info.params))
     if unknown:
         known = ", ".join(info.params) or "none"
         raise LayoutError(f"{name} has no parameter {unknown[0]!r} (parameters: {known})")
+    if counts is not None:
+        return make_bundles(name, counts, chunk_bytes, code.columns)
     history = params.get("history")
     if history is not None:
         return ElasticLayout(name, _checked_history(history, width), chunk_bytes, member_chunks)

@@ -39,6 +39,7 @@ from raidx_fuse.pagestore import PageStore, load_page_store
 from raidx_fuse.reader import Reader
 from raidx_fuse.replay import Replayed, replay
 from raidx_fuse.settings import SETTINGS, setting_named
+from raidx_fuse.shares import Shares, read_claims
 from raidx_fuse.store import Store
 from raidx_fuse.writer import Writer
 from raidx_fuse.written import WrittenMap
@@ -325,6 +326,7 @@ async def _build(
     """Build and start the array of *assembly* with its tasks in *nursery*."""
     config = assembly.config
     layout = layout_of(config)
+    claims = await read_claims(assembly, layout)
     store = Store(config, layout, assembly.by_role, assembly.spares, nursery, read_only=read_only)
     for record in config.members:
         if record.state == "rebuilding" and record.role >= 0 and store.queues[record.role]:
@@ -339,7 +341,7 @@ async def _build(
     dirty = DirtyMap(layout.stripes, stripe_bytes, pages, store.flush)
     check_startable(assembly, store.watermarks, dirty.pending_regions(), start_degraded)
     head = await load_page_store(store, "journal", PAYLOAD_BYTES * 8)
-    journal = Journal(store, written, head, store.overlay)
+    journal = Journal(store, written, head, Shares(store, claims))
     array = Array(Core(layout, store, written, dirty, journal), assembly, nursery)
     await array.start(head)
     return array

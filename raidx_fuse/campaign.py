@@ -81,7 +81,7 @@ def _cells(layouts: Sequence[str], journals: Sequence[str], broken: bool) -> lis
     """Return the cells of the campaign. Raises LayoutError, UsageError."""
     names = [find_layout(name).name for name in layouts] or list(matrix.LAYOUTS_DEFAULT)
     for name in names:
-        if LAYOUTS[name].build is None:
+        if LAYOUTS[name].build is None and not LAYOUTS[name].bundled:
             raise LayoutError(f"{name} is no layout that an array can have")
     for journal in journals:
         if journal not in MODES:

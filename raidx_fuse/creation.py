@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from raidx_fuse.disks import Disks, check_distinct, is_there, size_in
 from raidx_fuse.errors import UsageError
-from raidx_fuse.format.create import create_array
-from raidx_fuse.format.regions import SECTOR_BYTES, plan_regions
+from raidx_fuse.format.create import create_array, shape
+from raidx_fuse.format.regions import SECTOR_BYTES
+from raidx_fuse.format.table import share_bytes
 from raidx_fuse.layouts.layout import Layout
-from raidx_fuse.layouts.registry import check_chunk_bytes, make_code, make_layout
+from raidx_fuse.layouts.raidx import SPARE_CHUNKS, BundleLayout
+from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, check_chunk_bytes, code_for
 from raidx_fuse.members.base import Member
 from raidx_fuse.volume import check_name
 
@@ -36,11 +39,11 @@ class CreateRequest:
 
 @dataclass(frozen=True, slots=True)
 class CreatePlan:
-    """What creating will do: *missing* files are made, *member_bytes* is the smallest member."""
+    """What creating will do: *missing* files are made; *sizes* are the members' bytes by role."""
 
     layout: Layout
     missing: tuple[str, ...]
-    member_bytes: int
+    sizes: tuple[int, ...]
     metadata_bytes: int
 
     def as_dict(self, request: CreateRequest) -> dict[str, Any]:
@@ -52,7 +55,12 @@ class CreatePlan:
             "layout": request.layout,
             "chunk_size": request.chunk_bytes,
             "size": min(size, request.image_bytes or size),
-            "member_size": self.member_bytes,
+            "member_size": min(self.sizes),
+            "members": [
+                {"path": path, **use}
+                for path, use in zip(request.members, member_use(self), strict=True)
+            ],
+            "layouts": alternatives(self.sizes, request),
             "metadata": self.metadata_bytes,
             "redundancy_left": self.layout.code.tolerance,
             "creates": list(self.missing),
@@ -62,36 +70,79 @@ class CreatePlan:
         }
 
 
+def member_use(plan: CreatePlan) -> list[dict[str, int]]:
+    """Return for each member its *size* and what of it is *used* by chunks and is *wasted*.
+
+    Wasted is all that no chunk of a stripe will ever lie on, metadata aside: what other members
+    are too small to go with. The chunk that each member of a raidx layout keeps free for moves
+    counts as used.
+    """
+    layout, chunk_bytes = plan.layout, plan.layout.chunk_bytes
+    if isinstance(layout, BundleLayout):
+        chunks = [used + SPARE_CHUNKS for used in layout.used_chunks()]
+        shares = [share_bytes(count) for count in layout.counts]
+    else:
+        chunks = [layout.member_chunks] * layout.width
+        shares = [0] * layout.width
+    uses = []
+    for size, count, share in zip(plan.sizes, chunks, shares, strict=True):
+        used, metadata = count * chunk_bytes, plan.metadata_bytes + share
+        uses.append({"size": size, "used": used, "wasted": max(0, size - metadata - used)})
+    return uses
+
+
+def alternatives(sizes: Sequence[int], request: CreateRequest) -> list[dict[str, Any]]:
+    """Return what every layout that these members fit would make of them, the largest image first.
+
+    raidx layouts are shown with their shortest bundles, and with the length that was asked for.
+    """
+    shown = []
+    for name, info in LAYOUTS.items():
+        lengths: list[dict[str, Any]] = [{}]
+        if info.bundled and "length" in request.params:
+            lengths.append({"length": request.params["length"]})
+        for params in lengths:
+            try:
+                regions, layout = shape(name, sizes, request.chunk_bytes, params)
+            except (LayoutError, UsageError):
+                continue
+            uses = member_use(CreatePlan(layout, (), tuple(sizes), regions.data.offset))
+            entry = {
+                "layout": name,
+                "length": layout.length if isinstance(layout, BundleLayout) else None,
+                "size": layout.size_bytes,
+                "redundancy_left": layout.code.tolerance,
+                "wasted": [use["wasted"] for use in uses],
+            }
+            if entry not in shown:
+                shown.append(entry)
+    return sorted(shown, key=lambda entry: -entry["size"])
+
+
 async def plan(request: CreateRequest) -> CreatePlan:
     """Return what *request* will do; check all that can be checked without writing a byte.
 
     Raises UsageError, LayoutError, SignatureFoundError, BusyError, MemberError.
     """
-    code = make_code(request.layout, len(request.members))
+    code_for(request.layout, len(request.members), request.params)
     check_chunk_bytes(request.chunk_bytes)
     check_name(request.name)
     check_distinct(request.members)
     missing = tuple(m for m in request.members if not is_there(m))
-    sizes = [_size_to_make(member, request) for member in missing]
+    found = {member: _size_to_make(member, request) for member in missing}
     with Disks(read_only=True) as disks:
-        present = disks.attach([m for m in request.members if m not in missing])
-        sizes += [member.size_bytes for member in present]
+        given = [m for m in request.members if m not in missing]
+        present = disks.attach(given)
+        found |= {name: member.size_bytes for name, member in zip(given, present, strict=True)}
+    sizes = tuple(found[member] for member in request.members)
     for member in request.members:
         await Disks().check(
             member, overwrite_signature=request.overwrite_signature, may_create=True
         )
-    smallest = min(sizes)
-    regions = plan_regions(smallest, request.chunk_bytes, len(request.members), code.rows)
-    layout = make_layout(
-        request.layout,
-        len(request.members),
-        regions.data.length // request.chunk_bytes,
-        request.chunk_bytes,
-        **request.params,
-    )
+    regions, layout = shape(request.layout, sizes, request.chunk_bytes, request.params)
     if request.image_bytes is not None and request.image_bytes > layout.size_bytes:
         raise UsageError(f"these members make an image of at most {layout.size_bytes} bytes")
-    return CreatePlan(layout, missing, smallest, regions.data.offset)
+    return CreatePlan(layout, missing, sizes, regions.data.offset)
 
 
 def _size_to_make(member: str, request: CreateRequest) -> int:

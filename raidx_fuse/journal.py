@@ -27,10 +27,19 @@ from typing import Any
 import trio
 
 from raidx_fuse.errors import MemberError, RaidxError
-from raidx_fuse.format.journal import DATA, HEAD, WRITTEN, encode_record, record_bytes, uuid_bytes
+from raidx_fuse.format.journal import (
+    DATA,
+    HEAD,
+    TABLE,
+    WRITTEN,
+    encode_record,
+    record_bytes,
+    runs_of,
+    uuid_bytes,
+)
 from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS
-from raidx_fuse.overlay import Overlay
 from raidx_fuse.pagestore import PageStore
+from raidx_fuse.shares import Move, Shares
 from raidx_fuse.store import Request, Store, join
 from raidx_fuse.written import WrittenMap
 
@@ -45,12 +54,11 @@ PLACE_AFTER_S = 1.0
 class Journal:
     """The redo log of one array. *mode* is what goes through it; see MODES and writer.py."""
 
-    def __init__(
-        self, store: Store, written: WrittenMap, head: PageStore, overlay: Overlay
-    ) -> None:
+    def __init__(self, store: Store, written: WrittenMap, head: PageStore, shares: Shares) -> None:
         self.store = store
+        self.shares = shares
         self.written = written
-        self.overlay = overlay
+        self.overlay = store.overlay
         self.mode = "partial"
         self.break_ordering = False  # tests only: show that the campaign notices
         self.commits = self.commit_bytes = self.placements = 0
@@ -130,8 +138,11 @@ class Journal:
         writes: Sequence[Request],
         fresh: Sequence[int],
         still_valid: Callable[[], bool] = lambda: True,
+        moves: Sequence[Move] = (),
     ) -> bool:
         """Log *writes* and the coming alive of chunks *fresh*: one change of *stripes*.
+
+        *moves* gives cells of bundles new places; what lies there then is among the *writes*.
 
         Their locks are held. The buffers may be reused afterwards. *still_valid* is asked before
         the record is written (another member may have taken a role while we waited for room: what
@@ -145,7 +156,8 @@ class Journal:
             entries.append((DATA, role, size, offset))
             buffers.extend(parts)
         data_bytes = sum(entry[2] for entry in entries)
-        entries.extend((WRITTEN, 0, count, first) for first, count in _runs(fresh))
+        entries.extend((WRITTEN, 0, count, first) for first, count in runs_of(fresh))
+        entries.extend((TABLE, role, chunk, cell) for cell, role, chunk in moves)
         size = record_bytes(len(entries), data_bytes)
         await self._make_room(size)
         if not still_valid():
@@ -164,6 +176,8 @@ class Journal:
             if not still_valid():
                 return False
             self._take_effect(writes, fresh)
+            if moves:
+                self.shares.apply(moves)
         except RaidxError:
             self._withdraw(sequence, position, stripes)
             raise
@@ -310,17 +324,20 @@ class Journal:
                 tail = (first, self._inflight[first])
             self.overlay.freeze()
             pages = self.written.take_unsaved()  # as they are now: later bits are not durable yet
+            shares = self.shares.take_unsaved()
             try:
                 if not self.break_ordering:
                     await self.store.flush()
                 requests = [(role, at, [data], len(data)) for role, at, data in self._places()]
                 await self.store.write(join(requests), background=True)
                 await self.written.pages.save_as(pages)
+                await self.shares.save_as(shares)
                 if not self.break_ordering:
                     await self.store.flush()
             except BaseException:
                 self.overlay.thaw()
                 self.written.put_back(pages)
+                self.shares.put_back(shares)
                 raise
             self.overlay.drop_frozen()
             self.store.place_epoch += 1
@@ -381,14 +398,3 @@ class Journal:
             "commit_bytes": self.commit_bytes,
             "placements": self.placements,
         }
-
-
-def _runs(chunks: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (first, count) of the runs in *chunks*."""
-    runs: list[tuple[int, int]] = []
-    for chunk in sorted(chunks):
-        if runs and runs[-1][0] + runs[-1][1] == chunk:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((chunk, 1))
-    return runs

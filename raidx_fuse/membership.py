@@ -12,6 +12,7 @@ from raidx_fuse.errors import ArrayFailedError, BusyError, RaidxError, UsageErro
 from raidx_fuse.format.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.create import new_member_uuid, prepare_member
 from raidx_fuse.format.reserve import reserve_metadata
+from raidx_fuse.format.table import bytes_needed, shares_of
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.members.base import Member
 from raidx_fuse.queues import MemberQueue
@@ -84,12 +85,14 @@ class Membership:
 
     # -- joining -------------------------------------------------------------------------------
 
-    def check_joining(self, member: Member) -> None:
-        """Raise UsageError unless *member* can hold a role's data."""
-        regions = self.store.config.regions
-        needed = regions.data.offset + self.array.core.layout.member_chunks * (
-            self.store.config.chunk_bytes
-        )
+    def check_joining(self, member: Member, role: int | None = None) -> None:
+        """Raise UsageError unless *member* can hold the data of *role*, None: of any role."""
+        config = self.store.config
+        if shares_of(config):
+            needed = bytes_needed(config, role)
+        else:
+            chunks = self.array.core.layout.member_chunks
+            needed = config.regions.data.offset + chunks * config.chunk_bytes
         if member.size_bytes < needed:
             raise UsageError(
                 f"{member.path} has {member.size_bytes} bytes, this array's members need {needed}",
@@ -141,7 +144,7 @@ class Membership:
         record = self.find(ref)
         if record.role < 0:
             raise UsageError(f"{self.path_of(record)} is a spare", action="remove it instead")
-        self.check_joining(member)
+        self.check_joining(member, record.role)
         self._require_no_rebuild()
         self._waiting = True  # this member takes the role, not a spare
         try:
@@ -185,6 +188,7 @@ class Membership:
             jobs = {**config.jobs, checkpoint_key(role): {"next_stripe": 0}}
             return replace(config.with_record(record), jobs=jobs)
 
+        await self.array.core.journal.shares.erase(role, member)
         # No record of the member that was here before may ever be replayed onto this one.
         await self.array.core.journal.drain()
         store.seat_epoch += 1

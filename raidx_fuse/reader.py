@@ -154,10 +154,13 @@ class Reader:
         while True:
             # New for each try: an operation that timed out may still write into the old one.
             answer = memoryview(bytearray(length))
+            moves = core.layout.moves
             try:
                 if not core.store.lost:
                     requests, _zeros = self._segments(offset, length, answer)
                     await core.store.read(requests)
+                    if moves != core.layout.moves:
+                        continue  # what we read may belong to another chunk by now
                     return answer
                 done = 0
                 while done < length:
@@ -165,6 +168,8 @@ class Reader:
                     size = min(stripe_bytes - start % stripe_bytes, length - done)
                     await self._read_degraded(start, size, answer[done : done + size])
                     done += size
+                if moves != core.layout.moves:
+                    continue
                 return answer
             except MemberLostError:
                 continue

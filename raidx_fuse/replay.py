@@ -108,9 +108,11 @@ async def replay(journal: Journal, store: Store, head: PageStore) -> Replayed:
                 data_bytes += len(data)
             for first, count in record.written:
                 journal.written.set_bits(range(first, first + count))
+            journal.shares.redo(record.table)
             records += 1
             sequence += 1
             position += record.size_bytes
+    journal.shares.settle()
     if store.read_only:
         return Replayed(epoch, records, data_bytes)
     if records:
@@ -124,7 +126,7 @@ async def replay(journal: Journal, store: Store, head: PageStore) -> Replayed:
             ]
         )
         await store.flush()
-        await _place(journal, store)
+    await _place(journal, store)
     await journal.begin(epoch + 1)
     return Replayed(epoch, records, data_bytes)
 
@@ -139,5 +141,6 @@ async def _place(journal: Journal, store: Store) -> None:
     ]
     await store.write(join(requests))
     await journal.written.pages.save_as(journal.written.take_unsaved())
+    await journal.shares.save_as(journal.shares.take_unsaved())
     await store.flush()
     store.overlay.drop_frozen()

@@ -21,7 +21,6 @@ import trio
 from raidx_fuse.errors import ArrayFailedError, MemberError, NoSpaceError
 from raidx_fuse.format.config import ArrayConfig
 from raidx_fuse.format.superblock import write_config
-from raidx_fuse.layouts.code import Unrecoverable
 from raidx_fuse.layouts.layout import Layout
 from raidx_fuse.members.base import Member
 from raidx_fuse.overlay import Overlay
@@ -154,15 +153,7 @@ class Store:
 
     def tolerates(self, lost: frozenset[int]) -> bool:
         """Say whether every stripe can be read with the roles *lost* gone."""
-        code = self.layout.code
-        for stripe in range(min(self.layout.width, max(1, self.layout.stripes))):
-            cells = self.layout.lost_cells(stripe, lost)
-            try:
-                if cells & code.data_mask:
-                    code.solve(cells, cells & code.data_mask)
-            except Unrecoverable:
-                return False
-        return True
+        return self.layout.tolerates(lost)
 
     def present(self) -> dict[str, Member]:
         """Return every attached member by uuid: those with a role, and spares."""

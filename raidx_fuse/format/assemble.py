@@ -48,7 +48,8 @@ from raidx_fuse.format.config import (
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
 from raidx_fuse.format.signature import describe, find_signatures
 from raidx_fuse.format.superblock import Superblock, newest, read_slots
-from raidx_fuse.layouts.registry import LAYOUTS
+from raidx_fuse.format.table import bytes_needed
+from raidx_fuse.layouts.registry import LAYOUTS, code_for
 from raidx_fuse.members.base import Member
 
 Tolerates = Callable[[ArrayConfig, frozenset[int]], bool]
@@ -116,6 +117,8 @@ def tolerates_by_layout(config: ArrayConfig, lost: frozenset[int]) -> bool:
             f"array {config.name!r} has the layout {config.layout!r}, unknown to this raidx",
             action="use the raidx that made it",
         )
+    if info.bundled:
+        return len(lost) <= code_for(config.layout, config.width, config.params).tolerance
     return len(lost) <= info.tolerance(config.width)
 
 
@@ -213,10 +216,12 @@ def _refuse_duplicates(given: Sequence[_Given]) -> None:
 
 def _refuse_truncated(given: Sequence[_Given], config: ArrayConfig) -> None:
     for one in given:
-        if not config.excludes(one.uuid) and one.member.size_bytes < config.regions.data.end:
+        record = config.find(one.uuid)
+        needed = bytes_needed(config, record.role if record and record.role >= 0 else None)
+        if not config.excludes(one.uuid) and one.member.size_bytes < needed:
             raise AssemblyError(
                 f"{one.member.path} has {one.member.size_bytes} bytes, but the array needs "
-                f"{config.regions.data.end}: truncated",
+                f"{needed}: truncated",
                 action="leave it out to start without it",
             )
 

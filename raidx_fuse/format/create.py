@@ -29,9 +29,11 @@ from raidx_fuse.format.regions import (
 from raidx_fuse.format.reserve import reserve_metadata
 from raidx_fuse.format.signature import Signature, describe, find_signatures
 from raidx_fuse.format.superblock import newest, read_slots, write_config
+from raidx_fuse.format.table import chunks_that_fit, erase_share, shares_of
 from raidx_fuse.layouts.code import LayoutError
 from raidx_fuse.layouts.layout import Layout
-from raidx_fuse.layouts.registry import check_chunk_bytes, find_layout, make_code, make_layout
+from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.layouts.registry import check_chunk_bytes, code_for, find_layout, make_layout
 from raidx_fuse.members.base import Member
 
 CHUNK_BYTES_DEFAULT = 64 << 10
@@ -106,7 +108,8 @@ async def create_array(
 ) -> ArrayConfig:
     """Make an array of *members*, in the order of their roles, and return what it is.
 
-    All members are used up to the smallest one's last whole chunk. *size_bytes* limits the image;
+    All members are used up to the smallest one's last whole chunk, in a raidx layout each up to its
+    own. *size_bytes* limits the image;
     *now_s* is the Unix time of birth; *uuid_source* gives the array's UUID, then the members'.
     Raises UsageError (nothing written), SignatureFoundError (nothing written), MemberError.
     """
@@ -138,12 +141,16 @@ async def create_array(
         width=len(members),
         members=records,
         regions=regions,
-        params=dict(params or {}),
+        params=params_of(layout_made, params or {}),
         size_bytes=size_bytes,
         created_s=now_s,
     )
-    for member in members:
+    shares = shares_of(config)
+    for role, member in enumerate(members):
         await prepare_member(member, regions)
+        if role in shares:
+            await erase_share(member, shares[role])
+            await member.flush()
     for member in members:
         reserve_metadata(member, regions, layout_made.chunks)
     by_uuid = {record.member_uuid: members[record.role] for record in records}
@@ -152,6 +159,36 @@ async def create_array(
         paths = ", ".join(sorted(by_uuid[uuid].path for uuid in failed))
         raise RaidxError(f"the first superblock could not be written to {paths}")
     return config
+
+
+def shape(
+    layout: str, sizes: Sequence[int], chunk_bytes: int, params: Mapping[str, Any]
+) -> tuple[Regions, Layout]:
+    """Return the regions of members of *sizes* bytes, and the layout over them.
+
+    raidx layouts use every member as far as it goes, all others the smallest one's share of each.
+    Raises LayoutError, UsageError.
+    """
+    width = len(sizes)
+    check_chunk_bytes(chunk_bytes)
+    info = find_layout(layout)
+    code = code_for(layout, width, params)
+    if not info.bundled:
+        regions = plan_regions(min(sizes), chunk_bytes, width, code.rows)
+        chunks = regions.data.length // chunk_bytes
+        return regions, make_layout(layout, width, chunks, chunk_bytes, **params)
+    # A record of the journal must take two chunks that change places, too.
+    regions = plan_regions(min(sizes), chunk_bytes, max(2, code.columns), total_bytes=sum(sizes))
+    counts = [chunks_that_fit(size, regions.data.offset, chunk_bytes) for size in sizes]
+    given = {**params, "length": code.columns, "chunk_counts": counts}
+    return regions, make_layout(layout, width, 0, chunk_bytes, **given)
+
+
+def params_of(layout: Layout, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters to keep, by which *layout* can be made again."""
+    if isinstance(layout, BundleLayout):
+        return {**params, "length": layout.length, "chunk_counts": list(layout.counts)}
+    return dict(params)
 
 
 def plan_array(
@@ -169,19 +206,8 @@ def plan_array(
     """
     _check_name(name)
     _check_members(members)
-    width = len(members)
     try:
-        find_layout(layout).check_width(width)
-        check_chunk_bytes(chunk_bytes)
-        regions = plan_regions(
-            min(m.size_bytes for m in members),
-            chunk_bytes,
-            width,
-            make_code(layout, width).rows,
-        )
-        made = make_layout(
-            layout, width, regions.data.length // chunk_bytes, chunk_bytes, **(params or {})
-        )
+        regions, made = shape(layout, [m.size_bytes for m in members], chunk_bytes, params or {})
     except LayoutError as error:
         raise UsageError(str(error)) from None
     if not made.size_bytes:

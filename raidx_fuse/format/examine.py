@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from raidx_fuse.errors import FormatError, MemberError
-from raidx_fuse.format.config import ArrayConfig, config_to_dict
+from raidx_fuse.format.config import NO_ROLE, ArrayConfig, config_to_dict
 from raidx_fuse.format.pages import load_pages
-from raidx_fuse.format.regions import PAGE_KINDS
+from raidx_fuse.format.regions import REGION_KINDS
 from raidx_fuse.format.signature import describe, find_signatures
 from raidx_fuse.format.superblock import MAJOR, Slot, Superblock, newest, read_slots
+from raidx_fuse.format.table import bytes_needed, shares_of
 from raidx_fuse.members.base import Member
 
 
@@ -44,7 +45,8 @@ async def examine(member: Member) -> dict[str, Any]:
     if superblock is None:
         return {**document, "problem": "no member of a raidx array"}
     config = superblock.config
-    needed = config.regions.data.end
+    record = config.find(superblock.member_uuid)
+    needed = bytes_needed(config, record.role if record and record.role >= 0 else None)
     if member.size_bytes < needed:
         document["problem"] = (
             f"it has {member.size_bytes} bytes, but the array needs {needed}: truncated"
@@ -53,7 +55,7 @@ async def examine(member: Member) -> dict[str, Any]:
         **document,
         "valid": True,
         **_superblock(superblock),
-        "pages": await _pages(member, config),
+        "pages": await _pages(member, config, record.role if record else NO_ROLE),
         **config_to_dict(config),
     }
 
@@ -83,12 +85,14 @@ def _superblock(superblock: Superblock) -> dict[str, Any]:
     }
 
 
-async def _pages(member: Member, config: ArrayConfig) -> list[dict[str, Any]]:
+async def _pages(member: Member, config: ArrayConfig, role: int) -> list[dict[str, Any]]:
     """Return what the page regions hold; a region that cannot be read says so."""
     reports: list[dict[str, Any]] = []
-    for kind in PAGE_KINDS:
-        region = config.regions.pages(kind)
-        report: dict[str, Any] = {"kind": kind, "room": region.pages, "problem": None}
+    regions = [config.regions.pages(kind) for kind in REGION_KINDS]
+    if role in (shares := shares_of(config)):
+        regions.append(shares[role])
+    for region in regions:
+        report: dict[str, Any] = {"kind": region.kind, "room": region.pages, "problem": None}
         try:
             loaded = await load_pages(member, region, config.array_uuid)
         except MemberError as error:

@@ -1,7 +1,8 @@
 """Journal records: bytes of the redo log, pure. FORMAT.md has the byte tables.
 
-A record is one atomic change: ranges of data for roles, and logical chunks that come alive. It is
-padded to whole sectors, so a torn write never reaches into the record before it.
+A record is one atomic change: ranges of data for roles, logical chunks that come alive, and cells
+of bundles that have a new place. It is padded to whole sectors, so a torn write never reaches into
+the record before it.
 
     | header 64 | entries 16 each | data of the entries, end to end | zeros to a whole sector |
 
@@ -29,19 +30,23 @@ RECORD_MAGIC = 0x4A584452  # "RDXJ"
 ENTRY = struct.Struct("<HHIQ")
 """kind, role, length, offset."""
 ENTRY_BYTES = ENTRY.size
-DATA, WRITTEN = 1, 2
+DATA, WRITTEN, TABLE = 1, 2, 3
 HEAD = struct.Struct("<QQQ")
 """epoch, sequence and position of the first record that is not in its place for sure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A decoded record: *data* is (role, byte offset, bytes); *written* runs of chunks."""
+    """A decoded record: *data* is (role, byte offset, bytes); *written* runs of chunks.
+
+    *table* is (cell, role, member chunk): where cells of bundles lie from now on.
+    """
 
     sequence: int
     data: tuple[tuple[int, int, bytes], ...]
     written: tuple[tuple[int, int], ...]
     size_bytes: int
+    table: tuple[tuple[int, int, int], ...] = ()
 
 
 def record_bytes(entries: int, data_bytes: int) -> int:
@@ -104,6 +109,7 @@ def decode_record(content: bytes) -> Record | None:
     at = RECORD_HEADER_BYTES + count * ENTRY_BYTES
     data: list[tuple[int, int, bytes]] = []
     written: list[tuple[int, int]] = []
+    table: list[tuple[int, int, int]] = []
     for index in range(count):
         kind, role, length, offset = ENTRY.unpack_from(
             content, RECORD_HEADER_BYTES + index * ENTRY_BYTES
@@ -113,13 +119,26 @@ def decode_record(content: bytes) -> Record | None:
             at += length
         elif kind == WRITTEN:
             written.append((offset, length))
+        elif kind == TABLE:
+            table.append((offset, role, length))
         else:
             return None  # a newer format: what it means is not known, so it does not count
     if at != end:
         return None
-    return Record(sequence, tuple(data), tuple(written), len(content))
+    return Record(sequence, tuple(data), tuple(written), len(content), tuple(table))
 
 
 def uuid_bytes(text: str) -> bytes:
     """Return the 16 bytes of a UUID."""
     return _uuid.UUID(text).bytes
+
+
+def runs_of(chunks: Sequence[int]) -> list[tuple[int, int]]:
+    """Return (first, count) of the runs in *chunks*."""
+    runs: list[tuple[int, int]] = []
+    for chunk in sorted(chunks):
+        if runs and runs[-1][0] + runs[-1][1] == chunk:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((chunk, 1))
+    return runs

@@ -26,6 +26,7 @@ from raidx_fuse.format.regions import (
     PAGE_SLOTS,
     PAYLOAD_BITS,
     PAYLOAD_BYTES,
+    REGION_KINDS,
     SECTOR_BYTES,
     PageRegion,
     Regions,
@@ -44,6 +45,7 @@ __all__ = [
     "encode_page",
     "erase_log",
     "erase_pages",
+    "erase_region",
     "load_pages",
     "merge_pages",
 ]
@@ -259,14 +261,18 @@ async def erase_pages(member: Member, regions: Regions) -> None:
     A disk that was in this very array before must not bring its old pages back. What does not look
     like a page stays as it is: it never counts.
     """
-    for kind in PAGE_KINDS:
-        region = regions.pages(kind)
-        if await member.punch(region.offset, region.length):
-            continue
-        for offset, length in _blocks(member, region.offset, region.length):
-            headers = _headers(await _read(member, offset, length))
-            for at in np.flatnonzero(headers["magic"] == PAGE_MAGIC):
-                await member.writev(offset + int(at) * PAGE_BYTES, [bytes(PAGE_BYTES)])
+    for kind in REGION_KINDS:
+        await erase_region(member, regions.pages(kind))
+
+
+async def erase_region(member: Member, region: PageRegion) -> None:
+    """Clear every page in *region* of *member*; not flushed. Raises MemberError."""
+    if await member.punch(region.offset, region.length):
+        return
+    for offset, length in _blocks(member, region.offset, region.length):
+        headers = _headers(await _read(member, offset, length))
+        for at in np.flatnonzero(headers["magic"] == PAGE_MAGIC):
+            await member.writev(offset + int(at) * PAGE_BYTES, [bytes(PAGE_BYTES)])
 
 
 async def erase_log(member: Member, regions: Regions) -> None:

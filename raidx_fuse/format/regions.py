@@ -4,7 +4,7 @@
     128 KiB  bitmap    dirty-stripe bitmap, two-slot pages
              written   written map, two-slot pages, with room for growth
              log       the journal: a head page in two slots, then a ring of records
-             table     reserved for the lookup table, empty so far
+             table     empty: a member's share of the look-up table lies behind its data
     aligned  data      chunks 0, 1, 2, ...
 
 A member of 1 MiB with 4 KiB chunks: log 128 KiB, data from 272 KiB (a multiple of 16 KiB).
@@ -38,8 +38,10 @@ LOG_BYTES_MAX = 64 << 20
 LOG_SLACK_BYTES = 64 << 10  # head page, headers and entries of two records
 DATA_ALIGNMENT_MAX = 1 << 20
 
-PAGE_KINDS = {"bitmap": 1, "written": 2, "journal": 3}
+PAGE_KINDS = {"bitmap": 1, "written": 2, "journal": 3, "table": 4}
 """Kinds of pages and their number in the page header; 0 is no kind."""
+REGION_KINDS = ("bitmap", "written", "journal")
+"""Kinds that lie in regions which are equal on all members; see table.py for the other."""
 
 
 def _up(value: int, unit: int) -> int:
@@ -92,7 +94,7 @@ class Regions:
 
     def pages(self, kind: str) -> PageRegion:
         """Return the page region of *kind*: "bitmap", "written", or the journal's head page."""
-        assert kind in PAGE_KINDS, kind
+        assert kind in REGION_KINDS, kind
         if kind == "journal":
             return PageRegion(self.log.offset, 1, kind)
         region: Region = getattr(self, kind)
@@ -138,24 +140,35 @@ def log_bytes(member_bytes: int, stripe_bytes: int) -> int:
     return _up(max(wanted, 2 * stripe_bytes + LOG_SLACK_BYTES), PAGE_BYTES)
 
 
-def plan_regions(member_bytes: int, chunk_bytes: int, width: int, rows: int = 1) -> Regions:
+def plan_regions(
+    member_bytes: int,
+    chunk_bytes: int,
+    width: int,
+    rows: int = 1,
+    total_bytes: int | None = None,
+) -> Regions:
     """Lay out members of which the smallest has *member_bytes*, for an array of *width* members.
 
-    *rows* are the chunks of a stripe on one member.
+    *rows* are the chunks of a stripe on one member; *total_bytes*, of all members together, when
+    each is used as far as it goes (raidx) and *width* is the length of a bundle.
 
     The written map has room for four times the width, at least 64 members, so that growth never
-    moves a region. Raises UsageError when not even one chunk of data fits.
+    moves a region; with *total_bytes* for four times these. Raises UsageError when not even one
+    chunk of data fits.
     """
-    chunks_max = member_bytes // chunk_bytes
-    members_max = max(GROWTH_WIDTH_MIN, GROWTH_FACTOR * width)
+    chunks_max = member_bytes // chunk_bytes * max(GROWTH_WIDTH_MIN, GROWTH_FACTOR * width)
+    bitmap_bytes = member_bytes
+    if total_bytes is not None:
+        chunks_max = total_bytes // chunk_bytes * GROWTH_FACTOR
+        bitmap_bytes = total_bytes // width
     superblock = Region(0, SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS)
 
     def pages_after(before: Region, bits: int) -> Region:
         pages = max(1, page_count(bits))
         return Region(before.end, pages * PAGE_SLOTS * PAGE_BYTES)
 
-    bitmap = pages_after(superblock, -(-member_bytes // BITMAP_UNIT_BYTES))
-    written = pages_after(bitmap, chunks_max * members_max)
+    bitmap = pages_after(superblock, -(-bitmap_bytes // BITMAP_UNIT_BYTES))
+    written = pages_after(bitmap, chunks_max)
     log = Region(written.end, log_bytes(member_bytes, rows * width * chunk_bytes))
     table = Region(log.end, 0)
     start = _up(table.end, data_alignment(member_bytes))

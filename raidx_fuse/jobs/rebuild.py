@@ -66,11 +66,11 @@ class Rebuild(Job):
     async def prepare(self) -> None:
         """Count the written stripes; those below the watermark are done already."""
         core = self.core
-        strip_bytes = core.code.rows << core.shift
+        stripe_bytes = core.layout.cells_on(self.roles) * core.chunk_bytes
         live = core.written.count_live(core.layout, 0, core.layout.stripes)
         done = core.written.count_live(core.layout, 0, self.watermark)
-        self.total_bytes = live * strip_bytes * len(self.roles)
-        self.done_bytes = done * strip_bytes * len(self.roles)
+        self.total_bytes = round(live * stripe_bytes)
+        self.done_bytes = round(done * stripe_bytes)
 
     def next_window(self) -> list[int] | None:
         """Return the next written stripes from the watermark on."""
@@ -103,8 +103,9 @@ class Rebuild(Job):
             if role in store.watermarks:
                 store.watermarks[role] = max(end, start)
         store.rebuild_epoch += 1
-        done = sum(1 for stripe in stripes if stripe < end)
-        return done * len(self.roles) * (core.code.rows << core.shift)
+        roles = frozenset(self.roles)
+        done = [stripe for stripe in stripes if stripe < end]
+        return sum(core.layout.lost_cells(s, roles).bit_count() for s in done) << core.shift
 
     def _equations_of(self, stripe: int) -> Equations:
         """Return how the places of *roles* follow from others; equal for stripes that are alike."""
@@ -130,6 +131,8 @@ class Rebuild(Job):
         return equations
 
     async def _rebuild_run(self, first: int, count: int, equations: Equations) -> None:
+        if not equations:
+            return  # a bundle without a chunk on these members
         core = self.core
         strips = Strips(core, first, count)
         targets = {place for place, _ in equations}
@@ -192,6 +195,7 @@ class Rebuild(Job):
         await self.checkpoint()
         if not completed:
             return
+        self.total_bytes = self.done_bytes  # of unlike bundles it was an estimate
 
         def activate(config: ArrayConfig) -> ArrayConfig:
             jobs = {k: v for k, v in config.jobs.items() if k not in map(checkpoint_key, done)}

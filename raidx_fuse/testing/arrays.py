@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -22,12 +22,14 @@ from raidx_fuse.members.model import model_member
 from raidx_fuse.members.ram import RamMember
 
 MEMBER_OVERHEAD_BYTES = 2 << 20
+UNLIKE_OVERHEAD_BYTES = 296 << 10  # little, so that members really differ
 STEP_TIMEOUT_S = 3600.0
 
 
 class Rig:
     """An array of *width* RAM members wrapped for faults, and its *model*.
 
+    *member_chunks*, about so many of each member, makes unlike ones; *params* are the layout's.
     *slow* puts every member behind a disk model, so that requests suspend and interleave;
     *reads_zero* false fills the members with garbage first, as a used disk would be.
     """
@@ -42,8 +44,12 @@ class Rig:
         rows: int = 1,
         slow: bool = False,
         reads_zero: bool = True,
+        member_chunks: Sequence[int] = (),
+        params: Mapping[str, Any] | None = None,
     ) -> None:
         self.layout = layout
+        self.params = params or {}
+        self.member_chunks = member_chunks
         self.width = width
         self.chunk_bytes = chunk_bytes
         self.member_bytes = MEMBER_OVERHEAD_BYTES + stripes * rows * chunk_bytes
@@ -56,13 +62,17 @@ class Rig:
         self._made = 0
         self._stack = AsyncExitStack()
 
-    def new_member(self) -> FaultMember:
-        """Return a fresh member of the rig's kind."""
-        ram = RamMember(self.member_bytes, name=f"ram{self._made}")
+    def new_member(self, role: int | None = None) -> FaultMember:
+        """Return a fresh member of the rig's kind; of unlike ones the *role*'s or largest."""
+        size = self.member_bytes
+        if self.member_chunks:
+            chunks = max(self.member_chunks) if role is None else self.member_chunks[role]
+            size = UNLIKE_OVERHEAD_BYTES + chunks * self.chunk_bytes
+        ram = RamMember(size, name=f"ram{self._made}")
         if not self.reads_zero:
             noise = random.Random(self._made).randbytes(4096)
-            for at in range(0, self.member_bytes, 4096):
-                ram.memory[at : at + 4096] = noise[: self.member_bytes - at]
+            for at in range(0, size, 4096):
+                ram.memory[at : at + 4096] = noise[: size - at]
             ram.reads_zero = False
         inner = model_member(ram, "ssd", seed=self._made) if self.slow else ram
         self._made += 1
@@ -81,7 +91,7 @@ class Rig:
 
     async def create(self) -> Array:
         """Make members and array; the model is as large as the image."""
-        self.members = [self.new_member() for _ in range(self.width)]
+        self.members = [self.new_member(role) for role in range(self.width)]
         await create_array(
             self.members,
             self.layout,
@@ -89,6 +99,7 @@ class Rig:
             name="rig",
             now_s=0,
             overwrite_signature=not self.reads_zero,
+            params=self.params,
         )
         array = await self.open()
         self.model = bytearray(array.size_bytes)

@@ -115,9 +115,9 @@ class SpyRig(Rig):
         self.log = Log()
         self.rams: list[RamMember] = []
 
-    def new_member(self) -> FaultMember:
+    def new_member(self, role: int | None = None) -> FaultMember:
         """Return a fresh, watched member."""
-        member = super().new_member()
+        member = super().new_member(role)
         ram = member.inner
         while isinstance(ram, WrapperMember):
             ram = ram.inner

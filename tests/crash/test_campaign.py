@@ -29,6 +29,7 @@ STATES = int(os.environ.get("RAIDX_CRASH_STATES", "10000"))
 SEED = int(os.environ.get("RAIDX_CRASH_SEED", "1"))
 SECONDS_A_STATE = 0.3  # far more than it takes: for the time limit of longer campaigns
 TWO_LOSSES_STATES = 400
+BUNDLE_STATES = 300
 BROKEN_STATES = 1000
 
 
@@ -63,6 +64,16 @@ def test_layouts_that_lose_two_keep_their_promises(layout: str) -> None:
         tally.add(matrix.run_task(task))
     assert not tally.violations, report(tally)
     assert tally.total >= TWO_LOSSES_STATES
+
+
+@pytest.mark.parametrize("layout", ["raidx-zero", "raidx-copy", "raidx-parity"])
+def test_bundles_keep_their_promises_while_chunks_move(layout: str) -> None:
+    tally = Tally()
+    for task in matrix.tasks_of([Cell(layout, mode) for mode in MODES], BUNDLE_STATES, SEED):
+        tally.add(matrix.run_task(task))
+    assert not tally.violations, report(tally)
+    assert tally.total >= BUNDLE_STATES
+    assert "move" in {verb for _, verb, _ in tally.states}
 
 
 @pytest.mark.parametrize("mode", ["partial", "full"])

@@ -76,9 +76,9 @@ class HostedRig(SpyRig):
         self.host = Host()
         self.can_reserve = can_reserve
 
-    def new_member(self) -> FaultMember:
+    def new_member(self, role: int | None = None) -> FaultMember:
         """Return a fresh sparse member."""
-        member = super().new_member()
+        member = super().new_member(role)
         member.inner = SparseMember(member.inner, self.host, can_reserve=self.can_reserve)
         return member
 

@@ -101,7 +101,7 @@ REFUSED: list[tuple[str, list[RamMember], dict[str, Any], str]] = [
     ("raid5", rams(3), {"name": ".."}, "cannot be an array's name"),
     ("raid5", rams(3), {"name": "x" * 300}, "cannot be an array's name"),
     ("raid5", rams(3), {"params": {"colour": 1}}, "no parameter 'colour'"),
-    ("raidx-zero", rams(3), {}, "raidx-zero"),
+    ("mcpod", rams(3), {}, "mcpod"),
 ]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import raidx_fuse
-from raidx_fuse.format import journal, pages, regions, superblock
+from raidx_fuse.format import journal, pages, regions, superblock, table
 from raidx_fuse.layouts.registry import make_layout
 
 DOCUMENT = Path(raidx_fuse.__file__).with_name("FORMAT.md").read_text()
@@ -30,6 +30,7 @@ def tables() -> list[list[tuple[int, int, str]]]:
 STRUCTS = [
     superblock.HEADER,
     pages.PAGE_HEADER,
+    table.ENTRY,
     journal.HEAD,
     journal.RECORD_HEADER,
     journal.ENTRY,
@@ -63,7 +64,9 @@ def test_magics_and_kinds_are_the_documents() -> None:
         assert f"`{struct.pack('<I', magic).decode()}`" in DOCUMENT
     for name, number in regions.PAGE_KINDS.items():
         assert f"{number} {name}" in DOCUMENT
-    assert f"{journal.DATA} data, {journal.WRITTEN} written" in DOCUMENT
+    kinds = f"{journal.DATA} data, {journal.WRITTEN} written, {journal.TABLE} table"
+    assert kinds in DOCUMENT
+    assert f"{table.PAGE_ENTRIES} p .. " in DOCUMENT
 
 
 def test_the_worked_example_is_true() -> None:

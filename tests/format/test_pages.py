@@ -27,7 +27,7 @@ from raidx_fuse.format.pages import (
     load_pages,
     merge_pages,
 )
-from raidx_fuse.format.regions import PAGE_KINDS, plan_regions
+from raidx_fuse.format.regions import PAGE_KINDS, REGION_KINDS, plan_regions
 from raidx_fuse.members.base import WriteBuffer
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.testing.virtual import run
@@ -241,7 +241,7 @@ class NoPunch(RamMember):
 @pytest.mark.parametrize("kind", [RamMember, NoPunch])
 def test_erased_pages_and_records_never_come_back(kind: type[RamMember]) -> None:
     member = kind(SIZE)
-    for region_kind in PAGE_KINDS:
+    for region_kind in REGION_KINDS:
         region = REGIONS.pages(region_kind)
         for number in (0, region.pages - 1):
             offset = region.slot_offset(number, 1)
@@ -254,7 +254,7 @@ def test_erased_pages_and_records_never_come_back(kind: type[RamMember]) -> None
     member.memory[REGIONS.data.offset : REGIONS.data.offset + len(record)] = record
     run(erase_pages, member, REGIONS)
     run(erase_log, member, REGIONS)
-    for region_kind in PAGE_KINDS:
+    for region_kind in REGION_KINDS:
         assert load(member, REGIONS.pages(region_kind)).present() == []
     for offset in spots:
         assert bytes(member.memory[offset : offset + 4]) == bytes(4)

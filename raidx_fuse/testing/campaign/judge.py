@@ -15,6 +15,7 @@ import trio
 
 from raidx_fuse.array import Array, open_array
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.format.table import bytes_needed
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.powercut import CutRecord
 from raidx_fuse.members.ram import RamMember
@@ -147,7 +148,7 @@ class _Judge:
         lost = {stripe: store.lost_at(stripe) for stripe in expected.in_flight}
         self.exempt |= exempt_sectors(
             self.recording.cell.journal,
-            self.recording.layout,
+            store.layout,  # where chunks lie now: those of bundles may have moved
             self.recording.sectors,
             expected,
             lost,
@@ -209,7 +210,8 @@ class _Judge:
         size = max(len(image) for image in self.left.images.values())
         with trio.fail_after(MOUNT_LIMIT_S):
             for role in sorted(array.store.lost):
-                member = RamMember(size, name=f"new{role}")
+                needed = bytes_needed(array.store.config, role)  # the lost one may be the largest
+                member = RamMember(max(size, needed), name=f"new{role}")
                 job = (await array.replace_disk(role, member))["job"]
                 result = await array.jobs.wait(job)
                 if result["state"] != "done":

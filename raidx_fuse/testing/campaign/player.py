@@ -13,12 +13,14 @@ from dataclasses import dataclass
 
 import trio
 
-from raidx_fuse.array import Array, open_array
+from raidx_fuse.array import Array, layout_of, open_array
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import create_array
-from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths, make_code
+from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.powercut import CutRecord
+from raidx_fuse.mover import Mover
 from raidx_fuse.testing.campaign.disks import PACES, SectorDisk
 from raidx_fuse.testing.campaign.history import History, Span, WriteSpan
 from raidx_fuse.testing.campaign.recording import Recording
@@ -28,7 +30,13 @@ CHUNK_BYTES = 4096
 MEMBER_BYTES_MIN = 256 << 10
 MEMBER_BYTES_MAX = 8 << 20
 MEMBER_UNIT_BYTES = 64 << 10
-WIDTHS = {"raid0": (2, 3), "raid1": (2, 3), "raid4": (3, 4), "raid5": (3, 4)}
+WIDTHS = {
+    **{"raid0": (2, 3), "raid1": (2, 3), "raid4": (3, 4), "raid5": (3, 4)},
+    **{"raidx-zero": (2, 3), "raidx-copy": (3, 4), "raidx-parity": (4, 5)},
+}
+STEPS: tuple[str, ...] = ("write", "again", "burst", "flush", "tidy", "policy")
+STEP_WEIGHTS: tuple[int, ...] = (10, 3, 4, 4, 2, 1)
+MOVES_WEIGHT = 8
 TIDY_S = 7.0  # longer than the dirty regions stay marked and the log keeps what it may place
 
 
@@ -61,6 +69,7 @@ class Player:
         )
         self.width, self.stripes = self.shape.width, self.shape.stripes
         self.tolerance = LAYOUTS[cell.layout].tolerance(self.width)
+        self.bundled = LAYOUTS[cell.layout].bundled
         self.pace, self.zeroed = self.shape.pace, self.shape.zeroed
         self.record = CutRecord()
         self.disks: list[SectorDisk] = []
@@ -141,9 +150,11 @@ class Player:
 
     async def _create(self) -> list[SectorDisk]:
         """Make the array on the smallest members that hold its stripes; return them."""
-        needed = self.stripes * make_code(self.cell.layout, self.width).rows * CHUNK_BYTES
+        extra = [0] * self.width
+        if self.bundled:  # unlike members
+            extra = [self.rng.randrange(8) * CHUNK_BYTES for _ in extra]
         for size in range(MEMBER_BYTES_MIN, MEMBER_BYTES_MAX, MEMBER_UNIT_BYTES):
-            images = [self._blank(size) for _ in range(self.width)]
+            images = [self._blank(size + extra[role]) for role in range(self.width)]
             disks = [self._disk(image, f"disk{i}", None) for i, image in enumerate(images)]
             with suppress(UsageError):  # too small for the metadata
                 config = await create_array(
@@ -154,7 +165,7 @@ class Player:
                     now_s=0,
                     overwrite_signature=True,
                 )
-                if config.regions.data.length >= needed:
+                if layout_of(config).stripes >= self.stripes:
                     return disks
         raise AssertionError(f"{self.cell.layout} over {self.width} members needs large ones")
 
@@ -176,7 +187,7 @@ class Player:
     def new_disk(self) -> int:
         """Make one more disk, not yet a member; return its number."""
         number = len(self.disks)
-        image = self._blank(self.disks[0].size_bytes)
+        image = self._blank(max(disk.size_bytes for disk in self.disks))
         self.disks.append(self._disk(image, f"disk{number}", self.record))
         return number
 
@@ -216,10 +227,13 @@ class Player:
 
     async def step(self) -> None:
         """Do one thing, drawn."""
-        kind = self.rng.choices(
-            ("write", "again", "burst", "flush", "tidy", "policy"), (10, 3, 4, 4, 2, 1)
-        )[0]
-        if kind == "write":
+        kinds, weights = STEPS, STEP_WEIGHTS
+        if self.bundled:
+            kinds, weights = (*STEPS, "moves"), (*STEP_WEIGHTS, MOVES_WEIGHT)
+        kind = self.rng.choices(kinds, weights)[0]
+        if kind == "moves":
+            await self.moves()
+        elif kind == "write":
             await self.write(*self.place())
         elif kind == "again":
             where = self.place()
@@ -235,6 +249,25 @@ class Player:
             span = self.history.begin("setting", self.event)
             await self.array.set("parity.policy", self.rng.choice(("traditional", "rmw", "rcw")))
             self.history.end(span, self.event)
+
+    async def moves(self) -> None:
+        """Give some chunks of bundles other places, and perhaps write meanwhile."""
+        layout = self.array.core.layout
+        assert isinstance(layout, BundleLayout)
+        mover = Mover(self.array.core, layout)
+        span = self.history.begin("move", self.event)
+        async with trio.open_nursery() as nursery:
+            if self.rng.random() < 0.4:
+                nursery.start_soon(self.write, *self.place())
+            for _ in range(self.rng.randint(1, 4)):
+                cell = self.rng.randrange(self.stripes * layout.length)
+                role = self.rng.randrange(layout.width)
+                moves = mover.exchange(cell, self.rng.randrange(layout.cells))
+                if self.rng.random() < 0.5 and len(free := layout.free_chunks(role)):
+                    moves = [(cell, role, int(self.rng.choice(free.tolist())))]
+                if mover.problem(moves) is None:
+                    await mover.move(moves)
+        self.history.end(span, self.event)
 
     async def flush(self) -> None:
         """Flush, and note it."""

@@ -1,0 +1,105 @@
+"""The look-up table on disk: each member's share of it, 15 bytes a chunk, behind its data.
+
+    member:  | regions, equal on all | data: its own number of chunks | its share of the table |
+
+A share says of every chunk of its member which cell lies there. It is made of two-slot pages
+(pages.py) of 270 entries; both slots of a page say the same but for the moment of an update, so one
+rotten slot loses nothing. A page that nobody wrote says what the greedy allocation gave.
+
+    entry   cell + 1 (8 bytes, 0: free) | last access (4) | mean interval (2) | role (1)
+
+The role guards against a share on the wrong member. *cell* is bundle * L + column.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raidx_fuse.format.pages import PAIR_BYTES, erase_region
+from raidx_fuse.format.regions import PAYLOAD_BYTES, PageRegion
+from raidx_fuse.members.base import Member
+
+if TYPE_CHECKING:
+    from raidx_fuse.format.config import ArrayConfig
+
+ENTRY_DTYPE = np.dtype([("cell", "<u8"), ("last", "<u4"), ("interval", "<u2"), ("role", "u1")])
+ENTRY = struct.Struct("<QIHB")
+"""cell + 1, last access, mean interval, role; what `ENTRY_DTYPE` says to numpy."""
+ENTRY_BYTES = ENTRY.size
+assert ENTRY_DTYPE.itemsize == ENTRY_BYTES
+PAGE_ENTRIES = PAYLOAD_BYTES // ENTRY_BYTES
+KIND = "table"
+
+
+def share_pages(chunks: int) -> int:
+    """Return how many pages the share of a member of *chunks* chunks has."""
+    return -(-chunks // PAGE_ENTRIES)
+
+
+def share_bytes(chunks: int) -> int:
+    """Return the size of the share of a member of *chunks* chunks, both slots of every page."""
+    return share_pages(chunks) * PAIR_BYTES
+
+
+def chunks_that_fit(member_bytes: int, data_offset: int, chunk_bytes: int) -> int:
+    """Return how many chunks a member has room for, with its share of the table behind them."""
+    room = member_bytes - data_offset
+    chunks = max(0, room // chunk_bytes)
+    while chunks and chunks * chunk_bytes + share_bytes(chunks) > room:
+        excess = chunks * chunk_bytes + share_bytes(chunks) - room
+        chunks -= max(1, excess // (chunk_bytes + PAIR_BYTES))
+    return chunks
+
+
+def share_region(data_offset: int, chunk_bytes: int, chunks: int) -> PageRegion:
+    """Return where the share of a member of *chunks* chunks lies."""
+    return PageRegion(data_offset + chunks * chunk_bytes, share_pages(chunks), KIND)
+
+
+def shares_of(config: ArrayConfig) -> dict[int, PageRegion]:
+    """Return the share of every role of *config*; empty for layouts without a table."""
+    return {
+        role: share_region(config.regions.data.offset, config.chunk_bytes, chunks)
+        for role, chunks in enumerate(chunk_counts(config.params))
+    }
+
+
+def chunk_counts(params: Mapping[str, Any]) -> list[int]:
+    """Return the chunks of each role from a layout's parameters; empty without a table."""
+    return list(params.get("chunk_counts", ()))
+
+
+def bytes_needed(config: ArrayConfig, role: int | None) -> int:
+    """Return the size that the member in *role* must have, None: one that may take any role."""
+    shares = shares_of(config)
+    if not shares:
+        return config.regions.data.end
+    ends = {r: share.offset + share.length for r, share in shares.items()}
+    return max(ends.values()) if role is None or role not in ends else ends[role]
+
+
+async def erase_share(member: Member, region: PageRegion) -> None:
+    """Clear every page that any array left in *region* of *member*; not flushed."""
+    await erase_region(member, region)
+
+
+def encode_entries(
+    cells: NDArray[np.int64], last: NDArray[np.uint32], interval: NDArray[np.uint16], role: int
+) -> bytes:
+    """Return the payload of a page: *cells* at its chunks, -1 for free; the others by chunk."""
+    entries = np.zeros(len(cells), ENTRY_DTYPE)
+    entries["cell"] = (cells + 1).astype(np.uint64)
+    entries["last"] = last
+    entries["interval"] = interval
+    entries["role"] = role
+    return entries.tobytes().ljust(PAYLOAD_BYTES, b"\0")
+
+
+def decode_entries(payload: Any, chunks: int) -> NDArray[Any]:
+    """Return the first *chunks* entries of a page's payload, fields as in `ENTRY_DTYPE`."""
+    return np.frombuffer(payload, ENTRY_DTYPE, count=chunks)

@@ -1,0 +1,115 @@
+"""Moving chunks of bundles: onto a free chunk, or two that change places; all or nothing.
+
+A move is one record of the journal: the content at its new place, and the new place in the table.
+When it is committed readers see the new place, and nothing is different if the power goes before or
+after. A reader that had looked up the old place looks again (`Layout.moves`). The old place is free
+at once: records that are older than the one that freed it are replayed before it, and a direct
+write to it waits until none of its stripe may be replayed (journal.py, law 3).
+
+Cells that were never written move without being read. Where members are relied on to read as zero,
+they take zeros along: another cell may have left its bytes in the place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raidx_fuse.core import Core
+from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.shares import Move
+from raidx_fuse.store import MemberLostError, Request, join
+from raidx_fuse.write_work import Preparer
+from raidx_fuse.zeros import zero_buffers
+
+
+class Mover:
+    """Moves chunks of *core*, one caller at a time."""
+
+    def __init__(self, core: Core, layout: BundleLayout) -> None:
+        self.core = core
+        self.layout = layout
+        self._preparer = Preparer(core)
+
+    def exchange(self, one: int, other: int) -> list[Move]:
+        """Return the moves that let two cells change places."""
+        disk, offset = self.layout.disk, self.layout.offset
+        return [
+            (one, int(disk[other]), int(offset[other])),
+            (other, int(disk[one]), int(offset[one])),
+        ]
+
+    def problem(self, moves: Sequence[Move]) -> str | None:
+        """Say in words why *moves* cannot be done now, or None."""
+        core, layout = self.core, self.layout
+        if core.store.lost or core.store.watermarks:
+            return "a member is lost"
+        if core.dirty.pending_regions():
+            return "a resync is due"
+        cells = {cell for cell, _role, _chunk in moves}
+        for _cell, role, chunk in moves:
+            held = int(layout.cells_of(role)[chunk])
+            if held >= 0 and held not in cells:
+                return f"chunk {chunk} of role {role} is taken"
+        target = {cell: role for cell, role, _chunk in moves}
+        for bundle in {cell // layout.length for cell in cells}:
+            first = bundle * layout.length
+            now = layout.roles(bundle)
+            then = {target.get(first + column, role) for column, role in enumerate(now)}
+            if len(then) < layout.length:
+                return f"bundle {bundle} would have two chunks on one member"
+        return None
+
+    async def move(self, moves: Sequence[Move]) -> bool:
+        """Give cells their new places; False, and nothing done, if that cannot be now.
+
+        Raises what the members raise.
+        """
+        core, length = self.core, self.layout.length
+        bundles = sorted({cell // length for cell, _role, _chunk in moves})
+        await core.locks.acquire_all(bundles)
+        try:
+            if self.problem(moves) is not None:
+                return False
+            try:
+                writes = await self._contents(moves)
+            except MemberLostError:
+                return False
+            begun = False
+
+            def still_valid() -> bool:
+                nonlocal begun
+                if begun:
+                    return True  # the record is written: a replay would redo it
+                begun = self.problem(moves) is None
+                return begun
+
+            if not await core.journal.commit(bundles, writes, (), still_valid, moves):
+                return False
+            core.counters.chunks_moved += len(moves)
+            return True
+        finally:
+            core.locks.release_all(bundles)
+
+    async def _contents(self, moves: Sequence[Move]) -> list[Request]:
+        """Read what *moves* take along; return what is to be written at the new places."""
+        core, layout = self.core, self.layout
+        size = core.chunk_bytes
+        reads: list[Request] = []
+        writes: list[Request] = []
+        zero_roles = core.recorded_zero_roles()
+        places = [(role, core.data_offset + (chunk << core.shift)) for _cell, role, chunk in moves]
+        self._preparer.reserve(places)
+        for cell, role, chunk in moves:
+            position = core.data_offset + (chunk << core.shift)
+            core.journal.shares.reserve(role, chunk)
+            bundle, column = divmod(cell, layout.length)
+            if not core.dead(bundle) >> column & 1:
+                buffer = bytearray(size)
+                source, at = core.position(bundle, column)
+                reads.append((source, at, [memoryview(buffer)], size))
+                writes.append((role, position, [buffer], size))
+            elif role in zero_roles:
+                writes.append((role, position, zero_buffers(size), size))
+        if reads:
+            await core.store.read(join(reads), background=True)
+        return writes

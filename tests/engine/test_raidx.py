@@ -1,0 +1,169 @@
+"""raidx layouts in the engine: unlike members, moves under writes, failures, remounts, lost shares.
+
+Scripts run against a bytearray in virtual time; every step is drawn from a seed.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import trio
+
+from raidx_fuse.layouts.bundle import maximum
+from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.mover import Mover
+from raidx_fuse.testing.arrays import Rig
+from raidx_fuse.testing.virtual import run
+
+KINDS = [
+    ("raidx-zero", 1, (90, 40, 20)),
+    ("raidx-copy", 2, (60, 24, 40, 12)),
+    ("raidx-copy", 3, (30, 24, 40, 12)),
+    ("raidx-parity", 3, (44, 30, 36, 12, 21)),
+    ("raidx-parity", 4, (30, 22, 30, 26, 18)),
+]
+
+STEPS = (
+    *("write", "sectors", "read", "parallel", "flush", "moves", "moves_under_load"),
+    *("fail", "replace", "spare", "settle", "scrub", "remount", "eio"),
+)
+
+
+class BundleRig(Rig):
+    """A rig of unlike members, with steps that move chunks."""
+
+    def __init__(self, kind: tuple[str, int, tuple[int, ...]], **options: Any) -> None:
+        name, length, chunks = kind
+        super().__init__(
+            name, len(chunks), member_chunks=chunks, params={"length": length}, **options
+        )
+
+    @property
+    def bundles(self) -> BundleLayout:
+        """The table."""
+        assert self.array is not None
+        layout = self.array.core.layout
+        assert isinstance(layout, BundleLayout)
+        return layout
+
+    async def _step_moves(self, count: int, seed: int) -> None:
+        """Move chunks onto free ones, or let two change places, wherever that is allowed."""
+        assert self.array is not None
+        mover = Mover(self.array.core, self.bundles)
+        rng = random.Random(seed)
+        for _ in range(count):
+            layout = self.bundles
+            cell = rng.randrange(layout.cells)
+            role = rng.randrange(layout.width)
+            if rng.random() < 0.5 and len(free := layout.free_chunks(role)):
+                moves = [(cell, role, int(rng.choice(free.tolist())))]
+            else:
+                moves = mover.exchange(cell, rng.randrange(layout.cells))
+            if mover.problem(moves) is None:
+                if not await mover.move(moves):
+                    assert self.array.store.lost  # a member failed on the way
+                    continue
+                assert layout.place(*divmod(cell, layout.length)) == moves[0][1:]
+
+    async def _step_moves_under_load(self, count: int, seed: int) -> None:
+        """Move chunks while others write and read them."""
+        assert self.array is not None
+        rng = random.Random(seed)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._step_moves, count, seed)
+            for _ in range(6):
+                unit = self.chunk_bytes
+                at = rng.randrange(len(self.model) // unit) * unit
+                size = rng.randint(1, min(3 * unit, len(self.model) - at))
+                await self._step_read(rng.random(), rng.random())
+                data = rng.randbytes(size)
+                await self.array.write(at, data)
+                self.model[at : at + size] = data
+                await trio.sleep(rng.random() * 0.003)
+        await self.compare()
+
+
+def script(seed: int, steps: int) -> list[tuple[Any, ...]]:
+    """Draw a script: mostly writes and moves, sometimes trouble."""
+    rng = random.Random(seed)
+
+    def step() -> tuple[Any, ...]:
+        name = rng.choices(
+            STEPS,
+            (6, 2, 3, 3, 1, 5, 3, 1, 2, 1, 1, 1, 1, 0.5),
+        )[0]
+        where, size, number = rng.random(), rng.random(), rng.randrange(1 << 30)
+        arguments = {
+            "write": (where, size, number),
+            "sectors": (where, size, number),
+            "parallel": (where, size, number),
+            "read": (where, size),
+            "moves": (number % 12, number),
+            "moves_under_load": (number % 9, number),
+            "fail": (number,),
+            "eio": (number, True),
+            "remount": (True,),
+        }
+        return (name, *arguments.get(name, ()))
+
+    return [step() for _ in range(steps)]
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind[0]}-{kind[1]}")
+@pytest.mark.parametrize("seed", range(4))
+def test_the_image_equals_the_model_whatever_moves_or_fails(
+    kind: tuple[str, int, tuple[int, ...]], slow: bool, seed: int
+) -> None:
+    rig = BundleRig(kind, slow=slow, reads_zero=bool(seed % 2))
+    run(rig.play, script(seed, 40), seed=seed)
+
+
+def test_moves_survive_a_remount_and_a_table_is_15_bytes_a_chunk() -> None:
+    async def scenario() -> None:
+        rig = BundleRig(("raidx-parity", 3, (44, 30, 36, 12, 21)))
+        await rig.create()
+        assert rig.bundles.table_bytes == 15 * rig.bundles.cells
+        counts = [count - 1 for count in rig.bundles.counts]
+        assert rig.bundles.stripes == maximum(counts, 3)
+        await rig._step_write(0.0, 1.0, 1)
+        await rig._step_moves(40, 7)
+        table = rig.bundles.disk.copy(), rig.bundles.offset.copy()
+        await rig.close()
+        await rig.open()
+        assert (rig.bundles.disk == table[0]).all()
+        assert (rig.bundles.offset == table[1]).all()
+        await rig.compare()
+        await rig.close()
+
+    run(scenario)
+
+
+def test_a_read_that_waits_while_its_chunk_moves_looks_again() -> None:
+    """What it reads belongs to another chunk by then."""
+
+    async def scenario() -> None:
+        rig = BundleRig(("raidx-zero", 1, (20, 20)), slow=True)
+        array = await rig.create()
+        await rig._step_write(0.0, 1.0, 3)
+        one, other = (int(rig.bundles.cells_of(role)[0]) for role in (0, 1))
+        mover = Mover(array.core, rig.bundles)
+        read_members = array.store._read_members
+        moved = False
+
+        async def read_then_move(requests: Any, background: bool) -> None:
+            nonlocal moved
+            if not moved and not background:
+                moved = True
+                assert await mover.move(mover.exchange(one, other))
+            await read_members(requests, background)
+
+        array.store._read_members = read_then_move  # type: ignore[method-assign]
+        start = one * rig.chunk_bytes
+        assert await array.read(start, 4096) == rig.model[start : start + 4096]
+        assert moved
+        await rig.close()
+
+    run(scenario)

@@ -1,0 +1,241 @@
+"""The look-up table on disk: lost, torn and wiped shares are rebuilt or reported, never guessed."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raidx_fuse.array import open_array
+from raidx_fuse.errors import AssemblyError
+from raidx_fuse.format.regions import PageRegion
+from raidx_fuse.format.table import chunks_that_fit, share_bytes, shares_of
+from raidx_fuse.layouts.bundle import greedy, maximum
+from raidx_fuse.layouts.raidx import BundleLayout, bundle_code, make_bundles
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.mover import Mover
+from raidx_fuse.testing.arrays import Rig
+from raidx_fuse.testing.virtual import run
+
+CHUNKS = (44, 30, 36, 24)
+KINDS = [("raidx-zero", 1), ("raidx-copy", 2), ("raidx-copy", 3), ("raidx-parity", 3)]
+
+
+def layout_of(rig: Rig) -> BundleLayout:
+    assert rig.array is not None
+    layout = rig.array.core.layout
+    assert isinstance(layout, BundleLayout)
+    return layout
+
+
+async def shuffled(name: str, length: int, seed: int = 1) -> Rig:
+    """Return a rig whose every member has chunks that were moved onto it."""
+    rig = Rig(name, len(CHUNKS), member_chunks=CHUNKS, params={"length": length})
+    array = await rig.create()
+    rng = random.Random(seed)
+    data = rng.randbytes(len(rig.model) // 2)
+    await array.write(0, data)
+    rig.model[: len(data)] = data
+    layout = layout_of(rig)
+    mover = Mover(array.core, layout)
+    targets: set[int] = set()
+    while len(targets) < len(CHUNKS):
+        moves = mover.exchange(rng.randrange(layout.cells), rng.randrange(layout.cells))
+        if moves[0][1] != moves[1][1] and mover.problem(moves) is None:
+            assert await mover.move(moves)
+            targets |= {role for _cell, role, _chunk in moves}
+    return rig
+
+
+def memory_of(rig: Rig, role: int) -> memoryview:
+    inner = rig.members[role].inner
+    assert isinstance(inner, RamMember)
+    return inner.memory
+
+
+def share_of(rig: Rig, role: int) -> PageRegion:
+    assert rig.array is not None
+    return shares_of(rig.array.store.config)[role]
+
+
+def damage(rig: Rig, role: int, region: PageRegion, slots: tuple[int, ...]) -> None:
+    """Change a byte in the payload of *slots* of page 0 of *region*."""
+    for slot in slots:
+        memory_of(rig, role)[region.slot_offset(0, slot) + 100] ^= 0xFF
+
+
+@pytest.mark.parametrize(("name", "length"), KINDS)
+@pytest.mark.parametrize("slot", [0, 1])
+def test_one_rotten_slot_loses_nothing_and_is_healed(name: str, length: int, slot: int) -> None:
+    async def scenario() -> None:
+        rig = await shuffled(name, length)
+        region = share_of(rig, 1)
+        await rig.close()
+        damage(rig, 1, region, (slot,))
+        array = await rig.open()
+        assert any("table: page 0" in text for s in array.store.page_stores for text in s.damaged)
+        await rig.compare()
+        await rig.close()
+        array = await rig.open()
+        assert not any(text for s in array.store.page_stores for text in s.damaged)
+        await rig.compare()
+        await rig.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("name", "length"), KINDS)
+def test_a_lost_share_costs_its_member_or_is_reported(name: str, length: int) -> None:
+    async def scenario() -> None:
+        rig = await shuffled(name, length)
+        region = share_of(rig, 2)
+        await rig.close()
+        damage(rig, 2, region, (0, 1))
+        if name == "raidx-zero":
+            with pytest.raises(AssemblyError, match="share of the look-up table is lost"):
+                await rig.open()
+            return
+        array = await rig.open()
+        assert any("share of the look-up table is lost" in text for text in array.warnings)
+        assert array.store.lost == {2}
+        await rig.compare()
+        await rig._step_write(0.3, 0.9, 5)
+        await rig._step_replace()
+        await rig._step_settle()
+        assert not array.store.lost
+        await rig._step_scrub()
+        await rig.compare()
+        await rig.close()
+        await rig.open()
+        await rig.compare()
+        await rig.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("name", "length"), KINDS)
+def test_a_wiped_share_is_noticed(name: str, length: int) -> None:
+    """It looks like one that was never written, but the others tell another story."""
+
+    async def scenario() -> None:
+        rig = await shuffled(name, length)
+        region = share_of(rig, 0)
+        await rig.close()
+        end = region.offset + region.length
+        memory_of(rig, 0)[region.offset : end] = bytes(region.length)
+        with pytest.raises(AssemblyError, match=r"claim|no member's share"):
+            await rig.open()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("name", "length"), KINDS)
+def test_a_share_of_another_member_or_moment_is_noticed(name: str, length: int) -> None:
+    """An old copy of a page, whole and of the right member, put back in both slots."""
+
+    async def scenario() -> None:
+        rig = await shuffled(name, length)
+        await rig.close()
+        array = await rig.open()
+        region = share_of(rig, 0)
+        end = region.offset + region.length
+        old = bytes(memory_of(rig, 0)[region.offset : end])
+        layout = layout_of(rig)
+        mover = Mover(array.core, layout)
+        cell = int(layout.cells_of(0)[3])
+        for other in range(layout.cells):
+            moves = mover.exchange(cell, other)
+            if moves[0][1] != 0 and mover.problem(moves) is None:
+                assert await mover.move(moves)
+                break
+        await rig.close()
+        memory_of(rig, 0)[region.offset : end] = old
+        with pytest.raises(AssemblyError, match=r"claim|no member's share"):
+            await rig.open()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("lost", [(0,), (3,), (1, 2)])
+def test_what_absent_members_held_is_rebuilt_elsewhere_on_them(lost: tuple[int, ...]) -> None:
+    async def scenario() -> None:
+        rig = await shuffled("raidx-copy", 3)
+        await rig.close()
+        rig.members = [m for role, m in enumerate(rig.members) if role not in lost]
+        array = await rig.open()
+        assert array.store.lost == set(lost)
+        assert layout_of(rig).problem(range(layout_of(rig).cells)) is None
+        await rig.compare()
+        await rig._step_write(0.1, 1.0, 9)
+        for _ in lost:
+            await rig._step_replace()
+            await rig._step_settle()
+        await rig._step_scrub()
+        await rig.close()
+        array = await rig.open()
+        assert not array.store.lost
+        assert layout_of(rig).problem(range(layout_of(rig).cells)) is None
+        await rig.compare()
+        await rig.close()
+
+    run(scenario)
+
+
+def test_a_truncated_large_member_is_refused() -> None:
+    async def scenario() -> None:
+        rig = await shuffled("raidx-parity", 3)
+        needed = share_of(rig, 0)
+        await rig.close()
+        short = RamMember(needed.offset + needed.length - 512, name="short")
+        short.memory[:] = memory_of(rig, 0)[: short.size_bytes]
+        with pytest.raises(AssemblyError, match=r"short has .* bytes, but the array needs"):
+            async with open_array([short, *rig.members[1:]]):
+                pass
+
+    run(scenario)
+
+
+@given(
+    st.lists(st.integers(1, 60), min_size=3, max_size=10),
+    st.sampled_from([("raidx-zero", 1), ("raidx-copy", 2), ("raidx-parity", 3)]),
+)
+def test_the_allocation_is_the_papers_and_reaches_the_bound(
+    counts: list[int], kind: tuple[str, int]
+) -> None:
+    name, length = kind
+    most = maximum([count - 1 for count in counts], length)
+    if not most:
+        return
+    layout = make_bundles(name, counts, 4096, length)
+    assert layout.stripes == most
+    assert layout.problem(range(layout.cells)) is None
+    assert layout.table_bytes == 15 * layout.cells
+    expected = greedy(counts, length, spare=1)
+    assert [set(layout.roles(s)) for s in range(layout.stripes)] == [set(b) for b in expected]
+    for stripe in range(layout.stripes):
+        for cell in range(length):
+            role, chunk = layout.place(stripe, cell)
+            assert 0 <= chunk < counts[role] - 1, "one chunk of each member is free for moves"
+            assert layout.inverse(role, chunk) == (stripe, cell)
+    free = [len(layout.free_chunks(role)) for role in range(len(counts))]
+    assert sum(free) + layout.cells == sum(counts)
+    assert layout.code is bundle_code(name, length)
+
+
+@given(st.integers(0, 1 << 40), st.integers(0, 1 << 34), st.integers(12, 20))
+def test_a_member_is_filled_to_its_last_chunk(size: int, offset: int, shift: int) -> None:
+    chunk = 1 << shift
+    count = chunks_that_fit(size, offset, chunk)
+    assert count == 0 or offset + count * chunk + share_bytes(count) <= size
+    more = count + 1
+    assert offset + more * chunk + share_bytes(more) > size
+
+
+def test_sixteen_million_chunks_are_laid_out_in_seconds() -> None:
+    layout = make_bundles("raidx-zero", [12 << 20, 3 << 20, 1 << 20], 65536)
+    assert layout.cells == (16 << 20) - 3
+    assert layout.table_bytes == 15 * layout.cells
+    assert np.count_nonzero(layout.disk == 0) == (12 << 20) - 1
