@@ -25,7 +25,8 @@ SECTIONS = {  # the order of `raidx --help`
         *("add-disk", "remove-disk", "fail-disk", "replace-disk"),
         *("scrub", "job", "get", "set"),
     ),
-    "Learn (no array needed)": ("layout", "simulate"),
+    "Experiment": ("replay", "simulate"),
+    "Learn (no array needed)": ("layout",),
     "Shell": ("completions",),
 }
 ALIASES = {  # mdadm's words

@@ -7,7 +7,7 @@ from importlib.metadata import version
 import click
 from click.shell_completion import get_completion_class
 
-from raidx_fuse.cli import change, create, explain, layouts, mount, show, simulate
+from raidx_fuse.cli import change, create, explain, layouts, mount, replay, show, simulate
 from raidx_fuse.cli.app import Verbs, verb
 from raidx_fuse.cli.output import Output
 
@@ -47,6 +47,7 @@ COMMANDS = (
     show.examine,
     show.check,
     explain.explain,
+    replay.replay,
     change.add_disk,
     change.remove_disk,
     change.fail_disk,

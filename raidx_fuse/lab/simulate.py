@@ -41,6 +41,7 @@ from raidx_fuse.members.model import ModelMember
 from raidx_fuse.members.open import parse_spec
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.service import make_model
+from raidx_fuse.unwrap import ungrouped
 from raidx_fuse.virtual_time import run
 
 MEMBER_BYTES = 8 << 30
@@ -116,21 +117,22 @@ async def measure(experiment: Experiment) -> dict[str, Any]:
     )
     for maker in makers:
         maker.forget(config.regions.data)
-    async with open_array(members) as array:
-        for key, text in experiment.settings.items():
-            await array.set(key, text)
-        if experiment.prefilled:
-            assume_written(array)
-        await experiment.prepare(array)
-        newcomers = count(len(members))
+    with ungrouped():
+        async with open_array(members) as array:
+            for key, text in experiment.settings.items():
+                await array.set(key, text)
+            if experiment.prefilled:
+                assume_written(array)
+            await experiment.prepare(array)
+            newcomers = count(len(members))
 
-        def new(model: str) -> ModelMember:
-            maker = _Maker(experiment, next(newcomers))
-            member = maker.member(model)
-            maker.forget(config.regions.data)
-            return member
+            def new(model: str) -> ModelMember:
+                maker = _Maker(experiment, next(newcomers))
+                member = maker.member(model)
+                maker.forget(config.regions.data)
+                return member
 
-        return await _drive(array, experiment, new)
+            return await _drive(array, experiment, new)
 
 
 class _Maker:

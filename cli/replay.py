@@ -1,0 +1,221 @@
+"""`raidx replay`: a trace, or a load like one, against a mounted array."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import floor, log10
+from typing import Any
+
+import click
+import trio
+from rich.console import Group, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from raidx_fuse import mountpoint
+from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.output import Output, console, plural
+from raidx_fuse.cli.parameters import array_argument
+from raidx_fuse.cli.simulate import sections_table
+from raidx_fuse.control import call
+from raidx_fuse.errors import BusyError, UsageError
+from raidx_fuse.lab.drive import drive, read_back
+from raidx_fuse.lab.image import THREADS, Image
+from raidx_fuse.lab.record import Recorder
+from raidx_fuse.lab.shape import FITS
+from raidx_fuse.lab.source import Source
+from raidx_fuse.lab.verify import Content
+from raidx_fuse.unwrap import ungrouped
+
+LOOK_S = 0.2
+LINE_S = 10.0  # without a terminal: a line each time
+SECTIONS = 10
+EXIT_WRONG = 1
+COUNTERS = ("pre_reads", "rmw", "rcw", "full_stripe", "degraded_reads")
+
+
+@verb()
+@click.argument("trace", metavar="TRACE")
+@array_argument
+@click.option("--as-fast-as-possible", "flat_out", is_flag=True, help="Ignore the time stamps.")
+@click.option(
+    "--depth",
+    type=click.IntRange(1, 1024),
+    default=THREADS,
+    show_default=True,
+    help="Requests under way at once, at most.",
+)
+@click.option("--requests", type=click.IntRange(min=1), help="Only so many of the trace.")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Only its first S.")
+@click.option(
+    "--speed", type=float, default=1.0, show_default=True, help="Time runs so much faster."
+)
+@click.option("--rate", type=float, help="Requests a second, on average, instead of --speed.")
+@click.option(
+    "--fit", type=click.Choice(FITS), default="fold", show_default=True, help="Addresses."
+)
+@click.option("--section", type=float, default=0.0, help="Seconds of a section (default: a tenth).")
+@click.option("--verify", is_flag=True, help="Compare what is read with what was written.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of a generated load.")
+@click.option(
+    "--number",
+    "numbers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Of a generated load, such as read_share=0.8.",
+)
+@click.option("--overwrite-signature", is_flag=True, help="Destroy the file system on the image.")
+def replay(
+    out: Output,
+    trace: str,
+    array: str,
+    flat_out: bool,
+    depth: int,
+    section: float,
+    verify: bool,
+    overwrite_signature: bool,
+    numbers: tuple[str, ...],
+    **shape: Any,
+) -> int:
+    """Replay a trace on a mounted array.
+
+    TRACE is an SPC or MSR Cambridge file (also .xz, .gz, .zst), or the name of a
+    generated load such as financial1 (see raidx_fuse/lab/published.py). THE IMAGE IS
+    OVERWRITTEN. Requests are sent when they are due, whatever the answers take.
+    """
+    source = Source(name=trace, rate_s=shape.pop("rate"), numbers=_numbers(numbers), **shape)
+    source.check()
+    before = call(array, "stats")["array"]
+    path = _image_of(array)
+    recorder = Recorder()
+    content, size_bytes = trio.run(
+        _run, source, path, recorder, depth, flat_out, verify, overwrite_signature
+    )
+    after = call(array, "stats")["array"]
+    section = section or round_section(recorder.end_s)
+    document = {
+        "trace": trace,
+        "image": path,
+        "image_size": size_bytes,
+        **recorder.summary(),
+        "failed": recorder.failed,
+        "errors": recorder.errors,
+        "held_back": recorder.held_back,
+        "array": {name: after[name] - before[name] for name in COUNTERS},
+        "sections": recorder.sections(section),
+    }
+    if content is not None:
+        document |= {"verified_bytes": content.checked_bytes, "wrong": content.wrong}
+    out.emit(document, page(document, out))
+    return EXIT_WRONG if recorder.failed or document.get("wrong") else 0
+
+
+def _numbers(words: tuple[str, ...]) -> dict[str, float]:
+    """Return NAME=VALUE words as numbers by name. Raises UsageError."""
+    numbers: dict[str, float] = {}
+    for word in words:
+        name, _, text = word.partition("=")
+        try:
+            numbers[name] = int(text) if text.isdigit() else float(text)
+        except ValueError:
+            raise UsageError(f"--number {word}: write NAME=VALUE, a number") from None
+    return numbers
+
+
+def round_section(seconds: float) -> float:
+    """Return a round number of seconds, about a tenth of *seconds*.
+
+    >>> round_section(2.9), round_section(604800.0), round_section(0.0)
+    (0.5, 100000.0, 0.0)
+    """
+    if seconds <= 0:
+        return 0.0
+    unit = 10.0 ** floor(log10(seconds / SECTIONS))
+    return next(unit * n for n in (1, 2, 5, 10) if unit * n * SECTIONS >= seconds)
+
+
+def _image_of(array: str) -> str:
+    loops = [device for device, _ in mountpoint.loop_devices(mountpoint.real_path(array))]
+    if loops:
+        raise BusyError(
+            f"{loops[0]} is on the image: a load would destroy what is there",
+            action=f"detach it first: losetup -d {loops[0]}",
+        )
+    path: str = call(array, "status")["volumes"][0]["path"]
+    return path
+
+
+async def _run(
+    source: Source,
+    path: str,
+    recorder: Recorder,
+    depth: int,
+    flat_out: bool,
+    verify: bool,
+    overwrite_signature: bool,
+) -> tuple[Content | None, int]:
+    image = Image(path, threads=depth)
+    content = Content(image.size_bytes, source.seed) if verify else None
+    try:
+        if not overwrite_signature:
+            await image.check_unused()
+        load = source.load(image.size_bytes)
+        with ungrouped():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_watch, recorder, source.requests)
+                at_once = depth if flat_out else None
+                await drive(image, load, recorder, depth=at_once, content=content)
+                nursery.cancel_scope.cancel()
+        if content is not None:
+            await read_back(image, content)
+    finally:
+        image.close()
+    return content, image.size_bytes
+
+
+async def _watch(recorder: Recorder, requests: int | None) -> None:
+    """Show how far it is: a bar on a terminal, else a line now and then."""
+    screen = console(stderr=True)
+    if not screen.is_terminal:
+        while True:
+            await trio.sleep(LINE_S)
+            screen.print(_so_far(recorder), markup=False, soft_wrap=True)
+    columns = (TextColumn("replay"), BarColumn(), TextColumn("{task.fields[words]}"))
+    with Progress(*columns, console=screen, transient=True) as progress:
+        task = progress.add_task("replay", total=requests, words="")
+        while True:
+            await trio.sleep(LOOK_S)
+            progress.update(task, completed=len(recorder), words=_so_far(recorder))
+
+
+def _so_far(recorder: Recorder) -> str:
+    return f"{plural(len(recorder), 'request')} in {recorder.end_s:.1f} s, {recorder.failed} failed"
+
+
+def page(document: Mapping[str, Any], out: Output) -> RenderableType:
+    """Return the result as people read it."""
+    rate = f"{document['rate']:.1f} requests/s"
+    amount = f"{out.size(document['read_bytes'])} read, {out.size(document['write_bytes'])} written"
+    parts: list[RenderableType] = [
+        Text(f"{plural(document['requests'], 'request')} in {document['seconds']:.1f} s: {rate}"),
+        Text(amount),
+    ]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    names = ("mean", "p50", "p90", "p95", "p99", "p999", "max")
+    for title in ("ms", *names):
+        table.add_column(title, justify="right")
+    for title, kind in (("all", "response_ms"), ("reads", "read_ms"), ("writes", "write_ms")):
+        table.add_row(title, *(f"{document[kind][name]:.3f}" for name in names))
+    parts += [table, Text(), sections_table(document["sections"])]
+    counts = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in document["array"].items())
+    parts += [Text(), Text(counts)]
+    if document["held_back"]:
+        parts.append(Text(f"{plural(document['held_back'], 'request')} held back: too many waited"))
+    if document["failed"]:
+        parts.append(Text(f"{document['failed']} failed: {document['errors'][0]}"))
+    if "verified_bytes" in document:
+        wrong = document["wrong"]
+        verdict = f"{len(wrong)} reads were WRONG: {wrong[0]}" if wrong else "all as written"
+        parts.append(Text(f"verified {out.size(document['verified_bytes'])}: {verdict}"))
+    return Group(*parts)
