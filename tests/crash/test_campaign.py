@@ -28,7 +28,7 @@ from raidx_fuse.testing.campaign.workload import record_workload
 STATES = int(os.environ.get("RAIDX_CRASH_STATES", "10000"))
 SEED = int(os.environ.get("RAIDX_CRASH_SEED", "1"))
 SECONDS_A_STATE = 0.3  # far more than it takes: for the time limit of longer campaigns
-TWO_LOSSES_STATES = 400
+TWO_LOSSES_STATES = 250
 BUNDLE_STATES = 300
 BROKEN_STATES = 1000
 
