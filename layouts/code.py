@@ -113,6 +113,11 @@ class Code:
         for name, value in derived.items():
             object.__setattr__(self, name, value)  # the way into a frozen dataclass
 
+    @property
+    def is_copies(self) -> bool:
+        """Whether every other cell is a copy of one data cell."""
+        return self.data_count == 1 <= self.parity_count
+
     def solve(self, lost: int, wanted: int) -> tuple[Step, ...]:
         """Return (cell, set of surviving cells whose XOR it is) for each cell of *wanted*.
 

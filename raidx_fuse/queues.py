@@ -109,6 +109,7 @@ class MemberQueue:
 
     def __init__(self, member: Member, nursery: trio.Nursery, clock: Callable[[], float]) -> None:
         self.member = member
+        self._depth = max(1, member.depth)
         self.clock = clock
         self.closed = False
         self.reads = self.writes = self.flushes = 0
@@ -234,6 +235,12 @@ class MemberQueue:
         elif self._workers < max(1, self.member.depth):
             self._workers += 1
             self._nursery.start_soon(self._work)
+
+    def answer_s(self) -> float:
+        """Return in how many seconds a read that comes now is likely to be answered."""
+        wait_s = self.reads_waiting * self.read_service_s
+        wait_s += self.writes_waiting * self.write_service_s
+        return self.read_service_s + wait_s / self._depth
 
     def queue_length(self) -> int:
         """Return how many reads and writes are outstanding."""

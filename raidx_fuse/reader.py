@@ -8,6 +8,7 @@ FUSE reply has left by that time. Everything else goes the general way with a bu
 from __future__ import annotations
 
 import mmap
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ class Reader:
         self.core = core
         self._reply = memoryview(mmap.mmap(-1, REPLY_BYTES))
         self._replies: dict[int, memoryview] = {}
+        self._copies = range(core.code.columns) if core.code.is_copies else None
 
     def _reply_of(self, length: int) -> memoryview:
         view = self._replies.get(length)
@@ -39,6 +41,24 @@ class Reader:
                 self._replies.clear()
             view = self._replies[length] = self._reply[:length]
         return view
+
+    def _nearest(self, stripe: int) -> int:
+        """Return the copy of *stripe* that will answer first, by queue lengths and service times.
+
+        The raidx paper, section V.E: a short queue of a fast member may end before an idle slow
+        one has begun. The first copy while a resync is due: copies may still differ, and what was
+        read once must be read again.
+        """
+        core = self.core
+        if core.dirty.pending_regions():
+            return 0
+        place, readable = core.layout.place, core.store.readable
+        nearest, least_s = 0, inf
+        for copy in self._copies or ():
+            queue = readable[place(stripe, copy)[0]]
+            if queue is not None and (answer_s := queue.answer_s()) < least_s:
+                nearest, least_s = copy, answer_s
+        return nearest
 
     async def read(self, offset: int, length: int) -> memoryview:
         """Return *length* bytes at *offset*; the buffer is valid until the caller's next await.
@@ -60,6 +80,8 @@ class Reader:
                 return ZEROS[:length]
             layout = core.layout
             stripe, cell = layout.locate(chunk)
+            if self._copies:
+                cell = self._nearest(stripe)
             role, member_chunk = layout.place(stripe, cell)
             queue = store.readable[role]
             if queue is not None:
@@ -132,6 +154,8 @@ class Reader:
                 zeros.append(view)
                 continue
             stripe, cell = locate(chunk)
+            if self._copies:
+                cell = self._nearest(stripe)
             role, member_chunk = place(stripe, cell)
             position = data_offset + (member_chunk << shift) + inner
             open_request = latest.get(role)
@@ -191,6 +215,8 @@ class Reader:
         _, last = core.layout.locate(offset + length - 1 >> core.shift)
         lost = core.layout.lost_cells(stripe, core.store.lost_at(stripe))
         touched = (2 << last) - (1 << first)
+        if self._copies:
+            touched = 1 << self._nearest(stripe)
         if not touched & lost & ~core.dead(stripe):
             requests, _zeros = self._segments(offset, length, answer)
             await core.store.read(requests)

@@ -11,8 +11,12 @@ from typing import Any
 import pytest
 import trio
 
+from raidx_fuse.array import open_array
+from raidx_fuse.format.create import create_array
 from raidx_fuse.layouts.bundle import maximum
 from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.members.model import model_member
+from raidx_fuse.members.ram import RamMember
 from raidx_fuse.mover import Mover
 from raidx_fuse.testing.arrays import Rig
 from raidx_fuse.testing.virtual import run
@@ -167,3 +171,36 @@ def test_a_read_that_waits_while_its_chunk_moves_looks_again() -> None:
         await rig.close()
 
     run(scenario)
+
+
+@pytest.mark.parametrize("layout", ["raidx-copy", "raid1"])
+def test_copies_are_read_where_the_answer_comes_first(layout: str) -> None:
+    """An SSD beside a disk: it serves nearly all, but when it is congested the disk helps."""
+
+    async def scenario(readers: int) -> tuple[int, int]:
+        rams = [RamMember(8 << 20, name=kind) for kind in ("hdd", "ssd")]
+        members = [model_member(ram, ram.path, seed=1) for ram in rams]
+        await create_array(members, layout, chunk_bytes=65536, name="pair", now_s=0)
+        async with open_array(members) as array:
+            data = random.Random(1).randbytes(2 << 20)
+            await array.write(0, data)
+            await array.flush()
+            rng = random.Random(2)
+
+            async def read_some() -> None:
+                for _ in range(60):
+                    at = rng.randrange(len(data) // 4096) * 4096
+                    assert await array.read(at, 4096) == data[at : at + 4096]
+
+            before = [queue.reads for queue in array.store.queues if queue]
+            async with trio.open_nursery() as nursery:
+                for _ in range(readers):
+                    nursery.start_soon(read_some)
+            after = [queue.reads for queue in array.store.queues if queue]
+            return after[0] - before[0], after[1] - before[1]
+
+    hdd, ssd = run(scenario, 1, seed=3)
+    assert hdd <= 3
+    assert ssd >= 57
+    hdd, ssd = run(scenario, 64, seed=3)
+    assert 0 < hdd < ssd / 5
