@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass, field
 from rich.console import Console
 from rich.table import Table
 
+from raidx_fuse.array import Array
+
 Cell = str | int | float
 
 
@@ -78,6 +80,12 @@ def cell_text(cell: Cell) -> str:
     if isinstance(cell, float):
         return f"{cell:.0f}" if abs(cell) >= 1000 else f"{cell:.3g}"
     return str(cell)
+
+
+async def marked(array: Array) -> None:
+    """Hold every region marked: the paper's arrays have no bitmap that a write could wait for."""
+    dirty = array.core.dirty
+    await dirty.enter(range(0, array.core.layout.stripes, dirty.per_region))
 
 
 def main(tables: Callable[..., list[PaperTable]], doc: str | None, *, trace: bool = False) -> int:

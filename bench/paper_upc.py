@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from paper_common import Chart, PaperTable, main
+from paper_common import Chart, PaperTable, main, marked
 
 from raidx_fuse.array import Array
 from raidx_fuse.lab.request import Block, Load, block_of
@@ -71,12 +71,6 @@ class Unlocked(StripeLocks):
 
     def release(self, stripe: int) -> None:
         """Nothing is held."""
-
-
-async def marked(array: Array) -> None:
-    """Hold every region marked: the paper's arrays have no bitmap that a write could wait for."""
-    dirty = array.core.dirty
-    await dirty.enter(range(0, array.core.layout.stripes, dirty.per_region))
 
 
 async def marked_unlocked(array: Array) -> None:
