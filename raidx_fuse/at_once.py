@@ -74,6 +74,8 @@ class AtOnce:
             logged = journal.holds(stripe)
         else:
             logged = in_parity or journal.mode == "full" or journal.holds(stripe)
+        if logged and core.unlogged.may_tear(offset, length):
+            return None
         if not logged and (in_parity or journal.mode == "none") and not core.dirty.touch(stripe):
             return None
         queues = core.store.readable
@@ -112,6 +114,7 @@ class AtOnce:
             left.append(request)
         if left:
             self._renew()  # the memory belongs to them now
+        core.unlogged.count += 1
         core.counters.count_plan(plan.kind, len(plan.reads))
         return stripe, left, None
 

@@ -14,6 +14,7 @@ from raidx_fuse.measure import TIMED_ALL, TIMED_EACH, ArrayCounters, Latency
 from raidx_fuse.parity import ArenaPool
 from raidx_fuse.policy import POLICIES, BpuPolicy, Policy
 from raidx_fuse.store import MemberLostError, Request, Store
+from raidx_fuse.unlogged import Unlogged
 from raidx_fuse.written import WrittenMap
 
 
@@ -44,6 +45,7 @@ class Core:
         "policy",
         "shift",
         "store",
+        "unlogged",
         "written",
         "zero_roles",
     )
@@ -67,6 +69,8 @@ class Core:
         self.written = written
         self.dirty = dirty
         self.journal = journal
+        self.unlogged = Unlogged()
+        store.flush_observers.append(self.unlogged)
         self.locks = StripeLocks()
         self.arenas = ArenaPool()
         self.counters = ArrayCounters()

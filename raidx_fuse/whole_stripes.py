@@ -58,6 +58,7 @@ class WholeStripes:
         except MemberError:
             return None  # the general way tries again, and fails the member
         core.arenas.put(arena)
+        core.unlogged.count += 1
         core.counters.full_stripe += end - first
         return first, end
 

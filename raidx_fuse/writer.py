@@ -75,6 +75,8 @@ class Writer:
         try:
             logged = [piece for piece in pieces if self._must_log(piece)]
             direct = pieces if not logged else [piece for piece in pieces if piece not in logged]
+            if logged and core.unlogged.may_tear(offset, length):
+                await store.flush()
             marked = [piece.stripe for piece in direct if self._must_mark(piece)]
             if marked and not core.dirty.enter_now(marked):
                 await core.dirty.enter(marked)
@@ -94,6 +96,7 @@ class Writer:
         marked = sequence is None and core.dirty.enter_now([stripe])
         try:
             await core.store.write(join(left))
+            core.unlogged.count += 1
         except RaidxError:
             if sequence is None:
                 self._note_torn([Piece(stripe, 0, 0, 0, 0, 0)])
@@ -196,6 +199,7 @@ class Writer:
             if work.writes:
                 try:
                     await store.write(join(work.writes))
+                    core.unlogged.count += 1
                 except RaidxError:
                     self._note_torn(direct)
                     if work.fresh:  # something may lie now where nothing was ever written

@@ -27,7 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("queue_monitor", "policy"),
     ("store",),
     ("pagestore",),
-    ("written", "dirty", "shares"),
+    ("written", "dirty", "shares", "unlogged"),
     ("journal",),
     ("core", "replay"),
     ("reader", "at_once", "whole_stripes", "write_work", "explain"),

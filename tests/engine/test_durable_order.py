@@ -122,3 +122,25 @@ def test_the_log_forgets_only_what_readers_see(seed: int, monkeypatch: pytest.Mo
             monkeypatch.undo()
 
     run(main, seed=seed)
+
+
+@pytest.mark.parametrize("first", [100, 4096])
+def test_a_record_that_ends_inside_a_sector_waits_for_what_lies_beside_it(first: int) -> None:
+    """A cut that drops the stripe and keeps the record must not leave half a sector of each."""
+
+    async def main() -> None:
+        async with gated("raid5", 3, "partial") as (array, members):
+            await array.write(0, bytes(range(256)) * (2 * CHUNK // 256))  # past the log, in caches
+            before = [member.flushes for member in members]
+            await array.write(first, b"z" * 512)
+            aligned = first % 512 == 0
+            assert [member.flushes > was for member, was in zip(members, before, strict=True)] == [
+                not aligned
+            ] * 3
+            again = [member.flushes for member in members]
+            await array.write(first + 1, b"z" * 512)
+            await array.write(first + 3, b"z" * 512)
+            flushed = [now.flushes - was for now, was in zip(members, again, strict=True)]
+            assert max(flushed) <= 1, "once it is durable, records go on at their own pace"
+
+    run(main)
