@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import trio
 
 from raidx_fuse.errors import AssemblyError, MemberError
 from raidx_fuse.format.pages import PAYLOAD_BYTES, encode_page, load_pages, merge_pages
@@ -38,6 +39,7 @@ class PageStore:
         self._loose: set[int] = set()  # newest copy not known to be durable
         self._flushing: frozenset[int] = frozenset()
         self._saved_since: set[int] = set()
+        self._saving = trio.Lock()
         store.page_stores.append(self)
         store.flush_observers.append(self)
 
@@ -108,7 +110,21 @@ class PageStore:
         return bytes(self.payload[page * PAYLOAD_BYTES : (page + 1) * PAYLOAD_BYTES])
 
     async def save_as(self, pages: Mapping[int, bytes]) -> None:
-        """Write pages with the payloads given, which may be older than those in memory."""
+        """Write pages with the payloads given, which may be older than those in memory.
+
+        One call after another, as they came: a member may turn round two writes to one slot, and
+        the older content would stand there last.
+        """
+        if self._saving.locked():
+            await self._saving.acquire()
+        else:
+            self._saving.acquire_nowait()  # without a suspension
+        try:
+            await self._save_now(pages)
+        finally:
+            self._saving.release()
+
+    async def _save_now(self, pages: Mapping[int, bytes]) -> None:
         requests: list[Request] = []
         for page, payload in pages.items():
             slot = self._slots.get(page, 1)

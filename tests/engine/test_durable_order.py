@@ -5,6 +5,8 @@ Both were found by the crash campaign; here each is forced, without luck.
 
 from __future__ import annotations
 
+import functools
+import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -144,3 +146,32 @@ def test_a_record_that_ends_inside_a_sector_waits_for_what_lies_beside_it(first:
             assert max(flushed) <= 1, "once it is durable, records go on at their own pace"
 
     run(main)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_pages_reach_every_member_in_the_order_of_their_generations(seed: int) -> None:
+    """Chunks that come to life side by side save one page of the written map again and again."""
+
+    async def main() -> None:
+        async with gated("raid0", 2, "none") as (array, members):
+            generator = random.Random(seed)
+            region = array.store.config.regions.written
+            newest = [0] * len(members)
+
+            async def late(number: int, offset: int, buffers: Sequence[ReadBuffer]) -> None:
+                await trio.sleep(generator.random())
+                if region.offset <= offset < region.end:
+                    generation = int.from_bytes(b"".join(buffers)[8:16], "little")
+                    assert generation > newest[number]
+                    newest[number] = generation
+                await WrapperMember.writev(members[number], offset, buffers)
+
+            for number, member in enumerate(members):
+                monkey = functools.partial(late, number)
+                member.writev = monkey  # type: ignore[method-assign]
+            async with trio.open_nursery() as nursery:
+                for chunk in range(64, 76):
+                    nursery.start_soon(array.write, chunk * CHUNK, b"w" * CHUNK)
+            assert min(newest) > 1
+
+    run(main, seed=seed)
