@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Any
 
 from raidx_fuse.errors import FormatError
@@ -249,8 +250,12 @@ def encode_config(config: ArrayConfig) -> bytes:
     return text
 
 
+@lru_cache(maxsize=32)  # every member has the same text, and every round reads all of them
 def decode_config(text: bytes) -> ArrayConfig:
-    """Return the configuration in *text*. Raises FormatError for everything that is not one."""
+    """Return the configuration in *text*: a value that nobody may change, as all get the same.
+
+    Raises FormatError for everything that is not one.
+    """
     try:
         values = json.loads(text.decode("ascii"))
         config = _config_from(values)
