@@ -16,6 +16,7 @@ from raidx_fuse.cli.status_text import job_line, redundancy
 from raidx_fuse.cli.waiting import exit_status, wait_for_jobs
 from raidx_fuse.control import call
 from raidx_fuse.errors import UsageError
+from raidx_fuse.mountpoint import loop_devices, real_path
 
 dry_run_option = click.option(
     "-n", "--dry-run", is_flag=True, help="Only say what it would move and how long it would take."
@@ -65,6 +66,9 @@ def _dry_run_text(result: dict[str, Any], out: Output) -> Text:
         )
     else:
         lines.append("moves: nothing")
+    if "size_after" in result:
+        after = out.size(result["size_after"])
+        lines.append(f"image: {out.size(result['size_before'])} now, {after} at the end")
     if result["redundancy_reduced"]:
         seconds = result["redundancy_reduced_seconds"]
         until = "until the member is replaced" if seconds is None else f"for {duration(seconds)}"
@@ -125,9 +129,10 @@ def replace_disk(
 @verb("add-disk")
 @array_argument
 @click.argument("members", metavar="MEMBER...", nargs=-1, required=True, type=PATH)
-@click.option("--as", "role", type=click.Choice(["spare"]), help="What the new members become.")
+@click.option("--as", "role", type=click.Choice(["spare"]), help="Keep them as spares instead.")
 @overwrite_option
 @create_option
+@wait_option
 @dry_run_option
 def add_disk(
     out: Output,
@@ -136,11 +141,13 @@ def add_disk(
     role: str | None,
     overwrite_signature: bool,
     create: bool,
+    wait: bool,
     dry_run: bool,
 ) -> int:
-    """Add members as spares.
+    """Grow the array onto new members, several at once.
 
-    A degraded array starts to rebuild onto them at once.
+    Reads and writes go on meanwhile; the image is larger at the end. With --as spare they wait for
+    a member to fail; a degraded array starts to rebuild onto them at once.
     """
     result = call(
         array,
@@ -151,7 +158,24 @@ def add_disk(
         create=create,
         dry_run=dry_run,
     )
-    return _finish(out, array, result, f"added as spare: {', '.join(members)}", wait=False)
+    if role is not None or dry_run:
+        return _finish(out, array, result, f"added as spare: {', '.join(members)}", wait=False)
+    line = (
+        f"growing from {result['members_before']} to {result['members_after']} members "
+        f"(job {result['job']}); the image has {out.size(result['size_after'])} when it ends"
+    )
+    steps = "\n".join(("then:", *_steps_after_growth(array)))
+    status = _finish(out, array, result, line if wait else f"{line}\n{steps}", wait)
+    if wait and not status:
+        out.note(steps)
+    return status
+
+
+def _steps_after_growth(array: str) -> list[str]:
+    """Return what makes the users of the image see its new size."""
+    devices = [device for device, _ in loop_devices(real_path(array))]
+    lines = [f"  losetup -c {device} && resize2fs {device}" for device in devices]
+    return lines or ["  losetup -c DEVICE && resize2fs DEVICE, for a loop device on the image"]
 
 
 @verb("remove-disk")

@@ -20,11 +20,12 @@ STATE_STYLES = {
     "spare": "cyan",
     "rebuilding": "yellow",
     "resyncing": "yellow",
+    "growing": "green",
     "degraded": "bold yellow",
     "missing": "red",
     "failed": "bold red",
 }
-MDSTAT_VERBS = {"rebuild": "recovery", "scrub": "check", "resync": "resync", "reshape": "reshape"}
+MDSTAT_VERBS = {"rebuild": "recovery", "scrub": "check", "resync": "resync", "grow": "reshape"}
 EXIT_HEALTHY, EXIT_DEGRADED, EXIT_FAILED, EXIT_UNKNOWN = 0, 1, 2, 4
 REDUCED_STATES = ("degraded", "rebuilding", "resyncing")
 
@@ -128,10 +129,14 @@ def job_amount(job: Mapping[str, Any], out: Output) -> str:
     in_bytes = job.get("unit", "bytes") == "bytes"
     show = out.size if in_bytes else (lambda count: f"{int(count)} {job['unit']}")
     text = f"{show(job['done'])} of {show(job['total'])}"
+    if job.get("going_back"):
+        text += ", going back"
     if job.get("paused"):
         return f"{text}, paused"
     if job.get("state", "running") != "running":
         return text
+    if job.get("waits_for_role") is not None:
+        return f"{text}, waits for member {job['waits_for_role']}"
     rate = job.get("rate") or 0
     text += f", {out.rate(rate) if in_bytes else f'{rate:.0f}/s'}"
     eta = job.get("eta_seconds")

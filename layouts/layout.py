@@ -21,6 +21,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from raidx_fuse.layouts.code import Code, LayoutError, Unrecoverable
 
 
@@ -30,7 +33,9 @@ class Layout(ABC):
     *name*; *code*; *width* in members; *chunk_bytes*; *stripes*; *chunks*, the logical data chunks;
     *size_bytes*, their bytes; *member_chunks*, the chunks used of each member; *contiguous*, true
     when stripe s holds the logical chunks s*D .. s*D+D-1 in the order of its cells; *aligned*, true
-    when stripe s lies at the member chunks s*rows .. s*rows+rows-1 of every role.
+    when stripe s lies at the member chunks s*rows .. s*rows+rows-1 of every role;
+    *founding_data_count*, the data cells of a stripe when the array was made: what must not change
+    when it grows is derived from it.
     """
 
     name: str
@@ -44,6 +49,7 @@ class Layout(ABC):
     contiguous: bool
     aligned: bool
     moves: int = 0  # changes of places so far: who looked one up and waited, looks again
+    founding_data_count: int
 
     @abstractmethod
     def locate(self, chunk: int) -> tuple[int, int]:
@@ -52,6 +58,12 @@ class Layout(ABC):
     @abstractmethod
     def logical(self, stripe: int, cell: int) -> int:
         """Return the logical chunk of the data cell *cell* (an index below D) of *stripe*."""
+
+    def logical_rows(self, start: int, end: int) -> NDArray[np.int64]:
+        """Return the logical chunks of the stripes start..end-1 as an array (stripes, D)."""
+        cells = range(self.code.data_count)
+        rows = [[self.logical(stripe, cell) for cell in cells] for stripe in range(start, end)]
+        return np.array(rows, dtype=np.int64).reshape(end - start, self.code.data_count)
 
     @abstractmethod
     def place(self, stripe: int, cell: int) -> tuple[int, int]:
@@ -113,6 +125,7 @@ class RotatedLayout(Layout):
         self.stripes = stripes
         self.rotation = rotation
         self.chunks = stripes * code.data_count
+        self.founding_data_count = code.data_count
         self.size_bytes = self.chunks * chunk_bytes
         self.member_chunks = stripes * code.rows
         self._data_count = code.data_count

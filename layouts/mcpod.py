@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raidx_fuse.layouts.code import LayoutError
-from raidx_fuse.layouts.horizontal import single_parity
+from raidx_fuse.layouts.horizontal import single_parity, striping
 from raidx_fuse.layouts.layout import Layout
 
 Blocks = NDArray[np.int64]
@@ -153,39 +153,149 @@ class ElasticMapping:
 
 
 class ElasticLayout(Layout):
-    """RAID-4 that has grown: stripe b is block b of every member, a data cell is its data disk.
+    """Striping or RAID-4 that grows: stripe b is block b of every member, a cell is a data disk.
 
     *history* holds the numbers of *members* (data and parity), the first before any growth. Parity
     keeps the role it was created with, the last of the first members; members added later have
     the roles after it.
+
+    While the last growth is under way, *migrated* is the first stripe that still lies as before it
+    (None for no growth under way; it is the number of stripes then). A block keeps its stripe when
+    it moves, so every stripe lies wholly one way or the other, under one code of the new width;
+    where a stripe lies as before, the cells of the new disks hold blocks of the growth, which
+    nobody has written yet:
+
+        stripe            0   1  | 2   3   4        3 to 5 data disks, *migrated* = 2
+        disk 0           16+ 17+ | 6   9   12
+        disk 1            1  18+ | 7   10  13
+        disk 2            2   5  | 8   11  14
+        disk 3            0   3  | 19+ 21+ 23+
+        disk 4           15+  4  | 20+ 22+ 24+
+
+    Moving *migrated* over a stripe therefore changes nothing but where its blocks lie. The image
+    has its old size until the growth is over (`settle`).
     """
 
     contiguous = False
     aligned = True
 
     def __init__(
-        self, name: str, history: tuple[int, ...], chunk_bytes: int, member_chunks: int
+        self,
+        name: str,
+        history: tuple[int, ...],
+        chunk_bytes: int,
+        member_chunks: int,
+        migrated: int | None = None,
     ) -> None:
-        self.mapping = ElasticMapping(tuple(m - 1 for m in history), member_chunks)
+        parities = 1 if name == "raid4" else 0
+        self.mapping = ElasticMapping(tuple(m - parities for m in history), member_chunks)
+        if migrated is not None and (len(history) < 2 or not 0 <= migrated <= member_chunks):
+            raise LayoutError(f"{migrated} stripes cannot have migrated in the growth {history}")
         self.name = name
+        self.history = tuple(history)
         self.width = history[-1]
-        self.code = single_parity(self.width)
+        self.code = single_parity(self.width) if parities else striping(self.width)
         self.chunk_bytes = chunk_bytes
         self.stripes = self.member_chunks = member_chunks
         self.chunks = self.mapping.blocks
-        self.size_bytes = self.chunks * chunk_bytes
-        parity = history[0] - 1
-        self._roles = (*(r for r in range(self.width) if r != parity), parity)
+        self.founding_data_count = self.mapping.history[0]
+        self.migrated = member_chunks if migrated is None else migrated
+        self.disks_before = self.mapping.history[-2 if len(history) > 1 else -1]
+        self._before: ElasticMapping | None = None
+        if migrated is not None:
+            self._before = ElasticMapping(self.mapping.history[:-1], member_chunks)
+        shown = self._before or self.mapping
+        self.size_bytes = shown.blocks * chunk_bytes
+        roles = list(range(self.width))
+        if parities:
+            roles.append(roles.pop(history[0] - 1))
+        self._roles = tuple(roles)
         self._cells = tuple(self._roles.index(role) for role in range(self.width))
+
+    @property
+    def growing(self) -> bool:
+        """Whether a growth is under way."""
+        return self._before is not None
+
+    def settle(self) -> None:
+        """End the growth: every stripe has migrated, and the new blocks belong to the image."""
+        assert self.migrated == self.stripes, "stripes that still lie as before"
+        self._before = None
+        self.size_bytes = self.chunks * self.chunk_bytes
 
     def locate(self, chunk: int) -> tuple[int, int]:
         """Return (stripe, cell) of the logical data chunk *chunk*."""
-        disk, row = self.mapping.locate(chunk)
+        before = self._before
+        if before is None:
+            disk, row = self.mapping.locate(chunk)
+            return row, disk
+        v, w = before.disks, self.mapping.disks
+        n = w - v
+        if chunk >= before.blocks:
+            disk, row = self.mapping.locate(chunk)
+            if row >= self.migrated:
+                disk = v + (chunk - before.blocks) % n
+            return row, disk
+        disk, row = before.locate(chunk)
+        if row < self.migrated:
+            column = row % w
+            if disk <= column < disk + n:
+                disk += max(v, column + 1) - max(0, column - n + 1)
         return row, disk
 
     def logical(self, stripe: int, cell: int) -> int:
         """Return the logical chunk of the data cell *cell* of *stripe*."""
-        return self.mapping.logical(cell, stripe)
+        before = self._before
+        if before is None or stripe < self.migrated:
+            return self.mapping.logical(cell, stripe)
+        if cell < before.disks:
+            return before.logical(cell, stripe)
+        added = self.mapping.disks - before.disks
+        return before.blocks + stripe * added + cell - before.disks
+
+    def logical_rows(self, start: int, end: int) -> Blocks:
+        """Return the logical chunks of the stripes start..end-1 as an array (stripes, cells)."""
+        rows = np.arange(start, end, dtype=np.int64)[:, None]
+        disks = np.arange(self.mapping.disks, dtype=np.int64)[None, :]
+        now = self.mapping.logical_many(disks, rows)
+        before = self._before
+        if before is None or end <= self.migrated:
+            return now
+        v, n = before.disks, self.mapping.disks - before.disks
+        fresh = before.blocks + rows * n + disks - v
+        old = np.where(disks < v, before.logical_many(np.minimum(disks, v - 1), rows), fresh)
+        return np.where(rows < self.migrated, now, old)
+
+    def moving(self, start: int, end: int) -> tuple[Blocks, Blocks, Blocks, Blocks]:
+        """Return all moves of the last growth in the stripes start..end-1, stripes rising.
+
+        Four arrays alike: stripes, data disks before and after, logical chunks.
+        """
+        v, w = self.disks_before, self.mapping.disks
+        disks = np.arange(v, dtype=np.int64)[None, :]
+        column = np.arange(start, end, dtype=np.int64)[:, None] % w
+        rows, old = np.nonzero((disks <= column) & (column < disks + (w - v)))
+        column = column[rows, 0]
+        new = old - np.maximum(0, column - (w - v) + 1) + np.maximum(v, column + 1)
+        rows = rows + start
+        return rows, old, new, self.mapping.logical_many(new, rows)
+
+    def moved(self, stripe: int, cell: int) -> bool:
+        """Say whether what *cell* of *stripe* holds has another cell before or after the growth.
+
+        *stripe* and *cell* as they lie now.
+        """
+        before = self._before
+        if before is None:
+            return False
+        if stripe < self.migrated:
+            return cell >= before.disks
+        added = self.mapping.disks - before.disks
+        return cell < before.disks and cell <= stripe % self.mapping.disks < cell + added
+
+    def role_of(self, disk: int) -> int:
+        """Return the role that data disk *disk* is."""
+        return self._roles[disk]
 
     def place(self, stripe: int, cell: int) -> tuple[int, int]:
         """Return (role, member chunk) of the cell with index *cell* of *stripe*."""

@@ -19,6 +19,7 @@ section 2). Plans are values: they can be printed, counted and tested without I/
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -85,6 +86,21 @@ def bands(first: int, start: int, last: int, end: int, chunk_bytes: int) -> list
             mask |= 1 << first
         if high <= end:
             mask |= 1 << last
+        if mask:
+            result.append((low, high, mask))
+    return result
+
+
+def scattered_bands(parts: Mapping[int, tuple[int, int]]) -> list[Band]:
+    """Split the bytes (first, end) of each cell in *parts*, cell -> range, in any order.
+
+    >>> scattered_bands({0: (60, 64), 3: (0, 8), 2: (0, 64)})
+    [(0, 8, 12), (8, 60, 4), (60, 64, 5)]
+    """
+    cuts = sorted({edge for edges in parts.values() for edge in edges})
+    result = []
+    for low, high in pairwise(cuts):
+        mask = sum(1 << c for c, (start, end) in parts.items() if start <= low and high <= end)
         if mask:
             result.append((low, high, mask))
     return result

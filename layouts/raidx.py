@@ -96,6 +96,7 @@ class BundleLayout(Layout):
             )
         self.stripes = len(bundles)
         self.chunks = self.stripes * code.data_count
+        self.founding_data_count = code.data_count
         self.size_bytes = self.chunks * chunk_bytes
         self._data_count = code.data_count
         self.cells = cells = self.stripes * self.length

@@ -34,6 +34,7 @@ __all__ = [
     "check_chunk_bytes",
     "code_for",
     "find_layout",
+    "grows_in_place",
     "make_code",
     "make_layout",
 ]
@@ -147,6 +148,11 @@ def _one(_width: int) -> float:
     return 1.0
 
 
+ELASTIC_PARAMS = {
+    "history": "list of the numbers of members, before and after each growth",
+    "migrated": "during a growth: the first stripe that still lies as before it",
+}
+
 LAYOUTS: dict[str, LayoutInfo] = {
     info.name: info
     for info in (
@@ -157,6 +163,7 @@ LAYOUTS: dict[str, LayoutInfo] = {
             "",
             1,
             striping,
+            params=ELASTIC_PARAMS,
             losses=lambda _width: 0,
             share=_one,
         ),
@@ -177,7 +184,7 @@ LAYOUTS: dict[str, LayoutInfo] = {
             "mcpod",
             3,
             single_parity,
-            params={"history": "list of the numbers of members, before and after each growth"},
+            params=ELASTIC_PARAMS,
         ),
         LayoutInfo(
             "raid5",
@@ -283,21 +290,34 @@ def make_layout(
         return make_bundles(name, counts, chunk_bytes, code.columns)
     history = params.get("history")
     if history is not None:
-        return ElasticLayout(name, _checked_history(history, width), chunk_bytes, member_chunks)
+        counts = _checked_history(history, width, info.width_min)
+        migrated = _checked_migrated(params.get("migrated"))
+        return ElasticLayout(name, counts, chunk_bytes, member_chunks, migrated)
     rotate = params.get("rotate", info.rotation == "left")
     rotation = "left" if rotate else "fixed"
     return RotatedLayout(name, code, chunk_bytes, member_chunks // code.rows, rotation)
 
 
-def _checked_history(history: object, width: int) -> tuple[int, ...]:
+def grows_in_place(name: str) -> bool:
+    """Say whether arrays of layout *name* can grow by McPod's moves alone."""
+    return "history" in find_layout(name).params
+
+
+def _checked_history(history: object, width: int, least: int) -> tuple[int, ...]:
     """Return *history* as numbers of members. Raises LayoutError unless it ends at *width*."""
     if not isinstance(history, list | tuple) or not all(isinstance(m, int) for m in history):
         raise LayoutError(f"history must be a list of numbers of members, not {history!r}")
-    if not history or history[0] < 3 or history[-1] != width:
+    if not history or history[0] < least or history[-1] != width:
         raise LayoutError(
-            f"history {list(history)} does not lead from 3 or more to {width} members"
+            f"history {list(history)} does not lead from {least} or more to {width} members"
         )
     return tuple(history)
+
+
+def _checked_migrated(migrated: object) -> int | None:
+    if migrated is None or (isinstance(migrated, int) and not isinstance(migrated, bool)):
+        return migrated
+    raise LayoutError(f"migrated must be a number of stripes, not {migrated!r}")
 
 
 def check_chunk_bytes(chunk_bytes: int) -> None:

@@ -29,6 +29,9 @@ def action(status: Mapping[str, Any]) -> str | None:
         return f"replace member {waiting[0]}: raidx replace-disk {where} {waiting[0]} NEW_MEMBER"
     if waiting:
         return f"mount it read-write, then replace member {waiting[0]} with raidx replace-disk"
+    grows = any(job["kind"] == "grow" for job in status.get("jobs", ()))
+    if status["state"] == "growing" and where and not grows and not status.get("read_only"):
+        return "the growth was given up: unmount, then mount anew to go on with it"
     rebuilt = any(job["kind"] == "rebuild" for job in status.get("jobs", ()))
     if down and where and not rebuilt and not status.get("read_only"):
         return f"the rebuild of member {down[0]['role']} was given up: mount anew to go on with it"

@@ -26,6 +26,7 @@ from raidx_fuse.explain import explain
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.config import ArrayConfig
 from raidx_fuse.format.pages import PAYLOAD_BYTES
+from raidx_fuse.grower import Grower
 from raidx_fuse.jobs.manager import Jobs
 from raidx_fuse.jobs.rebuild import Rebuild, checkpoint_key
 from raidx_fuse.jobs.scrub import Resync, Scrub
@@ -78,6 +79,7 @@ class Array:
         self.write = self._refuse_write if self.read_only else self.writer.write
         self.jobs = Jobs(core, nursery)
         self.membership = Membership(self)
+        self.grower = Grower(self)
         self.nursery = nursery
         self.started_s = core.store.clock()
         self.replayed: Replayed | None = None
@@ -165,6 +167,10 @@ class Array:
         """Take *member* in as a spare; a degraded array starts rebuilding onto it."""
         return await self.membership.add_spare(member)
 
+    async def grow(self, members: Sequence[Member]) -> dict[str, Any]:
+        """Start growing onto *members*; the image is larger when the job has ended."""
+        return await self.grower.begin(members)
+
     async def remove_disk(self, ref: str | int) -> dict[str, Any]:
         """Let go of a spare or of a failed member's record."""
         return await self.membership.remove(ref)
@@ -243,6 +249,7 @@ class Array:
         if self.core.dirty.pending_regions():
             self.jobs.start(Resync)
         self.membership.resume_rebuilds()
+        self.grower.resume()
         store.on_change.append(self.membership.rebuild_onto_spare)
 
     async def close(self) -> None:
@@ -337,7 +344,7 @@ async def _build(
     written = WrittenMap(layout.chunks, pages)
     region = config.regions.pages("bitmap")
     pages = await load_page_store(store, "bitmap", region.pages * PAYLOAD_BYTES * 8)
-    stripe_bytes = layout.code.data_count * layout.chunk_bytes
+    stripe_bytes = layout.founding_data_count * layout.chunk_bytes
     dirty = DirtyMap(layout.stripes, stripe_bytes, pages, store.flush)
     check_startable(assembly, store.watermarks, dirty.pending_regions(), start_degraded)
     head = await load_page_store(store, "journal", PAYLOAD_BYTES * 8)

@@ -61,6 +61,8 @@ class AtOnce:
         stripe, cell = layout.locate(chunk)
         if stripe in core.locks.held:
             return None
+        if core.growth is not None and stripe in core.growth.unsaved:
+            return None
         policy = core.policy
         plan = self._chosen[cell] if policy is self._policy else self._choose(policy, cell)
         if plan is None:

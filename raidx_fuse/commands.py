@@ -17,12 +17,14 @@ import trio
 from raidx_fuse import advice, interval
 from raidx_fuse.array import Array
 from raidx_fuse.errors import RaidxError, UsageError
-from raidx_fuse.estimate import rebuild_estimate
+from raidx_fuse.estimate import growth_estimate, rebuild_estimate
+from raidx_fuse.layouts.mcpod import ElasticLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.volume import Volume
 
 INTERVAL_S_MAX = 86400.0
 RATE_BYTES_MAX = 1 << 50
+CANCEL_WAIT_S = 2.0
 
 Result = dict[str, Any]
 
@@ -173,20 +175,24 @@ class Commands:
         create: bool = False,
         dry_run: bool = False,
     ) -> Result:
-        """Take *members* in as spares (*role* "spare"); a degraded array rebuilds onto them."""
-        if role != "spare":
-            raise RaidxError(
-                "this version cannot grow an array", action="add spares with --as spare"
-            )
+        """Grow onto *members*, or take them in as spares (*role* "spare")."""
+        if role not in (None, "spare"):
+            raise UsageError(f"a member cannot be added as {role!r}: it can as 'spare'")
+        if role is None:
+            layout = self._array.grower.wider(len(members))
         if dry_run:
             for path in members:
                 await self._newcomers.check(
                     path, overwrite_signature=overwrite_signature, may_create=create
                 )
+            if role is None:
+                return self._dry_growth(layout)
             vacant = [r.role for r in self._records() if r.state in ("failed", "missing")]
             does = f"adds {len(members)} as spare" + (", rebuilds onto it" if vacant else "")
             return self._dry_run(does, vacant[0] if vacant else None)
         size_bytes = min(record.size_bytes for record in self._records()) if create else None
+        if role is None:
+            return await self._grow(members, overwrite_signature, size_bytes)
         added = []
         for path in members:
             member = await self._open(path, overwrite_signature, size_bytes)
@@ -196,6 +202,33 @@ class Commands:
                 self._release(member)
                 raise
         return {"added": added}
+
+    async def _grow(
+        self, paths: list[str], overwrite_signature: bool, create_bytes: int | None
+    ) -> Result:
+        opened: list[Member] = []
+        try:
+            for path in paths:
+                opened.append(await self._open(path, overwrite_signature, create_bytes))
+            return await self._array.grow(opened)
+        except RaidxError:
+            for member in opened:
+                self._release(member)
+            raise
+
+    def _dry_growth(self, layout: ElasticLayout) -> Result:
+        """Return what growing to *layout* would cost."""
+        status = self._array.status()
+        return {
+            "dry_run": True,
+            "does": f"grows from {layout.history[-2]} to {layout.history[-1]} members",
+            **growth_estimate(self._array, layout),
+            "redundancy_left": status["redundancy_left"],
+            "redundancy_reduced": False,
+            "redundancy_reduced_seconds": 0.0,
+            "size_before": self._array.size_bytes,
+            "size_after": self._array.grower.size_after(layout),
+        }
 
     async def remove_disk(self, member: str, dry_run: bool = False) -> Result:
         """Let go of a spare or of a failed member's record."""
@@ -267,9 +300,14 @@ class Commands:
         return self._job(job)
 
     async def job_cancel(self, job: int) -> Result:
-        """End a job; returns when it has ended."""
+        """End a job; returns when it has ended, or when it is clear that this will take a while.
+
+        A growth has to go all the way back.
+        """
         self._array.jobs.cancel(job)
-        return await self._array.jobs.wait(job)
+        with trio.move_on_after(CANCEL_WAIT_S):
+            await self._array.jobs.wait(job)
+        return self._job(job)
 
     async def job_wait(self, job: int) -> Result:
         """Return a job's last status when it has ended."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from raidx_fuse.dirty import DirtyMap
 from raidx_fuse.errors import UnrecoverableError
+from raidx_fuse.growth import Growth
 from raidx_fuse.journal import Journal
 from raidx_fuse.layouts.layout import Layout
+from raidx_fuse.layouts.mcpod import ElasticLayout
 from raidx_fuse.layouts.plan import dead_cells
 from raidx_fuse.locks import StripeLocks
 from raidx_fuse.measure import TIMED_ALL, TIMED_EACH, ArrayCounters, Latency
@@ -23,6 +26,10 @@ class Core:
 
     *bad_chunks* are logical chunks whose content was lost (a second failure in a degraded stripe):
     reading them is an error until they are written again, never a guess.
+
+    *layout_epoch* moves when a chunk's place changes: who looked before it had its locks looks
+    again. *reuse_epoch* moves when places that chunks have left are given to others: what was read
+    from one meanwhile is read again. *growth* is the growth under way, if any.
     """
 
     __slots__ = (
@@ -37,12 +44,16 @@ class Core:
         "data_offset",
         "dirty",
         "foreground_s",
+        "growth",
         "inner_mask",
         "journal",
         "latency",
         "layout",
+        "layout_epoch",
         "locks",
+        "on_layout",
         "policy",
+        "reuse_epoch",
         "shift",
         "store",
         "unlogged",
@@ -58,9 +69,9 @@ class Core:
         dirty: DirtyMap,
         journal: Journal,
     ) -> None:
-        self.layout = layout
-        self.code = layout.code
-        self.data_count = layout.code.data_count
+        self.layout_epoch = self.reuse_epoch = 0
+        self.on_layout: list[Callable[[], None]] = []
+        self.growth: Growth | None = None
         self.chunk_bytes = layout.chunk_bytes
         self.shift = layout.chunk_bytes.bit_length() - 1
         self.inner_mask = layout.chunk_bytes - 1
@@ -82,6 +93,7 @@ class Core:
         self.bad_chunks: set[int] = set()
         self.foreground_s = -1e9  # when the last foreground request ended
         self.zero_roles: frozenset[int] = frozenset()
+        self.take_layout(layout)
         self.note_zero_roles()
 
     def _role(self, stripe: int, cell: int) -> int:
@@ -95,6 +107,30 @@ class Core:
         else:
             self.policy = POLICIES[name]
             self.bpu.stop()
+
+    def take_layout(self, layout: Layout) -> None:
+        """Work with *layout* from now on; nobody holds a stripe's lock (`StripeLocks.alone`)."""
+        self.layout = self.store.layout = layout
+        self.code = layout.code
+        self.data_count = layout.code.data_count
+        self.growth = None
+        if isinstance(layout, ElasticLayout) and layout.growing:
+            self.growth = Growth(self.store, layout)
+        self.layout_epoch += 1
+        for hook in self.on_layout:
+            hook()
+
+    def migrate_to(self, stripe: int) -> None:
+        """Let *stripe* be the first that lies as before the growth; the caller holds the locks."""
+        assert self.growth is not None
+        self.growth.move_to(stripe)
+        self.layout_epoch += 1
+
+    def end_growth(self) -> None:
+        """All places that chunks have left may be given to others from now on."""
+        self.growth = None
+        self.layout_epoch += 1
+        self.reuse_epoch += 1
 
     def recorded_zero_roles(self) -> frozenset[int]:
         """Return the roles whose members read as zero where nobody ever wrote."""

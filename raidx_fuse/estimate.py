@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from raidx_fuse.layouts.code import bits
+from raidx_fuse.layouts.mcpod import ElasticLayout
 
 if TYPE_CHECKING:
     from raidx_fuse.array import Array
 
 ASSUMED_RATE_BYTES = 200 << 20
 """Bytes a second for a member nobody has measured yet: a disk of today, read from end to end."""
+SCAN_STRIPES = 1 << 16
 
 
 def rebuild_estimate(array: Array, role: int) -> dict[str, Any]:
@@ -29,7 +31,7 @@ def rebuild_estimate(array: Array, role: int) -> dict[str, Any]:
     columns = [layout.roles(stripe).index(role) for stripe in range(phases)]
     cells = sum(_reads(array, column) for column in columns) / phases
     written = stripes * strip_bytes
-    rate, source = _rate(array)
+    rate, source = _rate(array, "rebuild", ASSUMED_RATE_BYTES)
     speed_min = array.jobs.speed_min_bytes
     return {
         "bytes_read": round(stripes * cells * core.chunk_bytes),
@@ -49,10 +51,35 @@ def _reads(array: Array, column: int) -> int:
     return len(list(bits(union)))
 
 
-def _rate(array: Array) -> tuple[int, str]:
-    """Return (bytes a second that a rebuild writes, where the number comes from)."""
+def growth_estimate(array: Array, layout: ElasticLayout) -> dict[str, Any]:
+    """Return what growing *array* to *layout* moves and how long it takes, as JSON values.
+
+    Only written blocks that get another disk are read and written. See `rebuild_estimate`.
+    """
+    core = array.core
+    blocks = 0
+    for start in range(0, layout.stripes, SCAN_STRIPES):
+        _, _, _, chunks = layout.moving(start, min(start + SCAN_STRIPES, layout.stripes))
+        blocks += int(core.written.is_written_many(chunks).sum())
+    moved = blocks << core.shift
+    added = layout.history[-1] - layout.history[-2]
+    rate, source = _rate(array, "grow", ASSUMED_RATE_BYTES * added)  # the new disks write
+    speed_min = array.jobs.speed_min_bytes
+    return {
+        "bytes_read": moved,
+        "bytes_written": moved,
+        "bytes_moved": 2 * moved,
+        "rate": rate,
+        "rate_source": source,
+        "seconds": round(moved / rate, 3),
+        "seconds_busy": round(moved / min(rate, speed_min or rate), 3),
+    }
+
+
+def _rate(array: Array, kind: str, assumed: int) -> tuple[int, str]:
+    """Return (bytes a second that a job of *kind* writes, where the number comes from)."""
     limit = array.jobs.speed_max_bytes or None
-    rebuilds = [job for job in array.jobs.list() if job["kind"] == "rebuild"]
-    reached = [job["rate"] for job in rebuilds if job["rate"]]
-    rate, source = (reached[-1], "measured") if reached else (ASSUMED_RATE_BYTES, "assumed")
+    earlier = [job for job in array.jobs.list() if job["kind"] == kind]
+    reached = [job["rate"] for job in earlier if job["rate"]]
+    rate, source = (reached[-1], "measured") if reached else (assumed, "assumed")
     return (limit, "speed_max") if limit and limit < rate else (rate, source)

@@ -3,12 +3,16 @@
 Who takes: every write, every degraded read, and each window of a background job; each takes all
 its stripes in ascending order, which rules out deadlock. Who does not: reads of healthy cells.
 A free lock is one dict insertion (0.1 us): a request that never suspends pays no more.
+
+`alone` closes the door for the moment in which the array changes its shape: whoever holds locks
+ends first, nobody gets new ones.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
@@ -17,13 +21,21 @@ import trio
 class StripeLocks:
     """Locks by stripe number; waiters are served in order of arrival."""
 
-    __slots__ = ("held",)
+    __slots__ = ("_door", "_free", "held")
 
     def __init__(self) -> None:
         self.held: dict[int, deque[trio.lowlevel.Task] | None] = {}
+        self._door: trio.Event | None = None  # closed: opens when it is set
+        self._free: trio.Event | None = None  # set when the last lock is released
 
     async def acquire(self, stripe: int) -> None:
         """Take the lock of *stripe*, suspending only if someone holds it."""
+        while self._door is not None:
+            await self._door.wait()
+        await self.take(stripe)
+
+    async def take(self, stripe: int) -> None:
+        """Take the lock of *stripe* even while the door is closed: what began must end."""
         if stripe not in self.held:
             self.held[stripe] = None
             return
@@ -46,9 +58,13 @@ class StripeLocks:
             trio.lowlevel.reschedule(waiters.popleft())
         else:
             del self.held[stripe]
+            if self._free is not None and not self.held:
+                self._free.set()
 
     async def acquire_all(self, stripes: Iterable[int]) -> list[int]:
-        """Take the locks of *stripes* (ascending) and return them as a list."""
+        """Take the locks of *stripes* (ascending, each once) and return them as a list."""
+        while self._door is not None:
+            await self._door.wait()
         wanted = list(stripes)
         if self.held.keys().isdisjoint(wanted):
             self.held.update(dict.fromkeys(wanted))
@@ -56,7 +72,7 @@ class StripeLocks:
         taken: list[int] = []
         try:
             for stripe in wanted:
-                await self.acquire(stripe)
+                await self.take(stripe)
                 taken.append(stripe)
         except BaseException:
             self.release_all(taken)
@@ -67,3 +83,19 @@ class StripeLocks:
         """Release every lock of *stripes*."""
         for stripe in stripes:
             self.release(stripe)
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Run the block, which must not suspend, while nobody holds a lock; one at a time."""
+        assert self._door is None, "one change of shape at a time"
+        self._door = trio.Event()
+        try:
+            while self.held:
+                self._free = trio.Event()
+                await self._free.wait()
+            self._free = None
+            yield
+        finally:
+            self._free = None
+            door, self._door = self._door, None
+            door.set()

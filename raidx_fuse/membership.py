@@ -30,7 +30,7 @@ class Membership:
         self.array = array
         self.store = array.store
         self._waiting = False
-        self._seating = trio.Lock()  # held while a member takes a role
+        self.seating = trio.Lock()  # held while a member takes a role, or leaves with it
 
     # -- finding members -----------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ class Membership:
         self._require_no_rebuild()
         self._waiting = True  # this member takes the role, not a spare
         try:
-            async with self._seating:
+            async with self.seating:
                 record = self.find(record.role)  # a spare may have taken the role meanwhile
                 self._require_no_rebuild()
                 if record.state not in ("failed", "missing"):
@@ -226,7 +226,7 @@ class Membership:
         store = self.store
         try:
             roles = []
-            async with self._seating:
+            async with self.seating:
                 while (vacant := self._vacant()) and store.spares:
                     if self.array.jobs.closing:
                         break
@@ -247,7 +247,7 @@ class Membership:
 
     async def settle(self) -> None:
         """Return when no member is being seated."""
-        async with self._seating:
+        async with self.seating:
             pass
 
     def resume_rebuilds(self) -> None:

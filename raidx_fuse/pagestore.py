@@ -90,6 +90,15 @@ class PageStore:
             self.generations[page] = int(merged.generations[page])
             self._slots[page] = int(merged.slots[page])
 
+    def extend(self, bits: int) -> None:
+        """Make room for *bits* bits in all; never less than there is."""
+        pages = min(self.region.pages, page_count(bits))
+        if pages > self.pages:
+            self.payload.extend(
+                bytes((pages - self.pages) * PAYLOAD_BYTES)
+            )  # views are short-lived
+            self.pages = pages
+
     async def heal(self) -> None:
         """Save pages whose newest copy a cut left on some members only, on all of them; flushed.
 

@@ -170,33 +170,33 @@ class Reader:
     async def _read_general(self, offset: int, length: int) -> memoryview:
         """Return the bytes whatever is lost, slow or failing. Raises as `read`."""
         core = self.core
-        stripe_bytes = core.data_count << core.shift
-        if not core.layout.contiguous:
-            stripe_bytes = core.chunk_bytes
         if core.bad_chunks:
             self._refuse_bad(offset, length)
         while True:
             # New for each try: an operation that timed out may still write into the old one.
             answer = memoryview(bytearray(length))
-            moves = core.layout.moves
+            moves, reuse_epoch = core.layout.moves, core.reuse_epoch
             try:
                 if not core.store.lost:
                     requests, _zeros = self._segments(offset, length, answer)
                     await core.store.read(requests)
-                    if moves != core.layout.moves:
-                        continue  # what we read may belong to another chunk by now
-                    return answer
-                done = 0
-                while done < length:
-                    start = offset + done
-                    size = min(stripe_bytes - start % stripe_bytes, length - done)
-                    await self._read_degraded(start, size, answer[done : done + size])
-                    done += size
-                if moves != core.layout.moves:
-                    continue
-                return answer
+                else:
+                    await self._read_pieces(offset, answer)
+                if moves == core.layout.moves and reuse_epoch == core.reuse_epoch:
+                    return answer  # else what we read may belong to another chunk by now
             except MemberLostError:
                 continue
+
+    async def _read_pieces(self, offset: int, answer: memoryview) -> None:
+        """Fill *answer* from *offset* on, one stripe after the other."""
+        core = self.core
+        done, length = 0, len(answer)
+        while done < length:
+            start = offset + done
+            span = core.data_count << core.shift if core.layout.contiguous else core.chunk_bytes
+            size = min(span - start % span, length - done)
+            await self._read_degraded(start, size, answer[done : done + size])
+            done += size
 
     def _refuse_bad(self, offset: int, length: int) -> None:
         core = self.core
@@ -211,6 +211,7 @@ class Reader:
     async def _read_degraded(self, offset: int, length: int, answer: memoryview) -> None:
         """Fill *answer* from one stripe, solving what lies on lost members."""
         core = self.core
+        epoch = core.layout_epoch
         stripe, first = core.layout.locate(offset >> core.shift)
         _, last = core.layout.locate(offset + length - 1 >> core.shift)
         lost = core.layout.lost_cells(stripe, core.store.lost_at(stripe))
@@ -224,6 +225,8 @@ class Reader:
         # The chains hold only while no write to this stripe is under way.
         await core.locks.acquire(stripe)
         try:
+            if epoch != core.layout_epoch:
+                raise MemberLostError  # a chunk may have moved while we waited: look again
             await self._solve(stripe, first, last, offset, length, answer)
         finally:
             core.locks.release(stripe)

@@ -16,7 +16,7 @@ def redundancy_left(array: Array) -> int:
 
 
 def state(array: Array) -> str:
-    """Return one word: clean, resyncing, rebuilding, degraded or failed."""
+    """Return one word: clean, growing, resyncing, rebuilding, degraded or failed."""
     store = array.store
     if store.lost and not store.tolerates(store.lost):
         return "failed"
@@ -25,7 +25,9 @@ def state(array: Array) -> str:
         return "rebuilding"
     if store.lost:
         return "degraded"
-    return "resyncing" if "resync" in kinds else "clean"
+    if "resync" in kinds:
+        return "resyncing"
+    return "growing" if array.core.growth is not None else "clean"
 
 
 def _action(array: Array, word: str) -> str | None:

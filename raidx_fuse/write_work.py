@@ -15,7 +15,14 @@ import numpy as np
 from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError, NoSpaceError
 from raidx_fuse.layouts.code import Unrecoverable
-from raidx_fuse.layouts.plan import BandPlan, bands, cells_of, write_plans
+from raidx_fuse.layouts.plan import (
+    Band,
+    BandPlan,
+    bands,
+    cells_of,
+    scattered_bands,
+    write_plans,
+)
 from raidx_fuse.parity import Arena, Bytes
 from raidx_fuse.store import Request, join
 from raidx_fuse.zeros import zero_buffers
@@ -25,7 +32,8 @@ from raidx_fuse.zeros import zero_buffers
 class Piece:
     """The part of a request inside one stripe: bytes *start* of cell *first* .. *end* of *last*.
 
-    *data_at* is where it begins in the request.
+    *data_at* is where it begins in the request. The cells between them follow one another in the
+    request.
     """
 
     stripe: int
@@ -34,6 +42,92 @@ class Piece:
     last: int
     end: int
     data_at: int
+
+    @property
+    def touched(self) -> int:
+        """The set of cells."""
+        return (2 << self.last) - (1 << self.first)
+
+    def at(self, cell: int, chunk_bytes: int) -> int:
+        """Return where byte 0 of *cell* is in the request; before its begin for a first part."""
+        return self.data_at - self.start + (cell - self.first) * chunk_bytes
+
+    def bands(self, chunk_bytes: int) -> list[Band]:
+        """Return the bands, see layouts/plan.py."""
+        return bands(self.first, self.start, self.last, self.end, chunk_bytes)
+
+    def whole_cells(self, chunk_bytes: int) -> int:
+        """Return the set of cells that are covered from end to end."""
+        mask = self.touched
+        if self.start:
+            mask &= ~(1 << self.first)
+        if self.end < chunk_bytes:
+            mask &= ~(1 << self.last)
+        return mask
+
+
+@dataclass(slots=True)
+class ScatteredPiece(Piece):
+    """A piece whose cells follow no order in the request (layouts that are not contiguous).
+
+    *parts*: cell -> (first byte of it, end, where its byte 0 is in the request).
+    """
+
+    parts: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+
+    @property
+    def touched(self) -> int:
+        """The set of cells."""
+        return sum(1 << cell for cell in self.parts)
+
+    def at(self, cell: int, chunk_bytes: int) -> int:
+        """Return where byte 0 of *cell* is in the request; before its begin for a first part."""
+        return self.parts[cell][2]
+
+    def bands(self, chunk_bytes: int) -> list[Band]:
+        """Return the bands, see layouts/plan.py."""
+        return scattered_bands({c: (start, end) for c, (start, end, _) in self.parts.items()})
+
+    def whole_cells(self, chunk_bytes: int) -> int:
+        """Return the set of cells that are covered from end to end."""
+        return sum(1 << c for c, (s, e, _) in self.parts.items() if s == 0 and e == chunk_bytes)
+
+
+def split(core: Core, offset: int, at: int, length: int) -> list[Piece]:
+    """Cut the bytes *at*..*length* - 1 of a request at *offset* into pieces, one a stripe."""
+    layout, shift, mask = core.layout, core.shift, core.inner_mask
+    if not layout.contiguous:
+        return _split_scattered(core, offset, at, length)
+    span = core.data_count
+    pieces = []
+    while at < length:
+        stripe, first = layout.locate(offset + at >> shift)
+        start = offset + at & mask
+        size = min((span - first << shift) - start, length - at)
+        last = first + (start + size - 1 >> shift)
+        end = (start + size - 1 & mask) + 1
+        pieces.append(Piece(stripe, first, start, last, end, at))
+        at += size
+    return pieces
+
+
+def _split_scattered(core: Core, offset: int, at: int, length: int) -> list[Piece]:
+    locate, shift, mask = core.layout.locate, core.shift, core.inner_mask
+    pieces: dict[int, Piece] = {}
+    while at < length:
+        stripe, cell = locate(offset + at >> shift)
+        start = offset + at & mask
+        size = min(core.chunk_bytes - start, length - at)
+        known = pieces.get(stripe)
+        if known is None:
+            pieces[stripe] = Piece(stripe, cell, start, cell, start + size, at)
+        else:
+            if not isinstance(known, ScatteredPiece):
+                first = {known.first: (known.start, known.end, known.data_at - known.start)}
+                known = pieces[stripe] = ScatteredPiece(stripe, 0, 0, 0, 0, 0, first)
+            known.parts[cell] = start, start + size, at - start
+        at += size
+    return list(pieces.values())
 
 
 @dataclass(slots=True)
@@ -65,9 +159,7 @@ class Preparer:
             lost = core.layout.lost_cells(stripe, core.store.lost_at(stripe))
         dead = core.dead(stripe)
         covered: dict[int, list[tuple[int, int]]] = {}
-        for low, high, touched in bands(
-            piece.first, piece.start, piece.last, piece.end, core.chunk_bytes
-        ):
+        for low, high, touched in piece.bands(core.chunk_bytes):
             try:
                 rmw, rcw = write_plans(core.code, touched, lost, dead)
             except Unrecoverable as error:
@@ -88,8 +180,7 @@ class Preparer:
     ) -> None:
         core = self.core
         stripe, size = piece.stripe, high - low
-        base = piece.data_at + low - piece.start  # of the band in cell *first*'s data
-        shift, first = core.shift, piece.first
+        chunk_bytes = core.chunk_bytes
         old: dict[int, Bytes] = {}
         slots: list[tuple[memoryview, Bytes]] = []
         used = len(plan.reads)
@@ -103,19 +194,19 @@ class Preparer:
                 work.reads.append((role, position + low, [buffer], size))
         for cell in plan.writes:
             role, position = core.position(stripe, cell)
-            at = base + (cell - first << shift)
+            at = piece.at(cell, chunk_bytes) + low
             work.writes.append((role, position + low, [view[at : at + size]], size))
         new: dict[int, Bytes] = {}
         for output in plan.outputs:
             role, position = core.position(stripe, output.cell)
             if not output.old and len(output.new) == 1:  # a replica: the data as it came
-                at = base + (output.new[0] - first << shift)
+                at = piece.at(output.new[0], chunk_bytes) + low
                 work.writes.append((role, position + low, [view[at : at + size]], size))
                 continue
             sources = [old[cell] for cell in output.old]
             for cell in output.new:
                 if cell not in new:
-                    at = base + (cell - first << shift)
+                    at = piece.at(cell, chunk_bytes) + low
                     new[cell] = np.frombuffer(view[at : at + size], dtype=np.uint8)
                 sources.append(new[cell])
             buffer, out = slots[used]
@@ -128,9 +219,8 @@ class Preparer:
     ) -> None:
         """Complete cells that come alive: zeros around what is written, unless it reads as zero."""
         core = self.core
-        for cell in range(piece.first, piece.last + 1):
-            if dead >> cell & 1:
-                work.fresh.append(core.layout.logical(piece.stripe, cell))
+        for cell in cells_of(dead & piece.touched):
+            work.fresh.append(core.layout.logical(piece.stripe, cell))
         for cell, ranges in covered.items():
             if not dead >> cell & 1:
                 continue

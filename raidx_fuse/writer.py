@@ -19,7 +19,7 @@ from raidx_fuse.layouts.plan import BandPlan, cells_of
 from raidx_fuse.parity import xor_into
 from raidx_fuse.store import MemberLostError, Request, join
 from raidx_fuse.whole_stripes import WholeStripes
-from raidx_fuse.write_work import Piece, Preparer, Work
+from raidx_fuse.write_work import Piece, Preparer, Work, split
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +29,14 @@ class Writer:
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        self._at_once = AtOnce(core)
         self._preparer = Preparer(core)
-        self._whole_stripes = WholeStripes(core)
+        self._prepare_fast()
+        core.on_layout.append(self._prepare_fast)
+
+    def _prepare_fast(self) -> None:
+        """Prepare the fast ways for the layout as it is now."""
+        self._at_once = AtOnce(self.core)
+        self._whole_stripes = WholeStripes(self.core)
 
     async def write(self, offset: int, data: Any) -> None:
         """Write all of *data* at *offset*; returns when it is acknowledged (not flushed).
@@ -48,7 +53,7 @@ class Writer:
         if not length:
             return
         store = core.store
-        pieces: list[Piece] | None = None
+        ranges = [(0, length)]  # of the request, that are left for the general way
         if not store.lost and not store.unsettled and not core.bad_chunks:
             if (offset & core.inner_mask) + length <= core.chunk_bytes:
                 done = self._at_once.write(offset, data, length)
@@ -61,18 +66,22 @@ class Writer:
                     return
             elif (whole := self._whole_stripes.write(offset, view, length)) is not None:
                 middle, end = (stripe * self._whole_stripes.stripe_bytes for stripe in whole)
-                pieces = self._split(offset, 0, middle - offset)
-                pieces += self._split(offset, end - offset, length)
-                if not pieces:
+                ranges = [(0, middle - offset), (end - offset, length)]
+                if middle == offset and end == offset + length:
                     core.touch_at_once(started_s)
                     return
-        if pieces is None:
-            pieces = self._split(offset, 0, length)
-        stripes = [piece.stripe for piece in pieces]
-        if len(stripes) > 1:
-            stripes.sort()
-        await core.locks.acquire_all(stripes)
+        while True:
+            epoch = core.layout_epoch
+            pieces = [piece for at, end in ranges for piece in split(core, offset, at, end)]
+            stripes = sorted(piece.stripe for piece in pieces)
+            await core.locks.acquire_all(stripes)
+            if epoch == core.layout_epoch:
+                break
+            core.locks.release_all(stripes)  # a chunk may have moved while we waited: look again
         try:
+            growth = core.growth
+            if growth is not None and any(growth.threatens(p.stripe, p.touched) for p in pieces):
+                await growth.save()
             logged = [piece for piece in pieces if self._must_log(piece)]
             direct = pieces if not logged else [piece for piece in pieces if piece not in logged]
             if logged and core.unlogged.may_tear(offset, length):
@@ -92,7 +101,7 @@ class Writer:
     async def _finish(self, stripe: int, left: list[Request], sequence: int | None) -> None:
         """Write what `AtOnce` has left; nothing ran since it began, so nobody holds the stripe."""
         core = self.core
-        await core.locks.acquire(stripe)
+        await core.locks.take(stripe)
         marked = sequence is None and core.dirty.enter_now([stripe])
         try:
             await core.store.write(join(left))
@@ -128,45 +137,17 @@ class Writer:
             return True  # no resync can finish the parity of a stripe that lacks a member
         if len(core.zero_roles) == core.layout.width:
             return False
-        return bool(core.dead(piece.stripe) & self._touched(piece))
+        return bool(core.dead(piece.stripe) & piece.touched)
 
     def _must_mark(self, piece: Piece) -> bool:
         """Say whether a crash during the direct write of *piece* leaves something to finish."""
         core = self.core
         if core.code.parity_count or core.journal.mode == "none":
             return True
-        return bool(core.dead(piece.stripe) & self._touched(piece))
-
-    @staticmethod
-    def _touched(piece: Piece) -> int:
-        return (2 << piece.last) - (1 << piece.first)
+        return bool(core.dead(piece.stripe) & piece.touched)
 
     def _is_full(self, piece: Piece) -> bool:
-        core = self.core
-        return (
-            piece.first == 0
-            and piece.start == 0
-            and piece.last == core.data_count - 1
-            and piece.end == core.chunk_bytes
-        )
-
-    def _split(self, offset: int, at: int, length: int) -> list[Piece]:
-        """Cut the bytes *at*..*length* - 1 of a request at *offset* into pieces."""
-        core = self.core
-        layout, shift, mask = core.layout, core.shift, core.inner_mask
-        span = core.data_count if layout.contiguous else 1
-        pieces = []
-        while at < length:
-            chunk = offset + at >> shift
-            stripe, first = layout.locate(chunk)
-            start = offset + at & mask
-            room = ((span - (first if span > 1 else 0)) << shift) - start
-            size = min(room, length - at)
-            last = first + (start + size - 1 >> shift)
-            end = (start + size - 1 & mask) + 1
-            pieces.append(Piece(stripe, first, start, last, end, at))
-            at += size
-        return pieces
+        return piece.whole_cells(self.core.chunk_bytes) == self.core.code.data_mask
 
     async def _write_locked(
         self, direct: list[Piece], logged: list[Piece], view: memoryview
@@ -278,11 +259,8 @@ class Writer:
         """Chunks that were written whole have content again."""
         core = self.core
         for piece in pieces:
-            for cell in range(piece.first, piece.last + 1):
-                whole_start = cell > piece.first or piece.start == 0
-                whole_end = cell < piece.last or piece.end == core.chunk_bytes
-                if whole_start and whole_end:
-                    core.bad_chunks.discard(core.layout.logical(piece.stripe, cell))
+            for cell in cells_of(piece.whole_cells(core.chunk_bytes)):
+                core.bad_chunks.discard(core.layout.logical(piece.stripe, cell))
 
     def _count(self, plans: list[BandPlan]) -> None:
         for plan in plans:

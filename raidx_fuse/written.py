@@ -49,6 +49,11 @@ class WrittenMap:
                 dead |= 1 << cell
         return dead
 
+    def extend(self, chunks: int) -> None:
+        """Make room for the bits of *chunks* logical chunks in all, or keep what is there."""
+        self.pages.extend(chunks)
+        self.chunks = chunks
+
     def set_bits(self, chunks: Sequence[int]) -> None:
         """Set the bits of *chunks*; their pages are saved by whoever takes them."""
         bits = self.bits
@@ -93,10 +98,19 @@ class WrittenMap:
         return not ~window & (1 << last - first) - 1
 
     def _live_in(self, layout: Layout, start: int, end: int) -> NDArray[np.int64]:
-        """Return the written stripes among start..end-1 of a contiguous layout."""
+        """Return the written stripes among start..end-1."""
         count = layout.code.data_count
+        if not layout.contiguous:
+            written = self.is_written_many(layout.logical_rows(start, end))
+            return start + np.flatnonzero(written.any(axis=1))
         stripes: NDArray[np.int64] = self._written_in(start * count, end * count) // count
         return stripes[np.flatnonzero(np.diff(stripes, prepend=-1))]
+
+    def is_written_many(self, chunks: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Say of each of *chunks*, of any shape, whether it was ever written."""
+        packed = np.frombuffer(self.bits, dtype=np.uint8)
+        found: NDArray[np.bool_] = (packed[chunks >> 3] >> (chunks & 7).astype(np.uint8) & 1) > 0
+        return found
 
     def live_stripes(
         self, layout: Layout, start: int, limit: int, end: int | None = None
@@ -104,9 +118,8 @@ class WrittenMap:
         """Return up to *limit* stripes from *start* (before *end*) with a written chunk."""
         end = layout.stripes if end is None else min(end, layout.stripes)
         found: list[int] = []
-        if not layout.contiguous:
-            return [s for s in self._stripes_of_written(layout) if start <= s < end][:limit]
-        if start + limit <= end and self.whole(layout, start, start + limit):
+        alike = layout.contiguous and start + limit <= end
+        if alike and self.whole(layout, start, start + limit):
             return list(range(start, start + limit))
         step = max(1, SCAN_CHUNKS // layout.code.data_count)
         # Small steps first: the next window is usually right here.
@@ -119,16 +132,10 @@ class WrittenMap:
 
     def count_live(self, layout: Layout, start: int, end: int) -> int:
         """Return how many stripes of start..end-1 have a written chunk."""
-        if not layout.contiguous:
-            return sum(start <= s < end for s in self._stripes_of_written(layout))
         step = max(1, SCAN_CHUNKS // layout.code.data_count)
         return sum(
             len(self._live_in(layout, at, min(at + step, end))) for at in range(start, end, step)
         )
-
-    def _stripes_of_written(self, layout: Layout) -> list[int]:
-        written = self._written_in(0, self.chunks).tolist()
-        return sorted({layout.locate(chunk)[0] for chunk in written})
 
     def count_written(self) -> int:
         """Return how many chunks were ever written."""

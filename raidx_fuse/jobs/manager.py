@@ -91,10 +91,10 @@ class Jobs:
         return job.status()
 
     async def stop_all(self) -> None:
-        """Cancel every job and return when all have ended; rebuilds keep their position."""
+        """Stop every job and return when all have ended; rebuilds keep their position."""
         self.closing = True
         running = self.running()
         for job in running:
-            job.cancel()
+            job.stop()
         for job in running:
             await job.finished.wait()

@@ -173,6 +173,9 @@ class Rebuild(Job):
         """Save the watermark after what lies below it is durable on the member."""
         store = self.core.store
         marks = {role: store.watermarks[role] for role in self.roles if role in store.watermarks}
+        if self.core.growth is not None:
+            # We left out what is dead as the stripes lie now: they must lie so after a crash.
+            await self.core.growth.save()
         await store.flush()
 
         def note(config: ArrayConfig) -> ArrayConfig:

@@ -64,6 +64,9 @@ class Job(ABC):
     async def work(self, stripes: list[int]) -> int:
         """Do the work of one window under its locks; return the bytes of progress."""
 
+    async def ready(self) -> None:  # noqa: B027  # optional: most jobs never wait
+        """Return when the next window may begin; no locks are held."""
+
     async def checkpoint(self) -> None:  # noqa: B027  # optional: most jobs keep no position
         """Make the progress so far survive a remount."""
 
@@ -90,9 +93,17 @@ class Job(ABC):
             self._resumed.set()
 
     def cancel(self) -> None:
-        """End before the next window."""
+        """Give the job up, as its user asks."""
+        self.stop()
+
+    def stop(self) -> None:
+        """End before the next window, because the array is closed."""
         self._cancelled = True
         self._resumed.set()
+
+    def result(self, completed: bool) -> str:
+        """Return the state after the end."""
+        return "done" if completed else "cancelled"
 
     def status(self) -> dict[str, Any]:
         """Return the job as INTERFACE's `status` shows it."""
@@ -129,7 +140,7 @@ class Job(ABC):
             await self.prepare()
             completed = await self._loop()
             await self.finish(completed)
-            self.state = "done" if completed else "cancelled"
+            self.state = self.result(completed)
         except RaidxError as error:
             log.error("%s %d failed: %s", self.kind, self.job_id, error)
             self.state, self.error = "failed", str(error)
@@ -145,6 +156,7 @@ class Job(ABC):
             if not self._resumed.is_set():
                 await self._resumed.wait()
                 self._marks = [(clock(), self.done_bytes)]
+            await self.ready()
             if self._cancelled:
                 return False
             stripes = self.next_window()

@@ -1,0 +1,266 @@
+"""Growing an array onto more members: the change of shape at the beginning and at the end.
+
+    add members:  prepare them -> alone: wider layout, 0 stripes migrated -> maps -> superblocks
+    job `grow`:   windows (jobs/grow.py), positions made durable (growth.py)
+    at the end:   superblocks: the new shape -> the image is larger
+    cancelled:    back to 0 stripes migrated -> alone: narrower layout -> superblocks
+
+With no stripe migrated both layouts say the same of every block, so the change of shape itself
+moves nothing, and a crash beside it finds the array whole in either.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.format.config import NO_ROLE, ArrayConfig, MemberRecord
+from raidx_fuse.format.create import prepare_member
+from raidx_fuse.format.journal import record_bytes
+from raidx_fuse.format.regions import PAYLOAD_BITS, SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
+from raidx_fuse.format.reserve import reserve_metadata
+from raidx_fuse.growth import JOB_KEY, MIGRATED
+from raidx_fuse.jobs.grow import Grow
+from raidx_fuse.layouts.mcpod import ElasticLayout
+from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, grows_in_place, make_layout
+from raidx_fuse.members.base import Member
+from raidx_fuse.queues import MemberQueue
+
+if TYPE_CHECKING:
+    from raidx_fuse.array import Array
+
+log = logging.getLogger(__name__)
+
+HISTORY = "history"
+
+
+class Grower:
+    """Begins and concludes the growths of one running array.
+
+    *on_size* is called when the image has become larger, *on_release* for each member that a
+    cancelled growth gave back: it belongs to nobody then.
+    """
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+        self.store = array.store
+        self.core = array.core
+        self.on_size: list[Callable[[], None]] = []
+        self.on_release: list[Callable[[Member], None]] = []
+
+    # -- may it? -------------------------------------------------------------------------------
+
+    def wider(self, added: int) -> ElasticLayout:
+        """Return the layout with *added* members more, nothing migrated.
+
+        Raises RaidxError (UsageError, BusyError) when the array cannot grow, or not now.
+        """
+        config = self.store.config
+        self.array.require_writable()
+        if not grows_in_place(config.layout):
+            able = ", ".join(name for name in LAYOUTS if grows_in_place(name))
+            raise RaidxError(
+                f"{config.layout} cannot grow: only {able} can", action="add spares with --as spare"
+            )
+        running = self.array.jobs.running()
+        if self.core.growth is not None or running:
+            what = running[0].kind if running else "growth"
+            raise BusyError(f"a {what} is under way", action="wait for it: `raidx job ARRAY wait`")
+        if self.store.lost:
+            raise RaidxError(
+                f"role {min(self.store.lost)} is lost: a degraded array does not grow",
+                action="replace it first, or add a spare with --as spare",
+            )
+        history = [*config.params.get(HISTORY, [config.width]), config.width + added]
+        try:
+            LAYOUTS[config.layout].check_width(config.width + added)
+            layout = self._make(config, config.width + added, history, 0)
+        except LayoutError as error:
+            raise UsageError(str(error)) from None
+        assert isinstance(layout, ElasticLayout)
+        self._check_room(layout)
+        return layout
+
+    def _make(
+        self, config: ArrayConfig, width: int, history: Sequence[int] | None, migrated: int | None
+    ) -> Any:
+        params: dict[str, Any] = {} if history is None else {HISTORY: list(history)}
+        chunks = config.regions.data.length // config.chunk_bytes
+        if migrated is not None:
+            params[MIGRATED] = migrated
+        return make_layout(config.layout, width, chunks, config.chunk_bytes, **params)
+
+    def _check_room(self, layout: ElasticLayout) -> None:
+        """Raise UsageError unless the metadata regions can serve the wider array."""
+        regions = self.store.config.regions
+        bits = regions.pages("written").pages * PAYLOAD_BITS
+        record = record_bytes(2 * layout.width, layout.width * layout.chunk_bytes)
+        if layout.chunks > bits or 2 * record > self.core.journal.capacity:
+            raise UsageError(
+                f"{layout.width} members are more than this array's metadata has room for",
+                action="add fewer, or make a new array",
+            )
+
+    # -- begin ---------------------------------------------------------------------------------
+
+    async def begin(self, members: Sequence[Member]) -> dict[str, Any]:
+        """Take *members* in, in the order of their new roles, and start the job."""
+        self.wider(len(members))
+        membership = self.array.membership
+        for member in members:
+            membership.check_joining(member)
+        async with membership.seating:
+            layout = self.wider(len(members))
+            regions = self.store.config.regions
+            for member in members:
+                await prepare_member(member, regions)
+            for member in [*members, *self.store.present().values()]:
+                reserve_metadata(member, regions, layout.chunks)
+            # No record of a member that had one of the new roles before may ever be replayed.
+            await self.core.journal.drain()
+            async with self.core.locks.alone():
+                layout = self.wider(len(members))  # nothing began meanwhile
+                self._widen(layout, members)
+            for pages in self.store.page_stores:
+                await pages.save_all()
+            await self.store.flush()  # the maps before the superblock that makes it a member
+            await self.store.update(lambda config: config)
+            job = self._start(back=False)
+        return {
+            "job": job,
+            "members_before": layout.history[-2],
+            "members_after": layout.history[-1],
+            "size_before": self.array.size_bytes,
+            "size_after": self.size_after(layout),
+        }
+
+    def size_after(self, layout: ElasticLayout) -> int:
+        """Return the image's size when *layout*'s growth is over."""
+        limit = self.store.config.size_bytes
+        whole = layout.chunks * layout.chunk_bytes
+        return whole if limit is None else min(limit, whole)
+
+    def _widen(self, layout: ElasticLayout, members: Sequence[Member]) -> None:
+        """Change to the wider shape, in memory, in one moment."""
+        store, config = self.store, self.store.config
+        records = [
+            self.array.membership.record_of(member, config.width + number, "active")
+            for number, member in enumerate(members)
+        ]
+        store.queues.extend(MemberQueue(member, store.nursery, store.clock) for member in members)
+        store.config = replace(
+            config,
+            width=layout.width,
+            members=_ordered((*config.members, *records)),
+            params={**config.params, HISTORY: list(layout.history), MIGRATED: 0},
+            jobs={**config.jobs, JOB_KEY: {"back": False}},
+        )
+        self.core.written.extend(layout.chunks)
+        self.core.take_layout(layout)
+        store.refresh()
+
+    def _start(self, back: bool) -> int:
+        return self.array.jobs.start(
+            lambda core, job_id: Grow(core, job_id, back, self._conclude)
+        ).job_id
+
+    def resume(self) -> None:
+        """At the start: go on with a growth that was under way."""
+        if self.core.growth is not None:
+            self._start(back=bool(self.store.config.jobs.get(JOB_KEY, {}).get("back")))
+
+    # -- end -----------------------------------------------------------------------------------
+
+    async def _conclude(self, back: bool) -> None:
+        if back:
+            await self._narrow()
+        else:
+            await self._settle()
+
+    async def _settle(self) -> None:
+        """All blocks lie as they are to: the places they left become the image's new end."""
+        assert self.core.growth is not None
+        layout = self.core.growth.layout
+        before = layout.history[-2]
+
+        def settled(config: ArrayConfig) -> ArrayConfig:
+            # What blocks have left there does not read as zero.
+            members = tuple(
+                replace(r, reads_zero=False) if 0 <= r.role < before else r for r in config.members
+            )
+            return replace(
+                config,
+                members=members,
+                params=_without(config.params, MIGRATED),
+                jobs=_without(config.jobs, JOB_KEY),
+            )
+
+        await self.store.update(settled)
+        self.core.note_zero_roles()
+        layout.settle()
+        self.core.end_growth()
+        log.warning("grown to %d members: the image has %d bytes", layout.width, layout.size_bytes)
+        for hook in self.on_size:
+            hook()
+
+    async def _narrow(self) -> None:
+        """All blocks lie as before: the members that came let go of."""
+        store = self.store
+        assert self.core.growth is not None
+        history = self.core.growth.layout.history[:-1]
+        released: list[Member] = []
+        async with self.array.membership.seating:
+            while True:
+                others = [job for job in self.array.jobs.running() if job.kind != Grow.kind]
+                for job in others:  # they work with the wider code
+                    await job.finished.wait()
+                await self.core.journal.drain()
+                async with self.core.locks.alone():
+                    if all(job.kind == Grow.kind for job in self.array.jobs.running()):
+                        released = self._take_back(history)
+                        break
+            await store.update(lambda config: config)
+        for member in released:
+            try:  # it shall not look like a member any more
+                await member.writev(0, [bytes(SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS)])
+            except RaidxError as error:
+                log.warning("%s", error)
+            for hook in self.on_release:
+                hook(member)
+
+    def _take_back(self, history: Sequence[int]) -> list[Member]:
+        """Change to the narrower shape, in memory, in one moment; return who left."""
+        store, config = self.store, self.store.config
+        width = history[-1]
+        kept = list(history) if len(history) > 1 else None
+        layout = self._make(config, width, kept, None)
+        gone = [queue for queue in store.queues[width:] if queue is not None]
+        del store.queues[width:]
+        params = _without(config.params, MIGRATED)
+        store.config = replace(
+            config,
+            width=width,
+            members=tuple(r for r in config.members if r.role < width),
+            params={**params, HISTORY: kept} if kept else _without(params, HISTORY),
+            jobs=_without(config.jobs, JOB_KEY),
+        )
+        for role in [role for role in store.watermarks if role >= width]:
+            del store.watermarks[role]
+        self.core.written.extend(layout.chunks)
+        self.core.take_layout(layout)
+        self.core.reuse_epoch += 1
+        store.refresh()
+        for queue in gone:
+            queue.close()
+        return [queue.member for queue in gone]
+
+
+def _ordered(records: Sequence[MemberRecord]) -> tuple[MemberRecord, ...]:
+    return tuple(sorted(records, key=lambda record: (record.role == NO_ROLE, record.role)))
+
+
+def _without(values: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in keys}

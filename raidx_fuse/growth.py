@@ -1,0 +1,77 @@
+"""How far a growth has come: in memory, and durably (the mcpod paper, section 3.5).
+
+    stripe   0 ......... saved ........ migrated ........ end        growing: migrated rises
+             [ checkpointed | copied only | as before     ]
+             0 ......... migrated ........ saved ........ end        going back: migrated falls
+
+A block is copied to a place that the last durable checkpoint knows as dead, so both copies are good
+until one is written. Between *saved* and *migrated* a crash leaves the old shape, with its parity,
+for the parity of a stripe is the same in both. Laws:
+
+ 1. A write to a block that moved in a stripe of *unsaved* waits for `save` first: only this
+    threatens the old copy's right to be the block. Blocks that stay, and parity, need nothing.
+ 2. `save` flushes the copies, then writes the position into every superblock. Its round is complete
+    before any write that relied on it begins.
+ 3. A place that a block has left is written again only after that was saved: the blocks that are
+    born there belong to the image from the end of the growth on, or never when it was cancelled.
+ 4. A copy goes to its place past the journal only in stripes of which no record may be replayed
+    (journal.py, law 3): an older record of the same place would undo it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import trio
+
+from raidx_fuse.layouts.mcpod import ElasticLayout
+from raidx_fuse.store import Store
+
+MIGRATED = "migrated"
+JOB_KEY = "grow"
+
+
+class Growth:
+    """The growth of *layout* that is under way; *unsaved* are the stripes between both positions.
+
+    *checkpoints* counts the positions that were made durable.
+    """
+
+    __slots__ = ("_saving", "_store", "checkpoints", "layout", "saved", "unsaved")
+
+    def __init__(self, store: Store, layout: ElasticLayout) -> None:
+        self.layout = layout
+        self.saved = layout.migrated
+        self.unsaved = range(0)
+        self.checkpoints = 0
+        self._store = store
+        self._saving = trio.Lock()
+
+    def move_to(self, stripe: int) -> None:
+        """Let *stripe* be the first that lies as before; the copies this needs are written."""
+        self.layout.migrated = stripe
+        self._derive()
+
+    def _derive(self) -> None:
+        self.unsaved = range(*sorted((self.saved, self.layout.migrated)))
+
+    def threatens(self, stripe: int, cells: int) -> bool:
+        """Say whether writing the set *cells* of *stripe* needs a `save` first (law 1)."""
+        if stripe not in self.unsaved:
+            return False
+        data = self.layout.code.data_count
+        return any(cells >> c & 1 and self.layout.moved(stripe, c) for c in range(data))
+
+    async def save(self) -> None:
+        """Make the position durable, with the copies it stands for. Raises RaidxError."""
+        async with self._saving:
+            stripe = self.layout.migrated
+            if stripe == self.saved:
+                return
+            await self._store.flush()
+            await self._store.update(
+                lambda config: replace(config, params={**config.params, MIGRATED: stripe})
+            )
+            self.checkpoints += 1
+            self.saved = stripe
+            self._derive()

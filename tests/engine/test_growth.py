@@ -1,0 +1,404 @@
+"""Growth in virtual time: what every read gives back, before, during and after; what it costs."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from raidx_fuse.array import open_array
+from raidx_fuse.jobs.grow import Grow
+from raidx_fuse.members.faulty import FaultMember
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.testing.arrays import Rig
+from raidx_fuse.testing.spy import SpyRig
+from raidx_fuse.testing.virtual import run
+
+CHUNK = 4096
+
+
+class SmallRig(Rig):
+    """A rig with some seventy chunks on a member."""
+
+    def __init__(self, layout: str = "raid4", width: int = 4, **options: bool) -> None:
+        super().__init__(layout, width, chunk_bytes=CHUNK, **options)
+        self.member_bytes = 640 << 10
+
+
+def small_spies() -> SpyRig:
+    """Return a rig that logs what its members do."""
+    rig = SpyRig("raid4", 4, chunk_bytes=CHUNK)
+    rig.member_bytes = 640 << 10
+    return rig
+
+
+def ram_of(member: FaultMember) -> RamMember:
+    """Return the memory under a member of a rig that is not slow."""
+    assert isinstance(member.inner, RamMember)
+    return member.inner
+
+
+def job_of(rig: Rig) -> Grow:
+    assert rig.array is not None
+    (job,) = (job for job in rig.array.jobs.running() if isinstance(job, Grow))
+    return job
+
+
+async def grow(rig: Rig, added: int, *, windows: int = 4) -> Grow:
+    """Begin a growth by *added* members whose windows are small."""
+    assert rig.array is not None
+    members = [rig.new_member() for _ in range(added)]
+    await rig.array.grow(members)
+    rig.members += members
+    rig.width += added
+    job = job_of(rig)
+    job._batch = windows
+    return job
+
+
+def enlarge(rig: Rig) -> None:
+    """Let the model follow the image."""
+    assert rig.array is not None
+    rig.model.extend(bytes(rig.array.size_bytes - len(rig.model)))
+
+
+async def fill(rig: Rig, seed: int = 1, share: float = 1.0) -> None:
+    """Write a *share* of the image, chunk by chunk; all of it in large writes."""
+    assert rig.array is not None
+    rng = random.Random(seed)
+    size = len(rig.model) if share == 1.0 else CHUNK
+    for at in range(0, len(rig.model), size):
+        if share == 1.0 or rng.random() < share:
+            data = rng.randbytes(min(size, len(rig.model) - at))
+            await rig.array.write(at, data)
+            rig.model[at : at + len(data)] = data
+
+
+async def scribble(rig: Rig, task: int, tasks: int, over: trio.Event, pause_s: float) -> None:
+    """Write and read all sizes, in every *tasks*-th twelve chunks; check every read."""
+    assert rig.array is not None
+    rng = random.Random(task)
+    unit = 12 * CHUNK
+    while not over.is_set():
+        low = rng.randrange(task, max(task + 1, len(rig.model) // unit), tasks) * unit
+        start = low + rng.randrange(unit)
+        length = rng.choice((1, 100, 512, CHUNK, CHUNK + 7, 3 * CHUNK, unit))
+        if length == unit:
+            start = low
+        length = min(length, low + unit - start, len(rig.model) - start)
+        if rng.random() < 0.6:
+            data = rng.randbytes(length)
+            await rig.array.write(start, data)
+            rig.model[start : start + length] = data
+        else:
+            got = bytes(await rig.array.read(start, length))
+            assert got == rig.model[start : start + length], f"read of {length} at {start}"
+        if rng.random() < 0.1:
+            await rig.array.flush()
+        await trio.sleep(pause_s)
+
+
+async def scrubbed(rig: Rig) -> None:
+    assert rig.array is not None
+    result = await rig.array.jobs.wait(await rig.array.start_scrub(repair=False))
+    assert result["state"] == "done", result
+    assert result["mismatches"] == 0, result["findings"]
+    assert result["unchecked_stripes"] == 0 or rig.layout == "raid0"
+
+
+def play(rig: Rig, body: Callable[[Rig], Awaitable[None]], seed: int = 0) -> None:
+    """Run *body* on the rig, made and open."""
+
+    async def whole() -> None:
+        await rig.create()
+        try:
+            await body(rig)
+        finally:
+            await rig.close()
+
+    run(whole, seed=seed)
+
+
+@asynccontextmanager
+async def under_load(rig: Rig, tasks: int = 3, pause_s: float = 0.001) -> AsyncIterator[None]:
+    """Write and read beside the block."""
+    over = trio.Event()
+    async with trio.open_nursery() as nursery:
+        for number in range(tasks):
+            nursery.start_soon(scribble, rig, number, tasks, over, pause_s)
+        yield
+        over.set()
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("layout", ["raid4", "raid0"])
+@pytest.mark.parametrize("reads_zero", [True, False])
+def test_two_growths_under_writes_keep_every_byte(
+    layout: str, slow: bool, reads_zero: bool
+) -> None:
+    parities = layout == "raid4"
+
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig, share=0.7)
+        for added in (1, 2):
+            size = array.size_bytes
+            job = await grow(rig, added)
+            job.speed_max_bytes = job.speed_min_bytes = 200 * CHUNK
+            async with under_load(rig):
+                while not job.finished.is_set():
+                    assert array.size_bytes == size  # nothing new before all is moved
+                    await trio.sleep(0.003)
+            assert job.state == "done", job.error
+            disks = rig.width - parities
+            assert array.size_bytes * (disks - added) == size * disks
+            enlarge(rig)
+            await rig.compare()
+            await fill(rig, seed=added, share=0.4)  # also where blocks have left
+            await rig.compare()
+            if parities:
+                await scrubbed(rig)
+            await rig.close()
+            array = await rig.open()
+            await rig.compare()
+
+    play(SmallRig(layout, slow=slow, reads_zero=reads_zero), body)
+
+
+def test_only_the_blocks_that_must_move_are_read_and_written() -> None:
+    """Bytes read and written in the data region for each byte of old data."""
+    for added, most in ((1, 0.5), (2, 0.8)):
+
+        async def body(rig: Rig, added: int = added, most: float = most) -> None:
+            assert isinstance(rig, SpyRig)
+            array = rig.array
+            assert array is not None
+            await fill(rig)
+            await array.core.journal.drain()
+            old, parity = range(3), 3
+            rows = array.core.layout.stripes
+            region = array.store.config.regions.data
+            rig.log.clear()
+            job = await grow(rig, added, windows=10**6)
+            await job.finished.wait()
+            moved = [rig.log.bytes_of("read", region, f"ram{role}") for role in old]
+            landed = [
+                rig.log.bytes_of("write", region, f"ram{4 + number}") for number in range(added)
+            ]
+            assert sum(moved) + sum(landed) <= (most + 0.01) * rows * 3 * CHUNK
+            for role in old:
+                assert not rig.log.bytes_of("write", region, f"ram{role}")  # no old disk is written
+            assert not rig.log.of("read", region, f"ram{parity}")  # and no parity touched
+            assert not rig.log.of("write", region, f"ram{parity}")
+            whole = rows // (3 + added) * (3 + added)
+            share = added / (3 + added)
+            assert sum(moved) >= whole * 3 * CHUNK * share
+            assert job.done_bytes == job.total_bytes == sum(moved) == sum(landed)
+            # One read a run of neighbours: each old disk one a region, joined across regions.
+            reads = [rig.log.of("read", region, f"ram{role}") for role in old]
+            assert sum(map(len, reads)) <= 3 * -(-rows // (3 + added))
+
+        play(small_spies(), body)
+
+
+def test_every_data_disk_holds_the_same_number_of_blocks_of_every_whole_region() -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig)
+        for added in (1, 2):
+            chunks = array.size_bytes // CHUNK
+            job = await grow(rig, added)
+            await job.finished.wait()
+            layout = array.core.layout
+            disks = rig.width - 1
+            whole = layout.stripes // disks * disks
+            held = Counter(
+                cell for stripe, cell in map(layout.locate, range(chunks)) if stripe < whole
+            )
+            assert len(held) == disks
+            assert len(set(held.values())) == 1
+            enlarge(rig)
+            await fill(rig, seed=added)
+
+    play(SmallRig(), body)
+
+
+def test_it_goes_on_after_each_of_many_remounts() -> None:
+    async def body(rig: Rig) -> None:
+        await fill(rig, share=0.8)
+        size = len(rig.model)
+        job = await grow(rig, 2)
+        mounts = 0
+        while True:
+            job.speed_max_bytes = job.speed_min_bytes = 100 * CHUNK
+            async with under_load(rig):
+                with trio.move_on_after(0.3):
+                    await job.finished.wait()
+            if job.finished.is_set():
+                break
+            before = job.layout.migrated
+            await rig.close()
+            array = await rig.open()
+            mounts += 1
+            assert array.size_bytes == size
+            job = job_of(rig)
+            assert job.layout.migrated >= before  # a clean end loses no progress
+            job._batch = 4
+            await rig.compare()
+        assert mounts >= 3
+        enlarge(rig)
+        assert len(rig.model) == size * 5 // 3
+        await rig.compare()
+        await scrubbed(rig)
+
+    play(SmallRig(slow=True), body)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_cancelled_it_goes_back_to_the_old_shape(slow: bool) -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        params = dict(array.store.config.params)
+        await fill(rig, share=0.8)
+        size = len(rig.model)
+        for after_s in (0.0, 0.2, 0.4):
+            job = await grow(rig, 2)
+            job.speed_max_bytes = job.speed_min_bytes = 100 * CHUNK
+            released: list[object] = []
+            array.grower.on_release.append(released.append)
+            async with under_load(rig):
+                await trio.sleep(after_s)
+                array.jobs.cancel(job.job_id)
+                if after_s == 0.2:  # and unmounted on the way back
+                    await trio.sleep(0.1)
+                    assert job.back
+                else:
+                    await job.finished.wait()
+            if after_s == 0.2:
+                await rig.close()
+                array = await rig.open()
+                array.grower.on_release.append(released.append)
+                job = job_of(rig)
+                assert job.back
+                await job.finished.wait()
+            assert job.status()["state"] == "cancelled", job.error
+            rig.width -= 2
+            assert released == rig.members[-2:]
+            del rig.members[-2:]
+            assert array.size_bytes == size
+            assert array.store.config.width == 4
+            assert array.store.config.params == params
+            assert not array.store.lost
+            await rig.compare()
+            await scrubbed(rig)
+            await rig.close()
+            array = await rig.open()
+            await rig.compare()
+        job = await grow(rig, 1)
+        await job.finished.wait()
+        enlarge(rig)
+        await rig.compare()
+        await fill(rig, seed=7, share=0.5)
+        await scrubbed(rig)
+
+    play(SmallRig(slow=slow), body)
+
+
+@pytest.mark.parametrize("role", range(6))
+@pytest.mark.parametrize("when", ["fails", "vanishes"])
+def test_any_member_may_be_lost_on_the_way(role: int, when: str) -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig, share=0.8)
+        job = await grow(rig, 2)
+        job.speed_max_bytes = job.speed_min_bytes = 100 * CHUNK
+        async with under_load(rig):
+            await trio.sleep(0.3)
+            assert 0 < job.layout.migrated < job.layout.stripes
+            if when == "fails":
+                await array.fail_disk(role)
+            else:
+                await rig._step_eio(role, True)
+            await trio.sleep(0.4)
+        await rig.compare()
+        if role >= 4:  # a new disk: nothing may move onto it, so the growth waits
+            assert job.status()["waits_for_role"] == role
+            before = job.layout.migrated
+            await trio.sleep(1.0)
+            assert job.layout.migrated == before
+        else:
+            assert job.layout.migrated > 0
+        async with under_load(rig):
+            if array.store.lost:
+                await rig._step_replace()
+            with trio.fail_after(600):
+                await rig._step_settle()
+        assert job.state == "done", job.error
+        enlarge(rig)
+        await rig.compare()
+        await scrubbed(rig)
+        await array.fail_disk((role + 1) % 6)
+        await rig.compare()
+
+    play(SmallRig(slow=role % 2 == 1), body)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_killed_process_at_any_point_loses_nothing_even_with_a_member(back: bool) -> None:
+    """Everything acknowledged is there, whichever member is missing, after a kill at any moment."""
+
+    async def check(images: list[bytes], model: bytes, size: int) -> None:
+        for lost in range(-1, len(images)):
+            members = []
+            for number, image in enumerate(images):
+                if number != lost:
+                    ram = RamMember(len(image), name=f"again{number}")
+                    ram.memory[:] = image
+                    members.append(ram)
+            async with open_array(members) as array:
+                with trio.fail_after(3600):
+                    got = bytes(await array.read(0, size))
+                    assert got == model, f"lost {lost}"
+                    if lost < 0:
+                        for job in array.jobs.running():
+                            await job.finished.wait()
+                        assert array.core.growth is None
+                        assert bytes(await array.read(0, size)) == model
+
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig, share=0.8)
+        size = len(rig.model)
+        job = await grow(rig, 2)
+        job.speed_max_bytes = job.speed_min_bytes = 150 * CHUNK
+        rng = random.Random(back)
+        while not job.finished.is_set():
+            for _ in range(rng.randrange(12)):
+                start = rng.randrange(size)
+                data = rng.randbytes(min(rng.choice((100, CHUNK, 9000)), size - start))
+                await array.write(start, data)
+                rig.model[start : start + len(data)] = data
+                await trio.sleep(rng.choice((0.0, 0.002)))
+            if back and job.layout.migrated > 30:
+                job.cancel()
+            unsaved.append(len(job.growth.unsaved))
+            images = [bytes(ram_of(member).memory) for member in rig.members]
+            await check(images, bytes(rig.model), size)
+            await trio.sleep(0.02)
+        if back:
+            rig.width -= 2
+            del rig.members[-2:]
+        await rig.compare()
+
+    unsaved: list[int] = []
+    play(SmallRig(), body)
+    assert sum(count > 0 for count in unsaved) > 3  # some fell where nothing was checkpointed
