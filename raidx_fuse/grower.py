@@ -109,25 +109,29 @@ class Grower:
     async def begin(self, members: Sequence[Member]) -> dict[str, Any]:
         """Take *members* in, in the order of their new roles, and start the job."""
         self.wider(len(members))
-        membership = self.array.membership
+        membership, store = self.array.membership, self.store
         for member in members:
             membership.check_joining(member)
         async with membership.seating:
             layout = self.wider(len(members))
-            regions = self.store.config.regions
-            for member in members:
-                await prepare_member(member, regions)
-            for member in [*members, *self.store.present().values()]:
-                reserve_metadata(member, regions, layout.chunks)
-            # No record of a member that had one of the new roles before may ever be replayed.
-            await self.core.journal.drain()
-            async with self.core.locks.alone():
-                layout = self.wider(len(members))  # nothing began meanwhile
-                self._widen(layout, members)
-            for pages in self.store.page_stores:
+            membership.waiting = True  # these are not there to replace a member that fails now
+            try:
+                records = await self._join(members, layout)
+                try:
+                    # No record of who had one of the new roles before may ever be replayed.
+                    await self.core.journal.drain()
+                    async with self.core.locks.alone():
+                        layout = self.wider(len(members))  # nothing began, nobody failed meanwhile
+                        self._widen(layout, records)
+                except RaidxError:
+                    await self._leave(records)
+                    raise
+            finally:
+                membership.waiting = False
+            for pages in store.page_stores:
                 await pages.save_all()
-            await self.store.flush()  # the maps before the superblock that makes it a member
-            await self.store.update(lambda config: config)
+            await store.flush()  # the maps before the superblock that gives a role
+            await store.update(lambda config: config)
             job = self._start(back=False)
         return {
             "job": job,
@@ -137,24 +141,54 @@ class Grower:
             "size_after": self.size_after(layout),
         }
 
+    async def _join(self, members: Sequence[Member], layout: ElasticLayout) -> list[MemberRecord]:
+        """Make members of the newcomers: spares, until all of them have a superblock.
+
+        A crash in the middle of the round that gives roles must find whoever it names.
+        """
+        store, regions = self.store, self.store.config.regions
+        for member in members:
+            await prepare_member(member, regions)
+        for member in [*members, *store.present().values()]:
+            reserve_metadata(member, regions, layout.chunks)
+        records = [self.array.membership.record_of(member, NO_ROLE, "spare") for member in members]
+        for record, member in zip(records, members, strict=True):
+            store.spares[record.member_uuid] = member
+        await store.update(lambda config: replace(config, members=(*config.members, *records)))
+        for record, member in zip(records, members, strict=True):
+            if record.member_uuid not in store.spares:
+                await self._leave(records)
+                raise RaidxError(f"{member.path} could not be written")
+        return records
+
+    async def _leave(self, records: Sequence[MemberRecord]) -> None:
+        """Let go of newcomers that got no role."""
+        gone = {record.member_uuid for record in records}
+        for uuid in gone:
+            self.store.spares.pop(uuid, None)
+        await self.store.update(
+            lambda config: replace(
+                config, members=tuple(r for r in config.members if r.member_uuid not in gone)
+            )
+        )
+
     def size_after(self, layout: ElasticLayout) -> int:
         """Return the image's size when *layout*'s growth is over."""
         limit = self.store.config.size_bytes
         whole = layout.chunks * layout.chunk_bytes
         return whole if limit is None else min(limit, whole)
 
-    def _widen(self, layout: ElasticLayout, members: Sequence[Member]) -> None:
+    def _widen(self, layout: ElasticLayout, records: Sequence[MemberRecord]) -> None:
         """Change to the wider shape, in memory, in one moment."""
         store, config = self.store, self.store.config
-        records = [
-            self.array.membership.record_of(member, config.width + number, "active")
-            for number, member in enumerate(members)
-        ]
-        store.queues.extend(MemberQueue(member, store.nursery, store.clock) for member in members)
+        changed = config
+        for role, record in enumerate(records, config.width):
+            member = store.spares.pop(record.member_uuid)
+            store.queues.append(MemberQueue(member, store.nursery, store.clock))
+            changed = changed.with_record(replace(record, role=role, state="active"))
         store.config = replace(
-            config,
+            changed,
             width=layout.width,
-            members=_ordered((*config.members, *records)),
             params={**config.params, HISTORY: list(layout.history), MIGRATED: 0},
             jobs={**config.jobs, JOB_KEY: {"back": False}},
         )
@@ -256,10 +290,6 @@ class Grower:
         for queue in gone:
             queue.close()
         return [queue.member for queue in gone]
-
-
-def _ordered(records: Sequence[MemberRecord]) -> tuple[MemberRecord, ...]:
-    return tuple(sorted(records, key=lambda record: (record.role == NO_ROLE, record.role)))
 
 
 def _without(values: dict[str, Any], *keys: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Membership:
     def __init__(self, array: Array) -> None:
         self.array = array
         self.store = array.store
-        self._waiting = False
+        self.waiting = False  # a spare is about to take a role, or must not take one now
         self.seating = trio.Lock()  # held while a member takes a role, or leaves with it
 
     # -- finding members -----------------------------------------------------------------------
@@ -146,7 +146,7 @@ class Membership:
             raise UsageError(f"{self.path_of(record)} is a spare", action="remove it instead")
         self.check_joining(member, record.role)
         self._require_no_rebuild()
-        self._waiting = True  # this member takes the role, not a spare
+        self.waiting = True  # this member takes the role, not a spare
         try:
             async with self.seating:
                 record = self.find(record.role)  # a spare may have taken the role meanwhile
@@ -159,7 +159,7 @@ class Membership:
                 job = self.array.start_rebuild((record.role,))
             return {"role": record.role, "job": job}
         finally:
-            self._waiting = False
+            self.waiting = False
 
     async def fail_for_replacement(self, record: MemberRecord) -> None:
         """Take an active member out because another one takes its place."""
@@ -209,8 +209,8 @@ class Membership:
         running = any(job.kind == "rebuild" for job in self.array.jobs.running())
         if self.array.jobs.closing:
             return
-        if self._vacant() and self.store.spares and not running and not self._waiting:
-            self._waiting = True
+        if self._vacant() and self.store.spares and not running and not self.waiting:
+            self.waiting = True
             self.array.nursery.start_soon(self._take_spares)
 
     def _vacant(self) -> list[int]:
@@ -243,7 +243,7 @@ class Membership:
         except RaidxError as error:
             log.error("a spare could not take its role: %s", error)
         finally:
-            self._waiting = False
+            self.waiting = False
 
     async def settle(self) -> None:
         """Return when no member is being seated."""

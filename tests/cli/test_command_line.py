@@ -30,7 +30,7 @@ PROMISED = {  # what scripts rely on: command -> options
     "examine": [],
     "status": ["--brief", "--check"],
     "stats": [],
-    "add-disk": ["--as", "-n", "--dry-run", "--overwrite-signature"],
+    "add-disk": ["--as", "-n", "--dry-run", "--wait", "--overwrite-signature"],
     "remove-disk": ["-n", "--dry-run"],
     "fail-disk": ["-n", "--dry-run"],
     "replace-disk": ["-n", "--dry-run", "--wait", "--overwrite-signature"],

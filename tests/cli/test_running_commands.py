@@ -492,3 +492,23 @@ def test_a_bug_in_the_daemon_is_one_line_here(
     assert result.exit_code == 1
     assert len(result.stderr.splitlines()) == 1
     assert "bug" in caplog.text
+
+
+def test_growth_says_how_large_the_image_will_be_and_what_to_type_then(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    sizes = {"size_before": 3 << 20, "size_after": 4 << 20}
+    daemon.answers["add-disk"] = {"job": 5, "members_before": 4, "members_after": 5, **sizes}
+    text = daemon.run("add-disk", "ARRAY", str(tmp_path / "new.img")).stdout
+    assert "growing from 4 to 5 members (job 5); the image has 4 MiB when it ends" in text
+    assert "losetup -c DEVICE && resize2fs DEVICE" in text
+    ((_, arguments),) = daemon.calls
+    assert arguments["role"] is None
+    costs = {"bytes_read": 1 << 20, "bytes_written": 1 << 20, "bytes_moved": 2 << 20}
+    times = {"rate": 1 << 20, "rate_source": "assumed", "seconds": 1.0, "seconds_busy": 2.0}
+    kept = {"redundancy_left": 1, "redundancy_reduced": False, "redundancy_reduced_seconds": 0.0}
+    does = {"dry_run": True, "does": "grows from 4 to 5 members"}
+    daemon.answers["add-disk"] = {**does, **costs, **times, **kept, **sizes}
+    text = daemon.run("add-disk", "ARRAY", str(tmp_path / "new.img"), "-n").stdout
+    for words in ("grows from 4 to 5", "moves: 2 MiB", "image: 3 MiB now, 4 MiB at the end"):
+        assert words in text

@@ -325,3 +325,74 @@ def test_requests_that_do_not_fit_are_refused(
             await desk.commands.handle(name, arguments)
 
     with_desk(scene)
+
+
+def test_growth_is_told_before_it_is_done_and_steered_while_it_is() -> None:
+    async def scene(desk: Desk) -> None:
+        array, size = desk.array, desk.array.size_bytes
+        desk.array.grower.on_size.append(lambda: desk.volume.resize(array.size_bytes))
+        dry = await desk.ask("add-disk", members=["a", "b"], dry_run=True)
+        assert dry["does"] == "grows from 4 to 6 members"
+        assert (dry["size_before"], dry["size_after"]) == (size, size * 5 // 3)
+        # 2 of 5 of the written blocks move, give or take an incomplete region.
+        assert dry["bytes_read"] == dry["bytes_written"] == dry["bytes_moved"] // 2
+        assert abs(dry["bytes_read"] - size // 2 * 2 / 5) <= 6 * 4096
+        assert not dry["redundancy_reduced"]
+        assert desk.shelf.opened == {}
+        begun = await desk.ask("add-disk", members=["a", "b"])
+        assert (begun["size_before"], begun["size_after"]) == (size, size * 5 // 3)
+        paused = await desk.ask("job-pause", job=begun["job"])
+        assert paused["paused"]
+        status = await desk.ask("status")
+        assert status["state"] == "growing"
+        assert "resume" in status["action"]
+        with pytest.raises(RaidxError, match="a grow is under way"):
+            await desk.ask("add-disk", members=["c"])
+        await desk.ask("job-resume", job=begun["job"])
+        ended = await desk.ask("job-wait", job=begun["job"])
+        assert ended["state"] == "done"
+        assert ended["done"] == dry["bytes_read"]
+        status = await desk.ask("status")
+        assert (status["state"], status["size"]) == ("clean", size * 5 // 3)
+        assert desk.volume.size_bytes == size * 5 // 3
+
+    with_desk(scene, "raid4")
+
+
+def test_growth_refuses_what_it_cannot_do_and_gives_the_newcomers_back() -> None:
+    async def scene(desk: Desk) -> None:
+        before = desk.array.store.config
+        with pytest.raises(UsageError, match="255"):
+            await desk.ask("add-disk", members=[f"m{n}" for n in range(252)], dry_run=True)
+        with pytest.raises(SignatureFoundError):
+            await desk.ask("add-disk", members=["a", "used"])
+        assert desk.shelf.released == [desk.shelf.opened["a"]]
+        desk.rig.member_bytes //= 2
+        with pytest.raises(UsageError, match="use a larger one"):
+            await desk.ask("add-disk", members=["small"])
+        assert desk.shelf.released[-1] is desk.shelf.opened["small"]
+        assert desk.array.store.config == before
+        await desk.ask("fail-disk", member="1")
+        with pytest.raises(RaidxError, match="a degraded array does not grow"):
+            await desk.ask("add-disk", members=["b"])
+
+    with_desk(scene, "raid4")
+
+
+def test_a_cancelled_growth_gives_its_member_back_when_it_is_undone() -> None:
+    async def scene(desk: Desk) -> None:
+        size = desk.array.size_bytes
+        desk.array.grower.on_release.append(desk.shelf.release)
+        await desk.ask("set", key="speed_max", value="64KiB")
+        begun = await desk.ask("add-disk", members=["a"])
+        await trio.sleep(1.0)
+        answer = await desk.ask("job-cancel", job=begun["job"])
+        assert answer["going_back"]
+        assert answer["state"] == "running"  # it takes as long as it went
+        ended = await desk.ask("job-wait", job=begun["job"])
+        assert ended["state"] == "cancelled"
+        assert desk.shelf.released == [desk.shelf.opened["a"]]
+        status = await desk.ask("status")
+        assert (status["state"], status["size"], len(status["members"])) == ("clean", size, 4)
+
+    with_desk(scene, "raid4")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
 
-from raidx_fuse.array import open_array
+from raidx_fuse.array import Array, open_array
+from raidx_fuse.errors import MemberError
 from raidx_fuse.jobs.grow import Grow
 from raidx_fuse.members.faulty import FaultMember
 from raidx_fuse.members.ram import RamMember
@@ -24,7 +27,7 @@ CHUNK = 4096
 class SmallRig(Rig):
     """A rig with some seventy chunks on a member."""
 
-    def __init__(self, layout: str = "raid4", width: int = 4, **options: bool) -> None:
+    def __init__(self, layout: str = "raid4", width: int = 4, **options: Any) -> None:
         super().__init__(layout, width, chunk_bytes=CHUNK, **options)
         self.member_bytes = 640 << 10
 
@@ -134,9 +137,15 @@ async def under_load(rig: Rig, tasks: int = 3, pause_s: float = 0.001) -> AsyncI
         over.set()
 
 
-@pytest.mark.parametrize("slow", [False, True])
-@pytest.mark.parametrize("layout", ["raid4", "raid0"])
-@pytest.mark.parametrize("reads_zero", [True, False])
+@pytest.mark.parametrize(
+    ("layout", "slow", "reads_zero"),
+    [
+        ("raid4", False, True),
+        ("raid4", True, False),
+        ("raid0", False, False),
+        ("raid0", True, True),
+    ],
+)
 def test_two_growths_under_writes_keep_every_byte(
     layout: str, slow: bool, reads_zero: bool
 ) -> None:
@@ -312,8 +321,7 @@ def test_cancelled_it_goes_back_to_the_old_shape(slow: bool) -> None:
 
 
 @pytest.mark.parametrize("role", range(6))
-@pytest.mark.parametrize("when", ["fails", "vanishes"])
-def test_any_member_may_be_lost_on_the_way(role: int, when: str) -> None:
+def test_any_member_may_be_lost_on_the_way(role: int) -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
         assert array is not None
@@ -323,7 +331,7 @@ def test_any_member_may_be_lost_on_the_way(role: int, when: str) -> None:
         async with under_load(rig):
             await trio.sleep(0.3)
             assert 0 < job.layout.migrated < job.layout.stripes
-            if when == "fails":
+            if role in (0, 3, 5):  # the others vanish: the array finds out by itself
                 await array.fail_disk(role)
             else:
                 await rig._step_eio(role, True)
@@ -348,7 +356,7 @@ def test_any_member_may_be_lost_on_the_way(role: int, when: str) -> None:
         await array.fail_disk((role + 1) % 6)
         await rig.compare()
 
-    play(SmallRig(slow=role % 2 == 1), body)
+    play(SmallRig(slow=role in (2, 3, 4)), body)
 
 
 @pytest.mark.parametrize("back", [False, True])
@@ -402,3 +410,167 @@ def test_a_killed_process_at_any_point_loses_nothing_even_with_a_member(back: bo
     unsaved: list[int] = []
     play(SmallRig(), body)
     assert sum(count > 0 for count in unsaved) > 3  # some fell where nothing was checkpointed
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Return when *condition* holds, within a second of virtual time."""
+    for _ in range(10_000):
+        if condition():
+            return
+        await trio.sleep(0.0001)
+    raise AssertionError("it never comes true")
+
+
+async def reopened(rig: Rig, check: Callable[[Array], Awaitable[None]]) -> None:
+    """Kill the process as it were, start from what the members hold, and check that array."""
+    members = []
+    for number, member in enumerate(rig.members):
+        ram = RamMember(rig.member_bytes, name=f"again{number}")
+        ram.memory[:] = ram_of(member).memory
+        members.append(ram)
+    async with open_array(members) as array:
+        await check(array)
+
+
+async def paused_with_unsaved(rig: Rig, added: int) -> Grow:
+    """Begin a growth and stop it with stripes moved that no checkpoint knows."""
+    job = await grow(rig, added)
+    job.speed_max_bytes = 100 * CHUNK
+    await eventually(lambda: len(job.growth.unsaved) >= 20)
+    job.pause()
+    await trio.sleep(1.0)
+    assert len(job.growth.unsaved) >= 20
+    return job
+
+
+def test_a_rebuild_may_end_while_copies_are_not_checkpointed() -> None:
+    """It leaves out places that are dead as stripes lie now: they must lie so after a crash."""
+
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig)
+        job = await paused_with_unsaved(rig, 2)
+        await array.fail_disk(0)
+        await rig._step_replace()
+        (rebuild,) = (other for other in array.jobs.running() if other is not job)
+        await rebuild.finished.wait()
+        del rig.members[0]
+        rig.members.insert(0, rig.members.pop())
+        model = bytes(rig.model)
+
+        async def check(again: Array) -> None:
+            assert not again.store.lost
+            assert bytes(await again.read(0, len(model))) == model
+            for other in again.jobs.running():
+                await other.finished.wait()
+            result = await again.jobs.wait(await again.start_scrub(repair=False))
+            assert result["mismatches"] == 0
+
+        await reopened(rig, check)
+
+    play(SmallRig(), body)
+
+
+def test_only_writes_to_moved_blocks_wait_for_a_checkpoint() -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig)
+        job = await paused_with_unsaved(rig, 2)
+        layout, growth = job.layout, job.growth
+        stays = next(
+            layout.logical(s, c)
+            for s in growth.unsaved
+            for c in range(3)
+            if layout.logical(s, c) * CHUNK < array.size_bytes
+        )
+        saves = growth.checkpoints
+        await array.write(stays * CHUNK, b"stays")
+        assert growth.checkpoints == saves
+        moves = next(
+            layout.logical(s, c)
+            for s in growth.unsaved
+            for c in range(3, 5)
+            if layout.moved(s, c) and layout.logical(s, c) * CHUNK < array.size_bytes
+        )
+        await array.write(moves * CHUNK, b"moves")
+        assert growth.checkpoints == saves + 1
+        assert not growth.unsaved
+        assert array.store.config.params["migrated"] == layout.migrated
+        rig.model[stays * CHUNK : stays * CHUNK + 5] = b"stays"
+        rig.model[moves * CHUNK : moves * CHUNK + 5] = b"moves"
+
+        async def check(again: Array) -> None:
+            assert bytes(await again.read(0, len(rig.model))) == rig.model
+
+        await reopened(rig, check)
+        job.resume()
+        await job.finished.wait()
+        enlarge(rig)
+        await rig.compare()
+
+    play(SmallRig(), body)
+
+
+def test_an_old_record_in_the_journal_does_not_undo_a_block_that_came_back() -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig)
+        chunk = 0  # the first stripe moves its first block
+        job = await grow(rig, 2)
+        job.pause()
+        await array.write(chunk, b"old" * 100)  # a record of the old place
+        assert array.core.journal.holds(0)
+        job.resume()
+        await eventually(lambda: job.layout.migrated > 0)
+        assert array.core.layout.locate(0) == (0, 3)
+        await array.write(chunk, b"new" * 100)  # and one of the new place
+        job.cancel()
+        await eventually(lambda: job.back and not job.layout.migrated)
+        assert array.core.journal.holds(0)  # it did come back before its records were placed
+        await job.finished.wait()
+        rig.width -= 2
+        del rig.members[-2:]
+        rig.model[:300] = b"new" * 100
+
+        async def check(again: Array) -> None:
+            assert bytes(await again.read(0, len(rig.model))) == rig.model
+
+        await reopened(rig, check)
+        await rig.compare()
+
+    play(SmallRig(), body)
+
+
+def test_a_full_host_stops_the_growth_and_nothing_else() -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig)
+        members = [rig.new_member()]
+        data = array.store.config.regions.data.offset
+
+        def no_room(offset: int, length: int) -> None:
+            if offset >= data:
+                raise MemberError(members[0].path, "reserve", offset, errno.ENOSPC, "no space")
+
+        members[0].reserve = no_room  # type: ignore[method-assign]
+        await array.grow(members)
+        rig.members += members
+        job = job_of(rig)
+        await job.finished.wait()
+        assert job.state == "failed"
+        assert "free space" in str(job.error)
+        assert not array.store.lost
+        assert array.status()["state"] == "growing"
+        await rig.compare()
+        del members[0].reserve
+        await rig.close()
+        array = await rig.open()  # the next mount goes on
+        await job_of(rig).finished.wait()
+        enlarge(rig)
+        await rig.compare()
+
+    play(SmallRig(), body)

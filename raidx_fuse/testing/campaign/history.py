@@ -249,7 +249,7 @@ class History:
         """Name what was going on: a job in the background, else the latest thing begun."""
         running = [span for span in self.spans if span.runs(moment)]
         for span in running:
-            if span.verb in ("rebuild", "scrub"):
+            if span.verb in ("rebuild", "scrub", "grow"):
                 return span.verb
         return running[-1].verb if running else "idle"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import traceback
 from dataclasses import dataclass
+from typing import Any
 
 import trio
 
@@ -91,6 +92,7 @@ class _Judge:
         if self.record is None and draw < 0.06:
             await self._look_only(members)
         async with open_array(members, start_degraded=self.degraded_ok) as array:
+            array.grower.on_release.append(members.remove)  # a growth went back to its old shape
             first = await self._check_mounted(array)
             await self._wait_for_jobs(array)
             await self._check_parity(array)
@@ -185,11 +187,13 @@ class _Judge:
     async def _wait_for_jobs(self, array: Array) -> None:
         with trio.fail_after(MOUNT_LIMIT_S):
             await trio.sleep(POLL_S)  # a spare takes its role in a task of its own
-            while running := array.jobs.running():
-                await running[0].finished.wait()
+            while running := [job for job in array.jobs.running() if not _waits(job.status())]:
+                with trio.move_on_after(POLL_S):  # it may begin to wait
+                    await running[0].finished.wait()
                 await trio.sleep(POLL_S)  # the next job may follow from this one
         for job in array.jobs.list():
-            if job["state"] != "done":
+            ending = "cancelled" if job.get("going_back") else "done"
+            if job["state"] != ending and not _waits(job):
                 raise ViolationError(f"{job['kind']} ended as {job['state']}: {job['error']}")
 
     async def _check_parity(self, array: Array) -> None:
@@ -227,6 +231,11 @@ class _Judge:
         await array.flush()
         if b"".join(s or b"" for s in await self._read_all(array)) != content:
             raise ViolationError("a write after the recovery reads back wrong")
+
+
+def _waits(job: dict[str, Any]) -> bool:
+    """Say whether a job, a growth, waits for a member that is lost."""
+    return job.get("waits_for_role") is not None
 
 
 async def _content(member: Member) -> bytes:

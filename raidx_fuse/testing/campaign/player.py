@@ -21,7 +21,7 @@ from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.powercut import CutRecord
 from raidx_fuse.mover import Mover
-from raidx_fuse.testing.campaign.disks import PACES, SectorDisk
+from raidx_fuse.testing.campaign.disks import PACES, SectorDisk, is_member
 from raidx_fuse.testing.campaign.history import History, Span, WriteSpan
 from raidx_fuse.testing.campaign.recording import Recording
 from raidx_fuse.testing.campaign.state import Cell, ViolationError
@@ -195,7 +195,7 @@ class Player:
         """Mount the disks."""
         span = self.history.begin("mount", self.event)
         self.array = await self._stack.enter_async_context(
-            open_array(self.disks, start_degraded=True)
+            open_array([d for d in self.disks if is_member(d.cut.state.image)], start_degraded=True)
         )
         if self.cell.broken:
             self.array.core.journal.break_ordering = True

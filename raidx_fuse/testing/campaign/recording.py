@@ -42,6 +42,10 @@ class Recording:
         """Return the roles that the workload itself may have left without a whole member."""
         return frozenset(role for role, begin, end in self.out if begin < moment < end)
 
+    def roles(self, moment: int) -> list[int]:
+        """Return the roles that somebody held by then, one after the other."""
+        return sorted({role for event, role, _ in self.holders if event <= moment})
+
     def holder(self, role: int, moment: int) -> int:
         """Return the disk that holds *role* when nothing is out."""
         return [disk for event, r, disk in self.holders if r == role and event <= moment][-1]
@@ -52,14 +56,14 @@ class Recording:
 
     def roles_of(self, lost: tuple[int, ...], moment: int) -> frozenset[int]:
         """Return the roles that loses its member when the disks *lost* go."""
-        return frozenset(r for r in range(self.layout.width) if self.holder(r, moment) in lost)
+        return frozenset(r for r in self.roles(moment) if self.holder(r, moment) in lost)
 
     def losses(self, moment: int, generator: random.Random) -> tuple[int, ...]:
         """Draw disks to lose at *moment*, within what the code tolerates; often one fewer."""
         if self.is_damaged(moment) or not self.tolerance:
             return ()
         out = self.roles_out(moment)
-        whole = [r for r in range(self.layout.width) if r not in out]
+        whole = [r for r in self.roles(moment) if r not in out]
         most = min(self.tolerance - len(out), len(whole))
         chosen = generator.sample(whole, generator.randint(min(1, most), most))
         lost = {self.holder(role, moment) for role in chosen}

@@ -3,7 +3,8 @@
 One seed decides everything: width, size, what the disks held before, their pace, whether they lived
 before and lost power, the theme and its steps. Themes are "writes" (all sizes and alignments,
 bursts, overlaps, flushes, pauses in which the array tidies up), "disks" (a failure, a replacement
-or a spare, a rebuild under writes), "scrub" (rotten parity, a repair under writes) and "remounts".
+or a spare, a rebuild under writes), "scrub" (rotten parity, a repair under writes), "remounts" and,
+for layouts that can, "growth" (growth.py).
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import math
 
 import trio
 
+from raidx_fuse.layouts.registry import grows_in_place
 from raidx_fuse.members.base import SECTOR_BYTES
+from raidx_fuse.testing.campaign.growth import theme_growth
 from raidx_fuse.testing.campaign.player import CHUNK_BYTES, Player, Script, Shape
 from raidx_fuse.testing.campaign.recording import Recording
 from raidx_fuse.testing.campaign.state import Cell
@@ -38,7 +41,11 @@ def record_workload(
     themes = [theme_writes, theme_remounts]
     if player.tolerance:
         themes += [theme_disks, theme_scrub]
-    theme = player.rng.choices(themes, [3, 1, 2, 1][: len(themes)])[0]
+    weights = [3, 1, 2, 1][: len(themes)]
+    if grows_in_place(cell.layout):
+        themes.append(theme_growth)
+        weights.append(4)
+    theme = player.rng.choices(themes, weights)[0]
     return run(player.play, theme, writes, former_life, seed=seed)
 
 

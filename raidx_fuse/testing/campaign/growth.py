@@ -1,0 +1,112 @@
+"""Growing under writes: the campaign's theme for layouts that grow in place.
+
+One or two disks join; the array is written, flushed and left alone meanwhile, ends cleanly and
+begins again, loses a member and gets it back, or the growth is cancelled. Afterwards the places
+that blocks have left are written as well: what is judged must not notice.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import trio
+
+from raidx_fuse.jobs.grow import Grow
+from raidx_fuse.members.base import SECTOR_BYTES
+from raidx_fuse.testing.campaign.player import Player
+
+SLOW_BYTES = 8192  # a second: a growth lasts through several steps
+GROWTH_LIMIT_S = 900.0
+
+
+async def theme_growth(player: Player) -> None:
+    """Grow once or twice, under writes."""
+    await player.step()
+    for _ in range(player.rng.choice((1, 1, 2))):
+        await grow(player)
+        if player.rng.random() < 0.6:
+            await player.step()
+
+
+async def grow(player: Player) -> None:
+    """Let the array grow, with whatever happens to it meanwhile."""
+    for earlier in player.array.jobs.running():  # the resync of a former life
+        await earlier.finished.wait()
+    width = player.array.store.config.width
+    disks = [player.new_disk() for _ in range(player.rng.randint(1, 2))]
+    for number, disk in enumerate(disks):
+        player.recording.holders.append((player.event, width + number, disk))
+    span = player.history.begin("grow", player.event)
+    await player.array.grow([player.disks[disk] for disk in disks])
+    turn = player.rng.choice(("", "", "remount", "cancel", "lose", "lose"))
+    steps = player.rng.randint(1, 4)
+    started_s = trio.current_time()
+    while (job := _growth_of(player)) is not None:
+        # A remount opens and closes nurseries: no time-out's scope may hold it.
+        assert trio.current_time() < started_s + GROWTH_LIMIT_S, job.status()
+        job._batch = player.rng.randint(1, 4)
+        job.speed_max_bytes = SLOW_BYTES if steps else 0
+        if steps:
+            steps -= 1
+            await player.step()
+        elif turn:
+            await _TURNS[turn](player, job)
+            turn, steps = "", player.rng.randint(0, 2)
+        await trio.sleep(player.rng.choice((0.05, 0.5)))
+    player.history.end(span, player.event)
+    await write_beyond(player)
+
+
+def _growth_of(player: Player) -> Grow | None:
+    running = player.array.jobs.running()
+    return next((job for job in running if isinstance(job, Grow)), None)
+
+
+async def remount(player: Player, _job: Grow) -> None:
+    """End cleanly and begin again."""
+    await player.close()
+    await player.open()
+
+
+async def cancel(_player: Player, job: Grow) -> None:
+    """Turn the growth round."""
+    job.cancel()
+
+
+async def lose(player: Player, _job: Grow) -> None:
+    """Lose a member, old or new, and give its role another disk, under writes."""
+    out = len(player.recording.out)
+    role = player.rng.randrange(player.array.store.config.width)
+    if not player.tolerance:
+        return
+    begin = player.event
+    player.recording.out.append((role, begin, math.inf))
+    await player.array.fail_disk(role)
+    for _ in range(player.rng.randint(0, 2)):
+        await player.step()
+    disk = player.new_disk()
+    await player.array.replace_disk(role, player.disks[disk])
+    while player.array.store.config.record(role).state != "active":
+        await trio.sleep(0.3)
+        if player.rng.random() < 0.2:
+            await player.step()
+    player.recording.out[out] = (role, begin, player.event)
+    player.recording.holders.append((player.event, role, disk))
+
+
+async def write_beyond(player: Player) -> None:
+    """Write where the image was not before: into places that blocks have left."""
+    array = player.array
+    first = player.sectors * SECTOR_BYTES
+    for _ in range(player.rng.randint(0, 3)):
+        room = array.size_bytes - first
+        size = min(player.rng.choice((SECTOR_BYTES, 4096, 6000, 20000)), room)
+        if size > 0:
+            at = first + player.rng.randrange(room - size + 1)
+            await array.write(at, player.rng.randbytes(size))
+        if player.rng.random() < 0.3:
+            await player.flush()
+
+
+_TURNS: dict[str, Any] = {"remount": remount, "cancel": cancel, "lose": lose}

@@ -1,0 +1,105 @@
+"""A layout in the middle of a growth: every stripe lies one way or the other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raidx_fuse.layouts.code import LayoutError
+from raidx_fuse.layouts.mcpod import ElasticLayout
+from raidx_fuse.layouts.registry import grows_in_place, make_layout
+
+CHUNK = 4096
+
+
+@st.composite
+def growing(draw: st.DrawFn) -> tuple[ElasticLayout, ElasticLayout, ElasticLayout]:
+    """Draw (before, in the middle, after) of a growth, the second or third one sometimes."""
+    name = draw(st.sampled_from(["raid0", "raid4"]))
+    history = [draw(st.integers(3, 6))]
+    for _ in range(draw(st.integers(1, 3))):
+        history.append(history[-1] + draw(st.integers(1, 4)))
+    stripes = draw(st.integers(1, 30))
+    before = ElasticLayout(name, tuple(history[:-1]), CHUNK, stripes)
+    middle = ElasticLayout(name, tuple(history), CHUNK, stripes, draw(st.integers(0, stripes)))
+    return before, middle, ElasticLayout(name, tuple(history), CHUNK, stripes)
+
+
+@given(growing())
+def test_every_chunk_lies_as_before_or_as_after_by_its_stripe(
+    layouts: tuple[ElasticLayout, ElasticLayout, ElasticLayout],
+) -> None:
+    before, middle, after = layouts
+    assert middle.growing
+    assert middle.size_bytes == before.size_bytes
+    assert middle.code is after.code
+    for chunk in range(before.chunks):
+        stripe, cell = middle.locate(chunk)
+        expected = after if stripe < middle.migrated else before
+        assert (stripe, cell) == expected.locate(chunk)
+        # A place is a role and a chunk of it: the same whichever layout names the cell.
+        assert middle.place(stripe, cell) == expected.place(stripe, cell)
+
+
+@given(growing())
+def test_the_cells_of_a_stripe_and_the_chunks_are_one_to_one(
+    layouts: tuple[ElasticLayout, ElasticLayout, ElasticLayout],
+) -> None:
+    _, middle, after = layouts
+    rows = middle.logical_rows(0, middle.stripes)
+    assert sorted(rows.ravel().tolist()) == list(range(after.chunks))
+    for stripe in range(middle.stripes):
+        for cell in range(middle.code.data_count):
+            chunk = middle.logical(stripe, cell)
+            assert chunk == rows[stripe, cell]
+            assert middle.locate(chunk) == (stripe, cell)
+            role, member_chunk = middle.place(stripe, cell)
+            assert middle.inverse(role, member_chunk) == (stripe, cell)
+
+
+@given(growing())
+def test_what_moves_is_what_lies_elsewhere_afterwards(
+    layouts: tuple[ElasticLayout, ElasticLayout, ElasticLayout],
+) -> None:
+    before, middle, after = layouts
+    stripes, old, new, chunks = middle.moving(0, middle.stripes)
+    assert (np.diff(stripes) >= 0).all()
+    moved = dict(zip(chunks.tolist(), zip(stripes, old, new, strict=True), strict=True))
+    for chunk in range(before.chunks):
+        stripe, cell = before.locate(chunk)
+        _, target = after.locate(chunk)
+        assert (chunk in moved) == (cell != target)
+        if chunk in moved:
+            assert moved[chunk] == (stripe, cell, target)
+            assert target >= middle.disks_before  # only ever onto a new disk
+            assert before.place(stripe, cell) == middle.place(stripe, cell)
+        here = middle.locate(chunk)
+        assert middle.moved(*here) == (chunk in moved)
+
+
+def test_a_growth_that_is_over_gives_its_blocks_to_the_image() -> None:
+    layout = ElasticLayout("raid4", (4, 6), CHUNK, 10, 9)
+    with pytest.raises(AssertionError):
+        layout.settle()
+    layout.migrated = 10
+    layout.settle()
+    assert not layout.growing
+    assert layout.size_bytes == 50 * CHUNK
+    plain = make_layout("raid4", 6, 10, CHUNK, history=[4, 6])
+    assert [layout.locate(c) for c in range(50)] == [plain.locate(c) for c in range(50)]
+
+
+def test_impossible_positions_and_layouts_are_refused() -> None:
+    for history, migrated in (((4, 6), 11), ((4, 6), -1), ((4,), 0)):
+        with pytest.raises(LayoutError, match="cannot have migrated"):
+            ElasticLayout("raid4", history, CHUNK, 10, migrated)
+    with pytest.raises(LayoutError, match="must be a number"):
+        make_layout("raid4", 6, 10, CHUNK, history=[4, 6], migrated="3")
+    with pytest.raises(LayoutError, match="does not lead from 1"):
+        make_layout("raid0", 6, 10, CHUNK, history=[0, 6])
+    assert [name for name in ("raid0", "raid4", "raid5", "upc") if grows_in_place(name)] == [
+        "raid0",
+        "raid4",
+    ]
