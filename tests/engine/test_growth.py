@@ -556,7 +556,7 @@ def test_a_full_host_stops_the_growth_and_nothing_else() -> None:
             if offset >= data:
                 raise MemberError(members[0].path, "reserve", offset, errno.ENOSPC, "no space")
 
-        members[0].reserve = no_room  # type: ignore[method-assign]
+        members[0].reserve = no_room  # type: ignore[method-assign,assignment]
         await array.grow(members)
         rig.members += members
         job = job_of(rig)
