@@ -100,11 +100,14 @@ def main(tables: Callable[..., list[PaperTable]], doc: str | None, *, trace: boo
         parser.add_argument("--trace", metavar="FILE", help="a real trace, SPC or MSR")
     options = parser.parse_args()
     more = {"trace": options.trace} if trace and options.trace else {}
-    made = tables(options.quick, **more)
-    if options.json:
+    print_tables(tables(options.quick, **more), options.json, Console())
+    return 0
+
+
+def print_tables(made: Sequence[PaperTable], as_json: bool, console: Console) -> None:
+    """Print tables for people or, as one document, for programs."""
+    if as_json:
         print(json.dumps([asdict(table) for table in made], indent=2))
-        return 0
-    console = Console()
+        return
     for table in made:
         console.print(table.rich())
-    return 0

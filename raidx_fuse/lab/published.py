@@ -205,7 +205,8 @@ WORKLOADS: dict[str, Workload] = {
             unused_for=30_000,
             align_bytes=8 * KIB,
         ),
-        # [bpu] 30.44 GB, 65 % writes. [slice] writes of 6,400 B; span, bursts. [fit] the places.
+        # [bpu] 30.44 GB, 65 % writes. [slice] writes of 6,400 B; span; 14 to 35 % arrive within two
+        # microseconds of the one before (74 to 78 % within a millisecond). [fit] the places.
         Workload(
             name="hm_0",
             title="MSR hm_0: hardware monitor",

@@ -1,0 +1,161 @@
+"""The laboratory's report: every table and figure of the papers as far as built, on one page.
+
+    python bench/report.py                       all papers, less than 15 minutes on 2 processors
+    python bench/report.py --quick               about two minutes, wider spread
+    python bench/report.py --only upc --output /tmp/report
+
+Runs each ``bench/paper_*.py`` as a program of its own, as many at a time as there are processors,
+and writes ``report/README.md``: the paper's number, ours, and a line where they differ; with
+matplotlib (the extra `plots`) also pictures. All of it is virtual time: another machine, another
+day or a neighbour changes no figure, only how long it takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from paper_common import Chart, PaperTable
+
+from raidx_fuse.errors import UsageError
+from raidx_fuse.lab.plots import draw_lines
+
+HERE = Path(__file__).parent
+LIMIT_S = 14 * 60.0  # of one paper
+SLOWEST_FIRST = ("upc", "bpu")
+OTHERS = ("generated_loads",)
+
+
+@dataclass
+class Section:
+    """What one program gave: its *tables*, or why there are none."""
+
+    name: str
+    title: str
+    tables: list[PaperTable] = field(default_factory=list)
+    failure: str = ""
+    seconds: float = 0.0
+
+
+def programs() -> dict[str, Path]:
+    """Return the programs of the report by short name: papers, then what stands beside them."""
+    found = {path.stem.removeprefix("paper_"): path for path in sorted(HERE.glob("paper_*.py"))}
+    del found["common"]
+    return found | {name: HERE / f"{name}.py" for name in OTHERS}
+
+
+def title_of(path: Path) -> str:
+    """Return the TITLE that a program states, without running it."""
+    match = re.search(r'^TITLE = "(.*)"$', path.read_text(), re.MULTILINE)
+    return match[1] if match else path.stem
+
+
+def run_program(name: str, path: Path, quick: bool) -> Section:
+    """Run one program and return its tables."""
+    section = Section(name, title_of(path))
+    began_s = monotonic()
+    words = [sys.executable, str(path), "--json", *(["--quick"] if quick else [])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path[1:]])}
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=LIMIT_S, env=environment, check=True
+        )
+        section.tables = [table_of(record) for record in json.loads(done.stdout)]
+    except subprocess.TimeoutExpired:
+        section.failure = f"not ended within {LIMIT_S:.0f} s"
+    except subprocess.CalledProcessError as error:
+        section.failure = error.stderr.strip().splitlines()[-1] if error.stderr else "failed"
+    section.seconds = monotonic() - began_s
+    print(f"{name}: {section.failure or 'done'} ({section.seconds:.0f} s)", file=sys.stderr)
+    return section
+
+
+def table_of(record: dict[str, Any]) -> PaperTable:
+    """Return a table from its JSON."""
+    charts = [Chart(**chart) for chart in record.pop("charts")]
+    return PaperTable(**record, charts=charts)
+
+
+def pictures(section: Section, table: PaperTable, folder: Path) -> list[str]:
+    """Draw the charts of *table*; return the Markdown that shows them."""
+    shown = []
+    for number, chart in enumerate(table.charts):
+        word = re.sub(r"\W+", "-", f"{section.name}-{table.ident}-{number}".lower()).strip("-")
+        draw_lines(
+            str(folder / f"{word}.svg"),
+            chart.x,
+            chart.series,
+            x_label=chart.x_label,
+            y_label=chart.y_label,
+            log_x=chart.log_x,
+        )
+        shown.append(f"![{table.ident}: {chart.y_label} over {chart.x_label}]({word}.svg)")
+    return shown
+
+
+def page(sections: list[Section], folder: Path, quick: bool) -> str:
+    """Return the report; its pictures lie in *folder* afterwards."""
+    lines = [
+        "# The papers, regenerated",
+        "",
+        "Every table and figure of the papers as far as built: the paper's number, ours, a line "
+        "where they differ. The real engine runs on modelled disks in virtual time; "
+        "`python bench/report.py` makes this page anew"
+        + (", this one with `--quick` (fewer requests, wider spread)." if quick else "."),
+        "",
+    ]
+    drawing = True
+    for section in sections:
+        lines += [f"## {section.title}", ""]
+        if section.failure:
+            lines += [f"**Not regenerated:** {section.failure}", ""]
+        for table in section.tables:
+            lines.append(table.markdown())
+            try:
+                lines += [*pictures(section, table, folder), ""] if drawing else []
+            except UsageError as error:
+                drawing = False
+                print(f"no pictures: {error}", file=sys.stderr)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main() -> int:
+    """Make the report; return 1 if a part of it failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer requests, wider spread")
+    parser.add_argument("--only", help="names of papers, with commas between")
+    parser.add_argument("--output", type=Path, default=Path("report"), help="folder of the page")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    chosen = programs()
+    if options.only:
+        names = options.only.split(",")
+        if unknown := set(names) - set(chosen):
+            parser.error(
+                f"no program for {', '.join(sorted(unknown))}; there are {', '.join(chosen)}"
+            )
+        chosen = {name: chosen[name] for name in names}
+    options.output.mkdir(parents=True, exist_ok=True)
+    order = sorted(chosen, key=lambda name: (name not in SLOWEST_FIRST, name))
+    with ThreadPoolExecutor(max(1, options.jobs)) as pool:
+        running = {
+            name: pool.submit(run_program, name, chosen[name], options.quick) for name in order
+        }
+        sections = [running[name].result() for name in chosen]
+    target = options.output / "README.md"
+    target.write_text(page(sections, options.output, options.quick))
+    print(target)
+    return int(any(section.failure for section in sections))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
