@@ -124,6 +124,35 @@ def test_bundles_are_the_papers_first_two_figures() -> None:
     assert "6 bundles" in run("layout", "bundles", "--length", "3", "--disk-chunks", "7,4,5,4")
 
 
+def test_load_prints_the_upc_papers_figures_1_and_3() -> None:
+    """RDP, p = 7, one write to every chunk; P-code, p = 11, a write to each chunk of one row."""
+
+    def total(name: str, disks: int, writes: str, *more: str) -> list[int]:
+        line = ("layout", "load", name, "--disks", str(disks), "--writes", writes, *more)
+        found: list[int] = run_json(*line)["total"]
+        return found
+
+    assert total("rdp", 8, "all") == [12, 12, 12, 12, 12, 12, 72, 122]
+    assert total("rdp", 8, "0-287", "--rotate") == [266] * 8
+    assert total("pcode", 10, "row:1") == [18, 6, 6, 4, 4, 4, 4, 4, 4, 6]
+    for row in range(1, 5):
+        assert total("upc", 10, f"row:{row}") == [6] * 10
+
+
+@pytest.mark.parametrize("name", ["rdp", "evenodd", "xcode", "pcode", "upc"])
+def test_every_width_exists_or_the_nearest_are_named(name: str) -> None:
+    widths = allowed_widths(name, 80)
+    for disks in (*range(1, 21), 59, 60, 61, 63, 65, 66):
+        if disks in widths:
+            assert run_json("layout", "chains", name, "--disks", str(disks))["cols"] == disks
+            continue
+        near = [max(w for w in widths if w < disks)] if disks > widths[0] else []
+        near += [min(w for w in widths if w > disks)] if disks < widths[-1] else []
+        result = CliRunner().invoke(main, ["layout", "chains", name, "--disks", str(disks)])
+        assert result.exit_code == 2
+        assert f"nearest: {' or '.join(map(str, near))}" in result.stderr
+
+
 def test_load_counts_the_parity_columns_of_rdp() -> None:
     document = run_json("layout", "load", "rdp", "--disks", "6", "--writes", "all")
     assert document["total"] == [8, 8, 8, 8, 32, 50]

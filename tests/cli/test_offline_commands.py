@@ -107,6 +107,15 @@ def test_image_size_limits_the_image() -> None:
     assert not Path("x.img").exists()
 
 
+def test_create_rotates_the_columns_of_horizontal_codes() -> None:
+    for name in ("rdp", "evenodd"):
+        for option, params in (("--rotate", {"rotate": True}), ("", {})):
+            members = [f"{name}{len(option)}{number}.img" for number in range(5)]
+            run(f"create --layout {name} {option} --size 4MiB {' '.join(members)}")
+            (document,) = run_json(f"examine {members[0]}")["members"]
+            assert document["params"] == params
+
+
 def test_dry_run_of_create_writes_nothing() -> None:
     plan = run_json(f"create --layout raid5 --size 4MiB -n {' '.join(MEMBERS)}")
     assert (plan["dry_run"], plan["bytes_moved"], plan["redundancy_left"]) == (True, 0, 1)

@@ -24,6 +24,7 @@ def test_fig_1_rdp_parity_disks_are_hot(p: int) -> None:
     """Section 2.2.1: 2(p-1) per data disk, 2(p-1)^2 row parity, 2(p-2)^2 + 2(p-1)^2 diagonal."""
     rows, diagonals = 2 * (p - 1) ** 2, 2 * (p - 2) ** 2 + 2 * (p - 1) ** 2
     assert totals("rdp", p + 1, "all") == [2 * (p - 1)] * (p - 1) + [rows, diagonals]
+    assert diagonals / (2 * (p - 1)) == pytest.approx(2 * p + 1 / (p - 1) - 4)  # Fig. 1d
 
 
 def test_fig_3_pcode_puts_18_operations_on_one_disk_and_4_on_others() -> None:
