@@ -3,6 +3,7 @@
     Event(at_s=30, do="fail", disk=2)            a member is taken out
     Event(at_s=60, do="replace", disk=2)         a new one takes its place, a rebuild begins
     Event(at_s=60, do="spare", model="ssd")      a spare joins; a degraded array rebuilds onto it
+    Event(at_s=60, do="add", count=2)            the array grows onto new members
     Event(at_s=90, do="set", key="journal", value="none")
     Event(at_s=90, do="scrub")
 
@@ -29,12 +30,13 @@ NewMember = Callable[[str], Member]  # makes a fresh member at the pace of a mod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event. *disk* is a role; *model* that of a new member ("": as the first one's)."""
+    """One event. *disk* is a role; *model* that of *count* new members ("": as the others)."""
 
     at_s: float
     do: str
     disk: int = -1
     model: str = ""
+    count: int = 1
     key: str = ""
     value: str = ""
 
@@ -46,6 +48,8 @@ class Event:
             raise UsageError(f"an event cannot be at {self.at_s} s")
         if self.do in ("fail", "replace") and self.disk < 0:
             raise UsageError(f"the event {self.do!r} needs a disk")
+        if not 1 <= self.count <= 255:
+            raise UsageError(f"an event cannot bring {self.count} disks")
         if self.do == "set" and not self.key:
             raise UsageError("the event 'set' needs a key and a value")
 
@@ -63,6 +67,10 @@ async def _spare(array: Array, event: Event, new: NewMember) -> dict[str, Any]:
     return {"may_rebuild": True}
 
 
+async def _add(array: Array, event: Event, new: NewMember) -> dict[str, Any]:
+    return await array.grow([new(event.model) for _ in range(event.count)])
+
+
 async def _scrub(array: Array, _event: Event, _new: NewMember) -> dict[str, Any]:
     return {"job": await array.start_scrub(repair=False)}
 
@@ -76,6 +84,7 @@ DEEDS: dict[str, Deed] = {
     "fail": _fail,
     "replace": _replace,
     "spare": _spare,
+    "add": _add,
     "scrub": _scrub,
     "set": _set,
 }

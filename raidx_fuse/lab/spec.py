@@ -24,7 +24,7 @@ numbers = { read_share = 0.5 }   # of a generated load
 
 [[events]]
 at = 30
-do = "fail"                      # fail, replace, spare, scrub, set
+do = "fail"                      # fail, replace, spare, add, scrub, set
 disk = 2
 
 [report]
@@ -187,6 +187,7 @@ def _event(table: _Table) -> Event:
         do=table.must("do", str, ""),
         disk=table.take("disk", int, -1),
         model=table.take("model", str, ""),
+        count=table.take("count", int, 1),
         key=table.take("key", str, ""),
         value=str(table.take("value", str, "")),
     )

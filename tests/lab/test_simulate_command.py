@@ -138,6 +138,20 @@ def test_loads_can_be_verified_and_come_from_traces(tmp_path: Path) -> None:
     assert simulated(spec)[0]["requests"] == 300
 
 
+def test_an_array_grows_under_a_verified_load(tmp_path: Path) -> None:
+    spec = tmp_path / "grow.toml"
+    text = SMALL[: SMALL.index("[[events]]")].replace('"raid5"', '"raid4"')
+    text = text.replace("rate = 200", "rate = 200\nverify = true")
+    spec.write_text(text + '[[events]]\nat = 0.5\ndo = "add"\ncount = 2\nmodel = "nvme"\n')
+    (result,) = simulated(spec)
+    (event,) = result["events"]
+    assert (event["job"], event["job_state"]) == ("grow", "done")
+    assert len(result["members"]) == 7
+    assert result["array"]["chunks_moved"] > 0
+    assert result["verified_bytes"] > 0
+    assert result["wrong"] == []
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_examples_run_and_say_how(path: Path) -> None:
     text = path.read_text()
@@ -172,6 +186,7 @@ def test_examples_run_and_say_how(path: Path) -> None:
         ('do = "scrub"', 'do = "explode"', "no event 'explode'"),
         ('do = "fail"\ndisk = 1', 'do = "fail"', "needs a disk"),
         ("at = 0.3", "at = -1", "cannot be at"),
+        ("at = 0.3", "at = 0.3\ncount = 0", "cannot bring 0 disks"),
         ('key = "parity.policy"\n', "", "needs a key"),
         ("[report]", "[[report]]", "report"),
         ('name = "small"', "name = small", "not TOML"),
