@@ -194,13 +194,14 @@ class Commands:
         if role is None:
             return await self._grow(members, overwrite_signature, size_bytes)
         added = []
-        for path in members:
-            member = await self._open(path, overwrite_signature, size_bytes)
-            try:
-                added.append(await self._array.add_spare(member))
-            except RaidxError:
-                self._release(member)
-                raise
+        async with self._array.membership.seating:  # two that are wanted are rebuilt in one go
+            for path in members:
+                member = await self._open(path, overwrite_signature, size_bytes)
+                try:
+                    added.append(await self._array.add_spare(member))
+                except RaidxError:
+                    self._release(member)
+                    raise
         return {"added": added}
 
     async def _grow(

@@ -144,6 +144,21 @@ def test_a_spare_is_taken_in_used_and_let_go() -> None:
     with_desk(scene)
 
 
+def test_two_spares_for_two_vacant_roles_are_rebuilt_in_one_go() -> None:
+    async def scene(desk: Desk) -> None:
+        before = bytes(await desk.array.read(0, desk.array.size_bytes))
+        for role in (1, 4):
+            await desk.ask("fail-disk", member=str(role))
+        await desk.ask("add-disk", members=["s", "t"], role="spare")
+        await trio.sleep(60)
+        (job,) = (await desk.ask("job-list"))["jobs"]
+        assert (job["kind"], job["state"], job["roles"]) == ("rebuild", "done", [1, 4])
+        assert (await desk.ask("status"))["state"] == "clean"
+        assert bytes(await desk.array.read(0, desk.array.size_bytes)) == before
+
+    with_desk(scene, "upc", 6)
+
+
 def test_newcomers_that_do_not_join_are_released() -> None:
     async def scene(desk: Desk) -> None:
         with pytest.raises(SignatureFoundError):
