@@ -53,6 +53,6 @@ def print_lines(lines: Sequence[Line], *, as_json: bool) -> int:
         spread = f"{line.low:.2f}-{line.high:.2f}" if line.low != line.high else ""
         print(
             f"{line.row:<28}{line.subject:<11}{line.figure:>15}{cpu:>8}"
-            f"{line.value:>9.2f}  {spread:<12}{bar:<11}{verdict}".rstrip()
+            f"{line.value:>9.2f}  {spread:<12}{bar:<19}{verdict}".rstrip()
         )
     return int(missed)

@@ -1,11 +1,12 @@
 """The bar table: every speed that was promised, our figure beside each, PASS or miss.
 
-    python bench/table.py              about five minutes
-    python bench/table.py --quick      about one minute, wider spread
+    python bench/table.py              about eight minutes
+    python bench/table.py --quick      about two minutes, wider spread
     python bench/table.py --json       for machines
 
-Part by part: `mount_ratio.py`, `rebuild_ratio.py`, `large_array.py`; `pytest bench` times the hot
-paths without a mount. Run it while nothing else runs: with 2 processors a neighbour takes one.
+Part by part: `mount_ratio.py`, `rebuild_ratio.py`, `bench_codes.py`, `two_loss_mount.py`,
+`large_array.py`; `pytest bench` times the hot paths without a mount. Run it while nothing else
+runs: with 2 processors a neighbour takes one.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import shutil
 import signal
 import sys
 
+import bench_codes
 import large_array
 import mount_ratio
 import rebuild_ratio
-from candidates import MIB
+import two_loss_mount
+from candidates import MIB, TWO_LOSS_WIDTHS
 from lines import Line, print_lines
 
 LOAD_MAX = 0.5
@@ -49,6 +52,13 @@ def main() -> int:
         directory=options.directory,
     )
     lines += rebuild_ratio.run(256 if options.quick else 512, min(rounds, 5))
+    lines += bench_codes.run((), 512 if options.quick else 1024, min(rounds, 5))
+    lines += two_loss_mount.run(
+        ["upc"] if options.quick else list(TWO_LOSS_WIDTHS),
+        size=64 * MIB,
+        rounds=min(rounds, 3),
+        seconds=seconds / 2,
+    )
     lines += large_array.run(options.directory, min(rounds, 3))
     return print_lines(lines, as_json=options.json)
 
