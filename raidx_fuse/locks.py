@@ -51,6 +51,10 @@ class StripeLocks:
 
         await trio.lowlevel.wait_task_rescheduled(abort)  # the holder hands the lock over
 
+    def awaited(self, stripes: Iterable[int]) -> bool:
+        """Say whether somebody waits for one of *stripes*."""
+        return any(self.held.get(stripe) for stripe in stripes)
+
     def release(self, stripe: int) -> None:
         """Give the lock to the next waiter, or free it."""
         waiters = self.held[stripe]

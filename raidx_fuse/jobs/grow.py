@@ -13,6 +13,7 @@ that is there: while one is lost the job waits. What lies on a lost member is re
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -31,12 +32,13 @@ from raidx_fuse.write_work import Preparer
 
 STRIPES_MAX = 4096  # whose locks one window takes
 BATCH_BYTES_MAX = 16 << 20  # read at once, from all members together
-BATCHES_IDLE = 8  # in a window at full speed with no users: one is read while one is written
+BATCHES_IDLE = 32  # in a window at full speed with no users: one is read while one is written
 UNSAVED_BYTES_MAX = 1 << 30  # of a member: how far the position may run ahead of its checkpoint
 COUNT_STRIPES = 1 << 16
 POLL_S = 0.25
 
 End = Callable[[bool], Awaitable[None]]
+Batch = tuple[Sequence[int], Sequence[int], Sequence[int]]  # stripes, sources, targets
 
 
 class Copy:
@@ -196,17 +198,12 @@ class Grow(Job):
         core = self.core
         first, end = stripes[0], stripes[-1] + 1
         moves = self._live(first, end)  # now: more may be written than before we had the locks
-        count = len(moves[0])
-        if count:
-            try:
-                await self._copy_all(moves)
-            except MemberLostError:
-                return 0  # `ready` sees who is gone; then the window is done again
-            if self._reach()[0] < end:
-                return 0
-        core.migrate_to(first if self.back else end)
-        core.counters.chunks_moved += count
-        return count << core.shift
+        if not len(moves[0]):
+            core.migrate_to(first if self.back else end)
+            return 0
+        copied = await self._copy_all(moves, stripes)
+        core.counters.chunks_moved += copied
+        return copied << core.shift
 
     async def checkpoint(self) -> None:
         """Make the position durable."""
@@ -220,36 +217,76 @@ class Grow(Job):
 
     # -- copying -------------------------------------------------------------------------------
 
-    async def _copy_all(self, moves: tuple[Any, Any, Any]) -> None:
-        """Copy in batches, the next one read while one is written. Raises what either raises."""
-        cuts = range(0, len(moves[0]), self._batch)
-        batches = [[column[at : at + self._batch].tolist() for column in moves] for at in cuts]
-        copies, arenas = await self._read(*batches[0])
-        for following in [*batches[1:], None]:
-            errors: list[Exception] = []
-            read: list[tuple[list[Copy], list[Arena]]] = []
+    async def _copy_all(self, moves: tuple[Any, Any, Any], window: list[int]) -> int:
+        """Copy in batches, the next one read while one is written; the position follows.
 
-            async def read_next(
-                batch: Any = following, read: Any = read, errors: Any = errors
-            ) -> None:
-                try:
-                    read.append(await self._read(*batch))
-                except (MemberLostError, RaidxError) as error:
-                    errors.append(error)
+        Returns how many blocks were copied: fewer than all when a member went (`ready` sees who)
+        or when somebody waits for the window. Raises RaidxError.
+        """
+        stripes, sources, targets = (
+            (column[::-1] if self.back else column).tolist() for column in moves
+        )
+        cuts = [0, *self._cuts(stripes), len(stripes)]
+        batches = [
+            (stripes[at:to], sources[at:to], targets[at:to]) for at, to in itertools.pairwise(cuts)
+        ]
+        copied = 0
+        try:
+            copies, arenas = await self._read(*batches[0])
+            for number, batch in enumerate(batches):
+                following = batches[number + 1] if number + 1 < len(batches) else None
+                read = await self._write_and_read(copies, following)
+                for arena in arenas:
+                    self.core.arenas.put(arena)
+                if self._reach()[0] <= max(batch[0]):
+                    return copied  # a target went while it was written
+                copied += len(copies)
+                if following is None or read is None:
+                    self.core.migrate_to(window[0] if self.back else window[-1] + 1)
+                    return copied
+                self.core.migrate_to(following[0][0] + self.back)
+                if self.core.locks.awaited(window):
+                    return copied
+                copies, arenas = read
+        except MemberLostError:
+            pass
+        return copied
 
-            async with trio.open_nursery() as nursery:
-                if following is not None:
-                    nursery.start_soon(read_next)
-                try:
-                    await self._write(copies)
-                except (MemberLostError, RaidxError) as error:
-                    errors.append(error)
-            for arena in arenas:
-                self.core.arenas.put(arena)
-            if errors:
-                raise errors[0]
-            if read:
-                copies, arenas = read[0]
+    def _cuts(self, stripes: list[int]) -> list[int]:
+        """Return where to cut moves into batches, between two stripes."""
+        cuts = []
+        at = self._batch
+        while at < len(stripes):
+            if stripes[at] != stripes[at - 1]:
+                cuts.append(at)
+                at += self._batch
+            else:
+                at += 1
+        return cuts
+
+    async def _write_and_read(
+        self, copies: list[Copy], following: Batch | None
+    ) -> tuple[list[Copy], list[Arena]] | None:
+        """Write *copies* and read the *following* batch side by side; raise what either raises."""
+        errors: list[Exception] = []
+        read: list[tuple[list[Copy], list[Arena]]] = []
+
+        async def read_next(batch: Batch) -> None:
+            try:
+                read.append(await self._read(*batch))
+            except (MemberLostError, RaidxError) as error:
+                errors.append(error)
+
+        async with trio.open_nursery() as nursery:
+            if following is not None:
+                nursery.start_soon(read_next, following)
+            try:
+                await self._write(copies)
+            except (MemberLostError, RaidxError) as error:
+                errors.insert(0, error)
+        if errors:
+            raise errors[0]
+        return read[0] if read else None
 
     async def _read(
         self, stripes: Sequence[int], sources: Sequence[int], targets: Sequence[int]
