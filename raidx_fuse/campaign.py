@@ -24,6 +24,7 @@ from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
 from raidx_fuse.testing.campaign import matrix
 from raidx_fuse.testing.campaign.state import Cell, State
 from raidx_fuse.testing.campaign.walk import FAULTS, Tally, replay
+from raidx_fuse.testing.campaign.workload import themes_of
 
 PROGRAM = "python -m raidx_fuse.campaign"
 SHOWN_MAX = 10
@@ -34,6 +35,7 @@ SHOWN_MAX = 10
 @click.option("--seed", default=1, show_default=True, help="Decides everything that is drawn.")
 @click.option("--layout", "layouts", multiple=True, metavar="L", help="Only this layout (again).")
 @click.option("--journal", "journals", multiple=True, metavar="M", help="Only this mode (again).")
+@click.option("--theme", default="", metavar="T", help="Only this theme: growth, disks, ...")
 @click.option("--processes", default=2, show_default=True, help="How many to run side by side.")
 @click.option("--broken", is_flag=True, help="Break the log's ordering: violations must appear.")
 @click.option("--stop-after", default=20, show_default=True, help="Violations that are enough.")
@@ -44,6 +46,7 @@ def main(
     seed: int,
     layouts: tuple[str, ...],
     journals: tuple[str, ...],
+    theme: str,
     processes: int,
     broken: bool,
     stop_after: int,
@@ -55,7 +58,7 @@ def main(
     try:
         if state is not None:
             sys.exit(_replay(console, State.parse(state)))
-        cells = _cells(layouts, journals, broken)
+        cells = _cells(layouts, journals, broken, theme)
     except (RaidxError, LayoutError) as error:
         raise click.UsageError(str(error)) from None
     started_s = time.monotonic()
@@ -77,7 +80,7 @@ def main(
     sys.exit(1 if tally.violations else 0)
 
 
-def _cells(layouts: Sequence[str], journals: Sequence[str], broken: bool) -> list[Cell]:
+def _cells(layouts: Sequence[str], journals: Sequence[str], broken: bool, theme: str) -> list[Cell]:
     """Return the cells of the campaign. Raises LayoutError, UsageError."""
     names = [find_layout(name).name for name in layouts] or list(matrix.LAYOUTS_DEFAULT)
     for name in names:
@@ -86,7 +89,11 @@ def _cells(layouts: Sequence[str], journals: Sequence[str], broken: bool) -> lis
     for journal in journals:
         if journal not in MODES:
             raise UsageError(f"unknown journal mode {journal!r}: it is {', '.join(MODES)}")
-    return [Cell(name, mode, broken) for name in names for mode in journals or MODES]
+    cells = [Cell(name, mode, broken, theme) for name in names for mode in journals or MODES]
+    cells = [cell for cell in cells if not theme or theme in themes_of(cell)]
+    if not cells:
+        raise UsageError(f"none of the layouts {', '.join(names)} has the theme {theme!r}")
+    return cells
 
 
 @contextmanager

@@ -30,6 +30,7 @@ SEED = int(os.environ.get("RAIDX_CRASH_SEED", "1"))
 SECONDS_A_STATE = 0.3  # far more than it takes: for the time limit of longer campaigns
 TWO_LOSSES_STATES = 250
 BUNDLE_STATES = 300
+GROWTH_STATES = 250
 BROKEN_STATES = 1000
 
 
@@ -74,6 +75,16 @@ def test_bundles_keep_their_promises_while_chunks_move(layout: str) -> None:
     assert not tally.violations, report(tally)
     assert tally.total >= BUNDLE_STATES
     assert "move" in {verb for _, verb, _ in tally.states}
+
+
+@pytest.mark.parametrize("cell", ["raid4:partial:growth", "raid4:none:growth", "raid0:full:growth"])
+def test_growth_keeps_its_promises(cell: str) -> None:
+    tally = Tally()
+    for task in matrix.tasks_of([Cell.parse(cell)], GROWTH_STATES, SEED):
+        tally.add(matrix.run_task(task))
+    assert not tally.violations, report(tally)
+    assert tally.total >= GROWTH_STATES
+    assert "grow" in {verb for _, verb, _ in tally.states}
 
 
 @pytest.mark.parametrize("mode", ["partial", "full"])

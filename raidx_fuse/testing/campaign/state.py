@@ -23,22 +23,28 @@ DROPPED, KEPT = "d", "k"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What a workload runs on: *layout*, *journal* mode, and if the log's order is *broken*."""
+    """What a workload runs on: *layout*, *journal* mode, and if the log's order is *broken*.
+
+    *theme* is the only one that its workloads have (workload.py), "" for any.
+    """
 
     layout: str
     journal: str
     broken: bool = False
+    theme: str = ""
 
     def __str__(self) -> str:
-        return f"{self.layout}:{self.journal}{'!' if self.broken else ''}"
+        theme = f":{self.theme}" if self.theme else ""
+        return f"{self.layout}:{self.journal}{theme}{'!' if self.broken else ''}"
 
     @staticmethod
     def parse(text: str) -> Cell:
         """Return the cell that *text* names. Raises UsageError."""
-        layout, colon, journal = text.partition(":")
+        layout, colon, rest = text.removesuffix("!").partition(":")
         if not colon:
             raise UsageError(f"{text!r} is no cell of the campaign", action="raid5:partial is one")
-        return Cell(layout, journal.removesuffix("!"), journal.endswith("!"))
+        journal, _, theme = rest.partition(":")
+        return Cell(layout, journal, text.endswith("!"), theme)
 
 
 @dataclass(frozen=True, slots=True)

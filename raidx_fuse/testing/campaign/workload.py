@@ -13,7 +13,7 @@ import math
 
 import trio
 
-from raidx_fuse.layouts.registry import grows_in_place
+from raidx_fuse.layouts.registry import find_layout, grows_in_place
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.testing.campaign.growth import theme_growth
 from raidx_fuse.testing.campaign.player import CHUNK_BYTES, Player, Script, Shape
@@ -38,15 +38,23 @@ def record_workload(
         return run(player.play, script, 0, False, seed=seed)
     writes = player.rng.randint(0, 3)
     former_life = player.rng.random() < FORMER_LIFE_SHARE
-    themes = [theme_writes, theme_remounts]
-    if player.tolerance:
-        themes += [theme_disks, theme_scrub]
-    weights = [3, 1, 2, 1][: len(themes)]
-    if grows_in_place(cell.layout):
-        themes.append(theme_growth)
-        weights.append(4)
-    theme = player.rng.choices(themes, weights)[0]
+    themes = {theme: weight for theme, (_, weight) in themes_of(cell).items()}
+    name = cell.theme or player.rng.choices(list(themes), list(themes.values()))[0]
+    theme = themes_of(cell)[name][0]
     return run(player.play, theme, writes, former_life, seed=seed)
+
+
+def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
+    """Return name -> (script, weight) of the themes that *cell* can have."""
+    themes: dict[str, tuple[Script, int]] = {
+        "writes": (theme_writes, 3),
+        "remounts": (theme_remounts, 1),
+    }
+    if find_layout(cell.layout).tolerance(3):
+        themes |= {"disks": (theme_disks, 2), "scrub": (theme_scrub, 1)}
+    if grows_in_place(cell.layout):
+        themes["growth"] = (theme_growth, 1)
+    return themes
 
 
 async def theme_writes(player: Player) -> None:
