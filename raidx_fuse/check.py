@@ -50,14 +50,17 @@ async def check_members(members: Sequence[Member]) -> dict[str, Any]:
         for finding in scrub.findings:
             paths = [member["path"] or f"role {member['role']}" for member in finding["members"]]
             offsets = finding["image_offsets"]
-            problem(
-                "this member's chunk contradicts all others"
-                if finding["located"]
-                else f"data and parity disagree, one of {', '.join(paths)} is wrong",
-                member=paths[0] if finding["located"] else None,
-                stripe=finding["stripe"],
-                image_offset=offsets[0] if offsets else None,
-            )
+            located = finding["located"]
+            blamed = paths if located else [None]
+            for path in blamed:
+                problem(
+                    "this member's content contradicts all others"
+                    if located
+                    else f"data and parity disagree, one of {', '.join(paths)} is wrong",
+                    member=path,
+                    stripe=finding["stripe"],
+                    image_offset=offsets[0] if offsets and len(blamed) == 1 else None,
+                )
         state = array.status()["state"]
         if state not in ("clean", "resyncing"):
             problem(f"the array is {state}")

@@ -254,6 +254,25 @@ def test_check_names_stripe_and_image_offset_of_damage() -> None:
     assert contents() == before
 
 
+def test_check_names_the_members_that_lie_under_two_losses() -> None:
+    """One cell of one member; then two members of another stripe, each in a sector of its own."""
+    run(f"create --layout pcode --chunk 4K --size 4MiB {' '.join(MEMBERS)}")
+    offset = write_image(bytes(range(256)) * 16 * 40)
+
+    def rot(member: str, at: int) -> None:
+        with open(member, "r+b") as file:
+            file.seek(offset + at)
+            file.write(b"?")
+
+    rot("d2.img", 1 * 8192 + 4096 + 7)  # stripe 1, row 1: data
+    rot("d0.img", 3 * 8192 + 100)
+    rot("d3.img", 3 * 8192 + 4096 + 700)
+    problems = run_json(f"check {' '.join(MEMBERS)}", 1)["problems"]
+    named = [(each["stripe"], os.path.basename(each["member"])) for each in problems]
+    assert named == [(1, "d2.img"), (3, "d0.img"), (3, "d3.img")]
+    assert problems[0]["image_offset"] == 1 * 4 * 4096 + 2 * 4096 + 7
+
+
 def test_check_and_status_refuse_members_of_two_arrays() -> None:
     create()
     run("create --layout raid0 --size 4M x.img y.img")
