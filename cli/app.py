@@ -23,7 +23,7 @@ SECTIONS = {  # the order of `raidx --help`
     "Look": ("status", "stats", "examine", "check", "explain"),
     "Change": (
         *("add-disk", "remove-disk", "fail-disk", "replace-disk"),
-        *("scrub", "job", "get", "set"),
+        *("scrub", "tune", "job", "get", "set"),
     ),
     "Experiment": ("replay", "simulate"),
     "Learn (no array needed)": ("layout",),

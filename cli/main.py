@@ -7,7 +7,7 @@ from importlib.metadata import version
 import click
 from click.shell_completion import get_completion_class
 
-from raidx_fuse.cli import change, create, explain, layouts, mount, replay, show, simulate
+from raidx_fuse.cli import change, create, explain, layouts, mount, replay, show, simulate, tune
 from raidx_fuse.cli.app import Verbs, verb
 from raidx_fuse.cli.output import Output
 
@@ -53,6 +53,7 @@ COMMANDS = (
     change.fail_disk,
     change.replace_disk,
     change.scrub,
+    tune.tune,
     change.job,
     change.get,
     change.set_value,

@@ -74,6 +74,10 @@ def _head(status: Status, out: Output) -> Table:
     grid.add_row("state:", state_text(status["state"]) + Text(f", {_redundancy(status)}"))
     if status.get("action"):
         grid.add_row("action:", Text(status["action"], style="yellow"))
+    tuner = status.get("tuner")
+    if tuner:
+        moved = plural(tuner["chunks_moved"], "chunk")
+        grid.add_row("tuner:", f"{tuner['state']}: {tuner['why']}; {moved} moved")
     if status.get("mountpoint"):
         mode = " (read-only)" if status.get("read_only") else ""
         grid.add_row("mounted:", Text(status["mountpoint"] + mode))

@@ -21,7 +21,7 @@ from raidx_fuse import status as report
 from raidx_fuse.bad_chunks import decode_chunks, encode_chunks
 from raidx_fuse.core import Core
 from raidx_fuse.dirty import DirtyMap
-from raidx_fuse.errors import AssemblyError, RaidxError, ReadOnlyError
+from raidx_fuse.errors import AssemblyError, RaidxError, ReadOnlyError, UsageError
 from raidx_fuse.explain import explain
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.config import ArrayConfig
@@ -33,6 +33,7 @@ from raidx_fuse.jobs.scrub import Resync, Scrub
 from raidx_fuse.journal import Journal
 from raidx_fuse.layouts.layout import Layout
 from raidx_fuse.layouts.plan import cells_of
+from raidx_fuse.layouts.raidx import BundleLayout
 from raidx_fuse.layouts.registry import make_layout
 from raidx_fuse.members.base import Member
 from raidx_fuse.membership import Membership
@@ -42,6 +43,7 @@ from raidx_fuse.replay import Replayed, replay
 from raidx_fuse.settings import SETTINGS, setting_named
 from raidx_fuse.shares import Shares, read_claims
 from raidx_fuse.store import Store
+from raidx_fuse.tuner import Tuner, Tuning
 from raidx_fuse.writer import Writer
 from raidx_fuse.written import WrittenMap
 
@@ -80,6 +82,9 @@ class Array:
         self.jobs = Jobs(core, nursery)
         self.membership = Membership(self)
         self.grower = Grower(self)
+        self.tuner: Tuner | None = None
+        if isinstance(core.layout, BundleLayout) and core.access is not None:
+            self.tuner = Tuner(self, core.layout, core.access)
         self.nursery = nursery
         self.started_s = core.store.clock()
         self.replayed: Replayed | None = None
@@ -181,6 +186,25 @@ class Array:
             self.require_writable()
         return self.jobs.start(lambda core, job_id: Scrub(core, job_id, repair)).job_id
 
+    def start_tuning(self) -> int:
+        """Start moving chunks to where they are served sooner; return the job's id.
+
+        Raises UsageError where nothing can be moved, BusyError while a tuning runs.
+        """
+        self.require_writable()
+        tuner = self.require_tuner()
+        tuner.require()
+        return self.jobs.start(lambda core, job_id: Tuning(core, job_id, tuner)).job_id
+
+    def require_tuner(self) -> Tuner:
+        """Return the tuner. Raises UsageError for a layout without a table."""
+        if self.tuner is None:
+            raise UsageError(
+                f"{self.store.config.layout} has fixed places: there is nothing to tune",
+                action="raidx-zero, raidx-copy and raidx-parity can be tuned",
+            )
+        return self.tuner
+
     def start_rebuild(self, roles: tuple[int, ...]) -> int:
         """Start rebuilding *roles* (their members attached, marked rebuilding)."""
         return self.jobs.start(lambda core, job_id: Rebuild(core, job_id, roles)).job_id
@@ -246,6 +270,8 @@ class Array:
         self.nursery.start_soon(self.core.journal.tend)
         self.nursery.start_soon(self.core.dirty.tend)
         self.nursery.start_soon(self.keep_bad_chunks)
+        if self.tuner is not None:
+            self.nursery.start_soon(self.tuner.run)
         if self.core.dirty.pending_regions():
             self.jobs.start(Resync)
         self.membership.resume_rebuilds()

@@ -73,6 +73,7 @@ class Commands:
             "add-disk": self.add_disk,
             "remove-disk": self.remove_disk,
             "scrub": self.scrub,
+            "tune": self.tune,
             "job-list": self.job_list,
             "job-pause": self.job_pause,
             "job-resume": self.job_resume,
@@ -285,6 +286,15 @@ class Commands:
     async def scrub(self, repair: bool = False) -> Result:
         """Start a scrub that reports mismatches, or also repairs them."""
         return {"job": await self._array.start_scrub(repair)}
+
+    async def tune(self, now: bool = False, dry_run: bool = False) -> Result:
+        """Say what the tuner does; *now* starts it as a job; *dry_run*: what that would move."""
+        tuner = self._array.require_tuner()
+        if dry_run:
+            return await tuner.dry_run()
+        if now:
+            return {"job": self._array.start_tuning()}
+        return tuner.status()
 
     async def job_list(self) -> Result:
         """Return the running and the recently ended jobs."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from raidx_fuse.access import Access
 from raidx_fuse.dirty import DirtyMap
 from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.growth import Growth
@@ -12,6 +13,7 @@ from raidx_fuse.journal import Journal
 from raidx_fuse.layouts.layout import Layout
 from raidx_fuse.layouts.mcpod import ElasticLayout
 from raidx_fuse.layouts.plan import dead_cells
+from raidx_fuse.layouts.raidx import BundleLayout
 from raidx_fuse.locks import StripeLocks
 from raidx_fuse.measure import TIMED_ALL, TIMED_EACH, ArrayCounters, Latency
 from raidx_fuse.parity import ArenaPool
@@ -33,6 +35,7 @@ class Core:
     """
 
     __slots__ = (
+        "access",
         "arenas",
         "at_once",
         "bad_chunks",
@@ -90,6 +93,9 @@ class Core:
         self.policy: Policy
         self.bpu = BpuPolicy(self._role, lambda: self.store.queues, store.clock)
         self.use_policy("traditional")
+        self.access: Access | None = None  # layouts with a table: how often chunks are used
+        if isinstance(layout, BundleLayout):
+            self.access = Access(layout, store.queues, store.clock)
         self.bad_chunks: set[int] = set()
         self.foreground_s = -1e9  # when the last foreground request ended
         self.zero_roles: frozenset[int] = frozenset()

@@ -64,31 +64,35 @@ class Mover:
 
         Raises what the members raise.
         """
-        core, length = self.core, self.layout.length
-        bundles = sorted({cell // length for cell, _role, _chunk in moves})
-        await core.locks.acquire_all(bundles)
+        bundles = sorted({cell // self.layout.length for cell, _role, _chunk in moves})
+        await self.core.locks.acquire_all(bundles)
         try:
-            if self.problem(moves) is not None:
-                return False
-            try:
-                writes = await self._contents(moves)
-            except MemberLostError:
-                return False
-            begun = False
-
-            def still_valid() -> bool:
-                nonlocal begun
-                if begun:
-                    return True  # the record is written: a replay would redo it
-                begun = self.problem(moves) is None
-                return begun
-
-            if not await core.journal.commit(bundles, writes, (), still_valid, moves):
-                return False
-            core.counters.chunks_moved += len(moves)
-            return True
+            return await self.move_locked(bundles, moves)
         finally:
-            core.locks.release_all(bundles)
+            self.core.locks.release_all(bundles)
+
+    async def move_locked(self, bundles: Sequence[int], moves: Sequence[Move]) -> bool:
+        """Do the same under the locks of *bundles*, which the caller holds."""
+        core = self.core
+        if self.problem(moves) is not None:
+            return False
+        try:
+            writes = await self._contents(moves)
+        except MemberLostError:
+            return False
+        begun = False
+
+        def still_valid() -> bool:
+            nonlocal begun
+            if begun:
+                return True  # the record is written: a replay would redo it
+            begun = self.problem(moves) is None
+            return begun
+
+        if not await core.journal.commit(bundles, writes, (), still_valid, moves):
+            return False
+        core.counters.chunks_moved += len(moves)
+        return True
 
     async def _contents(self, moves: Sequence[Move]) -> list[Request]:
         """Read what *moves* take along; return what is to be written at the new places."""

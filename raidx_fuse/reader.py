@@ -78,6 +78,8 @@ class Reader:
             if not core.written.bits[chunk >> 3] >> (chunk & 7) & 1:
                 core.touch_at_once(started_s)
                 return ZEROS[:length]
+            if core.access is not None:
+                core.access.read(chunk, chunk)
             layout = core.layout
             stripe, cell = layout.locate(chunk)
             if self._copies:
@@ -103,6 +105,8 @@ class Reader:
                 except MemberError:
                     pass  # the general way retries, fails the member and plans again
         elif length <= REPLY_BYTES and not store.lost and not core.bad_chunks:
+            if core.access is not None:
+                core.access.read(chunk, offset + length - 1 >> shift)
             reply = self._reply_of(length)
             if self._read_at_once(offset, length, reply):
                 core.touch_at_once(started_s)

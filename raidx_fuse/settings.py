@@ -177,6 +177,66 @@ _BPU_SETTINGS = (
     _service("bpu.a_write", "write", "what a waiting write counts in a queue (time)"),
 )
 
+
+def _slice(text: str) -> float:
+    """Parse a time that others wait at most: 1 ms to 10 s."""
+    value = parse_seconds(text)
+    if not 1e-3 <= value <= 10:
+        raise UsageError(f"{text} is outside 1 ms to 10 s")
+    return value
+
+
+def _scrub_interval(text: str) -> float:
+    value = parse_seconds(text)
+    if value and value < _SCRUB_S_MIN:
+        raise UsageError(f"{text} is shorter than {_SCRUB_S_MIN:g} s", action="0 means never")
+    return value
+
+
+def _tuner_setting(
+    name: str, default: Any, help: str, parse: Callable[[str], Any], attribute: str
+) -> Setting:
+    """Return the setting of one attribute of the tuner; kept, but idle, without one."""
+
+    def apply(array: Array, value: Any) -> None:
+        if array.tuner is not None:
+            setattr(array.tuner, attribute, value == "on" if parse is _switch else value)
+
+    return Setting(name, default, help, parse, apply)
+
+
+_SCRUB_S_MIN = 60.0
+_TUNER_SETTINGS = (
+    _tuner_setting(
+        "tuner.enabled",
+        "on",
+        "on: hot chunks of a raidx layout move to faster or idler members in idle time; or off",
+        _switch,
+        "enabled",
+    ),
+    _tuner_setting(
+        "tuner.slice",
+        0.05,
+        "longest work of the tuner before it lets others run (time)",
+        _slice,
+        "slice_s",
+    ),
+    _tuner_setting(
+        "tuner.idle_s",
+        1.0,
+        "seconds after the last request until the tuner begins",
+        _seconds,
+        "idle_s",
+    ),
+    _tuner_setting(
+        "tuner.scrub",
+        7 * 86400.0,
+        "time after which the tuner starts a scrub in idle time; 0: never",
+        _scrub_interval,
+        "scrub_each_s",
+    ),
+)
+
 SETTINGS = {
     setting.name: setting
     for setting in (
@@ -216,6 +276,7 @@ SETTINGS = {
             _set_timeout,
         ),
         *_BPU_SETTINGS,
+        *_TUNER_SETTINGS,
     )
 }
 

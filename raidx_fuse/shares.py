@@ -162,6 +162,7 @@ class Shares:
                 raise AssemblyError(
                     f"the journal moves chunk {cell}, which the array does not have"
                 )
+        self._take_access_times(claims)
         moved, gone = self._differences(claims)
         first_disk = layout.disk
         for cell, (role, _chunk) in moved.items():
@@ -185,6 +186,17 @@ class Shares:
             )
         # Pages that are as they should be need not be written again.
         self._unsaved = {page for page in self._unsaved if not self._agrees(page, claims)}
+
+    def _take_access_times(self, claims: Claims) -> None:
+        """Take last accesses and intervals from the pages: hints, whatever else is wrong."""
+        layout = self.layout
+        assert layout is not None
+        for pages in claims.pages.values():
+            for entries in pages.values():
+                held = entries[entries["cell"] != 0]
+                cells = held["cell"].astype(np.int64) - 1
+                layout.last[cells] = held["last"]
+                layout.interval[cells] = held["interval"]
 
     def _differences(self, claims: Claims) -> tuple[dict[int, tuple[int, int]], set[int]]:
         """Return the cells that lie elsewhere than at first, and those that left their first place.

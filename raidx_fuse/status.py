@@ -81,6 +81,7 @@ def status(array: Array) -> dict[str, Any]:
         "jobs": [job.status() for job in array.jobs.running()],
         "volumes": [{"name": config.name, "size": array.size_bytes, "path": None}],
         "lost_chunks": len(core.bad_chunks),
+        "tuner": None if array.tuner is None else array.tuner.status(),
         "warnings": list(array.warnings),
         "action": _action(array, word),
     }

@@ -54,6 +54,8 @@ class Writer:
             return
         store = core.store
         ranges = [(0, length)]  # of the request, that are left for the general way
+        if core.access is not None:
+            core.access.write(offset >> core.shift, offset + length - 1 >> core.shift)
         if not store.lost and not store.unsettled and not core.bad_chunks:
             if (offset & core.inner_mask) + length <= core.chunk_bytes:
                 done = self._at_once.write(offset, data, length)

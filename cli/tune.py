@@ -1,0 +1,64 @@
+"""`raidx tune`: what the tuner of a raidx array does, would do, and does now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.text import Text
+
+from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.change import dry_run_option, wait_option
+from raidx_fuse.cli.output import Output
+from raidx_fuse.cli.parameters import array_argument
+from raidx_fuse.cli.waiting import exit_status, wait_for_jobs
+from raidx_fuse.control import call
+
+
+@verb()
+@array_argument
+@click.option("--now", is_flag=True, help="Move what is worth it now; do not wait for idle time.")
+@dry_run_option
+@wait_option
+def tune(out: Output, array: str, now: bool, dry_run: bool, wait: bool) -> int:
+    """Say what the tuner of a raidx array does and why; move hot chunks with --now."""
+    result = call(array, "tune", now=now, dry_run=dry_run)
+    if dry_run:
+        out.emit(result, _plan_text(result, out))
+        return 0
+    if not now:
+        out.emit(result, tuner_text(result))
+        return 0
+    line = f"tuning started (job {result['job']}): raidx job {array} list"
+    if not wait:
+        out.emit(result, Text(line))
+        return 0
+    out.note(line)
+    (job,) = wait_for_jobs(array, [result["job"]], out)
+    out.emit({**result, "result": job}, Text(f"{job['chunks_moved']} chunks moved"))
+    return exit_status(job)
+
+
+def tuner_text(tuner: dict[str, Any]) -> Text:
+    """Return state, reason and what is known of the members as lines."""
+    lines = [f"{tuner['state']}: {tuner['why']}; {tuner['chunks_moved']} chunks moved so far"]
+    lines += [
+        f"role {each['role']}: read {each['read_ms']:.3g} ms, write {each['write_ms']:.3g} ms, "
+        f"queue on arrival {each['queue_on_arrival']:.2f}, cost {each['cost_ms']:.3g} ms"
+        for each in tuner["members"]
+    ]
+    return Text("\n".join(lines))
+
+
+def _plan_text(plan: dict[str, Any], out: Output) -> Text:
+    lines = [f"would do: {plan['does']}, {out.size(plan['bytes_moved'])}"]
+    if plan["moves"]:
+        lines.append(
+            f"service time of a request: {plan['mean_ms']:.3g} ms now, "
+            f"{plan['expected_ms']:.3g} ms then ({plan['speedup']:.1f} times as fast)"
+        )
+    for move in plan["moves"]:
+        what = "parity or copy" if move["image_offset"] is None else f"image {move['image_offset']}"
+        how = "changes places with one of" if move["swap"] else "moves to"
+        lines.append(f"  bundle {move['bundle']} ({what}): role {move['from']} {how} {move['to']}")
+    return Text("\n".join(lines))

@@ -1,0 +1,332 @@
+"""The performance tuner: one task that moves hot chunks to where they are served sooner.
+
+The raidx paper, section V.A, in its order: wait until no request has come for a second; flush what
+is dirty; read a little of every member whose speed is not known; choose (tuner_plan.py) and move
+(mover.py) in slices of 50 ms. A request that comes in between ends the round, and the next one
+begins a second after the last request. A scrub is started when the last one is long ago.
+
+`Tuning` is the same at the user's word, as a job that can be paused, limited and waited for.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from raidx_fuse.access import Access
+from raidx_fuse.core import Core
+from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.jobs.window import Job
+from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.mover import Mover
+from raidx_fuse.store import MemberLostError
+from raidx_fuse.tuner_plan import MemberLoad, Plan, Planner, Step
+
+if TYPE_CHECKING:
+    from raidx_fuse.array import Array
+
+log = logging.getLogger(__name__)
+
+PROBE_READS = 32  # of each member whose speed is not known; the moving average forgets its 0 then
+PROBE_BYTES = 4096
+STEPS_A_ROUND = 256
+ROUNDS_MAX = 256  # of one tuning at the user's word: speeds that waver must not make it endless
+REST_S = 1.0
+ROUNDING_S = 1e-3  # a rest too short to move the clock would be asked for again and again
+SHOWN_MAX = 20
+SCRUB_EACH_S = 7 * 86400.0
+
+
+class Tuner:
+    """The tuner of one array with *layout*; *enabled*, *slice_s*, *idle_s* are settings.
+
+    *state* is one word and *why* the reason in a few; *moved* counts chunks since the start.
+    """
+
+    def __init__(self, array: Array, layout: BundleLayout, access: Access) -> None:
+        self.array = array
+        self.core: Core = array.core
+        self.layout = layout
+        self.access = access
+        self.mover = Mover(array.core, layout)
+        self.planner = Planner(layout, access)
+        self.enabled = True
+        self.slice_s = 0.05
+        self.idle_s = 1.0
+        self.scrub_each_s = SCRUB_EACH_S
+        self.state, self.why = "waiting", "no request has come yet"
+        self.moved = self.rounds = 0
+        self.work_s = 0.0
+        self._random = random.Random(0)
+        self._began_s = 0.0  # when the present round began
+        self._planned_at = -1  # arrivals when the last plan found nothing to do
+        self._scrubbed_s = self.core.store.clock()
+
+    # -- what is known -------------------------------------------------------------------------
+
+    def obstacle(self) -> str | None:
+        """Say in words what forbids moves now, or None."""
+        store = self.core.store
+        if store.read_only:
+            return "the array is read-only"
+        if store.lost or store.watermarks:
+            return "a member is lost"
+        if self.core.dirty.pending_regions():
+            return "a resync is due"
+        for job in self.array.jobs.running():
+            if job.kind != "scrub":
+                return f"a {job.kind} is running"
+        return None
+
+    def write_share(self) -> float:
+        """Return which part of the requests are writes."""
+        counters = self.core.counters
+        return counters.writes / max(1, counters.reads + counters.writes)
+
+    def loads(self) -> list[MemberLoad]:
+        """Return what is known of the members."""
+        found = []
+        for role, queue in enumerate(self.core.store.readable):
+            if queue is not None and queue.reads:
+                read_s = queue.read_service_s
+                write_s = queue.write_service_s if queue.writes else read_s
+                mean = self.access.queue_means[role]
+                depth = max(1, queue.member.depth)
+                found.append(MemberLoad(role, read_s, write_s, mean, depth))
+        return found
+
+    async def measure(self, *, patiently: bool = False) -> None:
+        """Read a little of every member that was hardly read: a first guess of its speed.
+
+        Ends early when a request comes, unless *patiently*.
+        """
+        core = self.core
+        for role, queue in enumerate(core.store.readable):
+            if queue is None:
+                continue
+            room = self.layout.counts[role] * core.chunk_bytes - PROBE_BYTES
+            while queue.reads < PROBE_READS:
+                if self._is_wanted() and not patiently:
+                    return
+                place = self._random.randrange(room // PROBE_BYTES + 1) * PROBE_BYTES
+                buffer = memoryview(bytearray(PROBE_BYTES))
+                request = (role, core.data_offset + place, [buffer], PROBE_BYTES)
+                try:
+                    await core.store.read([request], background=True)
+                except MemberLostError:
+                    return
+
+    def plan(self, limit: int = STEPS_A_ROUND) -> Plan:
+        """Return what is worth moving now."""
+        return self.planner.plan(self.loads(), self.write_share(), limit)
+
+    # -- the task ------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Tune for ever, in idle time."""
+        while True:
+            await trio.sleep(self._until_idle_s())
+            try:
+                await self._round()
+            except (RaidxError, MemberLostError) as error:
+                log.warning("the tuner stops for now: %s", error)
+                self.state, self.why = "waiting", str(error)
+                await trio.sleep(REST_S)
+
+    def _until_idle_s(self) -> float:
+        passed = self.core.store.clock() - self.core.foreground_s
+        left_s = self.idle_s - passed
+        return left_s + ROUNDING_S if left_s > 0 else REST_S
+
+    def _is_idle(self) -> bool:
+        """Say whether no request has come for `idle_s`, and none is under way."""
+        passed = self.core.store.clock() - self.core.foreground_s
+        return passed >= self.idle_s and not self._is_busy()
+
+    def _is_busy(self) -> bool:
+        return any(queue is not None and queue.queue_length() for queue in self.core.store.queues)
+
+    def _is_wanted(self) -> bool:
+        """Say whether a request came since this slice of work began, or waits."""
+        return self.core.foreground_s > self._began_s or self._is_busy()
+
+    async def _round(self) -> None:
+        if not self.enabled:
+            self.state, self.why = "off", "tuner.enabled is off"
+            return
+        obstacle = self.obstacle()
+        if obstacle is not None:
+            self.state, self.why = "waiting", obstacle
+            return
+        if not self._is_idle():
+            self.state, self.why = "waiting", "requests come"
+            return
+        self._began_s = self.core.store.clock()
+        if any(queue is not None and queue.unflushed for queue in self.core.store.queues):
+            await self.core.store.flush()
+        await self._scrub_sometimes()
+        if self.access.arrivals == self._planned_at:
+            return
+        self.state, self.why = "measuring", "reads a little of members whose speed is not known"
+        await self.measure()
+        if self._is_wanted():
+            self.state, self.why = "waiting", "a request came"
+            return
+        self.rounds += 1
+        arrivals = self.access.arrivals
+        plan = self.plan()
+        if plan.steps:
+            await self._carry_out(plan)
+            return
+        self._planned_at = arrivals
+        self.state, self.why = "balanced", "no move would gain anything"
+
+    async def _carry_out(self, plan: Plan) -> None:
+        """Move until a request comes."""
+        clock = self.core.store.clock
+        gain = f"{plan.mean_s * 1e3:.3g} to {plan.after_s * 1e3:.3g} ms a request"
+        self.state, self.why = "moving", f"{plan.chunks} chunks, {gain}"
+        slice_end_s = clock() + self.slice_s
+        for step in plan.steps:
+            if self._is_wanted():
+                self.state, self.why = "waiting", "a request came"
+                return
+            await self.step(step)
+            if clock() >= slice_end_s:
+                await trio.lowlevel.checkpoint()
+                slice_end_s = clock() + self.slice_s
+        self.work_s += clock() - self._began_s
+
+    async def step(self, step: Step) -> int:
+        """Carry out one step; return the bytes moved."""
+        if not await self.mover.move(step.moves):
+            return 0
+        self.moved += len(step.moves)
+        return len(step.moves) << self.core.shift
+
+    async def _scrub_sometimes(self) -> None:
+        now = self.core.store.clock()
+        if self.scrub_each_s and now - self._scrubbed_s >= self.scrub_each_s:
+            self._scrubbed_s = now
+            if self.core.code.parity_count:
+                await self.array.start_scrub(repair=False)
+
+    # -- reports -------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Return what `status` shows."""
+        share = self.write_share()
+        return {
+            "state": self.state,
+            "why": self.why,
+            "chunks_moved": self.moved,
+            "rounds": self.rounds,
+            "members": [
+                {
+                    "role": load.role,
+                    "read_ms": load.read_s * 1e3,
+                    "write_ms": load.write_s * 1e3,
+                    "queue_on_arrival": load.queue,
+                    "cost_ms": load.cost_s(share) * 1e3,
+                }
+                for load in self.loads()
+            ],
+        }
+
+    async def dry_run(self) -> dict[str, Any]:
+        """Return what a tuning would move now, and what it would gain."""
+        self.require()
+        await self.measure(patiently=True)
+        plan = self.plan(STEPS_A_ROUND)
+        chunk_bytes = self.core.chunk_bytes
+        moved = plan.chunks * chunk_bytes
+        return {
+            "dry_run": True,
+            "does": f"moves {plan.chunks} chunks",
+            "bytes_moved": moved,
+            "seconds": sum(
+                len(step.moves) * (plan.costs_s[step.source] + plan.costs_s[step.target])
+                for step in plan.steps
+            ),
+            "redundancy_reduced": False,
+            "mean_ms": plan.mean_s * 1e3,
+            "expected_ms": plan.after_s * 1e3,
+            "speedup": plan.mean_s / plan.after_s if plan.after_s else 1.0,
+            "groups": plan.groups,
+            "moves": [self._shown(step) for step in plan.steps[:SHOWN_MAX]],
+        }
+
+    def _shown(self, step: Step) -> dict[str, Any]:
+        layout = self.layout
+        cell = step.moves[0][0]
+        bundle, column = divmod(cell, layout.length)
+        is_data = column < layout.code.data_count
+        offset = layout.logical(bundle, column) << self.core.shift if is_data else None
+        return {
+            "bundle": bundle,
+            "image_offset": offset,
+            "from": step.source,
+            "to": step.target,
+            "swap": len(step.moves) > 1,
+        }
+
+    def require(self) -> None:
+        """Raise UsageError if nothing can be moved now."""
+        obstacle = self.obstacle()
+        if obstacle is not None:
+            raise UsageError(f"no chunk can be moved now: {obstacle}")
+
+
+class Tuning(Job):
+    """Moves all that is worth moving now, without waiting for idle time."""
+
+    kind = "tuning"
+
+    def __init__(self, core: Core, job_id: int, tuner: Tuner) -> None:
+        super().__init__(core, job_id)
+        self.tuner = tuner
+        self.moved = 0
+        self._steps: list[Step] = []
+        self._rounds = 0
+        self._tried = 0
+
+    def detail(self) -> dict[str, Any]:
+        """Say how many chunks moved."""
+        return {"chunks_moved": self.moved}
+
+    async def prepare(self) -> None:
+        """Measure, and plan the first round."""
+        await self.tuner.measure(patiently=True)
+        self._plan()
+        self.total_bytes = sum(len(step.moves) for step in self._steps) << self.core.shift
+
+    def _plan(self) -> None:
+        self._steps = self.tuner.plan().steps[::-1]
+        self._rounds += 1
+        self._tried = self.moved
+
+    def next_window(self) -> list[int] | None:
+        """Return the bundles of the next step."""
+        if not self._steps and self._rounds < ROUNDS_MAX and self.moved > self._tried:
+            self._plan()
+        if not self._steps:
+            return None
+        length = self.tuner.layout.length
+        return sorted({cell // length for cell, _role, _chunk in self._steps[-1].moves})
+
+    async def work(self, stripes: list[int]) -> int:
+        """Carry out one step; its bundles are locked."""
+        step = self._steps.pop()
+        if not await self.tuner.mover.move_locked(stripes, step.moves):
+            return 0
+        self.moved += len(step.moves)
+        self.tuner.moved += len(step.moves)
+        return len(step.moves) << self.core.shift
+
+    async def finish(self, completed: bool) -> None:
+        """Make the moves durable."""
+        if self.moved:
+            await self.core.store.flush()

@@ -1,0 +1,231 @@
+"""Which chunks should lie elsewhere: the tuner's choice (the raidx paper, sections IV and V.A).
+
+The cost of a member is the time a request is likely to take there: its measured service time for
+the array's mix of reads and writes, times one more than the queue that requests find on arrival.
+If all queues are near zero that is the speed alone and the fastest member is best; when it has a
+queue, a slower one without may be better: it is under-used. Members are grouped by cost, L to a
+group. Every planned move takes its part of the queue along, so a plan ends where costs meet.
+
+    most frequently used chunks, hottest first
+        on a member that costs half as much again as another one, or more:
+            a free chunk there?          move
+            else one of the least used there, of a sample, that is used half as often or less?
+                                         let them change places
+
+A move must pay within ten minutes. Never two chunks of a bundle on one member. The gain is in
+seconds of service a second.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from raidx_fuse.access import TICKS_A_SECOND, Access
+from raidx_fuse.layouts.raidx import NOWHERE, BundleLayout
+from raidx_fuse.shares import Move
+
+COST_RATIO = 1.5
+COST_STEP_S = 20e-6  # members of memory differ by microseconds and noise: that is not worth a move
+PAID_BACK_S = 600.0  # a move must save the time that it takes within ten minutes
+VICTIM_SAMPLE = 64
+VICTIM_RATIO = 2.0
+HOTTEST_MAX = 4096  # cells looked at in one plan
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLoad:
+    """What is known of the member in *role*: service times, arrival-instant queue, channels."""
+
+    role: int
+    read_s: float
+    write_s: float
+    queue: float
+    depth: int
+
+    def cost_s(self, write_share: float) -> float:
+        """Return how long a request is likely to take, *write_share* of them being writes."""
+        service_s = (1 - write_share) * self.read_s + write_share * self.write_s
+        return service_s * (1 + self.queue / self.depth)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One move, or two that change places; *gain* in seconds of service a second."""
+
+    moves: tuple[Move, ...]
+    source: int
+    target: int
+    gain: float
+
+
+@dataclass(slots=True)
+class Plan:
+    """*steps*, the best first; *mean_s* is the service time of a request now, *after_s* then."""
+
+    steps: list[Step] = field(default_factory=list)
+    mean_s: float = 0.0
+    after_s: float = 0.0
+    groups: list[list[int]] = field(default_factory=list)
+    costs_s: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks move."""
+        return sum(len(step.moves) for step in self.steps)
+
+
+class Planner:
+    """Plans moves of the cells of *layout* by what *access* knows."""
+
+    def __init__(self, layout: BundleLayout, access: Access, seed: int = 0) -> None:
+        self.layout = layout
+        self.access = access
+        self._random = random.Random(seed)
+
+    def plan(self, loads: Sequence[MemberLoad], write_share: float, limit: int) -> Plan:
+        """Return up to *limit* steps that are worth it now."""
+        layout, access = self.layout, self.access
+        access.digest()
+        costs = {load.role: load.cost_s(write_share) for load in loads}
+        depths = {load.role: load.depth for load in loads}
+        services = {load.role: costs[load.role] / (1 + load.queue / load.depth) for load in loads}
+        queues = {load.role: load.queue for load in loads}
+        order = sorted(costs, key=lambda role: costs[role])
+        if not order:
+            return Plan()
+        plan = Plan(groups=_grouped(order, layout.length), costs_s=dict(costs))
+        if not _is_better(costs[order[0]], costs[order[-1]]):
+            return plan
+        active = np.flatnonzero(layout.interval)
+        if not len(active):
+            return plan
+        rates = TICKS_A_SECOND / access.intervals(active)
+        homes = layout.disk[active]
+        total = float(rates.sum())
+        carried = {role: float(rates[homes == role].sum()) for role in costs}
+        plan.mean_s = sum(carried[role] * costs[role] for role in costs) / total
+        planned = _Planned(layout)
+        gained = 0.0
+        for at in _hottest(rates):
+            if len(plan.steps) >= limit:
+                break
+            cell, rate, source = int(active[at]), float(rates[at]), int(homes[at])
+            if planned.is_touched(cell) or source not in costs:
+                continue
+            for target in sorted(costs, key=lambda role: costs[role]):
+                better_s = costs[source] - costs[target]
+                if not _is_better(costs[target], costs[source]):
+                    break
+                found = self._step(cell, rate, target, planned)
+                if found is None:
+                    continue
+                moves, net_rate = found
+                work_s = len(moves) * (costs[source] + costs[target])
+                if net_rate * better_s * PAID_BACK_S < work_s:
+                    continue
+                planned.take(moves)
+                plan.steps.append(Step(moves, source, target, net_rate * better_s))
+                gained += net_rate * better_s
+                # The queue goes where its requests go, as long as the other one serves them.
+                part = net_rate / carried[source] if carried[source] else 0.0
+                shift = queues[source] * min(1.0, part)
+                queues[source] -= shift
+                queues[target] += shift * services[target] / services[source]
+                carried[source] -= net_rate
+                carried[target] += net_rate
+                for role in (source, target):
+                    costs[role] = services[role] * (1 + queues[role] / depths[role])
+                break
+        plan.after_s = max(0.0, plan.mean_s - gained / total)
+        return plan
+
+    def _step(
+        self, cell: int, rate: float, target: int, planned: _Planned
+    ) -> tuple[tuple[Move, ...], float] | None:
+        """Return the moves that bring *cell* to *target*, and the load that changes sides."""
+        layout = self.layout
+        if target in planned.roles(cell // layout.length):
+            return None
+        chunk = planned.free_chunk(target)
+        if chunk is not None:
+            return ((cell, target, chunk),), rate
+        index = layout.cells_of(target)
+        source = planned.place(cell)
+        places = [self._random.randrange(len(index)) for _ in range(VICTIM_SAMPLE)]
+        victims = np.unique(index[places])
+        victims = victims[victims != NOWHERE]
+        victims = np.array(
+            [
+                v
+                for v in victims.tolist()
+                if not planned.is_touched(v) and source[0] not in planned.roles(v // layout.length)
+            ],
+            np.int64,
+        )
+        if not len(victims):
+            return None
+        rates = TICKS_A_SECOND / self.access.intervals(victims)
+        least = int(rates.argmin())
+        victim, its_rate = int(victims[least]), float(rates[least])
+        if its_rate * VICTIM_RATIO > rate:
+            return None
+        place = planned.place(victim)
+        return ((cell, *place), (victim, *source)), rate - its_rate
+
+
+class _Planned:
+    """The table as it will be when the steps so far are done."""
+
+    def __init__(self, layout: BundleLayout) -> None:
+        self.layout = layout
+        self._places: dict[int, tuple[int, int]] = {}
+        self._free: dict[int, list[int]] = {}
+
+    def is_touched(self, cell: int) -> bool:
+        """Say whether *cell* moves already."""
+        return cell in self._places
+
+    def place(self, cell: int) -> tuple[int, int]:
+        """Return (role, chunk) of *cell*."""
+        known = self._places.get(cell)
+        return known or self.layout.place(*divmod(cell, self.layout.length))
+
+    def roles(self, bundle: int) -> set[int]:
+        """Return the roles of a bundle."""
+        first = bundle * self.layout.length
+        return {self.place(first + column)[0] for column in range(self.layout.length)}
+
+    def free_chunk(self, role: int) -> int | None:
+        """Return a chunk of *role* that is free and not promised to anyone."""
+        if role not in self._free:
+            self._free[role] = self.layout.free_chunks(role)[::-1].tolist()
+        return self._free[role][-1] if self._free[role] else None
+
+    def take(self, moves: Sequence[Move]) -> None:
+        """Note *moves*."""
+        for cell, role, chunk in moves:
+            self._places[cell] = (role, chunk)
+            free = self._free.get(role)
+            if free and free[-1] == chunk:
+                free.pop()
+
+
+def _is_better(cost_s: float, than_s: float) -> bool:
+    """Say whether *cost_s* is so much less than *than_s* that a move pays."""
+    return than_s - cost_s >= COST_STEP_S and than_s >= COST_RATIO * cost_s
+
+
+def _grouped(order: list[int], length: int) -> list[list[int]]:
+    """Return the members from the cheapest on, *length* to a group; the rest in the last one."""
+    return [order[at : at + length] for at in range(0, len(order), length)]
+
+
+def _hottest(rates: np.ndarray) -> list[int]:
+    """Return the indexes of the highest *rates*, highest first."""
+    count = min(HOTTEST_MAX, len(rates))
+    top = np.argpartition(-rates, count - 1)[:count]
+    return [int(at) for at in top[np.argsort(-rates[top], kind="stable")]]

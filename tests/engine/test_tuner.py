@@ -1,0 +1,268 @@
+"""The tuner in virtual time: hot chunks go where they are served sooner; nobody waits for it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import trio
+
+from raidx_fuse.array import Array, open_array
+from raidx_fuse.errors import UsageError
+from raidx_fuse.format.create import create_array
+from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.members.model import model_member
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.testing.virtual import run
+
+MIB = 1 << 20
+CHUNK = 65536
+
+
+async def with_array(
+    kinds: list[tuple[str, int]],
+    scenario: Callable[[Array, bytearray], Coroutine[Any, Any, Any]],
+    layout: str = "raidx-zero",
+    written: int = 24 * MIB,
+) -> Any:
+    """Run *scenario* on an array of (model, MiB) members with *written* bytes of content."""
+    members = [
+        model_member(RamMember(size * MIB, name=f"{kind}{number}"), kind, seed=number)
+        for number, (kind, size) in enumerate(kinds)
+    ]
+    await create_array(members, layout, chunk_bytes=CHUNK, name="tuned", now_s=0)
+    async with open_array(members) as array:
+        model = bytearray(random.Random(5).randbytes(min(written, array.size_bytes)))
+        for at in range(0, len(model), MIB):
+            await array.write(at, model[at : at + MIB])
+        await array.flush()
+        result = await scenario(array, model)
+        for at in range(0, len(model), MIB):
+            assert await array.read(at, min(MIB, len(model) - at)) == model[at : at + MIB]
+    async with open_array(members) as array:
+        for at in range(0, len(model), MIB):
+            assert await array.read(at, min(MIB, len(model) - at)) == model[at : at + MIB]
+    return result
+
+
+async def load(
+    array: Array, model: bytearray, seed: int, requests: int = 400, writes: float = 0.1
+) -> float:
+    """90 % of the requests go to 10 % of the chunks; return the mean response time in seconds."""
+    rng = random.Random(seed)
+    chunks = len(model) // CHUNK
+    hot = random.Random(77).sample(range(chunks), chunks // 10)
+    started = trio.current_time()
+    for _ in range(requests):
+        chunk = rng.choice(hot) if rng.random() < 0.9 else rng.randrange(chunks)
+        at = chunk * CHUNK + rng.randrange(CHUNK // 4096) * 4096
+        if rng.random() < writes:
+            data = rng.randbytes(4096)
+            await array.write(at, data)
+            model[at : at + 4096] = data
+        else:
+            assert await array.read(at, 4096) == model[at : at + 4096]
+    return (trio.current_time() - started) / requests
+
+
+def layout_of(array: Array) -> BundleLayout:
+    layout = array.core.layout
+    assert isinstance(layout, BundleLayout)
+    return layout
+
+
+def test_an_ssd_and_a_disk_serve_a_hot_set_more_than_twice_as_fast_when_tuned() -> None:
+    async def scenario(array: Array, model: bytearray) -> tuple[float, float, int]:
+        before = await load(array, model, 1)
+        await trio.sleep(60)
+        after = await load(array, model, 2)
+        assert array.tuner is not None
+        return before, after, array.tuner.moved
+
+    before, after, moved = run(with_array, [("hdd", 40), ("ssd", 16)], scenario)
+    print(before, after, moved)
+    assert moved
+    assert after * 2.5 < before
+
+
+def test_a_full_fast_member_gives_its_least_used_chunks_away() -> None:
+    """The SSD holds fewer chunks than were written, all of them taken: chunks change places."""
+
+    async def scenario(array: Array, model: bytearray) -> None:
+        layout = layout_of(array)
+        before = await load(array, model, 1)
+        used = layout.used_chunks()
+        assert used[1] == layout.counts[1] - 1
+        await trio.sleep(120)
+        assert await load(array, model, 2) * 2 < before
+        assert layout.problem(range(layout.cells)) is None
+        assert abs(layout.used_chunks()[1] - used[1]) <= 1
+
+    run(with_array, [("hdd", 40), ("ssd", 6)], scenario, "raidx-zero", 36 * MIB)
+
+
+@pytest.mark.parametrize("layout", ["raidx-copy", "raidx-parity"])
+def test_two_chunks_of_a_bundle_never_meet(layout: str) -> None:
+    kinds = [("hdd", 24), ("hdd", 20), ("ssd", 12), ("hdd", 16), ("nvme", 8)]
+
+    async def scenario(array: Array, model: bytearray) -> None:
+        table = layout_of(array)
+        before = await load(array, model, 1, 300, writes=0.5)
+        await trio.sleep(120)
+        assert array.tuner is not None
+        assert array.tuner.moved
+        assert table.problem(range(table.cells)) is None
+        assert await load(array, model, 2, 300, writes=0.5) < before
+        job = await array.jobs.wait(await array.start_scrub(repair=False))
+        assert (job["state"], job["mismatches"]) == ("done", 0)
+        array.store.fail(2, "for the test")
+        await array.read(0, 1 << 20)
+
+    run(with_array, kinds, scenario, layout, 12 * MIB)
+
+
+def test_like_members_are_left_alone() -> None:
+    async def scenario(array: Array, model: bytearray) -> None:
+        await load(array, model, 1)
+        await trio.sleep(60)
+        assert array.tuner is not None
+        assert (array.tuner.moved, array.tuner.state) == (0, "balanced")
+
+    run(with_array, [("ssd", 16), ("ssd", 16), ("ssd", 16)], scenario)
+
+
+def test_when_queues_build_up_the_under_used_member_is_taken() -> None:
+    """All hot chunks lie on the fast one of two; so many requests at once are too much for it."""
+
+    async def scenario(array: Array, model: bytearray) -> None:
+        table = layout_of(array)
+        assert array.tuner is not None
+        array.tuner.enabled = False
+        on_fast = [int(cell) for cell in table.cells_of(0) if 0 <= cell < len(model) // CHUNK][:64]
+        rng = random.Random(1)
+
+        async def client() -> None:
+            for _ in range(150):
+                at = rng.choice(on_fast) * CHUNK
+                assert await array.read(at, 4096) == model[at : at + 4096]
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(64):
+                nursery.start_soon(client)
+        assert array.tuner.access.queue_means[0] > 4 > array.tuner.access.queue_means[1]
+        await array.tuner.measure(patiently=True)
+        plan = array.tuner.plan()
+        assert plan.steps
+        assert {(step.source, step.target) for step in plan.steps} == {(0, 1)}
+        assert plan.chunks < 64, "not all: the other one would be the bottleneck then"
+
+    run(with_array, [("ssd", 20), ("ssd", 20)], scenario)
+
+
+def test_a_request_ends_the_round_and_waits_for_one_move_at_most() -> None:
+    async def scenario(array: Array, model: bytearray) -> None:
+        tuner = array.tuner
+        assert tuner is not None
+        await load(array, model, 1)
+        for _ in range(1000):
+            if tuner.state == "moving":
+                break
+            await trio.sleep(0.01)
+        moved = tuner.moved
+        started = trio.current_time()
+        await array.read(0, 4096)
+        assert trio.current_time() - started < 0.15, "one move on a disk, and its own time"
+        await trio.sleep(0.1)
+        assert tuner.state == "waiting"
+        assert tuner.moved <= moved + 4
+        moved = tuner.moved
+        await trio.sleep(0.7)
+        assert tuner.moved == moved, "one second after the last request, not before"
+        await trio.sleep(10)
+        assert tuner.moved > moved
+
+    run(with_array, [("hdd", 40), ("ssd", 16)], scenario)
+
+
+def test_tuning_at_the_users_word_and_its_dry_run() -> None:
+    async def scenario(array: Array, model: bytearray) -> None:
+        await array.set("tuner.enabled", "off")
+        assert array.tuner is not None
+        before = await load(array, model, 1)
+        await trio.sleep(30)
+        assert array.tuner.moved == 0
+        assert array.tuner.state == "off"
+        plan = await array.tuner.dry_run()
+        assert plan["bytes_moved"] > 0
+        assert plan["expected_ms"] < plan["mean_ms"]
+        assert array.tuner.moved == 0
+        job = await array.jobs.wait(array.start_tuning())
+        assert job["state"] == "done"
+        assert job["chunks_moved"] == array.tuner.moved > 0
+        assert (await array.tuner.dry_run())["bytes_moved"] == 0
+        assert await load(array, model, 2) * 2 < before
+
+    run(with_array, [("hdd", 40), ("ssd", 16)], scenario)
+
+
+def test_a_hot_set_that_moves_is_followed() -> None:
+    async def scenario(array: Array, model: bytearray) -> None:
+        half = len(model) // 2
+        for part, seed in ((0, 1), (half, 2)):
+            view = bytearray(model[part : part + half // 8])
+
+            async def hot(seed: int, part: int = part, view: bytearray = view) -> float:
+                rng = random.Random(seed)
+                started = trio.current_time()
+                for _ in range(300):
+                    at = rng.randrange(len(view) // 4096) * 4096
+                    assert await array.read(part + at, 4096) == view[at : at + 4096]
+                return trio.current_time() - started
+
+            before = await hot(seed)
+            await trio.sleep(60)
+            assert await hot(seed + 10) * 2 < before
+
+    run(with_array, [("hdd", 60), ("ssd", 5)], scenario, "raidx-zero", 48 * MIB)
+
+
+def test_access_times_survive_in_the_table() -> None:
+    async def scenario() -> None:
+        members = [
+            model_member(RamMember(size, name=kind), kind)
+            for kind, size in (("hdd", 20 * MIB), ("ssd", 8 * MIB))
+        ]
+        await create_array(members, "raidx-zero", chunk_bytes=CHUNK, name="kept", now_s=0)
+        async with open_array(members) as array:
+            model = bytearray(16 * MIB)
+            for at in range(0, len(model), MIB):
+                await array.write(at, model[at : at + MIB])
+            await load(array, model, 1)
+            await trio.sleep(30)
+            table = layout_of(array)
+            hottest = int(table.interval.astype(int).argsort()[(table.interval == 0).sum()])
+            interval, last = int(table.interval[hottest]), int(table.last[hottest])
+            assert array.tuner is not None
+            assert array.tuner.moved
+        async with open_array(members) as array:
+            table = layout_of(array)
+            assert int(table.interval[hottest]) == interval
+            assert int(table.last[hottest]) == last
+            assert array.core.access is not None
+            assert array.core.access.ticks() > last, "time goes on from there"
+
+    run(scenario)
+
+
+def test_a_layout_with_fixed_places_has_no_tuner() -> None:
+    async def scenario() -> None:
+        members = [RamMember(4 * MIB, name=f"ram{n}") for n in range(3)]
+        await create_array(members, "raid5", chunk_bytes=CHUNK, name="plain", now_s=0)
+        async with open_array(members) as array:
+            assert array.status()["tuner"] is None
+            with pytest.raises(UsageError, match="fixed places"):
+                array.start_tuning()
+
+    run(scenario)
