@@ -205,6 +205,17 @@ def test_mistakes_are_named_in_one_line(
     assert done.stdout == ""
 
 
+def test_a_bad_line_in_the_middle_of_a_trace_is_named(tmp_path: Path) -> None:
+    good = "0,8,512,r,0.0\n" * 20_000
+    (tmp_path / "load.spc").write_text(good + "0,8,512,x,0.0\n")
+    spec = tmp_path / "spec.toml"
+    spec.write_text(SMALL[: SMALL.index("[load]")] + '[load]\nsource = "load.spc"\n')
+    done = raidx("simulate", spec)
+    assert done.exit_code == 2
+    (line,) = done.stderr.splitlines()
+    assert "load.spc, line 20001: opcode 'x'" in line
+
+
 def test_settings_of_the_array_are_checked_too(tmp_path: Path) -> None:
     path = tmp_path / "spec.toml"
     path.write_text(SMALL.replace("disks = 5", 'disks = 5\nsettings = { "parity.polic" = "x" }'))
