@@ -5,8 +5,8 @@
     python bench/table.py --json       for machines
 
 Part by part: `mount_ratio.py`, `rebuild_ratio.py`, `bench_codes.py`, `two_loss_mount.py`,
-`large_array.py`; `pytest bench` times the hot paths without a mount. Run it while nothing else
-runs: with 2 processors a neighbour takes one.
+`large_array.py`, `simulation_speed.py`; `pytest bench` times the hot paths without a mount. Run it
+while nothing else runs: with 2 processors a neighbour takes one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import bench_codes
 import large_array
 import mount_ratio
 import rebuild_ratio
+import simulation_speed
 import two_loss_mount
 from candidates import MIB, TWO_LOSS_WIDTHS
 from lines import Line, print_lines
@@ -60,6 +61,7 @@ def main() -> int:
         seconds=seconds / 2,
     )
     lines += large_array.run(options.directory, min(rounds, 3))
+    lines += simulation_speed.run(rounds=min(rounds, 3))
     return print_lines(lines, as_json=options.json)
 
 
