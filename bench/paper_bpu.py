@@ -427,7 +427,7 @@ def what_it_takes(lab: Laboratory) -> PaperTable:
 
 def tables(quick: bool) -> list[PaperTable]:
     """Regenerate section VI, then ask what the gain takes."""
-    lab = Laboratory(Scope(900, 1, 4) if quick else Scope(2000, 3, 1))
+    lab = Laboratory(Scope(900, 1, 4) if quick else Scope(1500, 3, 1))
     runs = [Run(trace, TRADITIONAL) for trace in (*PACE, *SYNTHETIC)]
     runs += [
         sweep.run(trace, value)
