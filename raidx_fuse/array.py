@@ -30,6 +30,7 @@ from raidx_fuse.grower import Grower
 from raidx_fuse.jobs.manager import Jobs
 from raidx_fuse.jobs.rebuild import Rebuild, checkpoint_key
 from raidx_fuse.jobs.scrub import Resync, Scrub
+from raidx_fuse.jobs.window import Job
 from raidx_fuse.journal import Journal
 from raidx_fuse.layouts.layout import Layout
 from raidx_fuse.layouts.plan import cells_of
@@ -207,7 +208,14 @@ class Array:
 
     def start_rebuild(self, roles: tuple[int, ...]) -> int:
         """Start rebuilding *roles* (their members attached, marked rebuilding)."""
-        return self.jobs.start(lambda core, job_id: Rebuild(core, job_id, roles)).job_id
+        job = self.jobs.start(lambda core, job_id: Rebuild(core, job_id, roles))
+        self.nursery.start_soon(self._go_on_after, job)
+        return job.job_id
+
+    async def _go_on_after(self, rebuild: Job) -> None:
+        """A spare that came while *rebuild* ran takes the next vacant role when it has ended."""
+        await rebuild.finished.wait()
+        self.membership.rebuild_onto_spare()
 
     def require_writable(self) -> None:
         """Raise ReadOnlyError if the array was started read-only."""

@@ -176,7 +176,8 @@ class Membership:
             if job.kind == "rebuild":
                 raise BusyError(
                     f"a rebuild is running (job {job.job_id})",
-                    action=f"wait for it: `raidx job ARRAY wait {job.job_id}`",
+                    action=f"wait for it: `raidx job ARRAY wait {job.job_id}`, or add the new "
+                    "member with --as spare: its turn comes then",
                 )
 
     async def _seat(self, record: MemberRecord, member: Member) -> None:

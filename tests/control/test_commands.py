@@ -159,6 +159,28 @@ def test_two_spares_for_two_vacant_roles_are_rebuilt_in_one_go() -> None:
     with_desk(scene, "upc", 6)
 
 
+def test_a_second_replacement_waits_its_turn_as_a_spare() -> None:
+    async def scene(desk: Desk) -> None:
+        before = bytes(await desk.array.read(0, desk.array.size_bytes))
+        await desk.ask("set", key="speed_max", value="64KiB")
+        for role in (1, 4):
+            await desk.ask("fail-disk", member=str(role))
+        first = await desk.ask("replace-disk", old="1", new="s")
+        with pytest.raises(RaidxError, match="a rebuild is running") as refusal:
+            await desk.ask("replace-disk", old="4", new="t")
+        assert "--as spare" in str(refusal.value.action)
+        await desk.ask("add-disk", members=["t"], role="spare")
+        await desk.ask("set", key="speed_max", value="0")
+        await desk.ask("job-wait", job=first["job"])
+        await trio.sleep(60)
+        jobs = (await desk.ask("job-list"))["jobs"]
+        assert [(job["state"], job["roles"]) for job in jobs] == [("done", [1]), ("done", [4])]
+        assert (await desk.ask("status"))["state"] == "clean"
+        assert bytes(await desk.array.read(0, desk.array.size_bytes)) == before
+
+    with_desk(scene, "upc", 6)
+
+
 def test_newcomers_that_do_not_join_are_released() -> None:
     async def scene(desk: Desk) -> None:
         with pytest.raises(SignatureFoundError):
