@@ -12,6 +12,7 @@ from raidx_fuse.disks import Disks
 from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.examine import examine as examine_member
+from raidx_fuse.growth import MIGRATED
 from raidx_fuse.unwrap import single
 
 
@@ -69,6 +70,7 @@ def describe(assembly: Assembly) -> dict[str, Any]:
     lost = sum(member["role"] >= 0 and member["state"] != "active" for member in members)
     left = layout.code.tolerance - lost
     whole = layout.size_bytes
+    whole_state = "growing" if MIGRATED in config.params else "clean"
     document: dict[str, Any] = {
         "uuid": config.array_uuid,
         "name": config.name,
@@ -76,7 +78,7 @@ def describe(assembly: Assembly) -> dict[str, Any]:
         "layout_parameters": dict(config.params),
         "chunk_size": config.chunk_bytes,
         "size": whole if config.size_bytes is None else min(config.size_bytes, whole),
-        "state": "failed" if left < 0 else "degraded" if lost else "clean",
+        "state": "failed" if left < 0 else "degraded" if lost else whole_state,
         "redundancy_left": max(left, 0),
         "running": False,
         "clean": config.clean,

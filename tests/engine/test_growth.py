@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from raidx_fuse.array import Array, open_array
+from raidx_fuse.check import check_members
 from raidx_fuse.errors import MemberError
 from raidx_fuse.jobs.grow import Grow
 from raidx_fuse.members.faulty import FaultMember
@@ -253,6 +254,10 @@ def test_it_goes_on_after_each_of_many_remounts() -> None:
                 break
             before = job.layout.migrated
             await rig.close()
+            if not mounts:
+                report = await check_members(rig.members)  # at rest, in the middle
+                assert report["ok"], report["problems"]
+                assert report["state"] == "growing"
             array = await rig.open()
             mounts += 1
             assert array.size_bytes == size
@@ -571,6 +576,33 @@ def test_a_full_host_stops_the_growth_and_nothing_else() -> None:
         array = await rig.open()  # the next mount goes on
         await job_of(rig).finished.wait()
         enlarge(rig)
+        await rig.compare()
+
+    play(SmallRig(), body)
+
+
+def test_a_spare_of_before_takes_over_while_the_array_grows() -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig)
+        await rig._step_spare()
+        job = await grow(rig, 1)
+        job.speed_max_bytes = job.speed_min_bytes = 100 * CHUNK
+        records = array.store.config.members
+        assert [record.role for record in records] == [0, 1, 2, 3, 4, -1]
+        async with under_load(rig):
+            await trio.sleep(0.2)
+            await array.fail_disk(4)  # the new one: the spare is rebuilt in its place
+            with trio.fail_after(600):
+                await job.finished.wait()
+        assert job.state == "done", job.error
+        assert [record.state for record in array.store.config.members] == ["active"] * 5
+        enlarge(rig)
+        await rig.compare()
+        await scrubbed(rig)
+        await rig.close()
+        array = await rig.open()
         await rig.compare()
 
     play(SmallRig(), body)
