@@ -141,6 +141,8 @@ def job_amount(job: Mapping[str, Any], out: Output) -> str:
         return text
     if job.get("waits_for_role") is not None:
         return f"{text}, waits for member {job['waits_for_role']}"
+    if job.get("waits_for_resync"):
+        return f"{text}, waits for the resync"
     rate = job.get("rate") or 0
     text += f", {out.rate(rate) if in_bytes else f'{rate:.0f}/s'}"
     eta = job.get("eta_seconds")

@@ -187,7 +187,7 @@ class Commands:
                     path, overwrite_signature=overwrite_signature, may_create=create
                 )
             if role is None:
-                return self._dry_growth(layout)
+                return await self._dry_growth(layout)
             vacant = [r.role for r in self._records() if r.state in ("failed", "missing")]
             does = f"adds {len(members)} as spare" + (", rebuilds onto it" if vacant else "")
             return self._dry_run(does, vacant[0] if vacant else None)
@@ -218,13 +218,13 @@ class Commands:
                 self._release(member)
             raise
 
-    def _dry_growth(self, layout: ElasticLayout) -> Result:
+    async def _dry_growth(self, layout: ElasticLayout) -> Result:
         """Return what growing to *layout* would cost."""
         status = self._array.status()
         return {
             "dry_run": True,
             "does": f"grows from {layout.history[-2]} to {layout.history[-1]} members",
-            **growth_estimate(self._array, layout),
+            **await growth_estimate(self._array, layout),
             "redundancy_left": status["redundancy_left"],
             "redundancy_reduced": False,
             "redundancy_reduced_seconds": 0.0,

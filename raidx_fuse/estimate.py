@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import trio
+
 from raidx_fuse.layouts.code import bits
 from raidx_fuse.layouts.mcpod import ElasticLayout
 
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
 
 ASSUMED_RATE_BYTES = 200 << 20
 """Bytes a second for a member nobody has measured yet: a disk of today, read from end to end."""
-SCAN_STRIPES = 1 << 16
+SCAN_STRIPES = 1 << 14
 
 
 def rebuild_estimate(array: Array, role: int) -> dict[str, Any]:
@@ -51,7 +53,7 @@ def _reads(array: Array, column: int) -> int:
     return len(list(bits(union)))
 
 
-def growth_estimate(array: Array, layout: ElasticLayout) -> dict[str, Any]:
+async def growth_estimate(array: Array, layout: ElasticLayout) -> dict[str, Any]:
     """Return what growing *array* to *layout* moves and how long it takes, as JSON values.
 
     Only written blocks that get another disk are read and written. See `rebuild_estimate`.
@@ -61,6 +63,7 @@ def growth_estimate(array: Array, layout: ElasticLayout) -> dict[str, Any]:
     for start in range(0, layout.stripes, SCAN_STRIPES):
         _, _, _, chunks = layout.moving(start, min(start + SCAN_STRIPES, layout.stripes))
         blocks += int(core.written.is_written_many(chunks).sum())
+        await trio.lowlevel.checkpoint()  # a large array takes seconds: users go first
     moved = blocks << core.shift
     added = layout.history[-1] - layout.history[-2]
     rate, source = _rate(array, "grow", ASSUMED_RATE_BYTES * added)  # the new disks write

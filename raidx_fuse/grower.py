@@ -69,6 +69,8 @@ class Grower:
         if self.core.growth is not None or running:
             what = running[0].kind if running else "growth"
             raise BusyError(f"a {what} is under way", action="wait for it: `raidx job ARRAY wait`")
+        if self.core.dirty.pending_regions():
+            raise BusyError("a resync is due", action="unmount and mount anew: it is tried again")
         if self.store.lost:
             raise RaidxError(
                 f"role {min(self.store.lost)} is lost: a degraded array does not grow",

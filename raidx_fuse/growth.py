@@ -14,6 +14,7 @@ for the parity of a stripe is the same in both. Laws:
     before any write that relied on it begins.
  3. A place that a block has left is written again only after that was saved: the blocks that are
     born there belong to the image from the end of the growth on, or never when it was cancelled.
+    A resync, which fills dead places with zeros, ends before the next block moves.
  4. A copy goes to its place past the journal only in stripes of which no record may be replayed
     (journal.py, law 3): an older record of the same place would undo it.
 """

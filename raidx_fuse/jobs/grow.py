@@ -34,7 +34,7 @@ STRIPES_MAX = 4096  # whose locks one window takes
 BATCH_BYTES_MAX = 16 << 20  # read at once, from all members together
 BATCHES_IDLE = 32  # in a window at full speed with no users: one is read while one is written
 UNSAVED_BYTES_MAX = 1 << 30  # of a member: how far the position may run ahead of its checkpoint
-COUNT_STRIPES = 1 << 16
+COUNT_STRIPES = 1 << 14
 POLL_S = 0.25
 
 End = Callable[[bool], Awaitable[None]]
@@ -81,6 +81,7 @@ class Grow(Job):
             "size_after": self.layout.chunks << self.core.shift,
             "going_back": self.back or self._turn,
             "waits_for_role": self.waits_for,
+            "waits_for_resync": bool(self.core.dirty.pending_regions()),
             "checkpoints": self.growth.checkpoints,
         }
 
@@ -149,19 +150,18 @@ class Grow(Job):
             await self.growth.save()
         while not self._cancelled and not (self._turn and not self.back):
             self.waits_for = self._blocked_by()
-            if self.waits_for is None:
+            # A resync fills dead places with zeros, and blocks may have left them only just now;
+            # and what is lost follows from parity, which it makes good.
+            if self.waits_for is None and not self.core.dirty.pending_regions():
                 break
             await trio.sleep(POLL_S)
 
     def _blocked_by(self) -> int | None:
         """Return the lost role without which the next stripes cannot change, None if they can."""
-        store = self.core.store
         reach, role = self._reach()
         first, end = self._rest()
         if first == end:
             return None
-        if store.lost and self.core.dirty.pending_regions():
-            return min(store.lost)  # its blocks follow from parity, which a resync makes good
         return role if (end > reach if self.back else first >= reach) else None
 
     async def _turn_round(self) -> None:
