@@ -14,7 +14,7 @@ import trio
 
 from raidx_fuse.jobs.grow import Grow
 from raidx_fuse.members.base import SECTOR_BYTES
-from raidx_fuse.testing.campaign.player import Player
+from raidx_fuse.testing.campaign.player import CHUNK_BYTES, Player
 
 SLOW_BYTES = 8192  # a second: a growth lasts through several steps
 GROWTH_LIMIT_S = 900.0
@@ -104,7 +104,12 @@ async def write_beyond(player: Player) -> None:
         size = min(player.rng.choice((SECTOR_BYTES, 4096, 6000, 20000)), room)
         if size > 0:
             at = first + player.rng.randrange(room - size + 1)
+            # What it writes is not judged, but it holds stripes whose other chunks are.
+            chunks = range(at // CHUNK_BYTES, (at + size - 1) // CHUNK_BYTES + 1)
+            stripes = frozenset(array.core.layout.locate(chunk)[0] for chunk in chunks)
+            span = player.history.begin_write("write beyond", player.event, stripes, frozenset())
             await array.write(at, player.rng.randbytes(size))
+            player.history.end(span, player.event)
         if player.rng.random() < 0.3:
             await player.flush()
 
