@@ -39,6 +39,7 @@ SPARE_CHUNKS = 1
 CELL_BYTES = 15
 """Bytes of memory and disk a chunk (section V.B)."""
 NOWHERE = -1
+BLOCK_CELLS = 1 << 18
 MEMBER_CHUNKS_MAX = 1 << 32
 """A journal entry has 32 bits for the chunk number."""
 
@@ -101,10 +102,8 @@ class BundleLayout(Layout):
         self._data_count = code.data_count
         self.cells = cells = self.stripes * self.length
         self.disk = _rotated(bundles).reshape(-1)
-        self.offset = np.zeros(cells, np.uint64)
-        for role in range(self.width):
-            places = np.flatnonzero(self.disk == role)
-            self.offset[places] = np.arange(len(places), dtype=np.uint64)
+        del bundles  # four times as large as what is kept of it
+        self.offset = _rising(self.disk, self.width)
         self.last = np.zeros(cells, np.uint32)  # memory only where it is touched
         self.interval = np.zeros(cells, np.uint16)
         self._disk = self.disk.data  # an item of a memoryview is a plain int, and quicker
@@ -218,6 +217,20 @@ def _rotated(bundles: Any) -> NDArray[np.uint8]:
     for shift in range(1, length):
         table[shift::length] = np.roll(bundles[shift::length], shift, axis=1)
     return np.ascontiguousarray(table)
+
+
+def _rising(disk: NDArray[np.uint8], width: int) -> NDArray[np.uint64]:
+    """Return the chunk numbers of cells whose members are *disk*: each hands out 0, 1, 2, ..."""
+    offset = np.zeros(len(disk), np.uint64)
+    given = [0] * width
+    for start in range(0, len(disk), BLOCK_CELLS):  # so that no scratch array is as large
+        block = disk[start : start + BLOCK_CELLS]
+        for role in range(width):
+            places = np.flatnonzero(block == role)
+            end = given[role] + len(places)
+            offset[start + places] = np.arange(given[role], end, dtype=np.uint64)
+            given[role] = end
+    return offset
 
 
 def make_bundles(
