@@ -33,7 +33,11 @@ Intervals = NDArray[np.float64]
 
 
 class Access:
-    """Notes accesses of logical chunks; *queue_means* are the arrival-instant lengths by role."""
+    """Notes accesses of logical chunks.
+
+    *queue_means* are the arrival-instant queue lengths by role, *speeds* the service times (read,
+    write; 0: unknown) at the last sample, *write_share* the part of requests that are writes.
+    """
 
     __slots__ = (
         "_base",
@@ -45,6 +49,9 @@ class Access:
         "changed",
         "queue_means",
         "reads",
+        "speeds",
+        "write_arrivals",
+        "write_share",
         "writes",
     )
 
@@ -62,7 +69,10 @@ class Access:
         self.reads: list[int] = []
         self.writes: list[int] = []
         self.arrivals = 0
+        self.write_arrivals = 0
+        self.write_share = 0.0
         self.queue_means = [0.0] * layout.width
+        self.speeds = [(0.0, 0.0)] * layout.width
         self.changed: set[int] = set()
 
     def read(self, first: int, last: int) -> None:
@@ -81,16 +91,21 @@ class Access:
             self.writes.append(first)
         else:
             self.writes.extend(range(first, last + 1))
+        self.write_arrivals += 1
         arrivals = self.arrivals = self.arrivals + 1
         if not arrivals % SAMPLE_EACH:
             self._sample()
 
     def _sample(self) -> None:
-        means = self.queue_means
+        share = self.write_arrivals / SAMPLE_EACH
+        self.write_arrivals = 0
+        self.write_share += QUEUE_WEIGHT * (share - self.write_share)
+        means, speeds = self.queue_means, self.speeds
         for role, queue in enumerate(self._queues):
             if queue is not None:
                 length = queue.reads_waiting + queue.writes_waiting
                 means[role] += QUEUE_WEIGHT * (length - means[role])
+                speeds[role] = queue.read_service_s, queue.write_service_s
         if len(self.reads) + len(self.writes) >= NOTED_MAX:
             self.digest()
 

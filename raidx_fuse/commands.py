@@ -18,6 +18,7 @@ from raidx_fuse import advice, interval
 from raidx_fuse.array import Array
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.estimate import growth_estimate, rebuild_estimate
+from raidx_fuse.format.table import bytes_needed
 from raidx_fuse.layouts.mcpod import ElasticLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.volume import Volume
@@ -191,7 +192,10 @@ class Commands:
             vacant = [r.role for r in self._records() if r.state in ("failed", "missing")]
             does = f"adds {len(members)} as spare" + (", rebuilds onto it" if vacant else "")
             return self._dry_run(does, vacant[0] if vacant else None)
-        size_bytes = min(record.size_bytes for record in self._records()) if create else None
+        size_bytes = None
+        if create:  # as small as the others, but a spare must fit wherever it is wanted
+            smallest = min(record.size_bytes for record in self._records())
+            size_bytes = max(smallest, bytes_needed(self._array.store.config, None))
         if role is None:
             return await self._grow(members, overwrite_signature, size_bytes)
         added = []

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -62,6 +63,8 @@ class Tuner:
         self.work_s = 0.0
         self._random = random.Random(0)
         self._began_s = 0.0  # when the present round began
+        self._basis: list[MemberLoad] = []
+        self._basis_at = -1  # arrivals when the basis was taken
         self._planned_at = -1  # arrivals when the last plan found nothing to do
         self._scrubbed_s = self.core.store.clock()
 
@@ -81,18 +84,15 @@ class Tuner:
                 return f"a {job.kind} is running"
         return None
 
-    def write_share(self) -> float:
-        """Return which part of the requests are writes."""
-        counters = self.core.counters
-        return counters.writes / max(1, counters.reads + counters.writes)
-
     def loads(self) -> list[MemberLoad]:
         """Return what is known of the members."""
         found = []
         for role, queue in enumerate(self.core.store.readable):
             if queue is not None and queue.reads:
-                read_s = queue.read_service_s
-                write_s = queue.write_service_s if queue.writes else read_s
+                # As users found it: the tuner's own work, and maps and log, have another pattern.
+                read_s, write_s = self.access.speeds[role]
+                read_s = read_s or queue.read_service_s
+                write_s = write_s or (queue.write_service_s if queue.writes else read_s)
                 mean = self.access.queue_means[role]
                 depth = max(1, queue.member.depth)
                 found.append(MemberLoad(role, read_s, write_s, mean, depth))
@@ -120,8 +120,20 @@ class Tuner:
                     return
 
     def plan(self, limit: int = STEPS_A_ROUND) -> Plan:
-        """Return what is worth moving now."""
-        return self.planner.plan(self.loads(), self.write_share(), limit)
+        """Return what is worth moving now.
+
+        Speeds are those of when the last request came, and a chunk moves once until the next one
+        comes: the tuner's own reads and writes say nothing about the users', and two disks that
+        are alike would hand chunks to and fro.
+        """
+        means = self.access.queue_means
+        if self._basis_at != self.access.arrivals:
+            self._basis_at, self._basis = self.access.arrivals, self.loads()
+            self.planner.settled.clear()
+        known = {load.role for load in self._basis}
+        self._basis += [load for load in self.loads() if load.role not in known]
+        loads = [replace(load, queue=means[load.role]) for load in self._basis]
+        return self.planner.plan(loads, self.access.write_share, limit)
 
     # -- the task ------------------------------------------------------------------------------
 
@@ -204,7 +216,18 @@ class Tuner:
         """Carry out one step; return the bytes moved."""
         if not await self.mover.move(step.moves):
             return 0
+        return self.note(step)
+
+    def note(self, step: Step) -> int:
+        """Count a step that was done; return its bytes.
+
+        Until requests tell, the queues are taken to be what the plan expects: the next plan must
+        not move as much again.
+        """
         self.moved += len(step.moves)
+        self.planner.settled.update(cell for cell, _role, _chunk in step.moves)
+        means = self.access.queue_means
+        means[step.source], means[step.target] = step.queues
         return len(step.moves) << self.core.shift
 
     async def _scrub_sometimes(self) -> None:
@@ -218,7 +241,7 @@ class Tuner:
 
     def status(self) -> dict[str, Any]:
         """Return what `status` shows."""
-        share = self.write_share()
+        share = self.access.write_share
         return {
             "state": self.state,
             "why": self.why,
@@ -323,8 +346,7 @@ class Tuning(Job):
         if not await self.tuner.mover.move_locked(stripes, step.moves):
             return 0
         self.moved += len(step.moves)
-        self.tuner.moved += len(step.moves)
-        return len(step.moves) << self.core.shift
+        return self.tuner.note(step)
 
     async def finish(self, completed: bool) -> None:
         """Make the moves durable."""

@@ -7,12 +7,12 @@ queue, a slower one without may be better: it is under-used. Members are grouped
 group. Every planned move takes its part of the queue along, so a plan ends where costs meet.
 
     most frequently used chunks, hottest first
-        on a member that costs half as much again as another one, or more:
+        on a member that costs twice as much as another one, or more:
             a free chunk there?          move
             else one of the least used there, of a sample, that is used half as often or less?
                                          let them change places
 
-A move must pay within ten minutes. Never two chunks of a bundle on one member. The gain is in
+A move must pay within a day. Never two chunks of a bundle on one member. The gain is in
 seconds of service a second.
 """
 
@@ -24,13 +24,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from raidx_fuse.access import TICKS_A_SECOND, Access
+from raidx_fuse.access import INTERVAL_MAX, TICKS_A_SECOND, Access
 from raidx_fuse.layouts.raidx import NOWHERE, BundleLayout
 from raidx_fuse.shares import Move
 
-COST_RATIO = 1.5
+COST_RATIO = 2.0
 COST_STEP_S = 20e-6  # members of memory differ by microseconds and noise: that is not worth a move
-PAID_BACK_S = 600.0  # a move must save the time that it takes within ten minutes
+PAID_BACK_S = 86400.0  # a move, made in idle time, must save what it takes within a day
 VICTIM_SAMPLE = 64
 VICTIM_RATIO = 2.0
 HOTTEST_MAX = 4096  # cells looked at in one plan
@@ -54,12 +54,16 @@ class MemberLoad:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One move, or two that change places; *gain* in seconds of service a second."""
+    """One move, or two that change places; *gain* in seconds of service a second.
+
+    *queues* are the arrival-instant queues of source and target to be expected afterwards.
+    """
 
     moves: tuple[Move, ...]
     source: int
     target: int
     gain: float
+    queues: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(slots=True)
@@ -84,6 +88,7 @@ class Planner:
     def __init__(self, layout: BundleLayout, access: Access, seed: int = 0) -> None:
         self.layout = layout
         self.access = access
+        self.settled: set[int] = set()  # cells that are not to move again for now
         self._random = random.Random(seed)
 
     def plan(self, loads: Sequence[MemberLoad], write_share: float, limit: int) -> Plan:
@@ -100,7 +105,8 @@ class Planner:
         plan = Plan(groups=_grouped(order, layout.length), costs_s=dict(costs))
         if not _is_better(costs[order[0]], costs[order[-1]]):
             return plan
-        active = np.flatnonzero(layout.interval)
+        known = (layout.interval > 0) & (layout.interval < INTERVAL_MAX)  # used twice at least
+        active = np.flatnonzero(known)
         if not len(active):
             return plan
         rates = TICKS_A_SECOND / access.intervals(active)
@@ -108,7 +114,7 @@ class Planner:
         total = float(rates.sum())
         carried = {role: float(rates[homes == role].sum()) for role in costs}
         plan.mean_s = sum(carried[role] * costs[role] for role in costs) / total
-        planned = _Planned(layout)
+        planned = _Planned(layout, self.settled)
         gained = 0.0
         for at in _hottest(rates):
             if len(plan.steps) >= limit:
@@ -128,7 +134,6 @@ class Planner:
                 if net_rate * better_s * PAID_BACK_S < work_s:
                     continue
                 planned.take(moves)
-                plan.steps.append(Step(moves, source, target, net_rate * better_s))
                 gained += net_rate * better_s
                 # The queue goes where its requests go, as long as the other one serves them.
                 part = net_rate / carried[source] if carried[source] else 0.0
@@ -139,6 +144,8 @@ class Planner:
                 carried[target] += net_rate
                 for role in (source, target):
                     costs[role] = services[role] * (1 + queues[role] / depths[role])
+                then = queues[source], queues[target]
+                plan.steps.append(Step(moves, source, target, net_rate * better_s, then))
                 break
         plan.after_s = max(0.0, plan.mean_s - gained / total)
         return plan
@@ -180,14 +187,15 @@ class Planner:
 class _Planned:
     """The table as it will be when the steps so far are done."""
 
-    def __init__(self, layout: BundleLayout) -> None:
+    def __init__(self, layout: BundleLayout, settled: set[int]) -> None:
         self.layout = layout
+        self._settled = settled
         self._places: dict[int, tuple[int, int]] = {}
         self._free: dict[int, list[int]] = {}
 
     def is_touched(self, cell: int) -> bool:
-        """Say whether *cell* moves already."""
-        return cell in self._places
+        """Say whether *cell* moves already, or has moved."""
+        return cell in self._places or cell in self._settled
 
     def place(self, cell: int) -> tuple[int, int]:
         """Return (role, chunk) of *cell*."""
