@@ -141,6 +141,8 @@ def job_amount(job: Mapping[str, Any], out: Output) -> str:
         return text
     if job.get("waits_for_role") is not None:
         return f"{text}, waits for member {job['waits_for_role']}"
+    if job.get("error"):
+        return f"{text}, waits: {job['error']}"
     if job.get("waits_for_resync"):
         return f"{text}, waits for the resync"
     rate = job.get("rate") or 0

@@ -8,12 +8,14 @@ the position becomes durable, and why a crash at any point leaves every block wh
 
 Cancelled, the job goes the same way back: blocks return to their old places, which are dead until
 the growth is over, and the array has its old shape again. A block is only ever moved onto a member
-that is there: while one is lost the job waits. What lies on a lost member is read by its chain.
+that is there and has room: while one is lost, or its host full, the job waits. What lies on a lost
+member is read by its chain.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,7 +23,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.core import Core
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import NoSpaceError, RaidxError
 from raidx_fuse.growth import JOB_KEY, Growth
 from raidx_fuse.jobs.window import BUSY_S, WINDOW_BYTES, Job
 from raidx_fuse.layouts.code import Unrecoverable
@@ -36,6 +38,9 @@ BATCHES_IDLE = 32  # in a window at full speed with no users: one is read while 
 UNSAVED_BYTES_MAX = 1 << 30  # of a member: how far the position may run ahead of its checkpoint
 COUNT_STRIPES = 1 << 14
 POLL_S = 0.25
+NO_SPACE_S = 5.0  # until a host without room for a new member's blocks is tried again
+
+log = logging.getLogger(__name__)
 
 End = Callable[[bool], Awaitable[None]]
 Batch = tuple[Sequence[int], Sequence[int], Sequence[int]]  # stripes, sources, targets
@@ -148,11 +153,13 @@ class Grow(Job):
             await self._turn_round()
         if len(self.growth.unsaved) << self.core.shift > UNSAVED_BYTES_MAX:
             await self.growth.save()
+        again_s = self.core.store.clock() + (NO_SPACE_S if self.error else 0.0)
         while not self._cancelled and not (self._turn and not self.back):
             self.waits_for = self._blocked_by()
             # A resync fills dead places with zeros, and blocks may have left them only just now;
             # and what is lost follows from parity, which it makes good.
-            if self.waits_for is None and not self.core.dirty.pending_regions():
+            resync = self.core.dirty.pending_regions()
+            if self.waits_for is None and not resync and self.core.store.clock() >= again_s:
                 break
             await trio.sleep(POLL_S)
 
@@ -241,6 +248,7 @@ class Grow(Job):
                 if self._reach()[0] <= max(batch[0]):
                     return copied  # a target went while it was written
                 copied += len(copies)
+                self.error = None
                 if following is None or read is None:
                     self.core.migrate_to(window[0] if self.back else window[-1] + 1)
                     return copied
@@ -250,6 +258,10 @@ class Grow(Job):
                 copies, arenas = read
         except MemberLostError:
             pass
+        except NoSpaceError as error:
+            if self.error is None:
+                log.error("the growth waits: %s", error)
+            self.error = str(error)
         return copied
 
     def _cuts(self, stripes: list[int]) -> list[int]:
