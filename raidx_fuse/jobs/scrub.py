@@ -11,6 +11,9 @@ never a witness.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ import numpy as np
 from raidx_fuse.core import Core
 from raidx_fuse.jobs.strips import Place, Strips, runs
 from raidx_fuse.jobs.window import WINDOW_BYTES, Job
+from raidx_fuse.layouts.code import Step, Unrecoverable
 from raidx_fuse.layouts.locate import locate
 from raidx_fuse.layouts.plan import cells_of
 from raidx_fuse.parity import BLOCK_BYTES, Bytes, xor_into
@@ -194,12 +198,22 @@ class Scrub(Job):
         return role, offset, [content.data], core.chunk_bytes
 
     async def _complete(self, stripe: int, cells: dict[Place, Bytes]) -> None:
-        """Read the data cells that no checkable chain holds: a lost member breaks many chains."""
+        """Read the data cells that no checkable chain holds: a lost member breaks many chains.
+
+        A resync also solves the lost ones, one way of several: a write that a cut tore has left
+        them undecided, and unless the survivors agree, the next loss takes whole cells with it.
+        """
         core = self.core
         code = core.code
-        missing = core.layout.lost_cells(stripe, core.store.lost_at(stripe)) | core.dead(stripe)
+        dead = core.dead(stripe)
+        lost = core.layout.lost_cells(stripe, core.store.lost_at(stripe)) & ~dead
+        steps: tuple[Step, ...] = ()
+        if lost & code.data_mask and not self.locate:
+            with suppress(Unrecoverable):
+                steps = code.solve(lost, lost & code.data_mask)
+        sources = reduce(or_, (mask for _, mask in steps), code.data_mask) & ~dead & ~lost
         requests: list[Request] = []
-        for cell in cells_of(code.data_mask & ~missing):
+        for cell in cells_of(sources):
             role, offset = core.position(stripe, cell)
             place = (role, code.row_of[cell])
             if place not in cells:
@@ -207,6 +221,13 @@ class Scrub(Job):
                 requests.append((role, offset, [content.data], core.chunk_bytes))
         if requests:
             await core.store.read(requests, background=True)
+        roles = core.layout.roles(stripe)
+        for cell, mask in steps:  # what a degraded read returns; the other chains follow that
+            place = (roles[code.column_of[cell]], code.row_of[cell])
+            content = cells[place] = np.zeros(core.chunk_bytes, dtype=np.uint8)
+            if given := cells_of(mask & ~dead):
+                at = [(roles[code.column_of[source]], code.row_of[source]) for source in given]
+                xor_into(content, [cells[source] for source in at])
 
     def _rewrite_parity(self, stripe: int, cells: dict[Place, Bytes]) -> tuple[list[Request], bool]:
         """Return writes that make the parities follow the data, if all data could be read."""
@@ -221,7 +242,10 @@ class Scrub(Job):
             if (dead | lost) >> cell & 1:
                 continue
             sources = support & ~dead
-            if sources & lost:
+            if any(
+                (roles[code.column_of[c]], code.row_of[c]) not in cells
+                for c in cells_of(sources & lost)
+            ):
                 return [], False
             content = np.zeros(core.chunk_bytes, dtype=np.uint8)
             data = [c for c in range(code.data_count) if sources >> c & 1]

@@ -248,6 +248,14 @@ def test_the_program_fails_and_prints_the_line_that_replays() -> None:
     assert CliRunner().invoke(campaign.main, ["--replay", state]).exit_code == 1
 
 
+def test_a_stripe_torn_while_degraded_agrees_with_itself_after_the_resync() -> None:
+    """No journal, X-code, a cut while member 0 is rebuilt: then another one leaves."""
+    state = "xcode:none/w43023000/m117/s3774792/-"
+    result = CliRunner().invoke(campaign.main, ["--replay", state])
+    assert result.exit_code == 0, result.output
+    assert "keeps its promises" in result.output
+
+
 @pytest.mark.parametrize(
     "options", [["--layout", "raid55"], ["--journal", "some"], ["--replay", "raid5"]]
 )
