@@ -161,6 +161,21 @@ class Access:
             parts.append(bundles * length + columns)
         return np.concatenate(parts)
 
+    def hottest(self, count: int) -> list[tuple[int, float]]:
+        """Return up to *count* (logical chunk, mean seconds between accesses), hottest first."""
+        self.digest()
+        layout = self._layout
+        length, data = layout.length, layout.code.data_count
+        known = np.flatnonzero(layout.interval)
+        known = known[known % length < data]
+        if not len(known):
+            return []
+        seconds = self.intervals(known) / TICKS_A_SECOND
+        count = min(count, len(known))
+        top = np.argpartition(seconds, count - 1)[:count]
+        chunks = known // length * data + known % length
+        return [(int(chunks[i]), float(seconds[i])) for i in top[np.argsort(seconds[top])]]
+
     def intervals(self, cells: Any) -> Intervals:
         """Return the mean intervals of *cells* in ticks as they would be if accessed now.
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from raidx_fuse.array import Array
 
+HOTTEST_SHOWN = 10
+
 
 def redundancy_left(array: Array) -> int:
     """Return how many more members, whichever they are, may be lost without losing data."""
@@ -160,8 +162,23 @@ def stats(array: Array) -> dict[str, Any]:
             "full_stripe": counters.full_stripe,
             "degraded_reads": counters.degraded_reads,
             "chunks_moved": counters.chunks_moved,
+            "hottest": _hottest(array),
             "parity_policy": array.get("parity.policy"),
             "bpu": _bpu(array),
             "lost_image_offsets": sorted(c << core.shift for c in core.bad_chunks)[:1000],
         },
     }
+
+
+def _hottest(array: Array) -> list[dict[str, Any]]:
+    """Return the chunks that are used most; a layout without a table does not know."""
+    core = array.core
+    if core.access is None:
+        return []
+    found = []
+    for chunk, seconds in core.access.hottest(HOTTEST_SHOWN):
+        role, _ = core.layout.place(*core.layout.locate(chunk))
+        found.append(
+            {"image_offset": chunk << core.shift, "interval_seconds": seconds, "role": role}
+        )
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -239,3 +240,34 @@ def test_sixteen_million_chunks_are_laid_out_in_seconds() -> None:
     assert layout.cells == (16 << 20) - 3
     assert layout.table_bytes == 15 * layout.cells
     assert np.count_nonzero(layout.disk == 0) == (12 << 20) - 1
+
+
+def test_the_second_slot_is_written_when_the_first_one_is_durable() -> None:
+    """A cut may tear all that was written since the last flush: never both slots of a page."""
+
+    async def scenario() -> None:
+        rig = await shuffled("raidx-parity", 3)
+        assert rig.array is not None
+        store = rig.array.store
+        regions = shares_of(store.config)
+        story: list[str] = []
+        write, flush = store.write, store.flush
+
+        async def watched_write(requests: Any, *, background: bool = False) -> None:
+            for role, offset, _buffers, _size in requests:
+                region = regions[role]
+                if region.offset <= offset < region.offset + region.length:
+                    story.append(f"slot {(offset - region.offset) // 4096 % 2}")
+            await write(requests, background=background)
+
+        async def watched_flush() -> None:
+            story.append("flush")
+            await flush()
+
+        store.write, store.flush = watched_write, watched_flush  # type: ignore[method-assign]
+        await rig.array.core.journal.place()
+        steps = [what for i, what in enumerate(story) if not i or story[i - 1] != what]
+        assert steps == ["flush", "slot 0", "flush", "slot 1", "flush"]
+        await rig.close()
+
+    run(scenario)

@@ -76,6 +76,10 @@ def layout_of(array: Array) -> BundleLayout:
 def test_an_ssd_and_a_disk_serve_a_hot_set_more_than_twice_as_fast_when_tuned() -> None:
     async def scenario(array: Array, model: bytearray) -> tuple[float, float, int]:
         before = await load(array, model, 1)
+        hot = random.Random(77).sample(range(len(model) // CHUNK), len(model) // CHUNK // 10)
+        hottest = array.stats()["array"]["hottest"]
+        assert len(hottest) == 10
+        assert sum(chunk["image_offset"] // CHUNK in hot for chunk in hottest) >= 9
         await trio.sleep(60)
         after = await load(array, model, 2)
         assert array.tuner is not None
