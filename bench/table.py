@@ -4,9 +4,9 @@
     python bench/table.py --quick      about two minutes, wider spread
     python bench/table.py --json       for machines
 
-Part by part: `mount_ratio.py`, `rebuild_ratio.py`, `bench_codes.py`, `two_loss_mount.py`,
-`large_array.py`, `simulation_speed.py`; `pytest bench` times the hot paths without a mount. Run it
-while nothing else runs: with 2 processors a neighbour takes one.
+Part by part: `mount_ratio.py`, `log_ratio.py`, `rebuild_ratio.py`, `bench_codes.py`,
+`two_loss_mount.py`, `large_array.py`, `simulation_speed.py`; `pytest bench` times the hot paths
+without a mount. Run it while nothing else runs: with 2 processors a neighbour takes one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import sys
 
 import bench_codes
 import large_array
+import log_ratio
 import mount_ratio
 import rebuild_ratio
 import simulation_speed
@@ -52,6 +53,7 @@ def main() -> int:
         seconds=seconds,
         directory=options.directory,
     )
+    lines += log_ratio.run(3 * rounds)
     lines += rebuild_ratio.run(256 if options.quick else 512, min(rounds, 5))
     lines += bench_codes.run((), 512 if options.quick else 1024, min(rounds, 5))
     lines += two_loss_mount.run(

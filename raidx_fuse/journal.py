@@ -28,11 +28,13 @@ import trio
 
 from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.format.journal import (
-    DATA,
+    ENTRY_BYTES,
     HEAD,
+    RECORD_HEADER_BYTES,
     TABLE,
     WRITTEN,
     encode_record,
+    entry_fields,
     record_bytes,
     runs_of,
     uuid_bytes,
@@ -40,7 +42,7 @@ from raidx_fuse.format.journal import (
 from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS
 from raidx_fuse.pagestore import PageStore
 from raidx_fuse.shares import Move, Shares
-from raidx_fuse.store import Request, Store, join
+from raidx_fuse.store import Request, Store
 from raidx_fuse.written import WrittenMap
 
 log = logging.getLogger(__name__)
@@ -68,12 +70,14 @@ class Journal:
         self.head_bytes = HEAD_BYTES
         self._ring_offset = region.offset + HEAD_BYTES
         self.capacity = region.length - HEAD_BYTES
+        self._hurry_bytes = self.capacity // 2  # used: from here on places are not put off
         self.epoch = 0
         self.next_sequence = 1
         self.position = 0  # of the next record, over all laps
         self.roles: tuple[int, ...] = ()
         self._inflight: dict[int, int] = {}  # sequence -> position, until readers see its effect
         self._landed: set[int] = set()  # those of them that are written
+        self._unfinished: dict[int, tuple[bytes, Sequence[Request]]] = {}  # of them: not seen yet
         self._moved = trio.Event()  # renewed whenever one lands or is over
         self._stripes: dict[int, int] = {}  # stripe -> sequence of its newest record
         self._open: deque[tuple[int, int]] = deque()  # (sequence, position), not yet in place
@@ -121,6 +125,8 @@ class Journal:
         """Ring space before the durable tail is free, and its records are never replayed."""
         if self._head_saves != self._head_saves_flushing:
             return  # overwritten meanwhile, and torn if the power goes now: the next flush counts
+        if self._durable_tail == self._flushing_tail:
+            return
         self._durable_tail = self._flushing_tail
         sequence = self._durable_tail[0]
         if self._stripes:
@@ -143,39 +149,36 @@ class Journal:
         """Log *writes* and the coming alive of chunks *fresh*: one change of *stripes*.
 
         *moves* gives cells of bundles new places; what lies there then is among the *writes*.
-
         Their locks are held. The buffers may be reused afterwards. *still_valid* is asked before
         the record is written (another member may have taken a role while we waited for room: what
         was planned for the old one must never reach it) and afterwards (a rebuild may have passed).
         If it says no, nothing takes effect and False is returned: the caller plans and commits
         again; a replay would redo both, in order. Raises what the members raise.
         """
-        entries: list[tuple[int, int, int, int]] = []
-        buffers: list[Any] = []
-        for role, offset, parts, size in writes:
-            entries.append((DATA, role, size, offset))
-            buffers.extend(parts)
-        data_bytes = sum(entry[2] for entry in entries)
-        entries.extend((WRITTEN, 0, count, first) for first, count in runs_of(fresh))
-        entries.extend((TABLE, role, chunk, cell) for cell, role, chunk in moves)
-        size = record_bytes(len(entries), data_bytes)
+        fields, parts, total = entry_fields(writes)
+        for first, count in runs_of(fresh):
+            fields += (WRITTEN, 0, count, first)
+        for cell, role, chunk in moves:
+            fields += (TABLE, role, chunk, cell)
+        size = record_bytes(len(fields) // 4, total)
         await self._make_room(size)
         if not still_valid():
             return False
         sequence, position, offset = self._allocate(size)
         roles = [role for role in self.roles if self.store.queues[role] is not None]
         assert roles, "more log members than may be lost"
-        record = encode_record(self.epoch, sequence, position, self._array, entries, buffers)
+        record = encode_record(self.epoch, sequence, position, self._array, fields, parts, total)
         self._inflight[sequence] = position
         self._open.append((sequence, position))
         for stripe in stripes:
             self._stripes[stripe] = sequence
         try:
-            await self.store.write([(role, offset, record, size) for role in roles])
+            await self.store.write([(role, offset, [record], size) for role in roles])
             await self._wait_for_earlier(sequence)
             if not still_valid():
                 return False
-            self._take_effect(writes, fresh)
+            self._take_effect(record, len(fields) // 4, writes)
+            self.written.set_bits(fresh)
             if moves:
                 self.shares.apply(moves)
         except RaidxError:
@@ -206,45 +209,52 @@ class Journal:
     ) -> tuple[int, list[Request]] | None:
         """Log *writes* of one stripe without suspending; None if that cannot be: nothing was done.
 
-        Returns the sequence number and what could not be written at once: the caller takes the
-        stripe's lock, writes it and calls `land`.
+        Returns the sequence number and what could not be written at once: if any, the caller takes
+        the stripe's lock and awaits `finish`.
         """
-        if self._gate is not None or self._inflight:
+        if self._gate is not None or self._inflight or not self.roles:
             return None
-        entries = [(DATA, role, size, offset) for role, offset, _, size in writes]
-        size = record_bytes(len(entries), sum(entry[2] for entry in entries))
-        queues = self.store.queues
-        if not self.roles or self.used_bytes() + 2 * size > self.capacity:
+        fields, parts, total = entry_fields(writes)
+        size = record_bytes(len(writes), total)
+        used = self.position + 2 * size - self._durable_tail[1]
+        if used > self.capacity:
             return None
-        self._hurry()
+        if used > self._hurry_bytes or self.overlay.held_bytes > OVERLAY_BYTES_MAX:
+            self._wake.set()
         sequence, position, offset = self._allocate(size)
-        record = encode_record(
-            self.epoch,
-            sequence,
-            position,
-            self._array,
-            entries,
-            [part for request in writes for part in request[2]],
-        )
+        record = encode_record(self.epoch, sequence, position, self._array, fields, parts, total)
+        buffers = [record]
         left: list[Request] = []
         for role in self.roles:
-            queue = queues[role]
-            if queue is None:
-                continue
+            queue = self.store.queues[role]
             try:
-                if queue.try_writev(offset, record, size):
+                if queue is None or queue.try_writev(offset, buffers, size):
                     continue
             except MemberError:
                 pass  # tried once more with what is left, then failed
-            left.append((role, offset, record, size))
+            left.append((role, offset, buffers, size))
         self._stripes[stripe] = sequence
         self._open.append((sequence, position))
         if left:
             self._inflight[sequence] = position
-        self._take_effect(writes, ())
+            self._unfinished[sequence] = record, writes
+        else:
+            self._take_effect(record, len(writes), writes)
         self.commits += 1
         self.commit_bytes += size
         return sequence, left
+
+    async def finish(self, stripe: int, sequence: int, left: Sequence[Request]) -> None:
+        """Write what `commit_now` has *left*; only then may the change be seen, and be placed."""
+        record, writes = self._unfinished.pop(sequence)
+        try:
+            await self.store.write(left)
+            self._take_effect(record, len(writes), writes)
+        except RaidxError:
+            self._withdraw(sequence, self._inflight[sequence], [stripe])
+            raise
+        finally:
+            self.land(sequence)
 
     def _allocate(self, size: int) -> tuple[int, int, int]:
         """Take the next sequence number and ring space; return it, its position, its offset."""
@@ -257,15 +267,14 @@ class Journal:
         self.position = position + size
         return sequence, position, self._ring_offset + lap
 
-    def _take_effect(self, writes: Sequence[Request], fresh: Sequence[int]) -> None:
-        """Show a committed change to readers."""
-        put = self.overlay.put
-        for role, start, parts, _size in writes:
-            for part in parts:
-                put(role, start, bytes(part))
-                start += len(part)
-        if fresh:
-            self.written.set_bits(fresh)
+    def _take_effect(self, record: bytes, entries: int, writes: Sequence[Request]) -> None:
+        """Show committed *writes* to readers; the overlay keeps the *record* itself."""
+        overlay = self.overlay
+        view = memoryview(record)
+        at = RECORD_HEADER_BYTES + entries * ENTRY_BYTES
+        for role, offset, _, size in writes:
+            overlay.put(role, offset, view[at : at + size])
+            at += size
 
     async def _wait_for_earlier(self, sequence: int) -> None:
         """Note that a record is written, and wait until all before it are (law 1)."""
@@ -304,11 +313,7 @@ class Journal:
             await self.place()
             if self.used_bytes() + 2 * size > self.capacity:
                 await self.store.flush()  # makes the head page durable that frees the space
-        self._hurry()
-
-    def _hurry(self) -> None:
-        """Ask for a placement when space or memory runs short."""
-        if self.used_bytes() > self.capacity // 2 or self.overlay.held_bytes > OVERLAY_BYTES_MAX:
+        if self.used_bytes() > self._hurry_bytes or self.overlay.held_bytes > OVERLAY_BYTES_MAX:
             self._wake.set()
 
     # -- placing -------------------------------------------------------------------------------
@@ -328,8 +333,8 @@ class Journal:
             try:
                 if not self.break_ordering:
                     await self.store.flush()
-                requests = [(role, at, [data], len(data)) for role, at, data in self._places()]
-                await self.store.write(join(requests), background=True)
+                writes = self.overlay.frozen_writes(self.store.queues)
+                await self.store.write(writes, background=True)
                 await self.written.pages.save_as(pages)
                 await self.shares.save_as(shares)
                 if not self.break_ordering:
@@ -346,11 +351,6 @@ class Journal:
             await self._save_head(tail)
             self._noted_tail = tail
             self.placements += 1
-
-    def _places(self) -> list[tuple[int, int, Any]]:
-        """Return the frozen pieces for members that are there; others live in their stripes."""
-        queues = self.store.queues
-        return [piece for piece in self.overlay.frozen_pieces() if queues[piece[0]] is not None]
 
     async def drain(self) -> None:
         """Place everything and make the empty tail durable: nothing would be replayed now.

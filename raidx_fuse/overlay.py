@@ -7,16 +7,17 @@ to its place. Reads see the member, then frozen, then current.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 PAGE_SHIFT = 12
 PAGE_BYTES = 1 << PAGE_SHIFT
 _PAGE_MASK = PAGE_BYTES - 1
-_ROLE_SHIFT = 8  # roles are below 256
+_ROLE_SHIFT = 56  # above the pages of any member, so that keys sort by role, then place
+_PAGE_NUMBER = (1 << _ROLE_SHIFT) - 1
 
 Pieces = list[tuple[int, Any]]
-Pages = dict[int, Any]  # page << _ROLE_SHIFT | role -> whole buffer or Pieces
+Pages = dict[int, Any]  # role << _ROLE_SHIFT | page -> whole buffer or Pieces
 
 
 class Overlay:
@@ -38,14 +39,14 @@ class Overlay:
         length = len(data)
         self.held_bytes += length
         if length == PAGE_BYTES and not offset & _PAGE_MASK:
-            pages[offset >> PAGE_SHIFT << _ROLE_SHIFT | role] = data
+            pages[role << _ROLE_SHIFT | offset >> PAGE_SHIFT] = data
             return
         view = memoryview(data)
         at = 0
         while at < length:
             inner = offset + at & _PAGE_MASK
             size = min(PAGE_BYTES - inner, length - at)
-            key = offset + at >> PAGE_SHIFT << _ROLE_SHIFT | role
+            key = role << _ROLE_SHIFT | offset + at >> PAGE_SHIFT
             piece = view[at : at + size]
             if size == PAGE_BYTES:
                 pages[key] = piece
@@ -73,11 +74,16 @@ class Overlay:
             self.current[key] = page
 
     def whole_page(self, role: int, offset: int, length: int) -> Any | None:
-        """Return the bytes if one whole page of *current* holds the range, else None."""
-        known = self.current.get(offset >> PAGE_SHIFT << _ROLE_SHIFT | role)
+        """Return the bytes if the newest page that is known holds all of the range, else None."""
+        key = role << _ROLE_SHIFT | offset >> PAGE_SHIFT
+        known = self.current.get(key)
+        if known is None:
+            known = self.frozen.get(key)
         if known is None or isinstance(known, list):
             return None
         inner = offset & _PAGE_MASK
+        if length == PAGE_BYTES and not inner:
+            return known
         if inner + length > PAGE_BYTES:
             return None
         return known[inner : inner + length]
@@ -86,7 +92,7 @@ class Overlay:
         """Lay what is known over *buffers*, which were read from the member at *offset*."""
         if len(buffers) == 1 and (offset & _PAGE_MASK) + len(buffers[0]) <= PAGE_BYTES:
             page = offset >> PAGE_SHIFT
-            key = page << _ROLE_SHIFT | role
+            key = role << _ROLE_SHIFT | page
             if key in self.frozen:
                 self._lay(memoryview(buffers[0]), offset, page << PAGE_SHIFT, self.frozen[key])
             if key in self.current:
@@ -100,7 +106,7 @@ class Overlay:
                 if not pages:
                     continue
                 for page in range(first, last + 1):
-                    known = pages.get(page << _ROLE_SHIFT | role)
+                    known = pages.get(role << _ROLE_SHIFT | page)
                     if known is not None:
                         self._lay(memoryview(buffer), offset, page << PAGE_SHIFT, known)
             offset += length
@@ -116,12 +122,6 @@ class Overlay:
             if low < high:
                 target[low - offset : high - offset] = piece[low - start : high - start]
 
-    def touches(self, role: int, offset: int, length: int) -> bool:
-        """Say whether anything of the range is known."""
-        pages = range(offset >> PAGE_SHIFT, (offset + length - 1 >> PAGE_SHIFT) + 1)
-        keys = [page << _ROLE_SHIFT | role for page in pages]
-        return any(key in self.current or key in self.frozen for key in keys)
-
     def freeze(self) -> None:
         """Make *current* the frozen layer; the one before must have been dropped."""
         assert not self.frozen, "one placement at a time"
@@ -134,17 +134,33 @@ class Overlay:
         for key, known in newer.items():
             pieces = known if isinstance(known, list) else [(0, known)]
             for inner, piece in pieces:
-                role = key & (1 << _ROLE_SHIFT) - 1
-                self.put(role, (key >> _ROLE_SHIFT << PAGE_SHIFT) + inner, piece)
+                start = (key & _PAGE_NUMBER) << PAGE_SHIFT
+                self.put(key >> _ROLE_SHIFT, start + inner, piece)
 
     def drop_frozen(self) -> None:
         """Forget the frozen layer: it is in its place."""
         self.frozen = {}
 
-    def frozen_pieces(self) -> Iterator[tuple[int, int, Any]]:
-        """Yield (role, byte offset, bytes) of the frozen layer; no two overlap."""
-        for key, known in self.frozen.items():
-            role = key & (1 << _ROLE_SHIFT) - 1
-            start = key >> _ROLE_SHIFT << PAGE_SHIFT
-            for inner, piece in known if isinstance(known, list) else ((0, known),):
-                yield role, start + inner, piece
+    def frozen_writes(self, present: Sequence[object]) -> list[tuple[int, int, list[Any], int]]:
+        """Return the frozen layer as (role, byte offset, buffers, size); neighbours are joined.
+
+        Ordered by role and offset; no two overlap. Only of roles whose item of *present* is not
+        None: what the others miss lives on in their stripes.
+        """
+        writes: list[tuple[int, int, list[Any], int]] = []
+        end = -1  # where the last one ends: role and byte offset in one number
+        for key in sorted(self.frozen):
+            known = self.frozen[key]
+            if present[key >> _ROLE_SHIFT] is None:
+                continue
+            for inner, part in sorted(known) if isinstance(known, list) else ((0, known),):
+                begin, length = (key << PAGE_SHIFT) + inner, len(part)
+                if begin == end:
+                    role, offset, buffers, size = writes[-1]
+                    buffers.append(part)
+                    writes[-1] = role, offset, buffers, size + length
+                else:
+                    offset = ((key & _PAGE_NUMBER) << PAGE_SHIFT) + inner
+                    writes.append((key >> _ROLE_SHIFT, offset, [part], length))
+                end = begin + length
+        return writes

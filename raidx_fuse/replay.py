@@ -24,7 +24,7 @@ from raidx_fuse.format.journal import (
 from raidx_fuse.journal import Journal
 from raidx_fuse.members.base import Member
 from raidx_fuse.pagestore import PageStore
-from raidx_fuse.store import Store, join
+from raidx_fuse.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -134,12 +134,7 @@ async def replay(journal: Journal, store: Store, head: PageStore) -> Replayed:
 async def _place(journal: Journal, store: Store) -> None:
     """Write everything to its place and make it durable."""
     store.overlay.freeze()
-    requests = [
-        (role, offset, [data], len(data))
-        for role, offset, data in store.overlay.frozen_pieces()
-        if store.queues[role] is not None
-    ]
-    await store.write(join(requests))
+    await store.write(store.overlay.frozen_writes(store.queues))
     await journal.written.pages.save_as(journal.written.take_unsaved())
     await journal.shares.save_as(journal.shares.take_unsaved())
     await store.flush()

@@ -106,8 +106,11 @@ class Writer:
         await core.locks.take(stripe)
         marked = sequence is None and core.dirty.enter_now([stripe])
         try:
-            await core.store.write(join(left))
-            core.unlogged.count += 1
+            if sequence is None:
+                await core.store.write(join(left))
+                core.unlogged.count += 1
+            else:
+                await core.journal.finish(stripe, sequence, left)
         except RaidxError:
             if sequence is None:
                 self._note_torn([Piece(stripe, 0, 0, 0, 0, 0)])
@@ -115,8 +118,6 @@ class Writer:
         finally:
             if marked:
                 core.dirty.leave([stripe])
-            if sequence is not None:
-                core.journal.land(sequence)
             core.locks.release(stripe)
         if core.store.unsettled:
             await core.store.settled()

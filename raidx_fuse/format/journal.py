@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 import uuid as _uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,8 @@ ENTRY = struct.Struct("<HHIQ")
 """kind, role, length, offset."""
 ENTRY_BYTES = ENTRY.size
 DATA, WRITTEN, TABLE = 1, 2, 3
+_HEADS: dict[int, struct.Struct] = {}  # entries -> header and entries in one
+_ZEROS = bytes(SECTOR_BYTES)
 HEAD = struct.Struct("<QQQ")
 """epoch, sequence and position of the first record that is not in its place for sure."""
 
@@ -60,26 +62,53 @@ def encode_record(
     sequence: int,
     position: int,
     array_uuid: bytes,
-    entries: Sequence[tuple[int, int, int, int]],
+    fields: Sequence[int],
     buffers: Sequence[Any],
-) -> list[Any]:
-    """Return the buffers of a record: head, *buffers* as they are, padding.
+    data_bytes: int,
+) -> bytes:
+    """Return a record, padding included.
 
-    *entries* are (kind, role, length, offset); *buffers* hold the data entries' bytes in order.
+    *fields* are kind, role, length, offset of every entry, end to end; *buffers* hold the bytes of
+    the data entries in order, *data_bytes* in all.
     """
-    table = b"".join(ENTRY.pack(*entry) for entry in entries)
-    body = len(table) + sum(len(buffer) for buffer in buffers)
-    zeroed = RECORD_HEADER.pack(
-        RECORD_MAGIC, 0, epoch, sequence, position, body, len(entries), 0, array_uuid
+    count = len(fields) // 4
+    heads = _HEADS.get(count)
+    if heads is None:
+        heads = _HEADS[count] = struct.Struct(RECORD_HEADER.format + ENTRY.format[1:] * count)
+    body = count * ENTRY_BYTES + data_bytes
+    head = heads.pack(
+        RECORD_MAGIC, 0, epoch, sequence, position, body, count, 0, array_uuid, *fields
     )
-    crc = crc32c.crc32c(table, crc32c.crc32c(zeroed))
+    crc = crc32c.crc32c(head)
     for buffer in buffers:
         crc = crc32c.crc32c(buffer, crc)
-    head = RECORD_HEADER.pack(
-        RECORD_MAGIC, crc, epoch, sequence, position, body, len(entries), 0, array_uuid
-    )
-    padding = -(RECORD_HEADER_BYTES + body) % SECTOR_BYTES
-    return [head + table, *buffers, bytes(padding)] if padding else [head + table, *buffers]
+    padding = _ZEROS[: -(RECORD_HEADER_BYTES + body) % SECTOR_BYTES]
+    return b"".join((head[:4], crc.to_bytes(4, "little"), head[8:], *buffers, padding))
+
+
+def entry_fields(
+    writes: Iterable[tuple[int, int, Sequence[Any], int]],
+) -> tuple[list[int], list[Any], int]:
+    """Return what `encode_record` needs of *writes* (role, offset, buffers, size)."""
+    fields: list[int] = []
+    buffers: list[Any] = []
+    data_bytes = 0
+    for role, offset, parts, size in writes:
+        fields += (DATA, role, size, offset)
+        buffers += parts
+        data_bytes += size
+    return fields, buffers, data_bytes
+
+
+def runs_of(chunks: Iterable[int]) -> list[tuple[int, int]]:
+    """Return (first, count) of the runs in *chunks*, as entries have them."""
+    runs: list[tuple[int, int]] = []
+    for chunk in sorted(chunks):
+        if runs and runs[-1][0] + runs[-1][1] == chunk:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((chunk, 1))
+    return runs
 
 
 def header_fits(
@@ -131,14 +160,3 @@ def decode_record(content: bytes) -> Record | None:
 def uuid_bytes(text: str) -> bytes:
     """Return the 16 bytes of a UUID."""
     return _uuid.UUID(text).bytes
-
-
-def runs_of(chunks: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (first, count) of the runs in *chunks*."""
-    runs: list[tuple[int, int]] = []
-    for chunk in sorted(chunks):
-        if runs and runs[-1][0] + runs[-1][1] == chunk:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((chunk, 1))
-    return runs

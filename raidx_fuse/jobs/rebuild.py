@@ -170,9 +170,18 @@ class Rebuild(Job):
         return requests
 
     async def checkpoint(self) -> None:
-        """Save the watermark after what lies below it is durable on the member."""
-        store = self.core.store
+        """Save the watermark after what lies below it is durable on the member.
+
+        A stripe that was passed over unwritten may be coming alive in a write that began before:
+        its record lacks the role, and only the next one, by which the write mends that, makes it
+        good. So who holds a stripe below the watermark ends first.
+        """
+        store, locks = self.core.store, self.core.locks
         marks = {role: store.watermarks[role] for role in self.roles if role in store.watermarks}
+        passed = max(marks.values(), default=0)
+        for stripe in [stripe for stripe in locks.held if stripe < passed]:
+            await locks.take(stripe)
+            locks.release(stripe)
         if self.core.growth is not None:
             # We left out what is dead as the stripes lie now: they must lie so after a crash.
             await self.core.growth.save()

@@ -247,7 +247,7 @@ def test_erased_pages_and_records_never_come_back(kind: type[RamMember]) -> None
             offset = region.slot_offset(number, 1)
             content = page(number, 7, kind=region_kind)
             member.memory[offset : offset + PAGE_BYTES] = content
-    record = b"".join(encode_record(3, 1, 0, uuid_bytes(ARRAY), [(DATA, 0, 4, 0)], [b"RDXJ"]))
+    record = encode_record(3, 1, 0, uuid_bytes(ARRAY), [DATA, 0, 4, 0], [b"RDXJ"], 4)
     spots = (REGIONS.log.offset + 8192, REGIONS.log.end - 512)
     for offset in spots:
         member.memory[offset : offset + len(record)] = record

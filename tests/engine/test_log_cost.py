@@ -1,0 +1,106 @@
+"""What the log costs, counted: flush rounds, log copies, and when places are written."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+import trio
+
+from raidx_fuse.testing.spy import FLUSH, WRITE, SpyRig, spying
+from raidx_fuse.testing.virtual import run
+
+CHUNK = 16384
+PAGE = 4096
+LAYOUTS = pytest.mark.parametrize(
+    ("layout", "width"), [("raid5", 4), ("raid4", 3), ("raid1", 2), ("rdp", 4), ("upc", 4)]
+)
+LOGGING_MODES = pytest.mark.parametrize("mode", ["partial", "full"])
+
+
+def noise(length: int, seed: int = 0) -> bytes:
+    """Return bytes that no mistake produces."""
+    return random.Random(seed).randbytes(length)
+
+
+async def prepare(rig: SpyRig, mode: str) -> None:
+    """Write the whole image, all of it in its place; count from here on."""
+    await rig.running.set("journal", mode)
+    await rig.put(0, noise(len(rig.model), 99))
+    await rig.in_place()
+    rig.log.clear()
+
+
+def flushes(rig: SpyRig) -> Counter[str]:
+    """Return how often each member was flushed."""
+    return Counter(touch.member for touch in rig.log.touches if touch.kind == FLUSH)
+
+
+@LAYOUTS
+@LOGGING_MODES
+@pytest.mark.parametrize("slow", [False, True], ids=["at-once", "queued"])
+def test_fsync_after_a_small_write_is_one_flush_of_the_log_members(
+    layout: str, width: int, mode: str, slow: bool
+) -> None:
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, rows=4, slow=slow) as rig:
+            await prepare(rig, mode)
+            array = rig.running
+            regions = array.store.config.regions
+            await rig.put(5 * PAGE, noise(PAGE, 1))
+            written = [touch for touch in rig.log.touches if touch.kind == WRITE]
+            logged = [t for t in written if regions.log.offset <= t.offset_bytes < regions.log.end]
+            assert len(logged) == array.core.code.tolerance + 1, "a record on each log member"
+            assert written == logged, "nothing else before the flush"
+            await array.flush()
+            assert set(flushes(rig).values()) == {1}
+            assert len(flushes(rig)) == array.core.code.tolerance + 1
+
+    run(main)
+
+
+@LAYOUTS
+@LOGGING_MODES
+def test_fsync_after_each_small_write_is_at_most_two_flush_rounds_all_told(
+    layout: str, width: int, mode: str
+) -> None:
+    """With everything that goes on behind: places, maps, heads, the end of the ring."""
+
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, rows=4, slow=True) as rig:
+            await prepare(rig, mode)
+            rng = random.Random(7)
+            pages = len(rig.model) // PAGE
+            count = 400
+            placed = rig.running.core.journal.placements
+            for number in range(count):
+                await rig.put(rng.randrange(pages) * PAGE, noise(PAGE, number))
+                await rig.running.flush()
+                await trio.sleep(0.01)
+            assert rig.running.core.journal.placements > placed, "places were written meanwhile"
+            assert max(flushes(rig).values()) <= 2 * count
+            await rig.compare()
+
+    run(main)
+
+
+def test_what_is_not_logged_yet_is_not_placed() -> None:
+    """A small write whose record waits in the queues, while a placement begins."""
+
+    async def main() -> None:
+        async with spying("raid1", 2, chunk_bytes=CHUNK, slow=True) as rig:
+            await prepare(rig, "partial")
+            journal = rig.running.core.journal
+            await rig.put(0, noise(512, 1))
+            rig.log.clear()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(rig.put, 3 * CHUNK, noise(512, 2))
+                await trio.lowlevel.checkpoint()
+                await journal.place()
+            written = [touch.offset_bytes for touch in rig.log.touches if touch.kind == WRITE]
+            assert rig.data.offset in written
+            assert rig.data.offset + 3 * CHUNK not in written
+            await rig.compare()
+
+    run(main)

@@ -1,0 +1,28 @@
+"""Pages of the maps: of two saves at once, the later one stays, on every member."""
+
+from __future__ import annotations
+
+import trio
+
+from raidx_fuse.format.pages import load_pages
+from raidx_fuse.testing.spy import spying
+from raidx_fuse.testing.virtual import run
+
+
+def test_a_later_save_of_a_page_is_not_overtaken_by_an_earlier_one() -> None:
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=4096, slow=True) as rig:
+            written = rig.running.core.written
+            for member in rig.members:
+                member.slow(1.0, ("write",), count=1)  # the first of them; the second is faster
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(written.mark, [0])
+                await trio.sleep(0.1)
+                nursery.start_soon(written.mark, [1])
+            store = written.pages.store
+            for ram in rig.rams:
+                region, uuid = written.pages.region, store.config.array_uuid
+                found = await load_pages(ram, region, uuid, written.pages.pages)
+                assert int(found.payload[0][0]) & 3 == 3, f"{ram.path} forgot the later save"
+
+    run(main)
