@@ -314,7 +314,7 @@ def factors(scope: Scope) -> PaperTable:
         ],
         "Nothing changes but the factor, by less than a tenth. It decides which cells the few hot "
         "addresses and the runs fall into, hence which disks queue. At 70 to 80 % utilisation the "
-        "mean follows the longest queue, and a gain of 20 % or a loss of 20 % is luck.",
+        "mean follows the longest queue, and a gain or a loss of 20 % in one run tells little.",
     )
 
 
@@ -381,7 +381,8 @@ def rows_at_once(scope: Scope) -> PaperTable:
         "This is the paper's example, 'vast concurrent I/Os accessing an information row', and "
         "here UPC is quicker indeed. An engine that keeps parity right must take turns on a "
         "stripe, though: two updates of one parity cell cannot both start from the old one. With "
-        "turns a disk never sees two writes of one burst at once, and most of the gain is gone.",
+        "turns a disk never sees two writes of one burst at once. How much of the gain is left is "
+        "within wide errors.",
     )
 
 
