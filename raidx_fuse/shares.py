@@ -169,7 +169,7 @@ class Shares:
             home = int(first_disk[cell])
             if home in claims.pages and cell not in gone and cell not in self._redone:
                 raise self._contradiction(cell, home, role)
-        homeless = sorted(gone - moved.keys())
+        homeless = sorted((gone - moved.keys()) | self._displaced(moved, claims))
         changes = [(cell, role, chunk) for cell, (role, chunk) in moved.items()]
         for _cell, role, _chunk in changes:
             layout.cells_of(role)  # made before the first move: `move` and `problem` go by it
@@ -234,6 +234,19 @@ class Shares:
             moved[cell] = place
         return moved, gone
 
+    def _displaced(self, moved: Mapping[int, tuple[int, int]], claims: Claims) -> set[int]:
+        """Return the cells of absent members whose first place another one took.
+
+        They had moved on that same member, which only its own share could tell.
+        """
+        layout = self.layout
+        assert layout is not None
+        taken: set[int] = set()
+        for role, chunk in moved.values():
+            if role not in claims.pages:
+                taken.add(int(layout.cells_of(role)[chunk]))
+        return taken - {NOWHERE} - moved.keys()
+
     def _contradiction(self, cell: int, one: int, other: int) -> AssemblyError:
         assert self.layout is not None
         bundle = cell // self.layout.length
@@ -263,12 +276,13 @@ class Shares:
             if role not in claims.pages
         }
         for cell in cells:
-            there = layout.roles(cell // layout.length)
+            bundle, column = divmod(cell, layout.length)
+            there = [r for c, r in enumerate(layout.roles(bundle)) if c != column]
             roles = [role for role, chunks in free.items() if chunks and role not in there]
             if not roles:
                 raise AssemblyError(
-                    f"no member's share of the look-up table says where chunk "
-                    f"{cell % layout.length} of bundle {cell // layout.length} lies",
+                    f"no member's share of the look-up table says where chunk {column} of bundle "
+                    f"{bundle} lies",
                     action="attach all members",
                 )
             role = max(roles, key=lambda r: len(free[r]))

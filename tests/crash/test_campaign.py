@@ -29,7 +29,7 @@ STATES = int(os.environ.get("RAIDX_CRASH_STATES", "10000"))
 SEED = int(os.environ.get("RAIDX_CRASH_SEED", "1"))
 SECONDS_A_STATE = 0.3  # far more than it takes: for the time limit of longer campaigns
 TWO_LOSSES_STATES = 250
-BUNDLE_STATES = 300
+BUNDLE_STATES = 150
 GROWTH_STATES = 250
 BROKEN_STATES = 1000
 

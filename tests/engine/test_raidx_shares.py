@@ -271,3 +271,39 @@ def test_the_second_slot_is_written_when_the_first_one_is_durable() -> None:
         await rig.close()
 
     run(scenario)
+
+
+def test_a_place_that_changed_hands_on_a_member_that_is_lost() -> None:
+    """A chunk moved within the lost member, and another one onto its first place: by the log."""
+
+    async def scenario() -> None:
+        rig = await shuffled("raidx-copy", 2)
+        array, layout = rig.array, layout_of(rig)
+        assert array is not None
+        mover = Mover(array.core, layout)
+        first = int(layout.cells_of(0)[2])
+        assert layout.place(*divmod(first, 2)) == (0, 2)
+        free = int(layout.free_chunks(0)[0])
+        assert await mover.move([(first, 0, free)])
+        await array.core.journal.place()
+        for other in range(layout.cells):
+            moves = [(other, 0, 2)]
+            if layout.disk[other] != 0 and mover.problem(moves) is None:
+                assert await mover.move(moves)
+                break
+        await array.store.flush()  # the record is durable, its places are not written
+        survivors = []
+        for role in (1, 2, 3):
+            copy = RamMember(len(memory_of(rig, role)), name=f"copy{role}")
+            copy.memory[:] = memory_of(rig, role)
+            survivors.append(copy)
+        async with open_array(survivors) as recovered:
+            assert recovered.store.lost == {0}
+            table = recovered.core.layout
+            assert isinstance(table, BundleLayout)
+            assert table.problem(range(table.cells)) is None
+            content = bytes(await recovered.read(0, len(rig.model)))
+            assert content == rig.model
+        await rig.close()
+
+    run(scenario)

@@ -4,7 +4,7 @@ One seed decides everything: width, size, what the disks held before, their pace
 before and lost power, the theme and its steps. Themes are "writes" (all sizes and alignments,
 bursts, overlaps, flushes, pauses in which the array tidies up), "disks" (a failure, a replacement
 or a spare, a rebuild under writes), "scrub" (rotten parity, a repair under writes), "remounts" and,
-for layouts that can, "growth" (growth.py).
+for layouts that can, "growth" (growth.py) and "moves" (of chunks of bundles).
 """
 
 from __future__ import annotations
@@ -54,12 +54,22 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         themes |= {"disks": (theme_disks, 2), "scrub": (theme_scrub, 1)}
     if grows_in_place(cell.layout):
         themes["growth"] = (theme_growth, 1)
+    if find_layout(cell.layout).bundled:
+        themes["moves"] = (theme_moves, 4)
     return themes
 
 
 async def theme_writes(player: Player) -> None:
     """Write, flush and wait, some steps."""
     for _ in range(player.rng.randint(5, 9)):
+        await player.step()
+
+
+async def theme_moves(player: Player) -> None:
+    """Let chunks of bundles move, and change places, among other steps."""
+    await player.write(*player.place("many"))
+    for _ in range(player.rng.randint(2, 4)):
+        await player.moves()
         await player.step()
 
 
