@@ -187,7 +187,7 @@ class ElasticLayout(Layout):
         member_chunks: int,
         migrated: int | None = None,
     ) -> None:
-        parities = 1 if name == "raid4" else 0
+        parities = 0 if name == "raid0" else 1
         self.mapping = ElasticMapping(tuple(m - parities for m in history), member_chunks)
         if migrated is not None and (len(history) < 2 or not 0 <= migrated <= member_chunks):
             raise LayoutError(f"{migrated} stripes cannot have migrated in the growth {history}")
