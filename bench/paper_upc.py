@@ -1,6 +1,6 @@
 """UPC paper, section 4.3, in virtual time: Uniform P-code against P-code and X-code.
 
-    python bench/paper_upc.py                   about ten minutes
+    python bench/paper_upc.py                   ten minutes and more
     python bench/paper_upc.py --quick           less than one, wider spread
     python bench/paper_upc.py --trace Financial1.spc.xz
 

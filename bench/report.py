@@ -1,7 +1,7 @@
 """The laboratory's report: every table and figure of the papers as far as built, on one page.
 
-    python bench/report.py                       all papers, less than 15 minutes on 2 processors
-    python bench/report.py --quick               about two minutes, wider spread
+    python bench/report.py                       all papers; ten minutes and more
+    python bench/report.py --quick               some minutes, wider spread
     python bench/report.py --only upc --output /tmp/report
 
 Runs each ``bench/paper_*.py`` as a program of its own, as many at a time as there are processors,

@@ -51,6 +51,7 @@ class WholeStripes:
         buffers = self._buffers(first, end, view, first * stripe_bytes - offset, arena)
         position = core.data_offset + (first * rows << core.shift)
         size = (end - first) * rows << core.shift
+        core.unlogged.count += 1  # also if only some members take it at once
         try:
             for queue, parts in zip(core.store.readable, buffers, strict=True):
                 if not queue.try_writev(position, parts, size):  # type: ignore[union-attr]
@@ -58,7 +59,6 @@ class WholeStripes:
         except MemberError:
             return None  # the general way tries again, and fails the member
         core.arenas.put(arena)
-        core.unlogged.count += 1
         core.counters.full_stripe += end - first
         return first, end
 

@@ -183,12 +183,13 @@ class Writer:
             if work.writes:
                 try:
                     await store.write(join(work.writes))
-                    core.unlogged.count += 1
                 except RaidxError:
                     self._note_torn(direct)
                     if work.fresh:  # something may lie now where nothing was ever written
                         core.distrust_zeros()
                     raise
+                finally:
+                    core.unlogged.count += 1
             if await self._settle_content(work, logged, records, epoch):
                 break
         if core.bad_chunks:
