@@ -51,8 +51,9 @@ def _band(band: dict[str, Any]) -> list[RenderableType]:
     table = Table.grid(padding=(0, 2))
     for kind, style in (("reads", "green"), ("writes", "yellow")):
         for place in band[kind]:
+            cached = place.get("cached", False)
             table.add_row(
-                Text(f"    {kind[:-1]}", style=style),
+                Text("    cached" if cached else f"    {kind[:-1]}", style=style),
                 place["cell"],
                 f"member {place['role']}",
                 f"{place['length']} bytes at {place['member_offset']}",

@@ -119,8 +119,23 @@ def _stats_page(stats: dict[str, Any], out: Output) -> RenderableType:
     names = ("pre_reads", "rmw", "rcw", "full_stripe", "degraded_reads", "chunks_moved")
     counts = ", ".join(f"{name.replace('_', ' ')} {totals[name]}" for name in names)
     head = Text.assemble((f"{seconds:.1f} s", "bold"), f": {rate}; {speed}")
-    lines = [head, Text(f"latency ms: {waits}"), Text(counts), *_bpu_lines(totals.get("bpu"))]
+    lines = [head, Text(f"latency ms: {waits}"), Text(counts)]
+    lines += _cache_lines(totals.get("cache"), out) + _bpu_lines(totals.get("bpu"))
     return Group(*lines, table)
+
+
+def _cache_lines(cache: dict[str, Any] | None, out: Output) -> list[Text]:
+    """Return what the chunk cache did in a line; nothing when it is off."""
+    if not cache or not cache["size"]:
+        return []
+    reads = cache["hits"] + cache["misses"]
+    share = cache["hits"] / reads if reads else 0.0
+    return [
+        Text(
+            f"cache: {out.size(cache['used'])} of {out.size(cache['size'])}; {cache['hits']} of "
+            f"{reads} reads hit ({share:.1%}), {cache['pre_reads_spared']} pre-reads spared"
+        )
+    ]
 
 
 def _bpu_lines(bpu: dict[str, Any] | None) -> list[Text]:

@@ -56,6 +56,10 @@ class BandPlan:
         """Chunks read before the write can be made."""
         return len(self.reads)
 
+    def pre_reads_beside(self, cached: int) -> int:
+        """Return how many of them are left to be read when the cells *cached* are in memory."""
+        return (self.read_mask & ~cached).bit_count()
+
 
 def cells_of(mask: int) -> tuple[int, ...]:
     """Return the cell numbers in *mask*, ascending."""

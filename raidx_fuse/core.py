@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from raidx_fuse.access import Access
+from raidx_fuse.cache import ChunkCache, address_of
 from raidx_fuse.dirty import DirtyMap
 from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.growth import Growth
 from raidx_fuse.journal import Journal
 from raidx_fuse.layouts.layout import Layout
 from raidx_fuse.layouts.mcpod import ElasticLayout
-from raidx_fuse.layouts.plan import dead_cells
+from raidx_fuse.layouts.plan import cells_of, dead_cells
 from raidx_fuse.layouts.raidx import BundleLayout
 from raidx_fuse.locks import StripeLocks
 from raidx_fuse.measure import TIMED_ALL, TIMED_EACH, ArrayCounters, Latency
@@ -40,6 +41,7 @@ class Core:
         "at_once",
         "bad_chunks",
         "bpu",
+        "cache",
         "chunk_bytes",
         "code",
         "counters",
@@ -96,6 +98,7 @@ class Core:
         self.access: Access | None = None  # layouts with a table: how often chunks are used
         if isinstance(layout, BundleLayout):
             self.access = Access(layout, store.queues, store.clock)
+        self.cache: ChunkCache | None = None  # off
         self.bad_chunks: set[int] = set()
         self.foreground_s = -1e9  # when the last foreground request ended
         self.zero_roles: frozenset[int] = frozenset()
@@ -114,6 +117,28 @@ class Core:
             self.policy = POLICIES[name]
             self.bpu.stop()
 
+    def use_cache(self, size_bytes: int) -> None:
+        """Keep up to *size_bytes* of content in memory from now on; 0: none."""
+        if not size_bytes:
+            self.cache = None
+        elif self.cache is None:
+            self.cache = ChunkCache(size_bytes, self.chunk_bytes)
+        else:
+            self.cache.resize(size_bytes)
+
+    def cached(self, stripe: int, cells: int, low: int, high: int) -> int:
+        """Return those of *cells* of which the bytes *low*..*high* - 1 are in the cache."""
+        cache, layout = self.cache, self.layout
+        if cache is None:
+            return 0
+        mask = 0
+        if self.growth is not None:
+            cells &= self.code.data_mask  # parities go by stripes, and those change now
+        for cell in cells_of(cells):
+            if cache.holds(address_of(layout, stripe, cell) + low, high - low):
+                mask |= 1 << cell
+        return mask
+
     def take_layout(self, layout: Layout) -> None:
         """Work with *layout* from now on; nobody holds a stripe's lock (`StripeLocks.alone`)."""
         self.layout = self.store.layout = layout
@@ -123,6 +148,8 @@ class Core:
         if isinstance(layout, ElasticLayout) and layout.growing:
             self.growth = Growth(self.store, layout)
         self.layout_epoch += 1
+        if self.cache is not None:
+            self.cache.clear()
         for hook in self.on_layout:
             hook()
 
@@ -191,13 +218,23 @@ class Core:
 
         Raises MemberLostError if another member took a role since *seat_epoch*.
         """
-        if self.journal.mode != "none" or self.journal.holds(stripe):
-            if not await self.journal.commit(
-                [stripe], requests, (), lambda: seat_epoch == self.store.seat_epoch
-            ):
-                raise MemberLostError
-        else:
-            await self.store.write(requests, background=True)
+        self.forget_stripe(stripe)
+        try:
+            if self.journal.mode != "none" or self.journal.holds(stripe):
+                if not await self.journal.commit(
+                    [stripe], requests, (), lambda: seat_epoch == self.store.seat_epoch
+                ):
+                    raise MemberLostError
+            else:
+                await self.store.write(requests, background=True)
+        finally:
+            self.forget_stripe(stripe)
+
+    def forget_stripe(self, stripe: int) -> None:
+        """Drop what the cache has of *stripe*."""
+        if self.cache is not None:
+            for cell in cells_of(self.code.all_mask):
+                self.cache.forget(address_of(self.layout, stripe, cell), self.chunk_bytes)
 
     def touch_at_once(self, started_s: float) -> None:
         """Count the end of a foreground request that did not suspend; see measure.py."""

@@ -37,14 +37,17 @@ def _place(core: Core, stripe: int, cell: int, low: int, size: int) -> dict[str,
 
 
 def _choose(
-    core: Core, rmw: BandPlan | None, rcw: BandPlan | None, stripe: int
+    core: Core, rmw: BandPlan | None, rcw: BandPlan | None, stripe: int, known: int
 ) -> tuple[BandPlan, Decision | None]:
-    """Return the plan that the policy would choose now; with its numbers if it weighs queues."""
+    """Return the plan that the policy would choose now; with its numbers if it weighs queues.
+
+    The cells in the mask *known* are in the cache.
+    """
     if core.policy is not core.bpu:
-        return core.policy(rmw, rcw, stripe), None
-    decision = core.bpu.weigh(rmw, rcw, stripe)
+        return core.policy(rmw, rcw, stripe, known), None
+    decision = core.bpu.weigh(rmw, rcw, stripe, known)
     if decision is None:
-        return traditional(rmw, rcw), None
+        return traditional(rmw, rcw, stripe, known), None
     plan = rmw if decision.chosen == bpu.RMW else rcw
     assert plan is not None, "one is chosen only where both can be"
     return plan, decision
@@ -56,6 +59,7 @@ def _why(
     rcw: BandPlan | None,
     policy: str,
     decision: Decision | None,
+    known: int,
 ) -> str:
     if plan.kind == "full":
         return "nothing must be read first: the new data, with cells never written, make the parity"
@@ -63,11 +67,12 @@ def _why(
         return "reconstruct-write: what read-modify-write needs is lost"
     if rcw is None:
         return "read-modify-write: what reconstruct-write needs is lost"
+    beside = " beside what is in the cache" if (rmw.read_mask | rcw.read_mask) & known else ""
     if decision is not None:
-        return bpu.words(decision)
+        return bpu.words(decision) + beside
     return (
-        f"policy {policy}: read-modify-write would read {len(rmw.reads)} chunks, "
-        f"reconstruct-write {len(rcw.reads)}"
+        f"policy {policy}: read-modify-write would read {rmw.pre_reads_beside(known)} chunks"
+        f"{beside}, reconstruct-write {rcw.pre_reads_beside(known)}"
     )
 
 
@@ -109,7 +114,9 @@ def explain(core: Core, offset: int, length: int, write: bool, policy: str) -> d
         "layout": core.layout.name,
         "policy": policy,
         "stripes": stripes,
-        "reads": sum(len(band["reads"]) for s in stripes for band in s["bands"]),
+        "reads": sum(
+            not place["cached"] for s in stripes for band in s["bands"] for place in band["reads"]
+        ),
         "writes": sum(len(band["writes"]) for s in stripes for band in s["bands"]),
     }
 
@@ -122,15 +129,20 @@ def _stripe(
     shown = []
     for low, high, touched in bands(first, start, last, end, core.chunk_bytes):
         size = high - low
+        known = core.cached(stripe, core.code.all_mask & ~dead, low, high)
         rmw = rcw = decision = None
         try:
             if write:
                 rmw, rcw = write_plans(core.code, touched, lost, dead)
-                plan, decision = _choose(core, rmw, rcw, stripe)
-                why = _why(plan, rmw, rcw, policy, decision)
+                plan, decision = _choose(core, rmw, rcw, stripe, known)
+                why = _why(plan, rmw, rcw, policy, decision, known)
             else:
-                plan = read_plan(core.code, touched, lost, dead)
+                plan = read_plan(core.code, touched, lost & ~known, dead)
                 why = "reconstructed by the chains" if plan.outputs else "read where it lies"
+                if plan.reads and not plan.pre_reads_beside(known):
+                    why = "all of it is in the cache"
+                elif plan.read_mask & known:
+                    why += ", or in the cache"
                 if not plan.reads:
                     why = "never written: zeros, no I/O"
         except Unrecoverable as error:
@@ -144,11 +156,14 @@ def _stripe(
                 "to": high,
                 "kind": plan.kind,
                 "why": why,
-                "reads": [_place(core, stripe, cell, low, size) for cell in plan.reads],
+                "reads": [
+                    _place(core, stripe, cell, low, size) | {"cached": bool(known >> cell & 1)}
+                    for cell in plan.reads
+                ],
                 "xor": _formula(core, plan),
                 "writes": [_place(core, stripe, cell, low, size) for cell in written],
                 "candidates": {
-                    name: None if option is None else option.pre_reads
+                    name: None if option is None else option.pre_reads_beside(known)
                     for name, option in (("rmw", rmw), ("rcw", rcw))
                 }
                 if write

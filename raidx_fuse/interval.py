@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from raidx_fuse.array import Array
 
 OVER_TIME = ("queue_mean", "utilisation")  # averages: multiplied by the seconds, they add up
-AS_NOW = ("role", "path", "queue_now", "mean_queue_s", "mean_skew_s", "thresholds", "of_time")
+AS_NOW = (
+    *("role", "path", "queue_now", "mean_queue_s", "mean_skew_s", "thresholds", "of_time"),
+    *("size", "used"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,9 @@ class ArrayCounters:
     full_stripe: int = 0
     degraded_reads: int = 0
     chunks_moved: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    cache_pre_reads: int = 0
     flushes: int = 0
 
     def count_plan(self, kind: str, pre_reads: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from raidx_fuse import bpu
 from raidx_fuse.bpu import STATES, Decision, Thresholds
@@ -19,7 +19,16 @@ from raidx_fuse.measure import Latency
 from raidx_fuse.queue_monitor import QueueMonitor
 from raidx_fuse.queues import MemberQueue
 
-Policy = Callable[[BandPlan | None, BandPlan | None, int], BandPlan]  # the int is the stripe
+
+class Policy(Protocol):
+    """Chooses between the plans of a stripe; the cells in the mask *cached* need no pre-read."""
+
+    def __call__(
+        self, rmw: BandPlan | None, rcw: BandPlan | None, stripe: int, cached: int = 0, /
+    ) -> BandPlan:
+        """Return the plan to carry out."""
+
+
 RoleOf = Callable[[int, int], int]  # (stripe, cell) -> role
 
 Queues = Callable[[], Sequence[MemberQueue | None]]  # by role, as they are now
@@ -34,21 +43,29 @@ def _only(rmw: BandPlan | None, rcw: BandPlan | None) -> BandPlan:
     return plan
 
 
-def traditional(rmw: BandPlan | None, rcw: BandPlan | None, _stripe: int = 0) -> BandPlan:
-    """Choose the plan with fewer pre-reads."""
+def traditional(
+    rmw: BandPlan | None, rcw: BandPlan | None, _stripe: int = 0, cached: int = 0
+) -> BandPlan:
+    """Choose the plan with fewer pre-reads; what is cached need not be read."""
     if rmw is None or rcw is None:
         return _only(rmw, rcw)
+    if cached:
+        return rmw if rmw.pre_reads_beside(cached) <= rcw.pre_reads_beside(cached) else rcw
     return rmw if len(rmw.reads) <= len(rcw.reads) else rcw
 
 
-def always_rmw(rmw: BandPlan | None, rcw: BandPlan | None, _stripe: int = 0) -> BandPlan:
+def always_rmw(
+    rmw: BandPlan | None, rcw: BandPlan | None, _stripe: int = 0, _cached: int = 0
+) -> BandPlan:
     """Choose read-modify-write, but for full stripes."""
     if rcw is not None and not rcw.reads:
         return rcw
     return _only(rmw, rcw)
 
 
-def always_rcw(rmw: BandPlan | None, rcw: BandPlan | None, _stripe: int = 0) -> BandPlan:
+def always_rcw(
+    rmw: BandPlan | None, rcw: BandPlan | None, _stripe: int = 0, _cached: int = 0
+) -> BandPlan:
     """Choose reconstruct-write wherever losses allow it."""
     return _only(rcw, rmw)
 
@@ -145,9 +162,13 @@ class BpuPolicy:
         """Choose while nothing waits, which is what `traditional` chooses; else None."""
         return None if self.monitor.mean_s else traditional(rmw, rcw)
 
-    def weigh(self, rmw: BandPlan | None, rcw: BandPlan | None, stripe: int) -> Decision | None:
+    def weigh(
+        self, rmw: BandPlan | None, rcw: BandPlan | None, stripe: int, cached: int = 0
+    ) -> Decision | None:
         """Return the decision for *stripe* as things are now, uncounted; None if none is due."""
-        if rmw is None or rcw is None or not rmw.reads or not rcw.reads:
+        if rmw is None or rcw is None:
+            return None
+        if not rmw.pre_reads_beside(cached) or not rcw.pre_reads_beside(cached):
             return None
         role_of, lengths_s = self._role_of, self.monitor.lengths_s
 
@@ -155,20 +176,22 @@ class BpuPolicy:
             return role_of(stripe, cell)
 
         return bpu.decide(
-            bpu.candidate(rmw, role, lengths_s),
-            bpu.candidate(rcw, role, lengths_s),
+            bpu.candidate(rmw, role, lengths_s, cached),
+            bpu.candidate(rcw, role, lengths_s, cached),
             self.monitor.mean_s,
             self.limits,
         )
 
-    def __call__(self, rmw: BandPlan | None, rcw: BandPlan | None, stripe: int) -> BandPlan:
+    def __call__(
+        self, rmw: BandPlan | None, rcw: BandPlan | None, stripe: int, cached: int = 0, /
+    ) -> BandPlan:
         """Choose the plan to be carried out in *stripe*, and count it."""
         if not self._asked % DERIVED_EACH:
             self.refresh()
         self._asked += 1
-        decision = self.weigh(rmw, rcw, stripe)
+        decision = self.weigh(rmw, rcw, stripe, cached)
         if decision is None or rmw is None or rcw is None:
-            return traditional(rmw, rcw)
+            return traditional(rmw, rcw, stripe, cached)
         self._count(decision)
         return rmw if decision.chosen == bpu.RMW else rcw
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from raidx_fuse.cache import address_of
 from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError, UnrecoverableError
 from raidx_fuse.layouts.code import Unrecoverable
@@ -78,6 +79,13 @@ class Reader:
             if not core.written.bits[chunk >> 3] >> (chunk & 7) & 1:
                 core.touch_at_once(started_s)
                 return ZEROS[:length]
+            cache = core.cache
+            if cache is not None:
+                reply = self._reply_of(length)
+                if cache.fill(offset, reply):
+                    counters.cache_hits += 1
+                    core.touch_at_once(started_s)
+                    return reply
             if core.access is not None:
                 core.access.read(chunk, chunk)
             layout = core.layout
@@ -100,20 +108,45 @@ class Reader:
                     if queue.try_readv(position, (reply,), length):
                         if current or overlay.frozen:
                             overlay.patch(role, position, (reply,))
+                        if cache is not None:
+                            counters.cache_misses += 1
+                            self._keep(offset, reply)
                         core.touch_at_once(started_s)
                         return reply
                 except MemberError:
                     pass  # the general way retries, fails the member and plans again
         elif length <= REPLY_BYTES and not store.lost and not core.bad_chunks:
+            if core.cache is not None:
+                reply = self._reply_of(length)
+                if core.cache.fill(offset, reply):
+                    counters.cache_hits += 1
+                    core.touch_at_once(started_s)
+                    return reply
             if core.access is not None:
                 core.access.read(chunk, offset + length - 1 >> shift)
             reply = self._reply_of(length)
             if self._read_at_once(offset, length, reply):
+                if core.cache is not None:
+                    counters.cache_misses += 1
+                    self._keep(offset, reply)
                 core.touch_at_once(started_s)
                 return reply
         answer = await self._read_general(offset, length)
         core.touch(started_s)
         return answer
+
+    def _keep(self, offset: int, content: memoryview) -> None:
+        """Let the cache keep what was read, but for what was never written, or changes now."""
+        core = self.core
+        cache, bits, held = core.cache, core.written.bits, core.locks.held
+        assert cache is not None
+        length, at = len(content), 0
+        while at < length:
+            chunk = offset + at >> core.shift
+            size = min(core.chunk_bytes - (offset + at & core.inner_mask), length - at)
+            if bits[chunk >> 3] >> (chunk & 7) & 1 and core.layout.locate(chunk)[0] not in held:
+                cache.keep(offset + at, content[at : at + size])
+            at += size
 
     def _read_at_once(self, offset: int, length: int, reply: memoryview) -> bool:
         """Fill *reply* from healthy members without suspending; False if that cannot be."""
@@ -140,7 +173,7 @@ class Reader:
         """Return the joined member reads of a range with nothing lost, and its dead pieces."""
         core = self.core
         shift, chunk_bytes, data_offset = core.shift, core.chunk_bytes, core.data_offset
-        bits = core.written.bits
+        bits, cache = core.written.bits, core.cache
         layout = core.layout
         locate, place = layout.locate, layout.place
         # Open I/O of each role: chunks of one member come in rising order within a request.
@@ -154,6 +187,8 @@ class Reader:
             size = min(chunk_bytes - inner, length - done)
             view = target[done : done + size]
             done += size
+            if cache is not None and cache.fill(offset + done - size, view):
+                continue
             if not bits[chunk >> 3] >> (chunk & 7) & 1:
                 zeros.append(view)
                 continue
@@ -176,17 +211,26 @@ class Reader:
         core = self.core
         if core.bad_chunks:
             self._refuse_bad(offset, length)
+        cache = core.cache
+        stamp = 0 if cache is None else cache.stamp(offset, length)
         while True:
             # New for each try: an operation that timed out may still write into the old one.
             answer = memoryview(bytearray(length))
             moves, reuse_epoch = core.layout.moves, core.reuse_epoch
             try:
+                if cache is not None and cache.fill(offset, answer):
+                    core.counters.cache_hits += 1
+                    return answer
                 if not core.store.lost:
                     requests, _zeros = self._segments(offset, length, answer)
                     await core.store.read(requests)
                 else:
                     await self._read_pieces(offset, answer)
                 if moves == core.layout.moves and reuse_epoch == core.reuse_epoch:
+                    if cache is not None and cache is core.cache:
+                        core.counters.cache_misses += 1
+                        if stamp == cache.stamp(offset, length):
+                            self._keep(offset, answer)
                     return answer  # else what we read may belong to another chunk by now
             except MemberLostError:
                 continue
@@ -215,6 +259,8 @@ class Reader:
     async def _read_degraded(self, offset: int, length: int, answer: memoryview) -> None:
         """Fill *answer* from one stripe, solving what lies on lost members."""
         core = self.core
+        if core.cache is not None and core.cache.fill(offset, answer):
+            return
         epoch = core.layout_epoch
         stripe, first = core.layout.locate(offset >> core.shift)
         _, last = core.layout.locate(offset + length - 1 >> core.shift)
@@ -245,8 +291,9 @@ class Reader:
         dead = core.dead(stripe)
         for low, high, touched in bands(first, start, last, end, core.chunk_bytes):
             size = high - low
+            known = core.cached(stripe, core.code.all_mask & ~dead, low, high)
             try:
-                plan = read_plan(core.code, touched, lost, dead)
+                plan = read_plan(core.code, touched, lost & ~known, dead)
             except Unrecoverable as error:
                 raise core.lost_error(stripe, _cells(error.cells)) from None
             core.counters.degraded_reads += len(plan.outputs)
@@ -261,6 +308,9 @@ class Reader:
                     view = answer[at : at + size]
                     array = np.frombuffer(view, dtype=np.uint8)
                 values[cell] = array
+                if known >> cell & 1 and core.cache is not None:
+                    core.cache.fill(address_of(core.layout, stripe, cell) + low, view)
+                    continue
                 requests.append((role, position + low, [view], size))
             await core.store.read(join(requests))
             for output in plan.outputs:

@@ -79,6 +79,21 @@ def _set_journal(array: Array, value: Any) -> None:
     array.core.journal.mode = value
 
 
+def _cache_size(text: str) -> int:
+    value = parse_size(text)
+    if value and not CACHE_MIN_BYTES <= value <= CACHE_MAX_BYTES:
+        raise UsageError(
+            f"a cache of {text} is outside {CACHE_MIN_BYTES >> 10} KiB to "
+            f"{CACHE_MAX_BYTES >> 40} TiB",
+            action="0 means none",
+        )
+    return value
+
+
+def _set_cache(array: Array, value: Any) -> None:
+    array.core.use_cache(value)
+
+
 def _set_timeout(array: Array, value: Any) -> None:
     array.store.io_timeout_s = value
 
@@ -205,6 +220,8 @@ def _tuner_setting(
     return Setting(name, default, help, parse, apply)
 
 
+CACHE_MIN_BYTES = 4096
+CACHE_MAX_BYTES = 1 << 40
 _SCRUB_S_MIN = 60.0
 _TUNER_SETTINGS = (
     _tuner_setting(
@@ -274,6 +291,13 @@ SETTINGS = {
             "seconds after which a member that does not answer is failed",
             _seconds,
             _set_timeout,
+        ),
+        Setting(
+            "cache.size",
+            0,
+            "bytes of memory for what was read or written last, beside the kernel's cache; 0: none",
+            _cache_size,
+            _set_cache,
         ),
         *_BPU_SETTINGS,
         *_TUNER_SETTINGS,

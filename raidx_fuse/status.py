@@ -162,11 +162,24 @@ def stats(array: Array) -> dict[str, Any]:
             "full_stripe": counters.full_stripe,
             "degraded_reads": counters.degraded_reads,
             "chunks_moved": counters.chunks_moved,
+            "cache": _cache(array),
             "hottest": _hottest(array),
             "parity_policy": array.get("parity.policy"),
             "bpu": _bpu(array),
             "lost_image_offsets": sorted(c << core.shift for c in core.bad_chunks)[:1000],
         },
+    }
+
+
+def _cache(array: Array) -> dict[str, int]:
+    """Return what the chunk cache did: reads answered without a member or not, cells spared."""
+    cache, counters = array.core.cache, array.core.counters
+    return {
+        "size": 0 if cache is None else cache.size_bytes,
+        "used": 0 if cache is None else cache.used_bytes,
+        "hits": counters.cache_hits,
+        "misses": counters.cache_misses,
+        "pre_reads_spared": counters.cache_pre_reads,
     }
 
 

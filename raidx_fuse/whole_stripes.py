@@ -51,6 +51,8 @@ class WholeStripes:
         buffers = self._buffers(first, end, view, first * stripe_bytes - offset, arena)
         position = core.data_offset + (first * rows << core.shift)
         size = (end - first) * rows << core.shift
+        if core.cache is not None:
+            self._forget(first, end)
         core.unlogged.count += 1  # also if only some members take it at once
         try:
             for queue, parts in zip(core.store.readable, buffers, strict=True):
@@ -60,7 +62,19 @@ class WholeStripes:
             return None  # the general way tries again, and fails the member
         core.arenas.put(arena)
         core.counters.full_stripe += end - first
+        if core.cache is not None:
+            at = first * stripe_bytes
+            core.cache.keep(at, view[at - offset : end * stripe_bytes - offset])
         return first, end
+
+    def _forget(self, first: int, end: int) -> None:
+        """Drop what the cache has of the stripes: data, then parities, which lie below zero."""
+        cache, sums = self.core.cache, self.core.code.parity_count
+        assert cache is not None
+        cache.forget(first * self.stripe_bytes, (end - first) * self.stripe_bytes)
+        if sums:
+            shift = self.core.shift
+            cache.forget(-(end * sums << shift), (end - first) * sums << shift)
 
     def _may_bypass(self, first: int, end: int) -> bool:
         """Say whether the stripes may go straight to their places now."""

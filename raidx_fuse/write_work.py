@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from raidx_fuse.cache import address_of
 from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError, NoSpaceError
 from raidx_fuse.layouts.code import Unrecoverable
@@ -130,6 +132,18 @@ def _split_scattered(core: Core, offset: int, at: int, length: int) -> list[Piec
     return list(pieces.values())
 
 
+class Content(NamedTuple):
+    """What will be at *address* (see cache.py) when the work is done; *data* None: nobody knows.
+
+    *changed*: it is another content than before.
+    """
+
+    address: int
+    length: int
+    data: Any
+    changed: bool
+
+
 @dataclass(slots=True)
 class Work:
     """What is prepared for a request before its writes begin."""
@@ -140,7 +154,9 @@ class Work:
     fresh: list[int] = field(default_factory=list)  # logical chunks that come alive
     reserve: list[tuple[int, int]] = field(default_factory=list)  # (role, byte offset) of chunks
     arenas: list[Arena] = field(default_factory=list)
-    plans: list[BandPlan] = field(default_factory=list)
+    plans: list[tuple[BandPlan, int]] = field(default_factory=list)  # with its pre-reads
+    contents: list[Content] = field(default_factory=list)  # what the cache is to know
+    cached: int = 0  # pre-reads that the cache has spared
 
 
 class Preparer:
@@ -164,9 +180,15 @@ class Preparer:
                 rmw, rcw = write_plans(core.code, touched, lost, dead)
             except Unrecoverable as error:
                 raise core.lost_error(stripe, cells_of(error.cells)) from None
-            plan = core.policy(rmw, rcw, stripe)
-            work.plans.append(plan)
-            self._prepare_band(piece, plan, low, high, view, work)
+            known = 0
+            if core.cache is not None:
+                sources = (rmw.read_mask if rmw else 0) | (rcw.read_mask if rcw else 0)
+                known = core.cached(stripe, sources, low, high)
+            plan = core.policy(rmw, rcw, stripe, known)
+            work.plans.append((plan, plan.pre_reads_beside(known)))
+            found = self._prepare_band(piece, plan, low, high, view, work, known)
+            if core.cache is not None:
+                self._note_contents(piece, touched, low, high, view, found, work)
             if dead:
                 for cell in plan.writes:
                     covered.setdefault(cell, []).append((low, high))
@@ -176,9 +198,18 @@ class Preparer:
             self._enliven(piece, dead, covered, work)
 
     def _prepare_band(
-        self, piece: Piece, plan: BandPlan, low: int, high: int, view: memoryview, work: Work
-    ) -> None:
+        self,
+        piece: Piece,
+        plan: BandPlan,
+        low: int,
+        high: int,
+        view: memoryview,
+        work: Work,
+        known: int,
+    ) -> dict[int, memoryview]:
+        """Add one band; cells in *known* come from the cache. Return what is read and computed."""
         core = self.core
+        contents: dict[int, memoryview] = {}
         stripe, size = piece.stripe, high - low
         chunk_bytes = core.chunk_bytes
         old: dict[int, Bytes] = {}
@@ -189,8 +220,12 @@ class Preparer:
             work.arenas.append(arena)
             slots = arena.slots(size, used + len(plan.outputs))
             for cell, (buffer, array) in zip(plan.reads, slots, strict=False):
+                contents[cell], old[cell] = buffer, array
+                if known >> cell & 1 and core.cache is not None:
+                    core.cache.fill(address_of(core.layout, stripe, cell) + low, buffer)
+                    work.cached += 1
+                    continue
                 role, position = core.position(stripe, cell)
-                old[cell] = array
                 work.reads.append((role, position + low, [buffer], size))
         for cell in plan.writes:
             role, position = core.position(stripe, cell)
@@ -211,8 +246,42 @@ class Preparer:
                 sources.append(new[cell])
             buffer, out = slots[used]
             used += 1
+            contents[output.cell] = buffer
             work.xors.append((out, sources))
             work.writes.append((role, position + low, [buffer], size))
+        return contents
+
+    def _note_contents(
+        self,
+        piece: Piece,
+        touched: int,
+        low: int,
+        high: int,
+        view: memoryview,
+        contents: dict[int, memoryview],
+        work: Work,
+    ) -> None:
+        """Note what the cells of one band will hold: what is new, and what was read for it.
+
+        Of copies only the data are ever kept; of parities those that were computed, unless the
+        array grows: they are known by their stripe, and stripes change then.
+        """
+        core = self.core
+        layout, code, stripe = core.layout, core.code, piece.stripe
+        changed = touched
+        if not code.is_copies:
+            for parity, support in enumerate(code.support):
+                if support & touched:
+                    changed |= 1 << (code.data_count + parity)
+        for cell in cells_of(changed | sum(1 << cell for cell in contents)):
+            data: memoryview | None = contents.get(cell)
+            if touched >> cell & 1:
+                at = piece.at(cell, core.chunk_bytes) + low
+                data = view[at : at + high - low]
+            elif cell >= code.data_count and core.growth is not None:
+                data = None
+            address = address_of(layout, stripe, cell) + low
+            work.contents.append(Content(address, high - low, data, bool(changed >> cell & 1)))
 
     def _enliven(
         self, piece: Piece, dead: int, covered: dict[int, list[tuple[int, int]]], work: Work

@@ -13,9 +13,10 @@ import logging
 from typing import Any
 
 from raidx_fuse.at_once import AtOnce
+from raidx_fuse.cache import address_of
 from raidx_fuse.core import Core
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.layouts.plan import BandPlan, cells_of
+from raidx_fuse.layouts.plan import BandPlan, cells_of, write_plans
 from raidx_fuse.parity import xor_into
 from raidx_fuse.store import MemberLostError, Request, join
 from raidx_fuse.whole_stripes import WholeStripes
@@ -58,12 +59,16 @@ class Writer:
             core.access.write(offset >> core.shift, offset + length - 1 >> core.shift)
         if not store.lost and not store.unsettled and not core.bad_chunks:
             if (offset & core.inner_mask) + length <= core.chunk_bytes:
-                done = self._at_once.write(offset, data, length)
+                done = None
+                if core.cache is None or self._may_pass_cache(offset, length):
+                    done = self._at_once.write(offset, data, length)
                 if done is not None:
                     if done[1]:
-                        await self._finish(*done)
+                        await self._finish(*done, offset, view)
                         core.touch(started_s)
                     else:
+                        if core.cache is not None:
+                            core.cache.wrote(offset, view)
                         core.touch_at_once(started_s)
                     return
             elif (whole := self._whole_stripes.write(offset, view, length)) is not None:
@@ -80,6 +85,7 @@ class Writer:
             if epoch == core.layout_epoch:
                 break
             core.locks.release_all(stripes)  # a chunk may have moved while we waited: look again
+        cache = core.cache
         try:
             growth = core.growth
             if growth is not None and any(growth.threatens(p.stripe, p.touched) for p in pieces):
@@ -93,14 +99,28 @@ class Writer:
                 await core.dirty.enter(marked)
             try:
                 await self._write_locked(direct, logged, view)
+            except BaseException:
+                for stripe in stripes:
+                    core.forget_stripe(stripe)
+                raise
             finally:
                 if marked:
                     core.dirty.leave(marked)
         finally:
+            if core.cache is not cache:  # switched on meanwhile: readers must not keep what was
+                for stripe in stripes:
+                    core.forget_stripe(stripe)
             core.locks.release_all(stripes)
         core.touch(started_s)
 
-    async def _finish(self, stripe: int, left: list[Request], sequence: int | None) -> None:
+    async def _finish(
+        self,
+        stripe: int,
+        left: list[Request],
+        sequence: int | None,
+        offset: int,
+        view: memoryview,
+    ) -> None:
         """Write what `AtOnce` has left; nothing ran since it began, so nobody holds the stripe."""
         core = self.core
         await core.locks.take(stripe)
@@ -111,7 +131,10 @@ class Writer:
                 core.unlogged.count += 1
             else:
                 await core.journal.finish(stripe, sequence, left)
+            if core.cache is not None:
+                core.cache.wrote(offset, view)
         except RaidxError:
+            core.forget_stripe(stripe)
             if sequence is None:
                 self._note_torn([Piece(stripe, 0, 0, 0, 0, 0)])
             raise
@@ -169,6 +192,11 @@ class Writer:
                 self._preparer.prepare(piece, view, record)
                 records.append(record)
             every = [work, *records]
+            if core.cache is not None:
+                for part in every:
+                    for address, size, _data, changed in part.contents:
+                        if changed:
+                            core.cache.forget(address, size)
             reads = [request for part in every for request in part.reads]
             if reads:
                 try:
@@ -194,6 +222,8 @@ class Writer:
                 break
         if core.bad_chunks:
             self._forgive(direct + logged)
+        if core.cache is not None:
+            self._keep(every)
         for part in every:
             for arena in part.arenas:
                 core.arenas.put(arena)
@@ -266,6 +296,34 @@ class Writer:
             for cell in cells_of(piece.whole_cells(core.chunk_bytes)):
                 core.bad_chunks.discard(core.layout.logical(piece.stripe, cell))
 
-    def _count(self, plans: list[BandPlan]) -> None:
-        for plan in plans:
-            self.core.counters.count_plan(plan.kind, len(plan.reads))
+    def _may_pass_cache(self, offset: int, length: int) -> bool:
+        """Say whether the cache has nothing of what a write inside one chunk reads or changes."""
+        core = self.core
+        cache, layout, code = core.cache, core.layout, core.code
+        if cache is None or code.is_copies or not code.parity_count:
+            return True  # nothing is read first
+        stripe, cell = layout.locate(offset >> core.shift)
+        low = offset & core.inner_mask
+        rmw, rcw = write_plans(code, 1 << cell, 0, 0)
+        cells = (rmw.read_mask if rmw else 0) | (rcw.read_mask if rcw else 0)
+        return not any(
+            cache.touches(address_of(layout, stripe, cell) + low, length)
+            for cell in cells_of(cells)
+        )
+
+    def _keep(self, every: list[Work]) -> None:
+        """Let the cache know what the stripes hold now; their locks are held."""
+        core = self.core
+        cache = core.cache
+        assert cache is not None
+        for part in every:
+            core.counters.cache_pre_reads += part.cached
+            for address, size, data, changed in part.contents:
+                if changed:
+                    cache.forget(address, size)
+                if data is not None:
+                    cache.keep(address, data)
+
+    def _count(self, plans: list[tuple[BandPlan, int]]) -> None:
+        for plan, pre_reads in plans:
+            self.core.counters.count_plan(plan.kind, pre_reads)

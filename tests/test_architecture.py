@@ -25,7 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("format",),
     ("bpu", "queues"),
     ("queue_monitor", "policy"),
-    ("store", "access"),
+    ("store", "access", "cache"),
     ("pagestore",),
     ("written", "dirty", "shares", "unlogged", "growth"),
     ("journal",),

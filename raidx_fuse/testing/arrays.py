@@ -20,6 +20,7 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.members.faulty import FaultMember
 from raidx_fuse.members.model import model_member
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.store import MemberLostError
 
 MEMBER_OVERHEAD_BYTES = 2 << 20
 UNLIKE_OVERHEAD_BYTES = 296 << 10  # little, so that members really differ
@@ -141,6 +142,30 @@ class Rig:
                 wrong = next(i for i in range(len(got)) if got[i] != expected[i])
                 raise AssertionError(f"the image differs from the model at byte {at + wrong}")
 
+        await self.check_cache()
+
+    async def check_cache(self) -> None:
+        """Assert that every cached page, asked for or not, is what the array holds."""
+        assert self.array is not None
+        core = self.array.core
+        shift = core.shift
+        for address, content in [] if core.cache is None else core.cache.items():
+            if address >= 0:
+                expected = bytes(self.model[address : address + len(content)])
+            else:
+                stripe, parity = divmod(-address - 1 >> shift, core.code.parity_count)
+                role, position = core.position(stripe, core.code.data_count + parity)
+                if role in core.store.lost_at(stripe):
+                    continue
+                buffer = memoryview(bytearray(len(content)))
+                place = position + (address & core.inner_mask)
+                try:
+                    await core.store.read([(role, place, [buffer], len(buffer))])
+                except MemberLostError:
+                    continue
+                expected = bytes(buffer)
+            assert content == expected, f"the cached page at {address} differs"
+
     # -- steps ---------------------------------------------------------------------------------
 
     def _range(self, where: float, size: float, unit: int = 1) -> tuple[int, int]:
@@ -258,6 +283,10 @@ class Rig:
     async def _step_remount(self, clean: bool) -> None:
         await self.close()
         await self.open()
+
+    async def _step_cache(self, size_bytes: int) -> None:
+        assert self.array is not None
+        await self.array.set("cache.size", str(size_bytes))
 
     async def _step_policy(self, name: str) -> None:
         assert self.array is not None

@@ -31,7 +31,7 @@ KINDS = [
 
 STEPS = (
     *("write", "sectors", "read", "parallel", "flush", "moves", "moves_under_load"),
-    *("fail", "replace", "spare", "settle", "scrub", "remount", "eio"),
+    *("fail", "replace", "spare", "settle", "scrub", "remount", "eio", "cache"),
 )
 
 
@@ -96,7 +96,7 @@ def script(seed: int, steps: int) -> list[tuple[Any, ...]]:
     def step() -> tuple[Any, ...]:
         name = rng.choices(
             STEPS,
-            (6, 2, 3, 3, 1, 5, 3, 1, 2, 1, 1, 1, 1, 0.5),
+            (6, 2, 3, 3, 1, 5, 3, 1, 2, 1, 1, 1, 1, 0.5, 1),
         )[0]
         where, size, number = rng.random(), rng.random(), rng.randrange(1 << 30)
         arguments = {
@@ -108,6 +108,7 @@ def script(seed: int, steps: int) -> list[tuple[Any, ...]]:
             "moves_under_load": (number % 9, number),
             "fail": (number,),
             "eio": (number, True),
+            "cache": ((0, 4096, 1 << 16, 1 << 20)[number % 4],),
             "remount": (True,),
         }
         return (name, *arguments.get(name, ()))

@@ -47,6 +47,7 @@ steps = st.one_of(
     st.tuples(st.just("settle")),
     st.tuples(st.just("scrub")),
     st.tuples(st.just("remount"), st.booleans()),
+    st.tuples(st.just("cache"), st.sampled_from([0, 4096, 40960, 1 << 20])),
     st.tuples(st.just("policy"), st.sampled_from(["traditional", "rmw", "rcw", "bpu"])),
 )
 

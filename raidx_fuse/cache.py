@@ -1,0 +1,159 @@
+"""The chunk cache: what was read or written last, kept in memory, the least recently used dropped.
+
+The raidx paper, section V.C. Kept are pages of 4 KiB, not whole chunks: of a chunk only what a
+request touched was ever read. Pages are known by *address*, which no move, growth, loss or rebuild
+changes: a byte of a data cell by its image offset, a byte of a parity cell by a number below zero
+that follows from its stripe. So a page stays right whatever happens to the members, and only what
+changes content has to say so:
+
+* a write forgets what it will change, under the stripe's lock and before its first byte goes down,
+  and leaves the new content when it has succeeded;
+* a repair forgets the stripe;
+* a read leaves what it found unless somebody holds the stripe, or wrote in the meantime (`stamp`).
+
+A request of more than an eighth of the cache passes by, so that one long read does not empty it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from raidx_fuse.layouts.layout import Layout
+
+PAGE_SHIFT = 12
+PAGE_BYTES = 1 << PAGE_SHIFT
+_PAGE_MASK = PAGE_BYTES - 1
+_STAMPS = 1024  # a power of two; chunks that share one only miss a chance to be kept
+_LARGEST_PART = 8  # of the cache, that one request may take
+
+
+def address_of(layout: Layout, stripe: int, cell: int) -> int:
+    """Return the address of the first byte of *cell* of *stripe*."""
+    code = layout.code
+    if cell < code.data_count:
+        return layout.logical(stripe, cell) * layout.chunk_bytes
+    return -(stripe * code.parity_count + cell - code.data_count + 1) * layout.chunk_bytes
+
+
+class ChunkCache:
+    """Up to *size_bytes* of content by address."""
+
+    __slots__ = ("_limit", "_pages", "_shift", "_stamps", "size_bytes")
+
+    def __init__(self, size_bytes: int, chunk_bytes: int) -> None:
+        self._pages: OrderedDict[int, bytes] = OrderedDict()
+        self._shift = chunk_bytes.bit_length() - 1
+        self._stamps = [0] * _STAMPS
+        self.resize(size_bytes)
+
+    def resize(self, size_bytes: int) -> None:
+        """Keep at most *size_bytes* from now on."""
+        self.size_bytes = size_bytes
+        self._limit = max(1, size_bytes >> PAGE_SHIFT)
+        self._shrink()
+
+    def _shrink(self) -> None:
+        pages, limit = self._pages, self._limit
+        while len(pages) > limit:
+            pages.popitem(last=False)
+
+    @property
+    def used_bytes(self) -> int:
+        """How much is kept now."""
+        return len(self._pages) << PAGE_SHIFT
+
+    def items(self) -> list[tuple[int, bytes]]:
+        """Return every kept page with its address, the least recently used first."""
+        return [(page << PAGE_SHIFT, content) for page, content in self._pages.items()]
+
+    # -- looking -------------------------------------------------------------------------------
+
+    def holds(self, address: int, length: int) -> bool:
+        """Say whether all of a range is kept."""
+        pages = self._pages
+        for page in range(address >> PAGE_SHIFT, (address + length - 1 >> PAGE_SHIFT) + 1):
+            if page not in pages:
+                return False
+        return True
+
+    def touches(self, address: int, length: int) -> bool:
+        """Say whether anything of a range is kept."""
+        pages = self._pages
+        for page in range(address >> PAGE_SHIFT, (address + length - 1 >> PAGE_SHIFT) + 1):
+            if page in pages:
+                return True
+        return False
+
+    def fill(self, address: int, target: memoryview) -> bool:
+        """Copy a range as long as *target* into it; False, and nothing done, unless all is kept."""
+        pages = self._pages
+        length = len(target)
+        first = address >> PAGE_SHIFT
+        inner = address & _PAGE_MASK
+        if inner + length <= PAGE_BYTES:
+            known = pages.get(first)
+            if known is None:
+                return False
+            pages.move_to_end(first)
+            target[:] = known if length == PAGE_BYTES else known[inner : inner + length]
+            return True
+        if not self.holds(address, length):
+            return False
+        done = 0
+        for page in range(first, (address + length - 1 >> PAGE_SHIFT) + 1):
+            size = min(PAGE_BYTES - inner, length - done)
+            target[done : done + size] = pages[page][inner : inner + size]
+            pages.move_to_end(page)
+            done += size
+            inner = 0
+        return True
+
+    def stamp(self, address: int, length: int) -> int:
+        """Return a number that is another one after any write into the chunks of a range."""
+        stamps, shift = self._stamps, self._shift
+        chunks = range(address >> shift, (address + length - 1 >> shift) + 1)
+        return sum(stamps[chunk % _STAMPS] for chunk in chunks)
+
+    # -- changing ------------------------------------------------------------------------------
+
+    def keep(self, address: int, data: Any) -> None:
+        """Keep the pages that *data*, the content from *address* on, covers from end to end."""
+        length = len(data)
+        first = -(-address >> PAGE_SHIFT)
+        end = address + length >> PAGE_SHIFT
+        if (end - first) * _LARGEST_PART > self._limit and end - first > 1:
+            return
+        pages = self._pages
+        view = memoryview(data)
+        at = (first << PAGE_SHIFT) - address
+        for page in range(first, end):
+            pages[page] = bytes(view[at : at + PAGE_BYTES])
+            pages.move_to_end(page)
+            at += PAGE_BYTES
+        if len(pages) > self._limit:
+            self._shrink()
+
+    def wrote(self, address: int, data: Any) -> None:
+        """Take over what was written at *address*."""
+        self.forget(address, len(data))
+        self.keep(address, data)
+
+    def forget(self, address: int, length: int) -> None:
+        """Drop every page that a range touches: its content changes, or has changed."""
+        stamps, shift = self._stamps, self._shift
+        for chunk in range(address >> shift, (address + length - 1 >> shift) + 1):
+            stamps[chunk % _STAMPS] += 1
+        pages = self._pages
+        touched = range(address >> PAGE_SHIFT, (address + length - 1 >> PAGE_SHIFT) + 1)
+        if len(touched) > len(pages):
+            for page in [page for page in pages if page in touched]:
+                del pages[page]
+            return
+        for page in touched:
+            pages.pop(page, None)
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._pages.clear()
+        self._stamps = [stamp + 1 for stamp in self._stamps]
