@@ -34,8 +34,8 @@ class Layout(ABC):
     *size_bytes*, their bytes; *member_chunks*, the chunks used of each member; *contiguous*, true
     when stripe s holds the logical chunks s*D .. s*D+D-1 in the order of its cells; *aligned*, true
     when stripe s lies at the member chunks s*rows .. s*rows+rows-1 of every role;
-    *founding_data_count*, the data cells of a stripe when the array was made: what must not change
-    when it grows is derived from it.
+    *founding_data_count*, the data cells of a stripe when the array was made, and
+    *founding_stripes*, how many there were: what must not change when it grows follows from them.
     """
 
     name: str
@@ -50,6 +50,7 @@ class Layout(ABC):
     aligned: bool
     moves: int = 0  # changes of places so far: who looked one up and waited, looks again
     founding_data_count: int
+    founding_stripes: int
 
     @abstractmethod
     def locate(self, chunk: int) -> tuple[int, int]:
@@ -126,6 +127,7 @@ class RotatedLayout(Layout):
         self.rotation = rotation
         self.chunks = stripes * code.data_count
         self.founding_data_count = code.data_count
+        self.founding_stripes = stripes
         self.size_bytes = self.chunks * chunk_bytes
         self.member_chunks = stripes * code.rows
         self._data_count = code.data_count

@@ -199,6 +199,7 @@ class ElasticLayout(Layout):
         self.stripes = self.member_chunks = member_chunks
         self.chunks = self.mapping.blocks
         self.founding_data_count = self.mapping.history[0]
+        self.founding_stripes = self.stripes
         self.migrated = member_chunks if migrated is None else migrated
         self.disks_before = self.mapping.history[-2 if len(history) > 1 else -1]
         self._before: ElasticMapping | None = None

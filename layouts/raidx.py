@@ -15,6 +15,10 @@ The table is what the paper counts, 15 bytes a cell: an 8-byte chunk number, a 4
 2-byte mean interval, a 1-byte member. Cell i = bundle * L + column; `place` is two look-ups. Where
 an unmoved cell lies follows from the numbers of chunks alone, so a new array has nothing to store.
 
+Members come and go: a role whose member left has 0 chunks until another one takes it. What follows
+from numbers is therefore kept apart, as the `Founding`: bundles that came later, and cells of roles
+whose founding member left, lie where somebody says (`NOBODY` until then).
+
 Logical chunks go through the bundles in order, so the layout is *contiguous*; it is not *aligned*.
 The table changes by `move` only, and the caller sees to it that places stay distinct.
 """
@@ -22,12 +26,13 @@ The table changes by `move` only, and the caller sees to it that places stay dis
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from raidx_fuse.layouts.bundle import allocate, check_bundles
+from raidx_fuse.layouts.bundle import Table, allocate, check_bundles
 from raidx_fuse.layouts.code import Code, LayoutError
 from raidx_fuse.layouts.horizontal import replicas, single_parity, striping
 from raidx_fuse.layouts.layout import Layout
@@ -39,6 +44,8 @@ SPARE_CHUNKS = 1
 CELL_BYTES = 15
 """Bytes of memory and disk a chunk (section V.B)."""
 NOWHERE = -1
+NOBODY = 255
+"""The role of a cell that has no place yet: one more than a role can be."""
 BLOCK_CELLS = 1 << 18
 MEMBER_CHUNKS_MAX = 1 << 32
 """A journal entry has 32 bits for the chunk number."""
@@ -63,52 +70,103 @@ def bundle_code(name: str, length: object = None) -> Code:
     return build(length)
 
 
+@dataclass(frozen=True, slots=True)
+class Founding:
+    """What the array began with: chunks by role (*counts*), how many *bundles* were made of them,
+    and the *roles* whose member, or one rebuilt in its place, still is the founding one.
+    """
+
+    counts: tuple[int, ...]
+    bundles: int
+    roles: frozenset[int]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {
+            "counts": list(self.counts),
+            "bundles": self.bundles,
+            "roles": sorted(self.roles),
+        }
+
+
 class BundleLayout(Layout):
     """Bundles of *code* over members of *counts* chunks each, where the greedy allocation put them.
 
-    *length* is L; *counts* are chunks by role. *disk*, *offset*, *last*, *interval* are the table,
-    flat by cell, shared and changed in place: *last* in ticks of the user's clock, *interval* in
-    ticks, 0 for unknown. Raises LayoutError when not one bundle can be made.
+    *length* is L; *counts* are chunks by role, 0 for a role without a member. *bundles*, at most,
+    are made; with *founding*, those beyond have no places yet. *disk*, *offset*, *last*, *interval*
+    are the table, flat by cell, shared and changed in place: *last* in ticks of the user's clock,
+    *interval* in ticks, 0 for unknown. Raises LayoutError when not one bundle can be made.
     """
 
     contiguous = True
     aligned = False
 
-    def __init__(self, name: str, code: Code, chunk_bytes: int, counts: Sequence[int]) -> None:
+    def __init__(
+        self,
+        name: str,
+        code: Code,
+        chunk_bytes: int,
+        counts: Sequence[int],
+        bundles: int | None = None,
+        founding: Founding | None = None,
+    ) -> None:
         assert code.rows == 1
         assert code.column_of == tuple(range(code.columns))
         check_bundles(counts, code.columns)
-        if max(counts) >= MEMBER_CHUNKS_MAX:
-            raise LayoutError(
-                f"a member of {max(counts)} chunks is too large: at most {MEMBER_CHUNKS_MAX - 1}, "
-                "take larger chunks"
-            )
+        _check_counts(counts)
         self.name = name
         self.code = code
-        self.counts = tuple(counts)
         self.length = code.columns
-        self.width = len(counts)
         self.chunk_bytes = chunk_bytes
-        self.member_chunks = max(counts)
-        bundles = allocate(counts, self.length, spare=SPARE_CHUNKS)
-        if not len(bundles):
+        self._index: dict[int, Cells] = {}
+        self.take_counts(counts)
+        first = founding.counts if founding is not None else tuple(counts)
+        table = allocate(first, self.length, spare=SPARE_CHUNKS)
+        if not len(table):
             raise LayoutError(
                 f"{name} finds no {self.length} members with a chunk besides their spare one"
             )
-        self.stripes = len(bundles)
-        self.chunks = self.stripes * code.data_count
+        made = founding.bundles if founding is not None else bundles
+        table = table[: len(table) if made is None else made]
+        if founding is None:
+            founding = Founding(tuple(counts), len(table), frozenset(range(self.width)))
+        self.founding = founding
+        self.founding_stripes = len(table)
         self.founding_data_count = code.data_count
-        self.size_bytes = self.chunks * chunk_bytes
         self._data_count = code.data_count
-        self.cells = cells = self.stripes * self.length
-        self.disk = _rotated(bundles).reshape(-1)
-        del bundles  # four times as large as what is kept of it
-        self.offset = _rising(self.disk, self.width)
-        self.last = np.zeros(cells, np.uint32)  # memory only where it is touched
-        self.interval = np.zeros(cells, np.uint16)
-        self._disk = self.disk.data  # an item of a memoryview is a plain int, and quicker
-        self._offset = self.offset.data
-        self._index: dict[int, Cells] = {}
+        disk = _rotated(table).reshape(-1)
+        del table  # four times as large as what is kept of it
+        offset = _rising(disk, len(first))
+        left = [role for role in range(len(first)) if role not in founding.roles]
+        if left:
+            disk[np.isin(disk, left)] = NOBODY
+        later = (bundles or self.founding_stripes) - self.founding_stripes
+        if later < 0:
+            raise LayoutError(f"{bundles} bundles are fewer than the array was made with")
+        if later:
+            homeless = np.full(later * self.length, NOBODY, np.uint8)
+            disk = np.concatenate([disk, homeless])
+            offset = np.concatenate([offset, np.zeros(len(homeless), np.uint64)])
+        last = np.zeros(len(disk), np.uint32)  # memory only where it is touched
+        self._take_table(disk, offset, last, np.zeros(len(disk), np.uint16))
+        self._count(len(disk) // self.length)
+
+    def _take_table(
+        self,
+        disk: NDArray[np.uint8],
+        offset: NDArray[np.uint64],
+        last: NDArray[np.uint32],
+        interval: NDArray[np.uint16],
+    ) -> None:
+        self.disk, self.offset, self.last, self.interval = disk, offset, last, interval
+        self._disk = disk.data  # an item of a memoryview is a plain int, and quicker
+        self._offset = offset.data
+
+    def _count(self, stripes: int) -> None:
+        self.stripes = stripes
+        self.cells = stripes * self.length
+        self.chunks = stripes * self._data_count
+        self.size_bytes = self.chunks * self.chunk_bytes
 
     @property
     def table_bytes(self) -> int:
@@ -178,7 +236,7 @@ class BundleLayout(Layout):
 
     def used_chunks(self) -> list[int]:
         """Return how many chunks of each member hold cells."""
-        return [int(n) for n in np.bincount(self.disk, minlength=self.width)]
+        return [int(n) for n in np.bincount(self.disk, minlength=self.width)[: self.width]]
 
     def move(self, changes: Sequence[tuple[int, int, int]]) -> None:
         """Give cells new places, all at once: (cell, role, member chunk) each."""
@@ -209,13 +267,71 @@ class BundleLayout(Layout):
                 return f"bundle {bundle} has two chunks on one member"
         return None
 
+    # -- members that come and go ----------------------------------------------------------------
 
-def _rotated(bundles: Any) -> NDArray[np.uint8]:
-    """Return *bundles* as bytes, the columns of bundle s moved on by s."""
+    def take_counts(self, counts: Sequence[int]) -> None:
+        """Let roles have *counts* chunks from now on; what lies on them must fit."""
+        _check_counts(counts)
+        old = getattr(self, "counts", ())
+        for role in list(self._index):
+            if old[role] != counts[role]:
+                del self._index[role]
+        self.counts = tuple(counts)
+        self.width = len(counts)
+        self.member_chunks = max(counts)
+
+    def forget_founder(self, role: int) -> None:
+        """Note that the founding member of *role* left, and nobody took its place."""
+        founding = self.founding
+        self.founding = Founding(founding.counts, founding.bundles, founding.roles - {role})
+
+    def append(self, bundles: Table) -> range:
+        """Give places to *bundles* behind the last one, as a table of members; return their cells.
+
+        They count from `open_appended` on. Each takes the lowest free chunks of its members.
+        """
+        first = len(self.disk)
+        assert first == self.cells, "one lot at a time"
+        disk = _rotated(bundles, self.stripes).reshape(-1)
+        offset = np.empty(len(disk), np.uint64)
+        for role in np.unique(disk).tolist():
+            places = np.flatnonzero(disk == role)
+            offset[places] = self.free_chunks(role)[: len(places)]
+        self._take_table(
+            np.concatenate([self.disk, disk]),
+            np.concatenate([self.offset, offset]),
+            np.concatenate([self.last, np.zeros(len(disk), np.uint32)]),
+            np.concatenate([self.interval, np.zeros(len(disk), np.uint16)]),
+        )
+        self._index.clear()
+        return range(first, first + len(disk))
+
+    def open_appended(self) -> None:
+        """Let the bundles appended last be part of the image."""
+        self._count(len(self.disk) // self.length)
+
+    def drop_appended(self) -> None:
+        """Take back what `append` did."""
+        end = self.cells
+        self._take_table(self.disk[:end], self.offset[:end], self.last[:end], self.interval[:end])
+        self._index.clear()
+
+
+def _check_counts(counts: Sequence[int]) -> None:
+    if max(counts) >= MEMBER_CHUNKS_MAX:
+        raise LayoutError(
+            f"a member of {max(counts)} chunks is too large: at most {MEMBER_CHUNKS_MAX - 1}, "
+            "take larger chunks"
+        )
+
+
+def _rotated(bundles: Any, first: int = 0) -> NDArray[np.uint8]:
+    """Return *bundles* as bytes, the columns of bundle s moved on by s; the first is *first*."""
     length = bundles.shape[1]
     table = bundles.astype(np.uint8)
-    for shift in range(1, length):
-        table[shift::length] = np.roll(bundles[shift::length], shift, axis=1)
+    for start in range(length):
+        if shift := (first + start) % length:
+            table[start::length] = np.roll(bundles[start::length], shift, axis=1)
     return np.ascontiguousarray(table)
 
 
@@ -234,10 +350,34 @@ def _rising(disk: NDArray[np.uint8], width: int) -> NDArray[np.uint64]:
 
 
 def make_bundles(
-    name: str, counts: object, chunk_bytes: int, length: object = None
+    name: str,
+    counts: object,
+    chunk_bytes: int,
+    length: object = None,
+    bundles: object = None,
+    founding: object = None,
 ) -> BundleLayout:
     """Return the raidx layout *name* over members of *counts* chunks. Raises LayoutError."""
     code = bundle_code(name, length)
-    if not isinstance(counts, list | tuple) or not all(isinstance(c, int) for c in counts):
+    if not _are_counts(counts):
         raise LayoutError(f"chunk_counts must be a list of numbers of chunks, not {counts!r}")
-    return BundleLayout(name, code, chunk_bytes, counts)
+    if bundles is not None and (not isinstance(bundles, int) or bundles < 1):
+        raise LayoutError(f"bundles must be a number of bundles, not {bundles!r}")
+    found = None if founding is None else _founding_from(founding)
+    return BundleLayout(name, code, chunk_bytes, counts, bundles, found)  # type: ignore[arg-type]
+
+
+def _are_counts(values: object) -> bool:
+    return (
+        isinstance(values, list | tuple)
+        and bool(values)
+        and all(isinstance(value, int) and value >= 0 for value in values)
+    )
+
+
+def _founding_from(values: object) -> Founding:
+    match values:
+        case {"counts": counts, "bundles": int(bundles), "roles": roles}:
+            if _are_counts(counts) and (not roles or _are_counts(roles)):
+                return Founding(tuple(counts), bundles, frozenset(roles))
+    raise LayoutError(f"founding must say counts, bundles and roles, not {values!r}")

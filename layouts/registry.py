@@ -137,6 +137,8 @@ def _bundled(
         params={
             "length": f"chunks in a bundle, from {length_min}",
             "chunk_counts": "list of the chunks of each member",
+            "bundles": "how many there are, where not as many as can be",
+            "founding": "counts, bundles and roles of the members that it was made of",
         },
         bundled=True,
         losses=lambda _width: losses,
@@ -287,7 +289,8 @@ def make_layout(
         known = ", ".join(info.params) or "none"
         raise LayoutError(f"{name} has no parameter {unknown[0]!r} (parameters: {known})")
     if counts is not None:
-        return make_bundles(name, counts, chunk_bytes, code.columns)
+        bundles, founding = params.get("bundles"), params.get("founding")
+        return make_bundles(name, counts, chunk_bytes, code.columns, bundles, founding)
     history = params.get("history")
     if history is not None:
         counts = _checked_history(history, width, info.width_min)

@@ -19,6 +19,7 @@ import trio
 
 from raidx_fuse import status as report
 from raidx_fuse.bad_chunks import decode_chunks, encode_chunks
+from raidx_fuse.claims import read_claims
 from raidx_fuse.core import Core
 from raidx_fuse.dirty import DirtyMap
 from raidx_fuse.errors import AssemblyError, RaidxError, ReadOnlyError, UsageError
@@ -42,7 +43,7 @@ from raidx_fuse.pagestore import PageStore, load_page_store
 from raidx_fuse.reader import Reader
 from raidx_fuse.replay import Replayed, replay
 from raidx_fuse.settings import SETTINGS, setting_named
-from raidx_fuse.shares import Shares, read_claims
+from raidx_fuse.shares import Shares
 from raidx_fuse.store import Store
 from raidx_fuse.tuner import Tuner, Tuning
 from raidx_fuse.writer import Writer
@@ -379,7 +380,7 @@ async def _build(
     region = config.regions.pages("bitmap")
     pages = await load_page_store(store, "bitmap", region.pages * PAYLOAD_BYTES * 8)
     stripe_bytes = layout.founding_data_count * layout.chunk_bytes
-    dirty = DirtyMap(layout.stripes, stripe_bytes, pages, store.flush)
+    dirty = DirtyMap(layout.stripes, stripe_bytes, pages, store.flush, layout.founding_stripes)
     check_startable(assembly, store.watermarks, dirty.pending_regions(), start_degraded)
     head = await load_page_store(store, "journal", PAYLOAD_BYTES * 8)
     journal = Journal(store, written, head, Shares(store, claims))

@@ -37,6 +37,7 @@ class Core:
 
     __slots__ = (
         "access",
+        "all_read_zero",
         "arenas",
         "at_once",
         "bad_chunks",
@@ -102,6 +103,7 @@ class Core:
         self.bad_chunks: set[int] = set()
         self.foreground_s = -1e9  # when the last foreground request ended
         self.zero_roles: frozenset[int] = frozenset()
+        self.all_read_zero = False
         self.take_layout(layout)
         self.note_zero_roles()
 
@@ -176,6 +178,7 @@ class Core:
         """
         pending = self.dirty.pending_regions()
         self.zero_roles = frozenset() if pending else self.recorded_zero_roles()
+        self.all_read_zero = self.zero_roles.issuperset(self.store.config.roles())
 
     def distrust_zeros(self) -> None:
         """From now on, and after a remount, no member is taken to read as zero anywhere."""

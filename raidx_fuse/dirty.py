@@ -32,7 +32,10 @@ def region_stripes(stripes: int, stripe_bytes: int, bits: int) -> int:
 
 
 class DirtyMap:
-    """Regions in flight. *flush* makes all members durable."""
+    """Regions in flight. *flush* makes all members durable.
+
+    What a bit stands for follows from *founding_stripes*, and stays as it is when *stripes* grow.
+    """
 
     def __init__(
         self,
@@ -40,10 +43,12 @@ class DirtyMap:
         stripe_bytes: int,
         pages: PageStore,
         flush: Callable[[], Awaitable[None]],
+        founding_stripes: int | None = None,
     ) -> None:
         self.pages = pages
         self.stripes = stripes
-        self.per_region = region_stripes(stripes, stripe_bytes, len(pages.payload) * 8)
+        bits = len(pages.payload) * 8
+        self.per_region = region_stripes(founding_stripes or stripes, stripe_bytes, bits)
         self._flush = flush
         self._marked: set[int] = set()  # durable on the members
         self._inflight: dict[int, int] = {}
@@ -62,6 +67,10 @@ class DirtyMap:
             for bit in range(8)
             if byte >> bit & 1
         ]
+
+    def has_room_for(self, stripes: int) -> bool:
+        """Say whether there is a bit for each region of *stripes*."""
+        return stripes <= self.per_region * len(self.pages.payload) * 8
 
     def stripes_of(self, region: int) -> range:
         """Return the stripes of *region*."""

@@ -17,13 +17,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
-from raidx_fuse.format.config import NO_ROLE, ArrayConfig, MemberRecord
-from raidx_fuse.format.create import prepare_member
+from raidx_fuse.format.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.journal import record_bytes
-from raidx_fuse.format.regions import PAYLOAD_BITS, SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
-from raidx_fuse.format.reserve import reserve_metadata
+from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.growth import JOB_KEY, MIGRATED
 from raidx_fuse.jobs.grow import Grow
+from raidx_fuse.joining import join, leave, release
 from raidx_fuse.layouts.mcpod import ElasticLayout
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, grows_in_place, make_layout
 from raidx_fuse.members.base import Member
@@ -118,7 +117,7 @@ class Grower:
             layout = self.wider(len(members))
             membership.waiting = True  # these are not there to replace a member that fails now
             try:
-                records = await self._join(members, layout)
+                records = await join(store, members, layout.chunks)
                 try:
                     # No record of who had one of the new roles before may ever be replayed.
                     await self.core.journal.drain()
@@ -126,7 +125,7 @@ class Grower:
                         layout = self.wider(len(members))  # nothing began, nobody failed meanwhile
                         self._widen(layout, records)
                 except RaidxError:
-                    await self._leave(records)
+                    await leave(store, records)
                     raise
             finally:
                 membership.waiting = False
@@ -142,37 +141,6 @@ class Grower:
             "size_before": self.array.size_bytes,
             "size_after": self.size_after(layout),
         }
-
-    async def _join(self, members: Sequence[Member], layout: ElasticLayout) -> list[MemberRecord]:
-        """Make members of the newcomers: spares, until all of them have a superblock.
-
-        A crash in the middle of the round that gives roles must find whoever it names.
-        """
-        store, regions = self.store, self.store.config.regions
-        for member in members:
-            await prepare_member(member, regions)
-        for member in [*members, *store.present().values()]:
-            reserve_metadata(member, regions, layout.chunks)
-        records = [self.array.membership.record_of(member, NO_ROLE, "spare") for member in members]
-        for record, member in zip(records, members, strict=True):
-            store.spares[record.member_uuid] = member
-        await store.update(lambda config: replace(config, members=(*config.members, *records)))
-        for record, member in zip(records, members, strict=True):
-            if record.member_uuid not in store.spares:
-                await self._leave(records)
-                raise RaidxError(f"{member.path} could not be written")
-        return records
-
-    async def _leave(self, records: Sequence[MemberRecord]) -> None:
-        """Let go of newcomers that got no role."""
-        gone = {record.member_uuid for record in records}
-        for uuid in gone:
-            self.store.spares.pop(uuid, None)
-        await self.store.update(
-            lambda config: replace(
-                config, members=tuple(r for r in config.members if r.member_uuid not in gone)
-            )
-        )
 
     def size_after(self, layout: ElasticLayout) -> int:
         """Return the image's size when *layout*'s growth is over."""
@@ -259,13 +227,7 @@ class Grower:
                         released = self._take_back(history)
                         break
             await store.update(lambda config: config)
-        for member in released:
-            try:  # it shall not look like a member any more
-                await member.writev(0, [bytes(SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS)])
-            except RaidxError as error:
-                log.warning("%s", error)
-            for hook in self.on_release:
-                hook(member)
+        await release(released, self.on_release)
 
     def _take_back(self, history: Sequence[int]) -> list[Member]:
         """Change to the narrower shape, in memory, in one moment; return who left."""

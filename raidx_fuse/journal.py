@@ -86,7 +86,7 @@ class Journal:
         self._flushing_tail = (1, 0)
         self._head_saves = self._head_saves_flushing = 0
         self._gate: trio.Event | None = None  # closed while the ring is being emptied
-        self._placing = trio.Lock()
+        self.placing = trio.Lock()
         self._wake = trio.Event()
         store.flush_observers.append(self)
 
@@ -320,7 +320,7 @@ class Journal:
 
     async def place(self) -> None:
         """Bring everything committed so far to its place and move the tail behind it."""
-        async with self._placing:
+        async with self.placing:
             if not self._open:
                 return
             tail = (self.next_sequence, self.position)

@@ -10,10 +10,11 @@ import trio
 
 from raidx_fuse.errors import ArrayFailedError, BusyError, RaidxError, UsageError
 from raidx_fuse.format.config import ArrayConfig, MemberRecord
-from raidx_fuse.format.create import new_member_uuid, prepare_member
+from raidx_fuse.format.create import prepare_member
 from raidx_fuse.format.reserve import reserve_metadata
 from raidx_fuse.format.table import bytes_needed, shares_of
 from raidx_fuse.jobs.rebuild import checkpoint_key
+from raidx_fuse.joining import record_of
 from raidx_fuse.members.base import Member
 from raidx_fuse.queues import MemberQueue
 
@@ -110,17 +111,6 @@ class Membership:
         await prepare_member(member, regions)
         reserve_metadata(member, regions, self.array.core.layout.chunks)
 
-    def record_of(self, member: Member, role: int, state: str) -> MemberRecord:
-        """Return a new record for *member*."""
-        return MemberRecord(
-            role=role,
-            member_uuid=new_member_uuid(),
-            state=state,
-            size_bytes=member.size_bytes,
-            path_hint=member.path,
-            reads_zero=member.reads_zero,
-        )
-
     async def add_spare(self, member: Member) -> dict[str, Any]:
         """Take *member* in as a spare; a degraded array starts rebuilding onto it at once."""
         self.array.require_writable()
@@ -130,7 +120,7 @@ class Membership:
             )
         self.check_joining(member)
         await self._prepare(member)
-        record = self.record_of(member, -1, "spare")
+        record = record_of(member, -1, "spare")
         self.store.spares[record.member_uuid] = member
         await self.store.update(lambda c: replace(c, members=(*c.members, record)))
         if member not in self.store.present().values():
@@ -154,7 +144,7 @@ class Membership:
                 if record.state not in ("failed", "missing"):
                     await self.fail_for_replacement(record)
                 await self._prepare(member)
-                newcomer = self.record_of(member, record.role, "rebuilding")
+                newcomer = record_of(member, record.role, "rebuilding")
                 await self._seat(newcomer, member)
                 job = self.array.start_rebuild((record.role,))
             return {"role": record.role, "job": job}

@@ -7,15 +7,22 @@ at once: records that are older than the one that freed it are replayed before i
 write to it waits until none of its stripe may be replayed (journal.py, law 3).
 
 Cells that were never written move without being read. Where members are relied on to read as zero,
-they take zeros along: another cell may have left its bytes in the place.
+they take zeros along: another cell may have left its bytes in the place. What lies on a lost member
+is read by its chain, for movers that may work without a member.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from raidx_fuse.core import Core
+from raidx_fuse.errors import UnrecoverableError
+from raidx_fuse.layouts.code import Unrecoverable
+from raidx_fuse.layouts.plan import read_plan
 from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.parity import Arena, Bytes, xor_into
 from raidx_fuse.shares import Move
 from raidx_fuse.store import MemberLostError, Request, join
 from raidx_fuse.write_work import Preparer
@@ -23,11 +30,12 @@ from raidx_fuse.zeros import zero_buffers
 
 
 class Mover:
-    """Moves chunks of *core*, one caller at a time."""
+    """Moves chunks of *core*; *degraded* ones also while a member is lost, off it."""
 
-    def __init__(self, core: Core, layout: BundleLayout) -> None:
+    def __init__(self, core: Core, layout: BundleLayout, *, degraded: bool = False) -> None:
         self.core = core
         self.layout = layout
+        self.degraded = degraded
         self._preparer = Preparer(core)
 
     def exchange(self, one: int, other: int) -> list[Move]:
@@ -41,8 +49,11 @@ class Mover:
     def problem(self, moves: Sequence[Move]) -> str | None:
         """Say in words why *moves* cannot be done now, or None."""
         core, layout = self.core, self.layout
-        if core.store.lost or core.store.watermarks:
+        store = core.store
+        if store.watermarks or (store.lost and not self.degraded):
             return "a member is lost"
+        if store.lost and any(role in store.lost for _cell, role, _chunk in moves):
+            return "a member that chunks would move to is lost"
         if core.dirty.pending_regions():
             return "a resync is due"
         cells = {cell for cell, _role, _chunk in moves}
@@ -78,7 +89,7 @@ class Mover:
             return False
         try:
             writes = await self._contents(moves)
-        except MemberLostError:
+        except (MemberLostError, UnrecoverableError):
             return False
         begun = False
 
@@ -100,6 +111,7 @@ class Mover:
         size = core.chunk_bytes
         reads: list[Request] = []
         writes: list[Request] = []
+        solved: list[tuple[Bytes, list[Bytes], Arena]] = []
         zero_roles = core.recorded_zero_roles()
         places = [(role, core.data_offset + (chunk << core.shift)) for _cell, role, chunk in moves]
         self._preparer.reserve(places)
@@ -109,11 +121,41 @@ class Mover:
             bundle, column = divmod(cell, layout.length)
             if not core.dead(bundle) >> column & 1:
                 buffer = bytearray(size)
+                writes.append((role, position, [buffer], size))
+                if core.store.lost and layout.disk[cell] in core.store.lost:
+                    solved.append(self._solve(bundle, column, buffer, reads))
+                    continue
                 source, at = core.position(bundle, column)
                 reads.append((source, at, [memoryview(buffer)], size))
-                writes.append((role, position, [buffer], size))
             elif role in zero_roles:
                 writes.append((role, position, zero_buffers(size), size))
         if reads:
             await core.store.read(join(reads), background=True)
+        for out, parts, arena in solved:
+            xor_into(out, parts)
+            core.arenas.put(arena)
         return writes
+
+    def _solve(
+        self, bundle: int, column: int, buffer: bytearray, reads: list[Request]
+    ) -> tuple[Bytes, list[Bytes], Arena]:
+        """Add to *reads* what a lost chunk follows from; return it and the parts of its XOR.
+
+        Raises UnrecoverableError.
+        """
+        core = self.core
+        size = core.chunk_bytes
+        lost = self.layout.lost_cells(bundle, core.store.lost)
+        try:
+            plan = read_plan(core.code, 1 << column, lost, core.dead(bundle))
+        except Unrecoverable:
+            raise core.lost_error(bundle, (column,)) from None
+        arena = core.arenas.get(len(plan.reads) * size)
+        values = {}
+        for cell, (view, value) in zip(
+            plan.reads, arena.slots(size, len(plan.reads)), strict=False
+        ):
+            values[cell] = value
+            reads.append((*core.position(bundle, cell), [view], size))
+        parts = [values[cell] for cell in plan.outputs[0].old]
+        return np.frombuffer(buffer, dtype=np.uint8), parts, arena

@@ -26,107 +26,19 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from raidx_fuse.claims import Claims, Page
 from raidx_fuse.errors import AssemblyError, MemberError, NoSpaceError
-from raidx_fuse.format.assemble import Assembly
-from raidx_fuse.format.pages import LoadedPages, encode_page, load_pages
-from raidx_fuse.format.regions import PAGE_SLOTS, PageRegion
-from raidx_fuse.format.table import (
-    KIND,
-    PAGE_ENTRIES,
-    decode_entries,
-    encode_entries,
-    erase_share,
-    shares_of,
-)
-from raidx_fuse.layouts.layout import Layout
-from raidx_fuse.layouts.raidx import NOWHERE, BundleLayout
+from raidx_fuse.format.pages import encode_page
+from raidx_fuse.format.regions import PAGE_SLOTS
+from raidx_fuse.format.table import KIND, PAGE_ENTRIES, encode_entries, erase_share, shares_of
+from raidx_fuse.layouts.raidx import NOBODY, NOWHERE, BundleLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.store import Request, Store
 
 log = logging.getLogger(__name__)
 
 Move = tuple[int, int, int]  # cell, its new role, its new member chunk
-Page = tuple[int, int]  # role, page of its share
 Cells = NDArray[np.int64]
-
-
-class Claims:
-    """What the shares of the present members say, before anything of it is believed.
-
-    *pages* are the entries of every page that was ever written, by role; *worn*, pages of which a
-    slot is damaged; *lost*, role to the first page that has no whole slot.
-    """
-
-    def __init__(self) -> None:
-        self.pages: dict[int, dict[int, NDArray[np.void]]] = {}
-        self.generations: dict[Page, int] = {}
-        self.worn: set[Page] = set()
-        self.lost: dict[int, str] = {}
-        self.damaged: list[str] = []
-
-    async def read(
-        self, role: int, member: Member, region: PageRegion, layout: BundleLayout, array_uuid: str
-    ) -> None:
-        """Take in the share of *member*, which is in *role*."""
-        self.pages[role] = {}
-        try:
-            found = await load_pages(member, region, array_uuid)
-        except MemberError as error:
-            self.lost[role] = error.message
-            return
-        self._note_damage(role, member, found)
-        for page in found.present():
-            first = page * PAGE_ENTRIES
-            count = min(PAGE_ENTRIES, layout.counts[role] - first)
-            entries = decode_entries(found.payload[page].tobytes(), count)
-            used = entries["cell"] != 0
-            if (entries["cell"] > layout.cells).any() or (entries["role"] != role).any():
-                self.lost[role] = f"page {page} is impossible"
-            elif len(np.unique(entries["cell"][used])) != np.count_nonzero(used):
-                self.lost[role] = f"page {page} names a chunk twice"
-            self.pages[role][page] = entries
-            self.generations[role, page] = int(found.generations[page])
-
-    def _note_damage(self, role: int, member: Member, found: LoadedPages) -> None:
-        damaged = {(page, slot) for page, slot, _generation in found.damaged}
-        for page, slot in sorted(damaged):
-            self.worn.add((role, page))
-            self.damaged.append(f"{member.path}: table: page {page}, slot {slot} is damaged")
-            if (page, 1 - slot) in damaged:
-                self.lost[role] = f"both copies of page {page} are damaged"
-
-    def leave_out(self, role: int) -> None:
-        """Forget what *role* said: it is not used."""
-        self.pages.pop(role, None)
-        self.worn = {page for page in self.worn if page[0] != role}
-        self.generations = {p: g for p, g in self.generations.items() if p[0] != role}
-
-
-async def read_claims(assembly: Assembly, layout: Layout) -> Claims:
-    """Read the shares of the members of *assembly*; take those out of it whose share is lost.
-
-    Raises AssemblyError when the layout cannot do without them.
-    """
-    config, by_role = assembly.config, assembly.by_role
-    claims = Claims()
-    if not isinstance(layout, BundleLayout):
-        return claims
-    shares = shares_of(config)
-    for role, member in by_role.items():
-        await claims.read(role, member, shares[role], layout, config.array_uuid)
-    rebuilding = config.roles_in("rebuilding") & by_role.keys()
-    for role, what in sorted(claims.lost.items()):
-        gone = frozenset(range(config.width)) - by_role.keys() | rebuilding | {role}
-        text = f"{by_role[role].path}: its share of the look-up table is lost: {what}"
-        if not layout.tolerates(gone):
-            raise AssemblyError(
-                text, action="without this member the array cannot give its data back"
-            )
-        assembly.warnings.append(f"{text}; the array starts without this member")
-        assembly.missing_roles[:] = sorted({*assembly.missing_roles, role})
-        claims.leave_out(role)
-        del by_role[role]
-    return claims
 
 
 class Shares:
@@ -155,7 +67,10 @@ class Shares:
         """Make the table of what the shares claim and the journal redid. Raises AssemblyError."""
         claims, self._claims = self._claims, None
         layout = self.layout
-        if layout is None or claims is None or not (self._redone or any(claims.pages.values())):
+        if layout is None or claims is None:
+            return
+        said = self._redone or any(claims.pages.values())
+        if not said and not (layout.disk == NOBODY).any():
             return
         for cell, (role, chunk) in self._redone.items():
             if cell >= layout.cells or role >= layout.width or chunk >= layout.counts[role]:
@@ -169,13 +84,14 @@ class Shares:
             home = int(first_disk[cell])
             if home in claims.pages and cell not in gone and cell not in self._redone:
                 raise self._contradiction(cell, home, role)
-        homeless = sorted((gone - moved.keys()) | self._displaced(moved, claims))
+        homeless = (gone - moved.keys()) | self._displaced(moved, claims)
+        homeless.update(set(np.flatnonzero(layout.disk == NOBODY).tolist()) - moved.keys())
         changes = [(cell, role, chunk) for cell, (role, chunk) in moved.items()]
         for _cell, role, _chunk in changes:
             layout.cells_of(role)  # made before the first move: `move` and `problem` go by it
         layout.move(changes)
         self._unsaved.update((role, chunk // PAGE_ENTRIES) for _cell, role, chunk in changes)
-        self._place_homeless(homeless, claims)
+        self._place_homeless(sorted(homeless), claims)
         self._written |= self._unsaved
         self._redone = {}
         problem = layout.problem([*moved, *homeless])
@@ -230,7 +146,8 @@ class Shares:
                     moved[cell] = (role, first + at)
         for cell, place in redone.items():
             home = int(layout.disk[cell]), int(layout.offset[cell])
-            self._unsaved.add((home[0], home[1] // PAGE_ENTRIES))
+            if home[0] != NOBODY:
+                self._unsaved.add((home[0], home[1] // PAGE_ENTRIES))
             moved[cell] = place
         return moved, gone
 
@@ -383,6 +300,30 @@ class Shares:
         """
         if role in self._regions:
             await erase_share(member, self._regions[role])
+
+    def renew(self) -> None:
+        """Look anew where shares lie: members came or left, or are larger."""
+        self._regions = shares_of(self.store.config)
+        counts = self.layout.counts if self.layout is not None else ()
+        vacant = {role for role, count in enumerate(counts) if not count}
+        self._written = {page for page in self._written if page[0] not in vacant}
+        self._unsaved = {page for page in self._unsaved if page[0] not in vacant}
+
+    async def save_places(self, cells: Iterable[int]) -> None:
+        """Save the pages that say where *cells* lie; nobody else saves pages now. Durable then."""
+        layout = self.layout
+        assert layout is not None
+        for cell in cells:
+            self._unsaved.add((int(layout.disk[cell]), int(layout.offset[cell]) // PAGE_ENTRIES))
+        self._written |= self._unsaved
+        pages = self.take_unsaved()
+        try:
+            await self.store.flush()  # records of moves that the pages know of
+            await self.save_as(pages)
+            await self.store.flush()
+        except BaseException:
+            self.put_back(pages)
+            raise
 
     async def save_all(self) -> None:
         """Write every page that is not as at first: a new member must hold its own."""

@@ -137,7 +137,8 @@ class Store:
             queue if role in active and role not in self.watermarks else None
             for role, queue in enumerate(self.queues)
         ]
-        self.lost = frozenset(r for r, queue in enumerate(self.readable) if queue is None)
+        held = self.config.roles()  # the others' members left for good: nothing lies on them
+        self.lost = frozenset(role for role in held if self.readable[role] is None)
         for hook in self.on_change:
             hook()
 

@@ -161,7 +161,7 @@ class Writer:
             return True
         if core.store.lost and core.store.lost_at(piece.stripe):
             return True  # no resync can finish the parity of a stripe that lacks a member
-        if len(core.zero_roles) == core.layout.width:
+        if core.all_read_zero:
             return False
         return bool(core.dead(piece.stripe) & piece.touched)
 
@@ -250,7 +250,7 @@ class Writer:
             return not comes_alive or epoch[1] == core.store.rebuild_epoch
 
         if fresh and journal.mode == "none":
-            if len(core.zero_roles) < core.layout.width:
+            if not core.all_read_zero:
                 # A bit that outlives a cut must not bring to life what lay there before.
                 await core.store.flush()
             if not still_valid():

@@ -295,7 +295,7 @@ def _judge(given: Sequence[_Given], config: ArrayConfig, warnings: list[str]) ->
             spares[one.uuid] = one.member
         elif record is not None:
             by_role[record.role] = one.member
-    missing = [role for role in range(config.width) if role not in by_role]
+    missing = [role for role in config.roles() if role not in by_role]
     for role in missing:
         record = config.record(role)
         if all(one.uuid != record.member_uuid for one in given):

@@ -106,6 +106,16 @@ class ArrayConfig:
         known = self.lineage[: len(older.lineage)]
         return known == older.lineage and self.starts >= older.starts
 
+    def roles(self) -> list[int]:
+        """Return the roles that have a member, present or not, ascending."""
+        return sorted(r.role for r in self.members if r.role >= 0)
+
+    def vacant_roles(self) -> frozenset[int]:
+        """Return the roles whose members left for good: a raidx layout has no chunks on them."""
+        counts = self.params.get("chunk_counts")
+        listed = counts if isinstance(counts, list | tuple) else ()
+        return frozenset(role for role, count in enumerate(listed) if count == 0)
+
     def roles_in(self, *states: str) -> frozenset[int]:
         """Return the roles whose member is in one of *states*."""
         return frozenset(r.role for r in self.members if r.role >= 0 and r.state in states)
@@ -120,7 +130,8 @@ class ArrayConfig:
         size = self.chunk_bytes
         if size & (size - 1) or not CHUNK_BYTES_MIN <= size <= CHUNK_BYTES_MAX:
             return f"chunk size {size} is not a power of two from 4 KiB to 1 MiB"
-        if sorted(r.role for r in self.members if r.role != NO_ROLE) != list(range(self.width)):
+        held = sorted([*(r.role for r in self.members if r.role >= 0), *self.vacant_roles()])
+        if held != list(range(self.width)):
             return f"the roles are not 0 to {self.width - 1}, each once"
         for record in self.members:
             allowed = NO_ROLE_STATES if record.role == NO_ROLE else ROLE_STATES

@@ -160,7 +160,8 @@ def plan_regions(
     bitmap_bytes = member_bytes
     if total_bytes is not None:
         chunks_max = total_bytes // chunk_bytes * GROWTH_FACTOR
-        bitmap_bytes = total_bytes // width
+        # Of 16 MiB of the image at the finest (dirty.py): room for four times the image, too.
+        bitmap_bytes = total_bytes // min(width, GROWTH_FACTOR)
     superblock = Region(0, SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS)
 
     def pages_after(before: Region, bits: int) -> Region:

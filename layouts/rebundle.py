@@ -1,0 +1,259 @@
+"""The fewest moves that make room for more bundles, or free members (raidx): a flow of chunks.
+
+Bundles stay where they are as far as they can. Let a member have room for cap chunks and K new
+bundles be wanted. A member gives at most K of its free chunks to them; what K * L chunks lack then,
+others must free by moving chunks of old bundles away, never onto a member that the bundle has:
+
+    counts 3 3 | 9    L = 2, three bundles on members 0 and 1, then member 2 comes: 7 bundles fit,
+    K = 4: it gives 4, the others nothing, 4 lack. So 4 chunks move to it; each frees one.
+
+That is a flow of least cost, and successive shortest paths find it exactly: a path
+
+    new bundles -> member that must free a chunk -> ... -> member with room
+
+goes from a to c where some bundle has a chunk on a and none on c, at the cost of moving it: 1 for a
+written chunk, next to nothing for one that nobody has written, and the same back for a chunk that
+comes home. Leaving members are emptied the same way. Bundles on the same members with the same
+chunks written are one *class*, and as many as possible take a path at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+WRITTEN = 1 << 20
+"""Cost of moving a chunk that is written, in moves of chunks that are not."""
+FAR = 1 << 40
+LEVELS = (0, 1, WRITTEN + 1)  # worth of a place to a bundle: foreign, home, home and written
+
+Cells = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """What is to move: *cells* to the roles *targets*; *written* of them hold data.
+
+    *lacking* chunks for new bundles could not be freed, *stuck* cells find no place off the
+    leaving members (*stuck_written* of them written).
+    """
+
+    cells: Cells
+    targets: NDArray[np.uint8]
+    written: int
+    lacking: int = 0
+    stuck: int = 0
+    stuck_written: int = 0
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+
+def plan_moves(
+    disk: NDArray[np.uint8],
+    live: NDArray[np.bool_],
+    caps: Sequence[int],
+    *,
+    more: int = 0,
+    leaving: Collection[int] = (),
+) -> Moves:
+    """Return the fewest moves after which *more* bundles fit and *leaving* roles hold nothing.
+
+    *disk* and *live* are (bundles, L): the role of each cell and whether it holds data; *caps* the
+    chunks that each role may hold. Where not all of it is possible, as much as is, and written
+    chunks leave before others.
+    """
+    width, length = len(caps), disk.shape[1]
+    used = np.bincount(disk.reshape(-1), minlength=width)[:width]
+    given = np.clip(np.asarray(caps, np.int64) - used, 0, more)
+    given[list(leaving)] = 0
+    lacking = more * length - int(given.sum())
+    if lacking <= 0 and not used[list(leaving)].any():
+        return Moves(np.zeros(0, np.int64), np.zeros(0, np.uint8), 0)
+    flow = _Flow(disk, live, caps, used, given, more, leaving)
+    stuck = stuck_written = 0
+    for role in leaving:
+        written = int(live[disk == role].sum())
+        first = flow.push(role, written, written_only=True)
+        rest = flow.push(role, int(used[role]) - first)
+        stuck += int(used[role]) - first - rest
+        stuck_written += flow.written_on(role)
+    lacking = max(0, lacking)
+    lacking -= flow.push(width, lacking)
+    cells, targets = flow.changes(disk)
+    written = int(live.reshape(-1)[cells].sum())
+    return Moves(cells, targets, written, lacking, stuck, stuck_written)
+
+
+class _Flow:
+    """Classes of bundles on members, the new bundles (node *width*), and paths between them."""
+
+    def __init__(
+        self,
+        disk: NDArray[np.uint8],
+        live: NDArray[np.bool_],
+        caps: Sequence[int],
+        used: NDArray[np.int64],
+        given: NDArray[np.int64],
+        more: int,
+        leaving: Collection[int],
+    ) -> None:
+        self.width = len(caps)
+        self.caps = np.asarray(caps, np.int64)
+        self.used = used.astype(np.int64)
+        self.given = given
+        self.more = more
+        self.stays = np.ones(self.width, bool)
+        self.stays[list(leaving)] = False
+        worth = np.zeros((len(disk), self.width), np.uint8)  # indexes into LEVELS
+        rows = np.arange(len(disk))
+        for column in range(disk.shape[1]):
+            worth[rows, disk[:, column]] = 1 + live[:, column]
+        packed = np.ascontiguousarray(worth).view(np.dtype((np.void, self.width)))[:, 0]
+        _, firsts, number = np.unique(packed, return_index=True, return_inverse=True)
+        order = np.argsort(number, kind="stable")
+        cuts = np.searchsorted(number[order], np.arange(1, len(firsts)))
+        self.bundles: list[NDArray[Any]] = np.split(order, cuts)
+        self.worth = worth[firsts]
+        self.holds = self.worth > 0
+        self.counts = np.array([len(ids) for ids in self.bundles], np.int64)
+
+    # -- paths ---------------------------------------------------------------------------------
+
+    def push(self, source: int, amount: int, *, written_only: bool = False) -> int:
+        """Free up to *amount* chunks at *source* by shortest paths; return how many."""
+        pushed = 0
+        while pushed < amount:
+            path = self._path(source, written_only)
+            if path is None:
+                break
+            count = min(amount - pushed, self._room(path[-1][1]))
+            count = min([count, *(self._available(*step) for step in path)])
+            for step in path:
+                self._shift(*step, count)
+            pushed += count
+        return pushed
+
+    def _room(self, node: int) -> int:
+        return int(self.caps[node] - self.used[node] - self.given[node])
+
+    def _path(self, source: int, written_only: bool) -> list[tuple[int, int, int]] | None:
+        """Return the cheapest way from *source* to a member with room, as (from, to, cost)."""
+        cost = self._costs(source if written_only else None)
+        nodes = self.width + 1
+        distance = np.full(nodes, FAR, np.int64)
+        before = np.full(nodes, -1)
+        distance[source] = 0
+        for _ in range(nodes):
+            reach = distance[:, None] + cost
+            best = reach.argmin(axis=0)
+            shorter = reach[best, np.arange(nodes)]
+            better = shorter < distance
+            if not better.any():
+                break
+            distance[better], before[better] = shorter[better], best[better]
+        rooms = self.caps - self.used - self.given
+        ends = np.flatnonzero((rooms > 0) & self.stays & (distance[: self.width] < FAR // 2))
+        if not len(ends):
+            return None
+        node = int(ends[distance[ends].argmin()])
+        path = []
+        while node != source:
+            path.append((int(before[node]), node, int(cost[before[node], node])))
+            node = int(before[node])
+        return path[::-1]
+
+    def _costs(self, written_from: int | None) -> NDArray[np.int64]:
+        """Return the least cost of a step between any two nodes; *written_from* lets only written
+        chunks go.
+        """
+        width = self.width
+        cost = np.full((width + 1, width + 1), FAR, np.int64)
+        inner = cost[:width, :width]
+        leave = {x: (self.holds & (self.worth == x)).astype(np.float32) for x in range(3)}
+        enter = {y: (~self.holds & (self.worth == y)).astype(np.float32) for y in range(3)}
+        for x, out in leave.items():
+            for y, into in enter.items():
+                step = LEVELS[x] - LEVELS[y]
+                possible = out.T @ into > 0
+                if written_from is not None and x < 2:
+                    possible[written_from] = False
+                np.minimum(inner, np.where(possible, step, FAR), out=inner)
+        inner[:, ~self.stays] = FAR
+        cost[width, :width] = np.where(self.stays & (self.given < self.more), 0, FAR)
+        cost[:width, width] = np.where(self.given > 0, 0, FAR)
+        return cost
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    def _classes(self, source: int, target: int, cost: int) -> NDArray[Any]:
+        """Return the classes that can give a chunk from *source* to *target* at *cost*."""
+        levels = np.array(LEVELS)
+        steps = levels[self.worth[:, source]] - levels[self.worth[:, target]]
+        able = self.holds[:, source] & ~self.holds[:, target] & (steps == cost)
+        return np.flatnonzero(able)
+
+    def _available(self, source: int, target: int, cost: int) -> int:
+        if source == self.width:
+            return int(self.more - self.given[target])
+        if target == self.width:
+            return int(self.given[source])
+        return int(self.counts[self._classes(source, target, cost)].sum())
+
+    def _shift(self, source: int, target: int, cost: int, count: int) -> None:
+        """Let *count* chunks go one step."""
+        if source == self.width:
+            self.given[target] += count
+            return
+        if target == self.width:
+            self.given[source] -= count
+            return
+        self.used[source] -= count
+        self.used[target] += count
+        classes = self._classes(source, target, cost)
+        largest = classes[np.argsort(-self.counts[classes], kind="stable")]
+        for number in largest.tolist():
+            if not count:
+                return
+            taken = min(count, int(self.counts[number]))
+            if taken < self.counts[number]:
+                number = self._split(number, taken)
+            self.holds[number, source], self.holds[number, target] = False, True
+            count -= taken
+
+    def _split(self, number: int, taken: int) -> int:
+        """Make a class of its own of *taken* bundles of class *number*; return its number."""
+        ids = self.bundles[number]
+        self.bundles[number] = ids[taken:]
+        self.counts[number] -= taken
+        self.bundles.append(ids[:taken])
+        self.counts = np.append(self.counts, taken)
+        self.worth = np.vstack([self.worth, self.worth[number : number + 1]])
+        self.holds = np.vstack([self.holds, self.holds[number : number + 1]])
+        return len(self.bundles) - 1
+
+    # -- what came of it -----------------------------------------------------------------------
+
+    def written_on(self, role: int) -> int:
+        """Return how many written chunks are still on *role*."""
+        return int(self.counts[self.holds[:, role] & (self.worth[:, role] == 2)].sum())
+
+    def changes(self, disk: NDArray[np.uint8]) -> tuple[Cells, NDArray[np.uint8]]:
+        """Return the cells that move, and their new roles."""
+        length = disk.shape[1]
+        cells: list[Cells] = [np.zeros(0, np.int64)]
+        targets: list[NDArray[np.uint8]] = [np.zeros(0, np.uint8)]
+        moved = np.flatnonzero((self.holds != (self.worth > 0)).any(axis=1))
+        for number in moved.tolist():
+            ids = self.bundles[number]
+            left = np.flatnonzero((self.worth[number] > 0) & ~self.holds[number])
+            found = np.flatnonzero((self.worth[number] == 0) & self.holds[number])
+            for source, target in zip(left.tolist(), found.tolist(), strict=True):
+                columns = (disk[ids] == source).argmax(axis=1)
+                cells.append(ids * length + columns)
+                targets.append(np.full(len(ids), target, np.uint8))
+        return np.concatenate(cells), np.concatenate(targets)

@@ -1,0 +1,77 @@
+"""Members that come to a running array and members that leave it: spares first, roles later.
+
+A crash in the middle of the round of superblocks that gives roles must find whoever it names, so
+newcomers are members without a role until all of them have a superblock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.format.config import NO_ROLE, MemberRecord
+from raidx_fuse.format.create import new_member_uuid, prepare_member
+from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
+from raidx_fuse.format.reserve import reserve_metadata
+from raidx_fuse.members.base import Member
+from raidx_fuse.store import Store
+
+log = logging.getLogger(__name__)
+
+
+def record_of(member: Member, role: int, state: str) -> MemberRecord:
+    """Return a new record for *member*."""
+    return MemberRecord(
+        role=role,
+        member_uuid=new_member_uuid(),
+        state=state,
+        size_bytes=member.size_bytes,
+        path_hint=member.path,
+        reads_zero=member.reads_zero,
+    )
+
+
+async def join(store: Store, members: Sequence[Member], chunks: int) -> list[MemberRecord]:
+    """Make members of the newcomers, spares for now, in an array of *chunks* logical chunks.
+
+    Raises NoSpaceError, MemberError; RaidxError if one could not be written: nobody joined then.
+    """
+    regions = store.config.regions
+    for member in members:
+        await prepare_member(member, regions)
+    for member in [*members, *store.present().values()]:
+        reserve_metadata(member, regions, chunks)
+    records = [record_of(member, NO_ROLE, "spare") for member in members]
+    for record, member in zip(records, members, strict=True):
+        store.spares[record.member_uuid] = member
+    await store.update(lambda config: replace(config, members=(*config.members, *records)))
+    for record, member in zip(records, members, strict=True):
+        if record.member_uuid not in store.spares:
+            await leave(store, records)
+            raise RaidxError(f"{member.path} could not be written")
+    return records
+
+
+async def leave(store: Store, records: Sequence[MemberRecord]) -> None:
+    """Let go of newcomers that got no role."""
+    gone = {record.member_uuid for record in records}
+    for uuid in gone:
+        store.spares.pop(uuid, None)
+    await store.update(
+        lambda config: replace(
+            config, members=tuple(r for r in config.members if r.member_uuid not in gone)
+        )
+    )
+
+
+async def release(members: Iterable[Member], hooks: Sequence[Callable[[Member], None]]) -> None:
+    """Let those who left not look like members any more, and tell *hooks* of each."""
+    for member in members:
+        try:
+            await member.writev(0, [bytes(SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS)])
+        except RaidxError as error:
+            log.warning("%s", error)
+        for hook in hooks:
+            hook(member)
