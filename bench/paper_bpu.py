@@ -17,168 +17,25 @@ updates of hm_0. The figures are therefore taken at the pace at which ours do so
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterable, Sequence
-from multiprocessing import get_context
-from statistics import geometric_mean, mean
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from paper_common import Cell, Chart, PaperTable, main, marked
-
-from raidx_fuse.array import Array
-from raidx_fuse.lab.request import Load
-from raidx_fuse.lab.shape import faster, fit
-from raidx_fuse.lab.simulate import Experiment, simulate
-from raidx_fuse.lab.workloads import generate, variant
-from raidx_fuse.measure import bucket_top_s
+from bpu_runs import (
+    DERIVED,
+    ONE_AT_A_TIME,
+    PACE,
+    READ_HEAVY,
+    TRADITIONAL,
+    Laboratory,
+    Limits,
+    Run,
+    Scope,
+)
+from paper_common import Cell, Chart, PaperTable, main
 
 TITLE = "BPU: balanced parity update with queueing length awareness"
-
-WIDTH = 8
-SSD = "ssd,read_mb_s=445,write_mb_s=135"  # table I: Intel DC S3500
-ONE_AT_A_TIME = SSD + ",channels=1"
-WEEK_IN_HALF_AN_HOUR = 336.0  # section VI.A
-# Times that pace: about 57.5 % of the updates then find a mean queue of 0.5 ms or more. prxy_0
-# cannot: its hottest stripe is locked all the time from there on.
-PACE = {"hm_1": 180.0, "proj_4": 13.0, "hm_0": 18.0, "proj_0": 3.5, "prxy_0": 2.0, "src2_2": 10.0}
-READ_HEAVY = ("hm_1", "proj_4")
-DEPTH = 32  # of the synthetic load, which has no times of its own
-
-
-class Limits(NamedTuple):
-    """The four thresholds as `raidx set` takes them; "auto" derives them from the array."""
-
-    t_light: str = "100us"
-    t_heavy: str = "4ms"
-    t_pre: str = "3"
-    t_skew: str = "50us"
-
-
-TRADITIONAL = Limits(t_heavy="0")
-DERIVED = Limits("auto", "auto", "auto", "auto")
-
-
-class Run(NamedTuple):
-    """One experiment: a trace by name, or "writes=0.5" for the synthetic one."""
-
-    trace: str
-    limits: Limits
-    seed: int = 1
-    requests: int = 0
-    pace: float = 0.0
-    chunk_kib: int = 4
-    model: str = SSD
-    layout: str = "raid5"
-
-
-class Scope(NamedTuple):
-    """How much is measured: *requests* a run, *seeds* runs a point, each *nth* value of a sweep."""
-
-    requests: int
-    seeds: int
-    nth: int
-
-
-# -- one run ---------------------------------------------------------------------------------------
-
-
-def load_of(run: Run, size_bytes: int) -> Load:
-    """Return the load of *run* on an image of *size_bytes*."""
-    if run.trace.startswith("writes="):
-        share = float(run.trace.removeprefix("writes="))
-        work = variant("uniform", read_share=1 - share, span_bytes=size_bytes)
-        return generate(work, seed=run.seed, requests=run.requests)
-    pace = WEEK_IN_HALF_AN_HOUR * run.pace
-    return fit(faster(generate(run.trace, seed=run.seed, requests=run.requests), pace), size_bytes)
-
-
-def skews(array: Array) -> dict[str, float]:
-    """Return the shares of updates at which the plans' queues differ by more than so much."""
-    skew = array.core.bpu.counters.skew
-    return {
-        f"over_{limit_us}us": sum(
-            count
-            for bucket, count in enumerate(skew.histogram)
-            if bucket_top_s(bucket) > limit_us * 1e-6
-        )
-        / (skew.count or 1)
-        for limit_us in (250, 500)
-    }
-
-
-def measure(run: Run) -> dict[str, Any]:
-    """Simulate *run*; return what the tables need."""
-    limits = {f"bpu.{key}": value for key, value in run.limits._asdict().items()}
-    result = simulate(
-        Experiment(
-            layout=run.layout,
-            members=(run.model,) * WIDTH,
-            chunk_bytes=run.chunk_kib << 10,
-            load=lambda size_bytes: load_of(run, size_bytes),
-            depth=DEPTH if run.trace.startswith("writes=") else None,
-            settings={"journal": "none", **limits, "parity.policy": "bpu"},
-            prepare=marked,
-            report=skews,
-        )
-    )
-    assert not result["failed"], result["errors"]
-    bpu = result["array"]["bpu"]
-    updates = sum(bpu["decisions"].values()) or 1
-    return {
-        "mean_ms": result["response_ms"]["mean"],
-        "busy": mean(member["utilisation"] for member in result["members"]),
-        "states": {state: count / updates for state, count in bpu["decisions"].items()},
-        "touched": bpu["touched_longest_ratio"],
-        "extra": bpu["extra_pre_reads_ratio"],
-        "against": bpu["against_ratio"],
-        "skew": result["extra"],
-    }
-
-
-# -- all runs --------------------------------------------------------------------------------------
-
-
-class Laboratory:
-    """Runs what is asked for, each run once, on all processors."""
-
-    def __init__(self, scope: Scope) -> None:
-        self.scope = scope
-        self._known: dict[Run, dict[str, Any]] = {}
-
-    def seeded(self, run: Run) -> list[Run]:
-        """Return *run* with each seed, its requests and its pace filled in."""
-        pace = run.pace or PACE.get(run.trace, 1.0)
-        return [
-            run._replace(seed=seed, requests=self.scope.requests, pace=pace)
-            for seed in range(1, self.scope.seeds + 1)
-        ]
-
-    def prepare(self, runs: Iterable[Run]) -> None:
-        """Measure *runs* side by side."""
-        wanted = {each: None for run in runs for each in self.seeded(run)}
-        todo = [run for run in wanted if run not in self._known]
-        with get_context("spawn").Pool(min(len(todo) or 1, os.cpu_count() or 1)) as pool:
-            self._known.update(zip(todo, pool.map(measure, todo, chunksize=1), strict=True))
-
-    def mean(self, run: Run, *path: str) -> float:
-        """Return the mean over the seeds of one number of *run*."""
-        values = []
-        for each in self.seeded(run):
-            value: Any = self._known[each]
-            for key in path:
-                value = value[key]
-            values.append(value)
-        return mean(values)
-
-    def ratio(self, run: Run) -> float:
-        """Return the response time of *run* in terms of the traditional choice.
-
-        The geometric mean over pairs of runs of one seed: no single busy load decides.
-        """
-        pairs = zip(self.seeded(run), self.seeded(run._replace(limits=TRADITIONAL)), strict=True)
-        known = self._known
-        return geometric_mean([known[a]["mean_ms"] / known[b]["mean_ms"] for a, b in pairs])
 
 
 def percent(value: float) -> str:
@@ -402,8 +259,8 @@ def what_it_takes(lab: Laboratory) -> PaperTable:
                     title,
                     trace,
                     "up to 10 %" if trace in READ_HEAVY else "6 to 10 %",
-                    better(lab.ratio(run)),
-                    better(lab.ratio(run._replace(limits=DERIVED))),
+                    lab.gain(run),
+                    lab.gain(run._replace(limits=DERIVED)),
                     percent(lab.mean(base, "busy")),
                     round(lab.mean(base, "mean_ms"), 3),
                 ]
@@ -428,22 +285,10 @@ def what_it_takes(lab: Laboratory) -> PaperTable:
 def tables(quick: bool) -> list[PaperTable]:
     """Regenerate section VI, then ask what the gain takes."""
     lab = Laboratory(Scope(900, 1, 4) if quick else Scope(1500, 3, 1))
-    runs = [Run(trace, TRADITIONAL) for trace in (*PACE, *SYNTHETIC)]
-    runs += [
-        sweep.run(trace, value)
-        for sweep in SWEEPS
-        for trace in PACE
-        for value in thinned(sweep.values, lab.scope)
-    ]
-    runs += [
-        taken(trace, changes, limits)
-        for _, changes in TAKES
-        for trace in TAKEN
-        for limits in (Limits(), DERIVED, TRADITIONAL)
-    ]
-    lab.prepare(runs)
-    light, heavy, pre, skew = (sweep_table(lab, sweep) for sweep in SWEEPS)
-    return [what_it_takes(lab), fig_2(lab), light, fig_5(lab), heavy, fig_7(lab), pre, skew]
+    light, heavy, pre, skew = (partial(sweep_table, lab, sweep) for sweep in SWEEPS)
+    fig2, fig5, fig7 = (partial(maker, lab) for maker in (fig_2, fig_5, fig_7))
+    takes = partial(what_it_takes, lab)
+    return lab.runs.tables(takes, fig2, light, fig5, heavy, fig7, pre, skew)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+import os
+import statistics
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
+from threading import Lock
+from typing import Generic, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -25,6 +32,8 @@ from rich.table import Table
 from raidx_fuse.array import Array
 
 Cell = str | int | float
+R = TypeVar("R", bound=Hashable)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -80,6 +89,54 @@ def cell_text(cell: Cell) -> str:
     if isinstance(cell, float):
         return f"{cell:.0f}" if abs(cell) >= 1000 else f"{cell:.3g}"
     return str(cell)
+
+
+class Runs(Generic[R, T]):
+    """Measures every run that a table asks for, each run once, on all processors.
+
+    *measure* is a function of a module, and its runs are plain values (a NamedTuple): both travel
+    to other processes. Two tables that ask for one run share it.
+    """
+
+    def __init__(self, measure: Callable[[R], T]) -> None:
+        self._measure = measure
+        self._asked: dict[R, Future[T]] = {}
+        self._lock = Lock()
+        self._pool = ProcessPoolExecutor(os.cpu_count() or 1, mp_context=get_context("spawn"))
+
+    def of(self, runs: Iterable[R]) -> list[T]:
+        """Return what *runs* gave, in their order; waits for them."""
+        with self._lock:
+            futures = [
+                self._asked.get(run)
+                or self._asked.setdefault(run, self._pool.submit(self._measure, run))
+                for run in runs
+            ]
+        return [future.result() for future in futures]
+
+    def tables(self, *makers: Callable[[], PaperTable]) -> list[PaperTable]:
+        """Return the table of each maker.
+
+        All are made side by side: a table that waits for its last run leaves no processor idle.
+        """
+        with self._pool, ThreadPoolExecutor(len(makers)) as threads:
+            return list(threads.map(lambda maker: maker(), makers))
+
+
+def gain(theirs: Sequence[float], ours: Sequence[float]) -> str:
+    """Return by how much *ours*, times in pairs with *theirs*, is better, and the standard error.
+
+    The mean is the geometric one of the ratios: the arithmetic one would favour either side that it
+    is asked for, so wide is the spread.
+
+    >>> gain([1.0, 4.0], [0.5, 2.0]), gain([1.0], [1.1])
+    ('+50.0 % (s.e. 0.0)', '-10.0 %')
+    """
+    logs = [math.log(b / a) for a, b in zip(theirs, ours, strict=True)]
+    text = f"{100 * (1 - math.exp(statistics.fmean(logs))):+.1f} %"
+    if len(logs) > 1:
+        text += f" (s.e. {100 * statistics.stdev(logs) / len(logs) ** 0.5:.1f})"
+    return text
 
 
 async def marked(array: Array) -> None:

@@ -1,6 +1,6 @@
 """UPC paper, section 4.3, in virtual time: Uniform P-code against P-code and X-code.
 
-    python bench/paper_upc.py                   ten minutes and more
+    python bench/paper_upc.py                   some minutes
     python bench/paper_upc.py --quick           less than one, wider spread
     python bench/paper_upc.py --trace Financial1.spc.xz
 
@@ -14,16 +14,15 @@ row here is the mean over several loads, each with its own factor; both codes ge
 
 from __future__ import annotations
 
-import math
 import random
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from paper_common import Chart, PaperTable, main, marked
+from paper_common import Cell, Chart, PaperTable, Runs, gain, main, marked
 
 from raidx_fuse.array import Array
 from raidx_fuse.lab.request import Block, Load, block_of
@@ -44,17 +43,36 @@ IOPS, UNIT = 140.0, 64 * KIB
 PAPER_BETTER = {7: 25.1, 11: 28.9, 13: 29.9}  # percent, section 4.3.1
 WIDTH = {"pcode": -1, "upc": -1, "xcode": 0}  # members less p
 
-Prepare = Callable[[Array], Any]
-Reach = Callable[[int, int], float]  # of the load's own span and the image's size, in bytes
+TIMES_8 = -8.0  # a reach: runs of 8 KiB requests touch chunk after chunk, as in Fig. 3
+FINANCIAL1, BURSTS = "financial1", "bursts"
+
+
+class Run(NamedTuple):
+    """One run: *load* number *seed* on *code* of the prime *p*.
+
+    *load* is FINANCIAL1, BURSTS, or the path of a trace. *reach*: the share of the image over which
+    its addresses are spread, or TIMES_8. *locks* false lets writes to a stripe overtake each other.
+    """
+
+    code: str
+    p: int
+    seed: int
+    requests: int
+    load: str
+    iops: float = IOPS
+    unit: int = UNIT
+    reach: float = 1.0
+    locks: bool = True
 
 
 @dataclass(frozen=True)
 class Scope:
-    """How much is measured: *runs* loads of *requests* each; *trace* instead of generated ones."""
+    """How much is measured: *runs* pairs of *requests* each under *load*; *measured* holds them."""
 
     runs: int
     requests: int
-    trace: Trace | None = None
+    load: str
+    measured: Runs[Run, float]
 
 
 class Unlocked(StripeLocks):
@@ -79,20 +97,18 @@ async def marked_unlocked(array: Array) -> None:
     array.core.locks = Unlocked()
 
 
-def mean_ms(
-    name: str, p: int, load: Callable[[int], Load], seed: int, unit: int, prepare: Prepare = marked
-) -> float:
-    """Return the mean response time of *load* on code *name* of the prime *p*."""
+def mean_ms(run: Run) -> float:
+    """Return the mean response time of *run*."""
     result = simulate(
         Experiment(
-            layout=name,
-            members=("sas10k",) * (p + WIDTH[name]),
+            layout=run.code,
+            members=("sas10k",) * (run.p + WIDTH[run.code]),
             member_bytes=DISK_BYTES,
-            chunk_bytes=unit,
-            load=load,
+            chunk_bytes=run.unit,
+            load=partial(bursts if run.load == BURSTS else spread, run),
             settings={"journal": "none", "parity.policy": "rmw"},
-            prepare=prepare,
-            seed=seed,
+            prepare=marked if run.locks else marked_unlocked,
+            seed=run.seed,
         )
     )
     assert not result["failed"], result["errors"]
@@ -106,33 +122,41 @@ def generated(seed: int, requests: int) -> tuple[Block, ...]:
     return tuple(generate(work, seed=seed, requests=requests))
 
 
-def financial1(scope: Scope, seed: int, iops: float, reach: Reach, size_bytes: int) -> Load:
-    """Return a load for an image of *size_bytes*, its addresses multiplied to end at *reach*."""
-    if scope.trace is not None:
-        span, rate = scope.trace.span_bytes, _rate(scope.trace, scope.requests)
-        load: Load = first(scope.trace, scope.requests)
+def spread(run: Run, size_bytes: int) -> Load:
+    """Return the load of *run* for an image of *size_bytes*, its addresses multiplied."""
+    if run.load == FINANCIAL1:
+        span_bytes, rate_s = SPAN_BYTES, workload_named(FINANCIAL1).rate_s
+        load: Load = generated(run.seed, run.requests)
     else:
-        span, rate = SPAN_BYTES, workload_named("financial1").rate_s
-        load = generated(seed, scope.requests)
-    return faster(scale(load, int(reach(span, size_bytes)), span), iops / rate)
+        trace, rate_s = trace_at(run.load, run.requests)
+        load, span_bytes = first(trace, run.requests), trace.span_bytes
+    end = 8 * span_bytes if run.reach == TIMES_8 else int(run.reach * size_bytes)
+    return faster(scale(load, end, span_bytes), run.iops / rate_s)
 
 
-def filling(share: float) -> Reach:
-    """Spread the addresses over *share* of the image."""
-    return lambda _span_bytes, size_bytes: share * size_bytes
-
-
-def times_8(span_bytes: int, _size_bytes: int) -> float:
-    """Multiply addresses by 8: runs of 8 KiB requests touch chunk after chunk, as in Fig. 3."""
-    return 8 * span_bytes
-
-
-def _rate(trace: Trace, requests: int) -> float:
-    """Return the mean rate of the first *requests* of *trace*, a second."""
-    count, end_s = 0, 0.0
+@cache
+def trace_at(path: str, requests: int) -> tuple[Trace, float]:
+    """Return the trace at *path* and the mean rate of its first *requests*, a second."""
+    trace, count, end_s = Trace(path), 0, 0.0
     for block in first(trace, requests):
         count, end_s = count + len(block), float(block.at_s[-1])
-    return count / end_s
+    return trace, count / end_s
+
+
+def bursts(run: Run, size_bytes: int) -> Iterator[Block]:
+    """Yield bursts at random times: 4 KiB to every data chunk of one row of one stripe.
+
+    Both codes number their data row by row, so the addresses are the same for both.
+    """
+    rng = random.Random(run.seed)
+    rows, width = (run.p - 3) // 2, run.p - 1
+    requests, at_s = [], 0.0
+    for _ in range(run.requests // width):
+        at_s += rng.expovariate(run.iops / width)
+        chunk = (rng.randrange(size_bytes // run.unit // (rows * width)) * rows) * width
+        chunk += rng.randrange(rows) * width
+        requests += [(at_s, True, (chunk + i) * run.unit, 4 * KIB) for i in range(width)]
+    yield block_of(requests)
 
 
 @dataclass(frozen=True)
@@ -147,47 +171,38 @@ class Outcome:
         """By how many percent UPC is quicker in each pair."""
         return [100 * (1 - b / a) for a, b in zip(self.theirs, self.ours, strict=True)]
 
-    def cells(self) -> tuple[str, str, str, str]:
-        """Return the mean times, the mean gain with its standard error, the range of gains.
-
-        The mean gain is that of the ratios' geometric mean: the arithmetic one would favour either
-        code that it is asked for, so wide is the spread.
-        """
-        logs = [math.log(b / a) for a, b in zip(self.theirs, self.ours, strict=True)]
-        error = statistics.stdev(logs) / len(logs) ** 0.5 if len(logs) > 1 else 0.0
-        gains = self.better
+    def cells(self) -> tuple[Cell, ...]:
+        """Return the mean times, the mean gain with its standard error, the range of gains."""
         return (
             f"{statistics.fmean(self.theirs):.1f}",
             f"{statistics.fmean(self.ours):.1f}",
-            f"{100 * (1 - math.exp(statistics.fmean(logs))):+.1f} % (s.e. {100 * error:.1f})",
-            f"{min(gains):+.0f} to {max(gains):+.0f} %",
+            gain(self.theirs, self.ours),
+            f"{min(self.better):+.0f} to {max(self.better):+.0f} %",
         )
 
 
-@cache
 def compare(
     scope: Scope,
     p: int,
     *,
-    iops: float = IOPS,
-    unit: int = UNIT,
     other: str = "pcode",
-    other_iops: float | None = None,
-    reach: Reach | None = None,
-    prepare: Prepare = marked,
+    other_iops: float = 0.0,
+    runs: int = 0,
+    reach: float = 0.0,
+    **how: Any,
 ) -> Outcome:
     """Run UPC and *other* on the same loads: seeds 1, 2, ..., each with its factor of addresses.
 
-    Without *reach* the addresses fill 70 to 100 % of the array.
+    Without *reach* the addresses fill 70 to 100 % of the array. *how*: further fields of `Run`.
     """
-    times: dict[str, list[float]] = {other: [], "upc": []}
-    for seed in range(1, scope.runs + 1):
-        spread = reach or filling(random.Random(seed).uniform(0.7, 1.0))
-        for name, found in times.items():
-            rate = other_iops or iops if name == other else iops
-            load = partial(financial1, scope, seed, rate, spread)
-            found.append(mean_ms(name, p, load, seed, unit, prepare))
-    return Outcome(times[other], times["upc"])
+    ours = []
+    for seed in range(1, (runs or scope.runs) + 1):
+        end = reach or random.Random(seed).uniform(0.7, 1.0)
+        run = Run("upc", p, seed, scope.requests, scope.load, reach=end)
+        ours.append(run._replace(**how))
+    theirs = [run._replace(code=other, iops=other_iops or run.iops) for run in ours]
+    found = scope.measured.of([*theirs, *ours])
+    return Outcome(found[: len(ours)], found[len(ours) :])
 
 
 COLUMNS = ("P-code ms", "UPC ms", "UPC better by", "single runs")
@@ -195,9 +210,9 @@ COLUMNS = ("P-code ms", "UPC ms", "UPC better by", "single runs")
 
 def fig_5(scope: Scope) -> PaperTable:
     """RAID sizes: the paper's headline, hence twice the runs."""
-    scope = replace(scope, runs=2 * scope.runs)
     rows = [
-        (p, p - 1, f"{paper} %", *compare(scope, p).cells()) for p, paper in PAPER_BETTER.items()
+        (p, p - 1, f"{paper} %", *compare(scope, p, runs=2 * scope.runs).cells())
+        for p, paper in PAPER_BETTER.items()
     ]
     return PaperTable(
         "Fig. 5",
@@ -293,12 +308,11 @@ def overlaps(_scope: Scope) -> PaperTable:
 def factors(scope: Scope) -> PaperTable:
     """One load, many factors: how much of a gain is chance."""
     runs = scope.runs * 2
-    gains: list[float] = []
-    for run in range(runs):
-        load = partial(financial1, scope, 1, IOPS, filling(0.9 + 0.1 * run / runs))
-        times = [mean_ms(name, 7, load, 1, UNIT) for name in ("pcode", "upc")]
-        gains.append(Outcome(times[:1], times[1:]).better[0])
-    spread = statistics.quantiles(gains, n=4)
+    ends = [0.9 + 0.1 * number / runs for number in range(runs)]
+    ours = [Run("upc", 7, 1, scope.requests, scope.load, reach=end) for end in ends]
+    found = scope.measured.of([*(run._replace(code="pcode") for run in ours), *ours])
+    gains = Outcome(found[:runs], found[runs:]).better
+    quartiles = statistics.quantiles(gains, n=4)
     return PaperTable(
         "Why, 2",
         "one load, p = 7, addresses multiplied by neighbouring factors",
@@ -308,7 +322,7 @@ def factors(scope: Scope) -> PaperTable:
                 runs,
                 f"{statistics.median(gains):+.1f} %",
                 f"{min(gains):+.1f} %",
-                f"{spread[0]:+.1f} to {spread[2]:+.1f} %",
+                f"{quartiles[0]:+.1f} to {quartiles[2]:+.1f} %",
                 f"{max(gains):+.1f} %",
             )
         ],
@@ -321,9 +335,9 @@ def factors(scope: Scope) -> PaperTable:
 def runs_and_locks(scope: Scope) -> PaperTable:
     """Does the paper's own load have the pattern that UPC is made for?"""
     rows = []
-    for title, reach in (("fill the array", None), ("times 8", times_8)):
-        for locks, prepare in (("yes", marked), ("no", marked_unlocked)):
-            rows.append((title, locks, *compare(scope, 7, reach=reach, prepare=prepare).cells()))
+    for title, reach in (("fill the array", 0.0), ("times 8", TIMES_8)):
+        for words, locks in (("yes", True), ("no", False)):
+            rows.append((title, words, *compare(scope, 7, reach=reach, locks=locks).cells()))
     return PaperTable(
         "Why, 4",
         "Financial1 (p = 7) by addresses and stripe locks",
@@ -334,28 +348,11 @@ def runs_and_locks(scope: Scope) -> PaperTable:
     )
 
 
-def bursts(p: int, count: int, seed: int, size_bytes: int) -> Iterator[Block]:
-    """Yield *count* bursts at random times: 4 KiB to every data chunk of one row of one stripe.
-
-    Both codes number their data row by row, so the addresses are the same for both.
-    """
-    rng = random.Random(seed)
-    rows, width = (p - 3) // 2, p - 1
-    requests, at_s = [], 0.0
-    for _ in range(count):
-        at_s += rng.expovariate(IOPS / width)
-        chunk = (rng.randrange(size_bytes // UNIT // (rows * width)) * rows) * width
-        chunk += rng.randrange(rows) * width
-        requests += [(at_s, True, (chunk + i) * UNIT, 4 * KIB) for i in range(width)]
-    yield block_of(requests)
-
-
 def rows_at_once(scope: Scope) -> PaperTable:
     """What UPC is made for."""
     rows = []
     for p in PAPER_BETTER:
         width = p - 1
-        count = scope.requests // width
         busiest = []
         for name in ("pcode", "upc"):
             layout = make_layout(name, width, 2 * (p - 1), UNIT)
@@ -364,15 +361,11 @@ def rows_at_once(scope: Scope) -> PaperTable:
                 for row in range(1, (p - 1) // 2)
             ]
             busiest.append(statistics.fmean(loads))
-        found = []
-        for prepare in (marked_unlocked, marked):
-            times: dict[str, list[float]] = {"pcode": [], "upc": []}
-            for seed in range(1, scope.runs + 1):
-                load = partial(bursts, p, count, seed)
-                for name, values in times.items():
-                    values.append(mean_ms(name, p, load, seed, UNIT, prepare))
-            found.append(Outcome(times["pcode"], times["upc"]).cells())
-        rows.append((p, f"{busiest[0]:.1f} : {busiest[1]:.1f}", found[0][2], found[1][2]))
+        gains = [
+            compare(scope, p, load=BURSTS, reach=1.0, locks=locks).cells()[2]
+            for locks in (False, True)
+        ]
+        rows.append((p, f"{busiest[0]:.1f} : {busiest[1]:.1f}", *gains))
     return PaperTable(
         "Why, 3",
         "bursts of single writes to a whole row of one stripe, IOPS 140",
@@ -388,11 +381,11 @@ def rows_at_once(scope: Scope) -> PaperTable:
 
 def tables(quick: bool, trace: str | None = None) -> list[PaperTable]:
     """Regenerate section 4.3, then ask why."""
-    scope = Scope(2, 800) if quick else Scope(15, 2000)
-    if trace is not None:
-        scope = Scope(scope.runs, scope.requests, Trace(trace))
+    measured = Runs(mean_ms)
+    runs, requests = (2, 800) if quick else (15, 2000)
+    scope = Scope(runs, requests, trace or FINANCIAL1, measured)
     makers = (fig_5, fig_6, fig_7, fig_8, overlaps, factors, rows_at_once, runs_and_locks)
-    return [maker(scope) for maker in makers]
+    return measured.tables(*(partial(maker, scope) for maker in makers))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The laboratory's report: every table and figure of the papers as far as built, on one page.
 
-    python bench/report.py                       all papers; ten minutes and more
+    python bench/report.py                       all papers; under a quarter of an hour on 2 cores
     python bench/report.py --quick               some minutes, wider spread
     python bench/report.py --only upc --output /tmp/report
 
@@ -102,8 +102,8 @@ def pictures(section: Section, table: PaperTable, folder: Path) -> list[str]:
     return shown
 
 
-def page(sections: list[Section], folder: Path, quick: bool) -> str:
-    """Return the report; its pictures lie in *folder* afterwards."""
+def page(sections: list[Section], folder: Path, quick: bool, seconds: float) -> str:
+    """Return the report, made in *seconds*; its pictures lie in *folder* afterwards."""
     lines = [
         "# The papers, regenerated",
         "",
@@ -125,6 +125,12 @@ def page(sections: list[Section], folder: Path, quick: bool) -> str:
             except UsageError as error:
                 drawing = False
                 print(f"no pictures: {error}", file=sys.stderr)
+    took = ", ".join(f"{section.name} {section.seconds:.0f} s" for section in sections)
+    lines += [
+        "## How long it took",
+        "",
+        f"{seconds:.0f} s on {os.cpu_count()} processors, programs side by side: {took}.",
+    ]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -145,6 +151,7 @@ def main() -> int:
             )
         chosen = {name: chosen[name] for name in names}
     options.output.mkdir(parents=True, exist_ok=True)
+    began_s = monotonic()
     order = sorted(chosen, key=lambda name: (name not in SLOWEST_FIRST, name))
     with ThreadPoolExecutor(max(1, options.jobs)) as pool:
         running = {
@@ -152,7 +159,8 @@ def main() -> int:
         }
         sections = [running[name].result() for name in chosen]
     target = options.output / "README.md"
-    target.write_text(page(sections, options.output, options.quick))
+    seconds = monotonic() - began_s
+    target.write_text(page(sections, options.output, options.quick, seconds))
     print(target)
     return int(any(section.failure for section in sections))
 

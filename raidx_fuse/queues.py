@@ -103,8 +103,7 @@ class MemberQueue:
 
     Attributes read by policies: *reads_waiting*, *writes_waiting* (outstanding operations that did
     not answer at once), *read_service_s*, *write_service_s* (moving averages of service time), and
-    the counters. *inline* is false for members that never answer at once. *on_change* hears, with
-    the time, of every change of what is outstanding.
+    the counters. *on_change* hears, with the time, of every change of what is outstanding.
     """
 
     def __init__(self, member: Member, nursery: trio.Nursery, clock: Callable[[], float]) -> None:
@@ -352,12 +351,14 @@ class MemberQueue:
                 continue
             self._running.add(operation)
             operation.started_s = self.clock()
-            error: MemberError | None = self._gone(operation)  # what a cancelled worker leaves
             try:
                 error = await self._try_twice(operation)
-            finally:
+            except BaseException:  # a cancelled worker leaves nobody waiting
                 if not operation.abandoned:
-                    self._finish(operation, error)
+                    self._finish(operation, self._gone(operation))
+                raise
+            if not operation.abandoned:
+                self._finish(operation, error)
 
     async def _try_twice(self, operation: Operation) -> MemberError | None:
         """Perform *operation*, once more if it fails: cables hiccup; then the member is failed."""

@@ -29,6 +29,7 @@ from trio._core import _run as _trio_run  # no public way to seed the scheduler,
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+_POLLED_EACH = 64  # turns of the loop: threads and Ctrl-C wait no longer than that
 _REAL_WAIT_S = 3600.0  # "until something happens"; trio itself wakes once a day
 
 
@@ -131,6 +132,42 @@ class VirtualClock(trio.abc.Clock):
         await lowlevel.wait_task_rescheduled(abort)
 
 
+class _SeldomPolled:
+    """The I/O manager of *runner*, which asks the kernel only now and then while tasks can run.
+
+    A run in virtual time seldom has I/O of its own, and asking at each turn of the loop takes a
+    fifth of its time. While somebody holds the clock, or nothing can run, it asks each time.
+    """
+
+    def __init__(self, runner: Any, clock: VirtualClock) -> None:
+        self._manager = runner.io_manager
+        self._runner = runner
+        self._clock = clock
+        self._turns = 0
+
+    def get_events(self, timeout_s: float) -> Any:
+        """Return what has happened, waiting *timeout_s* at most."""
+        if timeout_s == 0 and self._runner.runq and not self._clock._held:
+            self._turns += 1
+            if self._turns % _POLLED_EACH:
+                return ()
+        return self._manager.get_events(timeout_s)
+
+    def process_events(self, events: Any) -> None:
+        """Wake who waits for *events*."""
+        if events:
+            self._manager.process_events(events)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manager, name)
+
+
+def _poll_seldom(clock: VirtualClock) -> None:
+    """Let the loop that runs now ask the kernel less often; trio has no public way."""
+    runner = _trio_run.GLOBAL_RUN_CONTEXT.runner
+    runner.io_manager = _SeldomPolled(runner, clock)  # type: ignore[assignment]
+
+
 def _someone_waits_for_idle() -> bool:
     runner = getattr(_trio_run.GLOBAL_RUN_CONTEXT, "runner", None)
     return bool(getattr(runner, "waiting_for_idle", False))
@@ -174,6 +211,7 @@ def run(
                 scope.cancel()
 
             clock._on_deadlock = on_deadlock
+            _poll_seldom(clock)
             return await async_fn(*args)
         raise DeadlockError("every task waits and nothing is due:\n" + "\n".join(deadlocked))
 

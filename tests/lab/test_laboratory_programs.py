@@ -40,6 +40,7 @@ def test_the_page_holds_every_table_of_the_programs_asked_for(tmp_path: Path) ->
     assert "| load | requests | reads % |" in text
     assert "| financial1 (wanted 23.2 %, 3466 B) | 20000 |" in text
     assert "Not regenerated" not in text
+    assert "programs side by side: generated_loads " in text.splitlines()[-1]
 
 
 def test_generated_loads_stand_beside_slices_where_there_are_some(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from trio._core import _run as _trio_run  # what `run` swaps there
 
 from raidx_fuse.members.threads import Workers
 from raidx_fuse.virtual_time import DeadlockError, VirtualClock, run, sleep, sleep_until
@@ -163,3 +165,53 @@ def test_the_clock_alone_serves_trio_run_too() -> None:
         return trio.current_time()
 
     assert trio.run(main, clock=VirtualClock()) == 50
+
+
+def test_a_threads_answer_is_heard_while_tasks_keep_running() -> None:
+    async def main() -> None:
+        heard = trio.Event()
+
+        async def ask() -> None:
+            await trio.to_thread.run_sync(threading.Event().wait, 0.01)
+            heard.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            while not heard.is_set():
+                await trio.lowlevel.checkpoint()
+
+    run(main)
+
+
+def test_the_kernel_is_asked_seldom_while_tasks_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    async def main() -> None:
+        manager = type(lowlevel_manager())
+        original = manager.get_events
+
+        def counted(self: Any, timeout_s: float) -> Any:
+            asked.append(timeout_s)
+            return original(self, timeout_s)
+
+        monkeypatch.setattr(manager, "get_events", counted)
+        for _ in range(1000):
+            await trio.lowlevel.checkpoint()
+        await sleep(3)
+        assert len(asked) < 50
+        asked.clear()
+        clock = trio.lowlevel.current_clock()
+        assert isinstance(clock, VirtualClock)
+        clock.hold()  # real work is under way
+        for _ in range(100):
+            await trio.lowlevel.checkpoint()
+        clock.release()
+        assert len(asked) >= 100
+
+    run(main)
+
+
+def lowlevel_manager() -> Any:
+    """Return the I/O manager of the loop that runs, below the one that asks seldom."""
+    runner: Any = _trio_run.GLOBAL_RUN_CONTEXT.runner
+    return runner.io_manager._manager
