@@ -184,6 +184,19 @@ def test_of_two_writes_at_once_the_one_read_back_came_last() -> None:
         history.observe(0, b"x" * 512)
 
 
+def test_a_slow_write_read_back_came_after_quick_ones_that_followed_each_other() -> None:
+    history = History(0, 1)
+    slow = history.begin_write("write", 0, frozenset({0}), frozenset())
+    content = history.add_sector(slow, 0, 0, 512)
+    for event in (0, 1):
+        quick = history.begin_write("write", event, frozenset({0}), frozenset())
+        history.add_sector(quick, 0, 0, 512)
+        history.end(quick, event + 1)
+    history.end(slow, 3)
+    history.observe(0, content)
+    assert history.newest(0) == content
+
+
 def test_a_write_of_half_a_sector_keeps_the_other_half() -> None:
     history = History(0, 1)
     first = history.begin_write("write", 0, frozenset({0}), frozenset())

@@ -200,14 +200,17 @@ class History:
         """
         writes = self._by_sector[sector]
         started = writes[-1].begin_order
-        rivals = [write for write in writes if write.end_order > started]
-
         known = self._later.setdefault(sector, set())
-        rivals = [w for w in rivals if not any(earlier is w for _, earlier in known)]
+        rivals = [
+            write
+            for write in writes
+            if write.end_order > started and not any(earlier is write for _, earlier in known)
+        ]
         winners = [write for write in rivals if write.sectors[sector] == content]
         if not winners:
             raise ViolationError(f"read back while running: {self.describe(sector, content)}")
-        known.update((winners[0], rival) for rival in rivals if rival is not winners[0])
+        # Not only the rivals: one that the winner overlapped may have ended before the last began.
+        known.update((winners[0], write) for write in writes if write is not winners[0])
         self._cached = None
 
     # -- what a cut may leave ------------------------------------------------------------------

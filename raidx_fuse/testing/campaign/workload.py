@@ -167,6 +167,7 @@ async def theme_scrub(player: Player) -> None:
 async def rot_parity(player: Player) -> None:
     """Damage one parity sector where it lies, durably."""
     core = player.array.core
+    await core.journal.drain()  # below what is on its way to its place, no scrub would see it
     live = core.written.live_stripes(core.layout, 0, player.stripes)
     if not live:
         return
