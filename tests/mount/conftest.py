@@ -20,7 +20,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ SHM = Path("/dev/shm")
 SHM_FREE_MIN_BYTES = 3 << 30
 SCALE = float(os.environ.get("RAIDX_TEST_SCALE", "1"))
 FSX_VERSION = "0.3.2"
+CAP_SYS_RESOURCE = 24
+FIO_JOBS = 8  # of one that is stopped and started again
 os.environ["PATH"] += ":/usr/sbin:/sbin"
 
 Completed = subprocess.CompletedProcess[str]
@@ -249,27 +251,33 @@ class RealArray:
         self.members[role] = new
         return new
 
-    # These three ask the daemon itself: tests look often, and each `raidx` takes half a second.
+    # These ask the daemon itself: tests look often, and each `raidx` takes half a second.
+
+    def call(self, command: str, **arguments: Any) -> dict[str, Any]:
+        """Return what the daemon answers to a command."""
+        return control.call(self.mnt, command, timeout_s=COMMAND_S, **arguments)
 
     def status(self) -> dict[str, Any]:
         """Return what `status` answers."""
-        return dict(control.call(self.mnt, "status", timeout_s=30))
+        return self.call("status")
 
     def jobs(self) -> list[dict[str, Any]]:
         """Return all jobs, ended ones too."""
-        return list(control.call(self.mnt, "job-list", timeout_s=30)["jobs"])
+        return list(self.call("job-list")["jobs"])
 
     def counters(self) -> dict[str, Any]:
         """Return the array's counters since it was mounted."""
-        return dict(control.call(self.mnt, "stats", timeout_s=30)["array"])
+        return dict(self.call("stats")["array"])
 
     def wait_jobs(self) -> None:
         """Wait until no job runs."""
-        self.raidx("job", "ARRAY", "wait")
+        while running := [job for job in self.jobs() if job["state"] in ("running", "paused")]:
+            self.call("job-wait", job=running[0]["id"])
 
     def scrub(self) -> dict[str, Any]:
         """Scrub; everything must be right. Return the job."""
-        job = self.ask("scrub", "ARRAY", "--check", "--wait")
+        job = self.call("job-wait", job=self.call("scrub")["job"])
+        assert job["state"] == "done", job
         assert (job["mismatches"], job["unchecked_stripes"]) == (0, 0), job
         return job
 
@@ -311,6 +319,14 @@ class RealArray:
         run("mount", *options, device, where)
         return where
 
+    def file_system(self) -> LoopFileSystem:
+        """Return an ext4 on this image, yet to be made."""
+        return LoopFileSystem(self)
+
+    def fio(self, target: Path, size_bytes: int, *lines: str) -> RestartedFio:
+        """Return fio on *target*, that can be stopped and asked what was acknowledged."""
+        return RestartedFio(self, target, size_bytes, lines)
+
     # -- the end --
 
     def close(self) -> None:
@@ -323,6 +339,108 @@ class RealArray:
         if self.is_mounted():
             take_down_mount(str(self.mnt))
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class LoopFileSystem:
+    """ext4 on a loop device on the image of *array*: on *device*, mounted on *where*."""
+
+    def __init__(self, array: RealArray) -> None:
+        self.array = array
+        self.device = ""
+        self.where = Path()
+
+    def make(self, *options: str) -> None:
+        """Make it and mount it."""
+        self.device = self.array.loop(direct_io=True)
+        run("mkfs.ext4", "-q", *options, self.device)
+        self.where = self.array.mount_loop(self.device)
+
+    def take_down(self) -> None:
+        """Unmount it, be it that it has lost its disk, and detach the device."""
+        run("umount", self.where)
+        self.array.detach(self.device)
+
+    def bring_up(self) -> None:
+        """Mount again: ext4 replays its own journal. Then its checker must be content."""
+        self.device = self.array.loop(direct_io=True)
+        self.where = self.array.mount_loop(self.device)
+        self.again()
+
+    def check(self) -> None:
+        """The checker finds nothing wrong; it is not mounted."""
+        run("e2fsck", "-fn", self.device)
+
+    def again(self) -> None:
+        """Unmount, check, mount: nothing of it is in memory then."""
+        run("umount", self.where)
+        self.check()
+        self.array.mount_loop(self.device)
+
+    def enlarge(self) -> None:
+        """Use all of an image that has grown; on-line where the kernel lets us."""
+        run("losetup", "-c", self.device)
+        (line,) = (x for x in Path("/proc/self/status").read_text().splitlines() if "CapEff" in x)
+        if int(line.split()[1], 16) >> CAP_SYS_RESOURCE & 1:
+            run("resize2fs", self.device)
+            return
+        run("umount", self.where)
+        run("fsck.ext4", "-fp", self.device)
+        run("resize2fs", self.device)
+        self.array.mount_loop(self.device)
+
+
+class RestartedFio:
+    """fio writing *target* once over at random, whose saved state says what was acknowledged.
+
+    *lines* go into its job file. A file named trigger makes fio save its state and end. The state
+    takes all but the last few writes for acknowledged, as many as may be under way at once; but
+    one that waits for a growth or a rebuild is older than that. So there are as many jobs, with
+    one write each.
+    """
+
+    def __init__(
+        self, array: RealArray, target: Path, size_bytes: int, lines: Sequence[str]
+    ) -> None:
+        self.target = target
+        self.folder = array.folder / "fio"
+        self.folder.mkdir()
+        self.trigger = self.folder / "trigger"
+        self._array = array
+        self._size_bytes = size_bytes
+        self._lines = lines
+
+    def _words(self, seed: int) -> list[str]:
+        file = self.folder / "job.fio"
+        share = self._size_bytes // FIO_JOBS
+        lines = [
+            *("[global]", f"filename={self.target}", f"size={share}", f"offset_increment={share}"),
+            *("ioengine=libaio", "iodepth=1", f"numjobs={FIO_JOBS}", "thread=1", "direct=1"),
+            *("verify=crc32c", "fallocate=none", "allow_file_create=0", "invalidate=0"),
+            *(f"randseed={seed}",),
+            *("[small]", "rw=randwrite", "bs=4k", *self._lines),
+        ]
+        file.write_text("\n".join(lines) + "\n")
+        words = ["--output-format=json", f"--output={self.folder / 'out'}"]
+        return ["env", "-C", str(self.folder), "fio", *words, str(file)]
+
+    def begin(self, seed: int, *, kill: bool) -> subprocess.Popen[bytes]:
+        """Start writing; the trigger saves the state and ends fio, with *kill* the daemon too."""
+        self.trigger.unlink(missing_ok=True)
+        for state in self.folder.glob("*.state"):
+            state.unlink()
+        command = f"kill -9 {self._array.daemon_pid()}" if kill else "true"
+        words = [*self._words(seed), f"--trigger-file={self.trigger}", f"--trigger={command}"]
+        return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def check(self, seed: int) -> int:
+        """Verify every block acknowledged before the state was saved; return their bytes."""
+        assert len(list(self.folder.glob("*.state"))) == FIO_JOBS, "fio has not saved its state"
+        words = [*self._words(seed), "--verify_state_load=1", "--verify_only=1"]
+        run(*words, timeout_s=60)
+        text = (self.folder / "out").read_text()
+        jobs = json.loads(text[text.index("{") :])["jobs"]
+        assert [job["error"] for job in jobs] == [0] * FIO_JOBS
+        return sum(job["read"]["io_bytes"] for job in jobs)
 
 
 def _clear_options() -> list[str]:
@@ -425,6 +543,12 @@ def compare() -> Callable[[Path, Path], None]:
         assert after == before
 
     return equal
+
+
+@pytest.fixture(name="checksums")
+def checksums_of() -> Callable[[Path], dict[str, str]]:
+    """Return `checksums`."""
+    return checksums
 
 
 @pytest.fixture

@@ -1,13 +1,18 @@
-"""Growth under a mount: ext4 on a loop device from 4 to 5 to 7 members, while files are copied."""
+"""Growth under a mount, from 4 to 5 to 7 to 8 members, with ext4 on a loop device under fio.
+
+In the middle of each growth (the job is held there, and its status has to say so) the daemon is
+killed, or a member fails, or nothing happens. fio writes a file all the while and verifies it, and
+every other file has its checksum. RAIDX_TEST_SCALE=2 runs every trouble in every growth.
+"""
 
 from __future__ import annotations
 
-import shutil
+import os
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,28 +21,17 @@ import pytest
 if TYPE_CHECKING:
     from tests.mount.conftest import RealArray
 
-pytestmark = [pytest.mark.mount, pytest.mark.loop]
+pytestmark = [pytest.mark.mount]
 
-MEMBER_BYTES = "64MiB"
+MIB = 1 << 20
+MEMBER_MIB = 64
+FIO_MIB = 32  # written once over; takes longer than a growth
+FIO_RATE = "256k"  # of each of its jobs
+FILE_MIB = 24  # written before each growth, so that it moves several windows
+GROWTHS = ((1, 5), (2, 7), (1, 8))  # members added, members then
+PARITY = 3
 WAIT_S = 60.0
-CAP_SYS_RESOURCE = 24
-
-
-def run(*words: object) -> None:
-    """Run a program; it must succeed."""
-    subprocess.run([str(word) for word in words], check=True, capture_output=True, timeout=WAIT_S)
-
-
-def enlarge(array: RealArray, device: str, where: Path) -> None:
-    """Let ext4 use all of *device*; on-line where the kernel lets us."""
-    (line,) = (x for x in Path("/proc/self/status").read_text().splitlines() if "CapEff" in x)
-    if int(line.split()[1], 16) >> CAP_SYS_RESOURCE & 1:
-        run("resize2fs", device)
-        return
-    run("umount", where)
-    run("fsck.ext4", "-fp", device)
-    run("resize2fs", device)
-    array.mount_loop(device)
+SCALE = float(os.environ.get("RAIDX_TEST_SCALE", "1"))
 
 
 def grow_of(array: RealArray) -> dict[str, Any]:
@@ -45,82 +39,213 @@ def grow_of(array: RealArray) -> dict[str, Any]:
     return [job for job in array.jobs() if job["kind"] == "grow"][-1]
 
 
-def await_share(array: RealArray, share: float) -> None:
-    """Return when *share* of the growth is done."""
+def await_job(array: RealArray, reached: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Return the growth when it has *reached* something."""
     deadline_s = time.monotonic() + WAIT_S
-    while (job := grow_of(array))["done"] < share * job["total"]:
+    while not reached(job := grow_of(array)):
         assert time.monotonic() < deadline_s, job
         time.sleep(0.02)
+    return job
 
 
-def test_ext4_grows_while_it_is_written(
-    array: RealArray,
-    source_tree: Path,
-    need: Callable[..., None],
-    compare: Callable[[Path, Path], None],
-) -> None:
-    need("mkfs.ext4", "resize2fs", "losetup")
-    tree = source_tree / "python"
-    array.create("raid4", 4, MEMBER_BYTES).mount()
-    device = array.loop(direct_io=True)
-    run("mkfs.ext4", "-q", "-m", "0", device)
-    where = array.mount_loop(device)
-    shutil.copytree(tree / "email", where / "before")
-    shutil.copytree(tree / "lib2to3", where / "before2")
+def await_share(array: RealArray, share: float) -> None:
+    """Return when *share* of the growth is done."""
+    await_job(array, lambda job: bool(job["done"] >= share * job["total"] > 0))
 
-    def copy(name: str) -> threading.Thread:
-        thread = threading.Thread(target=shutil.copytree, args=(tree / "json", where / name))
-        thread.start()
-        return thread
 
-    size = array.image.stat().st_size
-    for added, width in ((1, 5), (2, 7)):
-        array.raidx("set", "ARRAY", "speed_max=1MiB")
+class Growing:
+    """ext4 on *array* with *files* whose checksums are known, and a file that fio writes."""
+
+    def __init__(self, array: RealArray, checksums: Callable[[Path], dict[str, str]]) -> None:
+        self.array = array
+        self.disk = array.file_system()
+        self.disk.make("-m", "0")
+        self.checksums = checksums
+        self.sums: dict[str, str] = {}
+        size_bytes = int(FIO_MIB * SCALE) * MIB
+        self._write(self.disk.where / "fio.bin", size_bytes)
+        self.fio = array.fio(self.disk.where / "fio.bin", size_bytes, f"rate={FIO_RATE}")
+        self.seed = 0
+        self.verified = 0
+
+    @staticmethod
+    def _write(path: Path, size_bytes: int) -> None:
+        with path.open("xb", buffering=0) as file:
+            for _ in range(0, size_bytes, MIB):
+                file.write(os.urandom(MIB))
+            os.fsync(file.fileno())
+
+    @property
+    def files(self) -> Path:
+        return self.disk.where / "files"
+
+    def add_file(self) -> None:
+        """Write one file more."""
+        self.files.mkdir(exist_ok=True)
+        self._write(self.files / f"{len(self.sums)}.bin", int(FILE_MIB * SCALE) * MIB)
+        self.sums = self.checksums(self.files)
+
+    def check(self) -> None:
+        """Compare all files, read from the array and not from memory."""
+        self.disk.again()
+        assert self.checksums(self.files) == self.sums
+
+    # -- fio --
+
+    @contextmanager
+    def under_fio(self, *, kill: bool = False) -> Iterator[subprocess.Popen[bytes]]:
+        """Run fio; at the end of the block it is stopped, or the daemon killed under it."""
+        self.seed += 1
+        process = self.fio.begin(self.seed, kill=kill)
+        try:
+            self.await_fio(process)
+            yield process
+            self.await_fio(process)
+        finally:
+            self.fio.trigger.touch()
+            process.wait(WAIT_S)
+
+    def await_fio(self, process: subprocess.Popen[bytes]) -> None:
+        """Return when fio, which must be running, has written some more."""
+        goal = self.array.counters()["write_bytes"] + MIB // 4
+        self.array.await_written(goal)
+        assert process.poll() is None, "fio ended before the growth: make its file larger"
+
+    def verify(self) -> None:
+        """Let fio verify what it wrote last."""
+        self.verified += self.fio.check(self.seed)
+
+    # -- growth --
+
+    def begin(self, added: int, width: int) -> None:
+        """Begin to grow, and hold the growth in the middle."""
+        array = self.array
+        array.call("set", key="speed_max", value="4MiB")
         new = [array.folder / f"more{width}-{n}.img" for n in range(added)]
-        dry = array.ask("add-disk", "ARRAY", *new, "--create", "-n")
-        assert dry["size_after"] > dry["size_before"] == size
-        assert dry["bytes_moved"] > 0
         said = array.raidx("add-disk", "ARRAY", *new, "--create").stdout
-        assert f"losetup -c {device} && resize2fs {device}" in said
+        assert f"growing from {width - added} to {width} members" in said
+        assert f"losetup -c {self.disk.device} && resize2fs {self.disk.device}" in said
         array.members += new
-        thread = copy(f"during{width}")
-        await_share(array, 0.3)
-        assert array.status()["state"] == "growing"
-        array.raidx("job", "ARRAY", "pause")
-        assert array.image.stat().st_size == size
-        array.raidx("job", "ARRAY", "resume")
-        thread.join()
-        if width == 5:
-            array.fail(2)  # growth goes on without an old data disk
-        array.raidx("set", "ARRAY", "speed_max=0")
-        array.wait_jobs()
+        await_share(array, 0.01)
+        array.call("job-pause", job=grow_of(array)["id"])
         job = grow_of(array)
-        assert job["state"] == "done", job
-        assert array.image.stat().st_size == dry["size_after"]
-        run("losetup", "-c", device)
-        enlarge(array, device, where)
-        assert shutil.disk_usage(where).total > size
-        size = dry["size_after"]
-        compare(tree / "json", where / f"during{width}")
-        compare(tree / "email", where / "before")
-        if width == 5:
-            array.replace(2, "--wait")
-    shutil.copytree(tree / "lib2to3", where / "after")
-    run("umount", where)
-    run("fsck.ext4", "-fn", device)
-    array.detach(device)
-    array.scrub()
+        assert job["state"] == "paused", job
+        assert 0 < job["done"] < job["total"], "not in the middle"
+        assert array.status()["state"] == "growing"
+
+    def finish(self) -> None:
+        """Let the growth run to its end at full speed."""
+        array, job = self.array, grow_of(self.array)
+        assert job["state"] in ("running", "paused"), job
+        assert job["done"] < job["total"], "the growth was over before"
+        for key in ("speed_min", "speed_max"):  # fio works on, and a resync may come first
+            array.call("set", key=key, value="0")
+        if job["paused"]:
+            array.call("job-resume", job=job["id"])
+        assert await_job(array, lambda job: job["state"] != "running")["state"] == "done"
+
+    def kill(self) -> None:
+        """Mount again what was killed in the middle: the growth is still there and goes on."""
+        self.disk.take_down()
+        self.array.clear()
+        self.array.mount()
+        job = grow_of(self.array)
+        assert job["state"] == "running", job
+        assert job["done"] < job["total"], job
+        self.disk.bring_up()
+        self.fio.target = self.disk.where / "fio.bin"
+        self.verify()
+
+    def fail(self, role: int, width: int) -> None:
+        """Take a member out in the middle, let the growth end, with another where it must."""
+        array = self.array
+        array.fail(role)
+        if role == PARITY:
+            self.finish()
+            assert array.status()["state"] == "degraded"
+            array.replace(role)
+        elif role < width:
+            array.replace(role)
+            self.finish()
+        else:
+            array.call("job-resume", job=grow_of(array)["id"])
+            job = await_job(array, lambda job: job["waits_for_role"] is not None)
+            assert job["waits_for_role"] == role
+            assert job["done"] < job["total"]
+            array.replace(role)
+            self.finish()
+        array.wait_jobs()
+        assert array.status()["state"] == "clean"
+
+
+def cases() -> list[Any]:
+    """Return (layout, what happens in each growth)."""
+    chosen = [
+        ("raid4", ("kill", "kill", "kill")),
+        ("raid4", ("fail data", "fail parity", "fail new")),
+        ("raid0", ("nothing", "kill", "nothing")),
+    ]
+    if SCALE > 1:
+        chosen += [
+            ("raid4", ("nothing", "nothing", "nothing")),
+            ("raid4", ("fail parity", "fail new", "fail data")),
+            ("raid4", ("fail new", "fail data", "fail parity")),
+            ("raid0", ("nothing", "nothing", "nothing")),
+            ("raid0", ("kill", "kill", "kill")),
+        ]
+    return [pytest.param(*case, id=f"{case[0]}-{', '.join(case[1])}") for case in chosen]
+
+
+@pytest.mark.loop
+@pytest.mark.parametrize(("layout", "troubles"), cases())
+def test_ext4_under_fio_grows_from_four_members_to_eight(
+    array: RealArray,
+    need: Callable[..., None],
+    checksums: Callable[[Path], dict[str, str]],
+    layout: str,
+    troubles: tuple[str, ...],
+) -> None:
+    need("fio", "mkfs.ext4", "e2fsck", "resize2fs", "losetup")
+    array.create(layout, 4, f"{int(MEMBER_MIB * SCALE)}MiB").mount()
+    growing = Growing(array, checksums)
+    for (added, width), trouble in zip(GROWTHS, troubles, strict=True):
+        growing.add_file()
+        size = array.image.stat().st_size
+        room = os.statvfs(growing.disk.where).f_blocks
+        if trouble == "kill":
+            with growing.under_fio(kill=True):
+                growing.begin(added, width)
+                assert array.image.stat().st_size == size
+                array.call("set", key="speed_max", value="1MiB")  # not over before we look
+            growing.kill()
+            with growing.under_fio():
+                growing.finish()
+        else:
+            with growing.under_fio():
+                growing.begin(added, width)
+                if trouble == "nothing":
+                    growing.finish()
+                else:
+                    roles = {"data": 1, "parity": PARITY, "new": width - added}
+                    growing.fail(roles[trouble.removeprefix("fail ")], width - added)
+        growing.verify()
+        assert array.image.stat().st_size == grow_of(array)["size_after"] > size
+        growing.disk.enlarge()
+        assert os.statvfs(growing.disk.where).f_blocks > room
+        growing.check()
+        if layout == "raid4":
+            array.scrub()
+    assert growing.verified > len(GROWTHS) * MIB // 4
+    growing.disk.take_down()
     array.unmount()
     array.mount()
-    device = array.loop(direct_io=True, read_only=True)
-    where = array.mount_loop(device, "-o", "ro")
-    compare(tree / "email", where / "before")
-    compare(tree / "lib2to3", where / "before2")
-    compare(tree / "lib2to3", where / "after")
+    assert array.status()["state"] == "clean"
+    growing.disk.bring_up()
+    growing.check()
 
 
 def test_a_killed_daemon_goes_on_growing_after_the_remount(array: RealArray) -> None:
-    array.create("raid4", 4, MEMBER_BYTES).mount()
+    array.create("raid4", 4, f"{MEMBER_MIB}MiB").mount()
     content = bytes(range(256)) * (4 << 12)
     with array.image.open("r+b", buffering=0) as image:
         for _ in range(6):

@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.mount.conftest import Completed, RealArray
+    from tests.mount.conftest import RealArray
 
 pytestmark = [pytest.mark.mount]
 
@@ -134,47 +134,9 @@ class Writer(threading.Thread):
         return following
 
 
-class Fio:
-    """fio on the image of *array*, whose saved state says what was acknowledged."""
-
-    def __init__(self, array: RealArray, command: Callable[..., Completed]) -> None:
-        self.array = array
-        self.command = command
-        self.folder = array.folder / "fio"
-        self.folder.mkdir()
-        self.trigger = self.folder / "trigger"
-
-    def _words(self, seed: int) -> list[str]:
-        file = self.folder / "kill.fio"
-        lines = [
-            *("[global]", f"filename={self.array.image}", f"size={FIO_BYTES}"),
-            *("ioengine=libaio", "iodepth=8", "direct=1", "verify=crc32c", "fallocate=none"),
-            *("allow_file_create=0", "invalidate=0", f"randseed={seed}"),
-            *("[small]", "rw=randwrite", "bs=4k", "rate=12m"),
-        ]
-        file.write_text("\n".join(lines) + "\n")
-        return ["env", "-C", str(self.folder), "fio", f"--output={self.folder / 'out'}", str(file)]
-
-    def begin(self, seed: int) -> subprocess.Popen[bytes]:
-        """Start writing; a file named trigger makes fio save its state and kill the daemon."""
-        self.trigger.unlink(missing_ok=True)
-        for state in self.folder.glob("*.state"):
-            state.unlink()
-        kill = f"kill -9 {self.array.daemon_pid()}"
-        words = [*self._words(seed), f"--trigger-file={self.trigger}", f"--trigger={kill}"]
-        return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def check(self, seed: int) -> None:
-        """Verify every block that was acknowledged before the state was saved."""
-        assert list(self.folder.glob("*.state")), "fio has saved no state"
-        words = [*self._words(seed), "--verify_state_load=1", "--verify_only=1"]
-        self.command(*words, timeout_s=60)
-
-
 @LOGGING_MODES
 def test_killed_under_fio_and_overlapping_writes(
     array: RealArray,
-    command: Callable[..., Completed],
     need: Callable[..., None],
     mode: str,
 ) -> None:
@@ -182,14 +144,15 @@ def test_killed_under_fio_and_overlapping_writes(
     array.create("raid5", 4, "32MiB").mount()
     array.raidx("set", "ARRAY", f"journal={mode}")
     killer = Killer(array, seed=len(mode))
-    fio = Fio(array, command)
+    fio = array.fio(array.image, FIO_BYTES, "rate=1536k")
     writers = [Writer(array.image, FIO_BYTES + n * OWN_BYTES, n) for n in range(WRITERS)]
     for number in range(KILLS):
         pid = array.daemon_pid()
-        process = fio.begin(number + 1)
+        process = fio.begin(number + 1, kill=True)
+        array.await_written(MIB // 2, timeout_s=30)
         for writer in writers:
             writer.start()
-        array.await_written(MIB, timeout_s=30)
+        array.await_written(array.counters()["write_bytes"] + MIB, timeout_s=30)
         time.sleep(killer.random.uniform(0, 0.5))
         fio.trigger.touch()
         process.wait(60)
@@ -199,7 +162,7 @@ def test_killed_under_fio_and_overlapping_writes(
             writer.join(30)
             assert not writer.is_alive()
         killer.mount_again()
-        fio.check(number + 1)
+        assert fio.check(number + 1) > 0
         for writer in writers:
             assert writer.answered
             writer.check()
@@ -232,22 +195,13 @@ while True:
 class Database:
     """An SQLite database on ext4 on a loop device on the image of *array*."""
 
-    def __init__(self, array: RealArray, command: Callable[..., Completed]) -> None:
-        self.array = array
-        self.command = command
+    def __init__(self, array: RealArray) -> None:
+        self.disk = array.file_system()
         self.committed = 0
-        self.device = ""
-        self.where = Path()
-
-    def make(self) -> None:
-        """Make the file system."""
-        self.device = self.array.loop(direct_io=True)
-        self.command("mkfs.ext4", "-q", self.device)
-        self.where = self.array.mount_loop(self.device)
 
     def commit(self, style: str) -> Iterator[int]:
         """Commit rows until the disk goes away; yield the number of each once it is committed."""
-        words = [sys.executable, "-c", COMMIT, str(self.where / "data.db")]
+        words = [sys.executable, "-c", COMMIT, str(self.disk.where / "data.db")]
         process = subprocess.Popen(
             [*words, str(self.committed + 1), style],
             stdout=subprocess.PIPE,
@@ -260,23 +214,9 @@ class Database:
                 self.committed = int(line)
                 yield self.committed
 
-    def take_down(self) -> None:
-        """Unmount what lost its disk."""
-        self.command("umount", self.where)
-        self.array.detach(self.device)
-
-    def bring_up(self) -> None:
-        """Mount again: ext4 replays its own journal. Then its checker must be content."""
-        self.device = self.array.loop(direct_io=True)
-        self.where = self.array.mount_loop(self.device)
-        self.command("umount", self.where)
-        checked = self.command("e2fsck", "-fn", self.device, check=False)
-        assert checked.returncode == 0, checked.stdout + checked.stderr
-        self.where = self.array.mount_loop(self.device)
-
     def check(self) -> None:
         """Every committed row is there, whole; at most one more, whose commit was under way."""
-        with closing(sqlite3.connect(self.where / "data.db")) as database:
+        with closing(sqlite3.connect(self.disk.where / "data.db")) as database:
             assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
             rows = dict(database.execute("SELECT number, content FROM rows"))
         assert len(rows) in (self.committed, self.committed + 1)
@@ -297,7 +237,6 @@ class Database:
 @pytest.mark.parametrize("style", ["TRUNCATE", "WAL"])
 def test_killed_under_a_database(
     array: RealArray,
-    command: Callable[..., Completed],
     need: Callable[..., None],
     mode: str,
     style: str,
@@ -306,8 +245,8 @@ def test_killed_under_a_database(
     array.create("raid5", 4, "32MiB").mount()
     array.raidx("set", "ARRAY", f"journal={mode}")
     killer = Killer(array, seed=len(mode + style))
-    database = Database(array, command)
-    database.make()
+    database = Database(array)
+    database.disk.make()
     for _ in range(KILLS // 2):
         wanted = killer.random.randint(3, 60)
         before = database.committed
@@ -317,11 +256,11 @@ def test_killed_under_a_database(
                 time.sleep(delay_s)
                 killer.kill()
         assert database.committed >= before + wanted
-        database.take_down()
+        database.disk.take_down()
         killer.mount_again()
-        database.bring_up()
+        database.disk.bring_up()
         database.check()
     assert killer.kills == KILLS // 2
-    database.take_down()
+    database.disk.take_down()
     killer.settle()
     killer.end()
