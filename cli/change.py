@@ -60,6 +60,8 @@ def _dry_run_text(result: dict[str, Any], out: Output) -> Text:
             f"moves: {out.size(result['bytes_moved'])} (reads {out.size(result['bytes_read'])}, "
             f"writes {out.size(result['bytes_written'])})"
         )
+        if result.get("bytes_logged"):
+            lines.append(f"journal: {out.size(result['bytes_logged'])} more, for parity")
         lines.append(
             f"time: {duration(result['seconds'])} at {out.rate(result['rate'])} "
             f"({result['rate_source']}); {duration(result['seconds_busy'])} under load"
@@ -130,6 +132,17 @@ def replace_disk(
 @array_argument
 @click.argument("members", metavar="MEMBER...", nargs=-1, required=True, type=PATH)
 @click.option("--as", "role", type=click.Choice(["spare"]), help="Keep them as spares instead.")
+@click.option(
+    "--parity",
+    type=click.Choice(["live", "piggyback"]),
+    help="How parity follows: it stays (live, the default), or the old copies stay part of it.",
+)
+@click.option(
+    "--surrogate",
+    metavar="MEMBER",
+    type=PATH,
+    help="Let this member take the parity over; who has it now is a spare at the end.",
+)
 @overwrite_option
 @create_option
 @wait_option
@@ -139,6 +152,8 @@ def add_disk(
     array: str,
     members: tuple[str, ...],
     role: str | None,
+    parity: str | None,
+    surrogate: str | None,
     overwrite_signature: bool,
     create: bool,
     wait: bool,
@@ -147,13 +162,16 @@ def add_disk(
     """Grow the array onto new members, several at once.
 
     Reads and writes go on meanwhile; the image is larger at the end. With --as spare they wait for
-    a member to fail; a degraded array starts to rebuild onto them at once.
+    a member to fail; a degraded array starts to rebuild onto them at once. --parity piggyback and
+    --surrogate are the ways of the McPod paper: they read and write parity, the default does not.
     """
     result = call(
         array,
         "add-disk",
         members=[absolute(member) for member in members],
         role=role,
+        parity=parity,
+        surrogate=None if surrogate is None else absolute(surrogate),
         overwrite_signature=overwrite_signature,
         create=create,
         dry_run=dry_run,

@@ -161,19 +161,23 @@ class ElasticLayout(Layout):
 
     While the last growth is under way, *migrated* is the first stripe that still lies as before it
     (None for no growth under way; it is the number of stripes then). A block keeps its stripe when
-    it moves, so every stripe lies wholly one way or the other, under one code of the new width;
-    where a stripe lies as before, the cells of the new disks hold blocks of the growth, which
-    nobody has written yet:
+    it moves, so every stripe lies wholly one way or the other, under one code of the new width.
+    A move exchanges a block with the one that is born where it was, so where a stripe lies as
+    before, the cells of the new disks hold blocks of the growth:
 
         stripe            0   1  | 2   3   4        3 to 5 data disks, *migrated* = 2
         disk 0           16+ 17+ | 6   9   12
         disk 1            1  18+ | 7   10  13
         disk 2            2   5  | 8   11  14
-        disk 3            0   3  | 19+ 21+ 23+
-        disk 4           15+  4  | 20+ 22+ 24+
+        disk 3            0   3  | 19+ 22+ 23+
+        disk 4           15+  4  | 20+ 21+ 24+
 
     Moving *migrated* over a stripe therefore changes nothing but where its blocks lie. The image
     has its old size until the growth is over (`settle`).
+
+    With *surrogate* one more member, the last role, takes the parity over during the growth: of
+    the stripes that have migrated (the mcpod paper, section 3.4, Fig. 5). In each stripe one of
+    the two parity members has no cell then.
     """
 
     contiguous = False
@@ -186,15 +190,18 @@ class ElasticLayout(Layout):
         chunk_bytes: int,
         member_chunks: int,
         migrated: int | None = None,
+        surrogate: bool = False,
     ) -> None:
         parities = 0 if name == "raid0" else 1
         self.mapping = ElasticMapping(tuple(m - parities for m in history), member_chunks)
         if migrated is not None and (len(history) < 2 or not 0 <= migrated <= member_chunks):
             raise LayoutError(f"{migrated} stripes cannot have migrated in the growth {history}")
+        if surrogate and (migrated is None or not parities):
+            raise LayoutError("a surrogate takes parity over while it grows, and only then")
         self.name = name
         self.history = tuple(history)
-        self.width = history[-1]
-        self.code = single_parity(self.width) if parities else striping(self.width)
+        self.width = history[-1] + surrogate
+        self.code = single_parity(history[-1]) if parities else striping(history[-1])
         self.chunk_bytes = chunk_bytes
         self.stripes = self.member_chunks = member_chunks
         self.chunks = self.mapping.blocks
@@ -207,21 +214,33 @@ class ElasticLayout(Layout):
             self._before = ElasticMapping(self.mapping.history[:-1], member_chunks)
         shown = self._before or self.mapping
         self.size_bytes = shown.blocks * chunk_bytes
-        roles = list(range(self.width))
+        roles = list(range(history[-1]))
         if parities:
             roles.append(roles.pop(history[0] - 1))
         self._roles = tuple(roles)
-        self._cells = tuple(self._roles.index(role) for role in range(self.width))
+        self.surrogate = history[-1] if surrogate else None
+        self._roles_after = (*roles[:-1], history[-1]) if surrogate else self._roles
+        self._cells = tuple(self._roles.index(role) for role in range(history[-1]))
 
     @property
     def growing(self) -> bool:
         """Whether a growth is under way."""
         return self._before is not None
 
+    @property
+    def parity_cell(self) -> int:
+        """The cell of the parity, if there is one."""
+        return self.mapping.disks
+
     def settle(self) -> None:
-        """End the growth: every stripe has migrated, and the new blocks belong to the image."""
+        """End the growth: every stripe has migrated, and the new blocks belong to the image.
+
+        A surrogate has the role of the parity from now on.
+        """
         assert self.migrated == self.stripes, "stripes that still lie as before"
         self._before = None
+        self.width = self.history[-1]
+        self.surrogate, self._roles_after = None, self._roles
         self.size_bytes = self.chunks * self.chunk_bytes
 
     def locate(self, chunk: int) -> tuple[int, int]:
@@ -234,14 +253,13 @@ class ElasticLayout(Layout):
         n = w - v
         if chunk >= before.blocks:
             disk, row = self.mapping.locate(chunk)
-            if row >= self.migrated:
-                disk = v + (chunk - before.blocks) % n
-            return row, disk
-        disk, row = before.locate(chunk)
-        if row < self.migrated:
+            leaves = disk < v and row >= self.migrated  # who leaves this place is still here
+        else:
+            disk, row = before.locate(chunk)
+            leaves = row < self.migrated and disk <= row % w < disk + n
+        if leaves:
             column = row % w
-            if disk <= column < disk + n:
-                disk += max(v, column + 1) - max(0, column - n + 1)
+            disk += max(v, column + 1) - max(0, column - n + 1)
         return row, disk
 
     def logical(self, stripe: int, cell: int) -> int:
@@ -251,8 +269,11 @@ class ElasticLayout(Layout):
             return self.mapping.logical(cell, stripe)
         if cell < before.disks:
             return before.logical(cell, stripe)
-        added = self.mapping.disks - before.disks
-        return before.blocks + stripe * added + cell - before.disks
+        w = self.mapping.disks
+        n, column = w - before.disks, stripe % w
+        if (column - cell) % w >= n:  # a block will come here: the one born where it is now
+            cell += max(0, column - n + 1) - max(before.disks, column + 1)
+        return self.mapping.logical(cell, stripe)
 
     def logical_rows(self, start: int, end: int) -> Blocks:
         """Return the logical chunks of the stripes start..end-1 as an array (stripes, cells)."""
@@ -262,9 +283,12 @@ class ElasticLayout(Layout):
         before = self._before
         if before is None or end <= self.migrated:
             return now
-        v, n = before.disks, self.mapping.disks - before.disks
-        fresh = before.blocks + rows * n + disks - v
-        old = np.where(disks < v, before.logical_many(np.minimum(disks, v - 1), rows), fresh)
+        v, w = before.disks, self.mapping.disks
+        column = rows % w
+        left = disks + np.maximum(0, column - (w - v) + 1) - np.maximum(v, column + 1)
+        comes = (disks >= v) & ((column - disks) % w >= w - v)
+        born = self.mapping.logical_many(np.where(comes, left, disks), rows)
+        old = np.where(disks < v, before.logical_many(np.minimum(disks, v - 1), rows), born)
         return np.where(rows < self.migrated, now, old)
 
     def moving(self, start: int, end: int) -> tuple[Blocks, Blocks, Blocks, Blocks]:
@@ -294,27 +318,34 @@ class ElasticLayout(Layout):
         added = self.mapping.disks - before.disks
         return cell < before.disks and cell <= stripe % self.mapping.disks < cell + added
 
-    def role_of(self, disk: int) -> int:
-        """Return the role that data disk *disk* is."""
-        return self._roles[disk]
+    def role_of(self, cell: int, *, after: bool) -> int:
+        """Return the role of *cell* in the stripes that have migrated (*after*) or have not."""
+        return (self._roles_after if after else self._roles)[cell]
 
     def place(self, stripe: int, cell: int) -> tuple[int, int]:
         """Return (role, member chunk) of the cell with index *cell* of *stripe*."""
-        return self._roles[cell], stripe
+        return (self._roles_after if stripe < self.migrated else self._roles)[cell], stripe
 
     def inverse(self, role: int, member_chunk: int) -> tuple[int, int] | None:
-        """Return (stripe, cell) that lies at *member_chunk* of *role*, None beyond the end."""
-        if not 0 <= member_chunk < self.stripes:
+        """Return (stripe, cell) that lies at *member_chunk* of *role*, None if nothing does."""
+        if not 0 <= member_chunk < self.stripes or role not in self.roles(member_chunk):
             return None
-        return member_chunk, self._cells[role]
+        return member_chunk, self.roles(member_chunk).index(role)
 
     def roles(self, stripe: int) -> tuple[int, ...]:
         """Return the role of each column: the data disks in order, parity last."""
-        return self._roles
+        return self._roles_after if stripe < self.migrated else self._roles
 
     def lost_cells(self, stripe: int, lost_roles: frozenset[int]) -> int:
         """Return the set of cells of *stripe* that lie on *lost_roles*."""
         mask = 0
+        if self.surrogate is not None:
+            roles = self.roles(stripe)
+            return sum(1 << roles.index(role) for role in lost_roles if role in roles)
         for role in lost_roles:
             mask |= 1 << self._cells[role]
         return mask
+
+    def tolerates(self, lost_roles: frozenset[int]) -> bool:
+        """Say whether every stripe can be read without *lost_roles*, wherever the growth stands."""
+        return len(lost_roles) <= self.code.tolerance

@@ -153,7 +153,9 @@ def _one(_width: int) -> float:
 ELASTIC_PARAMS = {
     "history": "list of the numbers of members, before and after each growth",
     "migrated": "during a growth: the first stripe that still lies as before it",
+    "parity": "during a growth: how parity follows, live, piggyback or surrogate",
 }
+PARITY_WAYS = ("live", "piggyback", "surrogate")
 
 LAYOUTS: dict[str, LayoutInfo] = {
     info.name: info
@@ -282,7 +284,8 @@ def make_layout(
     """
     info = find_layout(name)
     counts = params.get("chunk_counts") if info.bundled else None
-    code = make_code(name, width) if counts is None else code_for(name, width, params)
+    surrogate = params.get("parity") == "surrogate"  # the last role is one too many for the code
+    code = make_code(name, width - surrogate) if counts is None else code_for(name, width, params)
     check_chunk_bytes(chunk_bytes)
     unknown = sorted(set(params) - set(info.params))
     if unknown:
@@ -293,9 +296,11 @@ def make_layout(
         return make_bundles(name, counts, chunk_bytes, code.columns, bundles, founding)
     history = params.get("history")
     if history is not None:
-        counts = _checked_history(history, width, info.width_min)
+        counts = _checked_history(history, width - surrogate, info.width_min)
         migrated = _checked_migrated(params.get("migrated"))
-        return ElasticLayout(name, counts, chunk_bytes, member_chunks, migrated)
+        if params.get("parity", "live") not in PARITY_WAYS:
+            raise LayoutError(f"parity cannot follow a growth as {params['parity']!r}")
+        return ElasticLayout(name, counts, chunk_bytes, member_chunks, migrated, surrogate)
     rotate = params.get("rotate", info.rotation == "left")
     rotation = "left" if rotate else "fixed"
     return RotatedLayout(name, code, chunk_bytes, member_chunks // code.rows, rotation)

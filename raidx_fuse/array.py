@@ -28,6 +28,7 @@ from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.config import ArrayConfig
 from raidx_fuse.format.pages import PAYLOAD_BYTES
 from raidx_fuse.grower import Grower
+from raidx_fuse.growth import LIVE
 from raidx_fuse.jobs.manager import Jobs
 from raidx_fuse.jobs.rebuild import Rebuild, checkpoint_key
 from raidx_fuse.jobs.scrub import Resync, Scrub
@@ -174,9 +175,14 @@ class Array:
         """Take *member* in as a spare; a degraded array starts rebuilding onto it."""
         return await self.membership.add_spare(member)
 
-    async def grow(self, members: Sequence[Member]) -> dict[str, Any]:
-        """Start growing onto *members*; the image is larger when the job has ended."""
-        return await self.grower.begin(members)
+    async def grow(
+        self, members: Sequence[Member], parity: str = LIVE, surrogate: Member | None = None
+    ) -> dict[str, Any]:
+        """Start growing onto *members*; the image is larger when the job has ended.
+
+        How *parity* follows: jobs/grow_copy.py.
+        """
+        return await self.grower.begin(members, parity, surrogate)
 
     async def remove_disk(self, ref: str | int) -> dict[str, Any]:
         """Let go of a spare or of a failed member's record."""

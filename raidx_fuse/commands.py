@@ -19,6 +19,7 @@ from raidx_fuse.array import Array
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.estimate import growth_estimate, rebuild_estimate
 from raidx_fuse.format.table import bytes_needed
+from raidx_fuse.growth import parity_way
 from raidx_fuse.layouts.mcpod import ElasticLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.volume import Volume
@@ -173,22 +174,28 @@ class Commands:
         self,
         members: list[str],
         role: str | None = None,
+        parity: str | None = None,
+        surrogate: str | None = None,
         overwrite_signature: bool = False,
         create: bool = False,
         dry_run: bool = False,
     ) -> Result:
-        """Grow onto *members*, or take them in as spares (*role* "spare")."""
+        """Grow onto *members*, or take them in as spares (*role* "spare").
+
+        *parity* "live" or "piggyback", or a *surrogate* to take it over: how parity follows.
+        """
         if role not in (None, "spare"):
             raise UsageError(f"a member cannot be added as {role!r}: it can as 'spare'")
+        way = parity_way(role, parity, surrogate)
         if role is None:
-            layout = self._array.grower.wider(len(members))
+            layout = self._array.grower.wider(len(members), way)
         if dry_run:
-            for path in members:
+            for path in [*members, *([] if surrogate is None else [surrogate])]:
                 await self._newcomers.check(
                     path, overwrite_signature=overwrite_signature, may_create=create
                 )
             if role is None:
-                return await self._dry_growth(layout)
+                return await self._dry_growth(layout, way)
             vacant = [r.role for r in self._records() if r.state in ("failed", "missing")]
             does = f"adds {len(members)} as spare" + (", rebuilds onto it" if vacant else "")
             return self._dry_run(does, vacant[0] if vacant else None)
@@ -197,7 +204,7 @@ class Commands:
             smallest = min(record.size_bytes for record in self._records())
             size_bytes = max(smallest, bytes_needed(self._array.store.config, None))
         if role is None:
-            return await self._grow(members, overwrite_signature, size_bytes)
+            return await self._grow(members, way, surrogate, overwrite_signature, size_bytes)
         added = []
         async with self._array.membership.seating:  # two that are wanted are rebuilt in one go
             for path in members:
@@ -210,25 +217,33 @@ class Commands:
         return {"added": added}
 
     async def _grow(
-        self, paths: list[str], overwrite_signature: bool, create_bytes: int | None
+        self,
+        paths: list[str],
+        way: str,
+        surrogate: str | None,
+        overwrite_signature: bool,
+        create_bytes: int | None,
     ) -> Result:
         opened: list[Member] = []
         try:
-            for path in paths:
+            for path in [*paths, *([] if surrogate is None else [surrogate])]:
                 opened.append(await self._open(path, overwrite_signature, create_bytes))
-            return await self._array.grow(opened)
+            if surrogate is not None:
+                return await self._array.grow(opened[:-1], surrogate=opened[-1])
+            return await self._array.grow(opened, way)
         except RaidxError:
             for member in opened:
                 self._release(member)
             raise
 
-    async def _dry_growth(self, layout: ElasticLayout) -> Result:
+    async def _dry_growth(self, layout: ElasticLayout, parity: str) -> Result:
         """Return what growing to *layout* would cost."""
         status = self._array.status()
         return {
             "dry_run": True,
             "does": f"grows from {layout.history[-2]} to {layout.history[-1]} members",
-            **await growth_estimate(self._array, layout),
+            "parity": parity,
+            **await growth_estimate(self._array, layout, parity),
             "redundancy_left": status["redundancy_left"],
             "redundancy_reduced": False,
             "redundancy_reduced_seconds": 0.0,

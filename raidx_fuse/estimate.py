@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from raidx_fuse.growth import PIGGYBACK, SURROGATE
 from raidx_fuse.layouts.code import bits
 from raidx_fuse.layouts.mcpod import ElasticLayout
 
@@ -30,7 +31,8 @@ def rebuild_estimate(array: Array, role: int) -> dict[str, Any]:
     strip_bytes = code.rows << core.shift
     # Every column comes to lie on the role in turn when the layout rotates: take the mean.
     phases = min(layout.stripes, layout.width)
-    columns = [layout.roles(stripe).index(role) for stripe in range(phases)]
+    holding = [layout.roles(stripe) for stripe in range(phases)]
+    columns = [roles.index(role) for roles in holding if role in roles]
     cells = sum(_reads(array, column) for column in columns) / phases
     written = stripes * strip_bytes
     rate, source = _rate(array, "rebuild", ASSUMED_RATE_BYTES)
@@ -53,18 +55,28 @@ def _reads(array: Array, column: int) -> int:
     return len(list(bits(union)))
 
 
-async def growth_estimate(array: Array, layout: ElasticLayout) -> dict[str, Any]:
+async def growth_estimate(array: Array, layout: ElasticLayout, parity: str) -> dict[str, Any]:
     """Return what growing *array* to *layout* moves and how long it takes, as JSON values.
 
-    Only written blocks that get another disk are read and written. See `rebuild_estimate`.
+    Only written blocks that get another disk are read and written, and with *parity* piggyback or
+    surrogate that of their stripes; what the journal takes of it is *bytes_logged*. See
+    `rebuild_estimate`.
     """
     core = array.core
-    blocks = 0
+    blocks = parities = logged = 0
     for start in range(0, layout.stripes, SCAN_STRIPES):
-        _, _, _, chunks = layout.moving(start, min(start + SCAN_STRIPES, layout.stripes))
-        blocks += int(core.written.is_written_many(chunks).sum())
+        end = min(start + SCAN_STRIPES, layout.stripes)
+        stripes, _, _, chunks = layout.moving(start, end)
+        live = core.written.is_written_many(chunks)
+        blocks += int(live.sum())
+        if parity == PIGGYBACK:
+            parities += len(set(stripes[live].tolist()))
+        elif parity == SURROGATE:
+            parities += core.written.count_live(layout, start, end)
         await trio.lowlevel.checkpoint()  # a large array takes seconds: users go first
-    moved = blocks << core.shift
+    moved = blocks + parities << core.shift
+    if parity == PIGGYBACK and core.journal.mode != "none":
+        logged = (parities << core.shift) * (core.code.tolerance + 1)
     added = layout.history[-1] - layout.history[-2]
     rate, source = _rate(array, "grow", ASSUMED_RATE_BYTES * added)  # the new disks write
     speed_min = array.jobs.speed_min_bytes
@@ -72,6 +84,7 @@ async def growth_estimate(array: Array, layout: ElasticLayout) -> dict[str, Any]
         "bytes_read": moved,
         "bytes_written": moved,
         "bytes_moved": 2 * moved,
+        "bytes_logged": logged,
         "rate": rate,
         "rate_source": source,
         "seconds": round(moved / rate, 3),

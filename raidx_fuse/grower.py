@@ -2,7 +2,8 @@
 
     add members:  prepare them -> alone: wider layout, 0 stripes migrated -> maps -> superblocks
     job `grow`:   windows (jobs/grow.py), positions made durable (growth.py)
-    at the end:   superblocks: the new shape -> the image is larger
+    at the end:   superblocks: the new shape -> the image is larger; a surrogate has the role of
+                  the parity then, and who had it is a spare
     cancelled:    back to 0 stripes migrated -> alone: narrower layout -> superblocks
 
 With no stripe migrated both layouts say the same of every block, so the change of shape itself
@@ -12,15 +13,19 @@ moves nothing, and a crash beside it finds the array whole in either.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import trio
+import trio.lowlevel
+
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
-from raidx_fuse.format.config import ArrayConfig, MemberRecord
+from raidx_fuse.format.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.format.journal import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
-from raidx_fuse.growth import JOB_KEY, MIGRATED
+from raidx_fuse.growth import JOB_KEY, LIVE, MIGRATED, PARITY, SURROGATE
 from raidx_fuse.jobs.grow import Grow
 from raidx_fuse.joining import join, leave, release
 from raidx_fuse.layouts.mcpod import ElasticLayout
@@ -52,10 +57,11 @@ class Grower:
 
     # -- may it? -------------------------------------------------------------------------------
 
-    def wider(self, added: int) -> ElasticLayout:
+    def wider(self, added: int, parity: str = LIVE) -> ElasticLayout:
         """Return the layout with *added* members more, nothing migrated.
 
-        Raises RaidxError (UsageError, BusyError) when the array cannot grow, or not now.
+        *parity*: how it is to follow, see jobs/grow_copy.py; a surrogate comes on top. Raises
+        RaidxError (UsageError, BusyError) when the array cannot grow, or not now.
         """
         config = self.store.config
         self.array.require_writable()
@@ -64,6 +70,8 @@ class Grower:
             raise RaidxError(
                 f"{config.layout} cannot grow: only {able} can", action="add spares with --as spare"
             )
+        if parity != LIVE and not self.core.code.parity_count:
+            raise UsageError(f"{config.layout} has no parity that could follow by {parity}")
         running = self.array.jobs.running()
         if self.core.growth is not None or running:
             what = running[0].kind if running else "growth"
@@ -78,7 +86,7 @@ class Grower:
         history = [*config.params.get(HISTORY, [config.width]), config.width + added]
         try:
             LAYOUTS[config.layout].check_width(config.width + added)
-            layout = self._make(config, config.width + added, history, 0)
+            layout = self._make(config, history, 0, parity)
         except LayoutError as error:
             raise UsageError(str(error)) from None
         assert isinstance(layout, ElasticLayout)
@@ -86,12 +94,13 @@ class Grower:
         return layout
 
     def _make(
-        self, config: ArrayConfig, width: int, history: Sequence[int] | None, migrated: int | None
+        self, config: ArrayConfig, history: Sequence[int], migrated: int | None, parity: str
     ) -> Any:
-        params: dict[str, Any] = {} if history is None else {HISTORY: list(history)}
+        params: dict[str, Any] = {} if len(history) < 2 else {HISTORY: list(history)}
         chunks = config.regions.data.length // config.chunk_bytes
+        width = history[-1] + (parity == SURROGATE)
         if migrated is not None:
-            params[MIGRATED] = migrated
+            params |= {MIGRATED: migrated, PARITY: parity}
         return make_layout(config.layout, width, chunks, config.chunk_bytes, **params)
 
     def _check_room(self, layout: ElasticLayout) -> None:
@@ -107,14 +116,25 @@ class Grower:
 
     # -- begin ---------------------------------------------------------------------------------
 
-    async def begin(self, members: Sequence[Member]) -> dict[str, Any]:
-        """Take *members* in, in the order of their new roles, and start the job."""
-        self.wider(len(members))
+    async def begin(
+        self, members: Sequence[Member], parity: str = LIVE, surrogate: Member | None = None
+    ) -> dict[str, Any]:
+        """Take *members* in, in the order of their new roles, and start the job.
+
+        *parity* LIVE or PIGGYBACK, or a member that takes the parity over, the *surrogate*.
+        """
+        if surrogate is not None:
+            if parity != LIVE:
+                raise UsageError(f"parity cannot follow by {parity} and go to a surrogate")
+            parity = SURROGATE
+        added = len(members)
+        self.wider(added, parity)
         membership, store = self.array.membership, self.store
+        members = [*members, *([] if surrogate is None else [surrogate])]
         for member in members:
             membership.check_joining(member)
         async with membership.seating:
-            layout = self.wider(len(members))
+            layout = self.wider(added, parity)
             membership.waiting = True  # these are not there to replace a member that fails now
             try:
                 records = await join(store, members, layout.chunks)
@@ -122,8 +142,8 @@ class Grower:
                     # No record of who had one of the new roles before may ever be replayed.
                     await self.core.journal.drain()
                     async with self.core.locks.alone():
-                        layout = self.wider(len(members))  # nothing began, nobody failed meanwhile
-                        self._widen(layout, records)
+                        layout = self.wider(added, parity)  # nothing began, nobody failed meanwhile
+                        self._widen(layout, records, parity)
                 except RaidxError:
                     await leave(store, records)
                     raise
@@ -148,7 +168,7 @@ class Grower:
         whole = layout.chunks * layout.chunk_bytes
         return whole if limit is None else min(limit, whole)
 
-    def _widen(self, layout: ElasticLayout, records: Sequence[MemberRecord]) -> None:
+    def _widen(self, layout: ElasticLayout, records: Sequence[MemberRecord], parity: str) -> None:
         """Change to the wider shape, in memory, in one moment."""
         store, config = self.store, self.store.config
         changed = config
@@ -159,7 +179,10 @@ class Grower:
         store.config = replace(
             changed,
             width=layout.width,
-            params={**config.params, HISTORY: list(layout.history), MIGRATED: 0},
+            params={
+                **config.params,
+                **{HISTORY: list(layout.history), MIGRATED: 0, PARITY: parity},
+            },
             jobs={**config.jobs, JOB_KEY: {"back": False}},
         )
         self.core.written.extend(layout.chunks)
@@ -198,17 +221,75 @@ class Grower:
             return replace(
                 config,
                 members=members,
-                params=_without(config.params, MIGRATED),
+                params=_without(config.params, MIGRATED, PARITY),
                 jobs=_without(config.jobs, JOB_KEY),
             )
 
-        await self.store.update(settled)
-        self.core.note_zero_roles()
-        layout.settle()
-        self.core.end_growth()
+        if layout.surrogate is not None:
+            await self._hand_over(layout, settled)
+        else:
+            await self.store.update(settled)
+            self.core.note_zero_roles()
+            layout.settle()
+            self.core.end_growth()
         log.warning("grown to %d members: the image has %d bytes", layout.width, layout.size_bytes)
         for hook in self.on_size:
             hook()
+
+    async def _hand_over(
+        self, layout: ElasticLayout, settled: Callable[[ArrayConfig], ArrayConfig]
+    ) -> None:
+        """Give the surrogate the role of the parity; who had it becomes a spare."""
+        async with self.array.membership.seating, self._undisturbed():
+            # Records name roles: none may be replayed under the names that are given now. Nobody
+            # writes until the superblocks have them: the door is closed, and what needs no lock
+            # waits while a change of membership is not settled.
+            await self.core.journal.drain()
+            while self.core.locks.held:  # what began at once ends
+                await trio.lowlevel.checkpoint()
+                await self.core.journal.drain()
+            self._take_role(layout, settled)
+            self.core.journal.choose_roles()
+            await self.store.update(lambda config: config)
+
+    def _take_role(
+        self, layout: ElasticLayout, settled: Callable[[ArrayConfig], ArrayConfig]
+    ) -> None:
+        """Let the surrogate have the role of the parity, in memory, in one moment."""
+        store, config = self.store, settled(self.store.config)
+        assert layout.surrogate is not None
+        role = layout.role_of(layout.parity_cell, after=False)
+        heir, former = config.record(layout.surrogate), config.record(role)
+        others = tuple(r for r in config.members if r not in (heir, former))
+        members = [*others, replace(heir, role=role)]
+        queue = store.queues[role]
+        if queue is not None:
+            members.append(replace(former, role=NO_ROLE, state="spare", reads_zero=False))
+            store.spares[former.member_uuid] = queue.member
+            queue.close()
+        store.queues[role] = store.queues.pop()
+        store.config = replace(
+            config,
+            width=layout.history[-1],
+            members=tuple(sorted(members, key=lambda r: (r.role < 0, r.role))),
+        )
+        layout.settle()
+        self.core.end_growth()
+        store.refresh()
+
+    @asynccontextmanager
+    async def _undisturbed(self) -> AsyncIterator[None]:
+        """Run the block while nobody holds a lock, and no job but the growth runs."""
+        jobs = self.array.jobs
+        while True:
+            for job in jobs.running():  # they work with the shape as it is
+                if job.kind != Grow.kind:
+                    await job.finished.wait()
+            await self.core.journal.drain()
+            async with self.core.locks.alone():
+                if all(job.kind == Grow.kind for job in jobs.running()):
+                    yield
+                    return
 
     async def _narrow(self) -> None:
         """All blocks lie as before: the members that came let go of."""
@@ -217,15 +298,8 @@ class Grower:
         history = self.core.growth.layout.history[:-1]
         released: list[Member] = []
         async with self.array.membership.seating:
-            while True:
-                others = [job for job in self.array.jobs.running() if job.kind != Grow.kind]
-                for job in others:  # they work with the wider code
-                    await job.finished.wait()
-                await self.core.journal.drain()
-                async with self.core.locks.alone():
-                    if all(job.kind == Grow.kind for job in self.array.jobs.running()):
-                        released = self._take_back(history)
-                        break
+            async with self._undisturbed():
+                released = self._take_back(history)
             await store.update(lambda config: config)
         await release(released, self.on_release)
 
@@ -234,10 +308,10 @@ class Grower:
         store, config = self.store, self.store.config
         width = history[-1]
         kept = list(history) if len(history) > 1 else None
-        layout = self._make(config, width, kept, None)
+        layout = self._make(config, history, None, LIVE)
         gone = [queue for queue in store.queues[width:] if queue is not None]
         del store.queues[width:]
-        params = _without(config.params, MIGRATED)
+        params = _without(config.params, MIGRATED, PARITY)
         store.config = replace(
             config,
             width=width,

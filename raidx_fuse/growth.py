@@ -9,7 +9,8 @@ until one is written. Between *saved* and *migrated* a crash leaves the old shap
 for the parity of a stripe is the same in both. Laws:
 
  1. A write to a block that moved in a stripe of *unsaved* waits for `save` first: only this
-    threatens the old copy's right to be the block. Blocks that stay, and parity, need nothing.
+    threatens the old copy's right to be the block. Blocks that stay, and parity, need nothing;
+    but where a surrogate has the parity, every write does.
  2. `save` flushes the copies, then writes the position into every superblock. Its round is complete
     before any write that relied on it begins.
  3. A place that a block has left is written again only after that was saved: the blocks that are
@@ -25,23 +26,45 @@ from dataclasses import replace
 
 import trio
 
+from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.mcpod import ElasticLayout
+from raidx_fuse.layouts.registry import PARITY_WAYS
 from raidx_fuse.store import Store
 
 MIGRATED = "migrated"
+PARITY = "parity"
+LIVE, PIGGYBACK, SURROGATE = PARITY_WAYS
 JOB_KEY = "grow"
+
+
+def parity_way(role: str | None, parity: str | None, surrogate: str | None) -> str:
+    """Return how parity is to follow a growth, as a user asks for it.
+
+    *role* what the members are added as, if not to grow. Raises UsageError for what cannot be.
+    """
+    if role is not None and (parity or surrogate):
+        raise UsageError("a spare moves nothing: how parity follows belongs to a growth")
+    if parity not in (None, LIVE, PIGGYBACK):
+        raise UsageError(f"parity cannot follow as {parity!r}: it can as live or piggyback")
+    if surrogate is None:
+        return parity or LIVE
+    if parity is not None:
+        raise UsageError("with a surrogate parity goes to it: give no other way")
+    return SURROGATE
 
 
 class Growth:
     """The growth of *layout* that is under way; *unsaved* are the stripes between both positions.
 
-    *checkpoints* counts the positions that were made durable.
+    *parity*: how it follows (jobs/grow_copy.py); *checkpoints* counts the positions that were made
+    durable.
     """
 
-    __slots__ = ("_saving", "_store", "checkpoints", "layout", "saved", "unsaved")
+    __slots__ = ("_saving", "_store", "checkpoints", "layout", "parity", "saved", "unsaved")
 
     def __init__(self, store: Store, layout: ElasticLayout) -> None:
         self.layout = layout
+        self.parity: str = store.config.params.get(PARITY, LIVE)
         self.saved = layout.migrated
         self.unsaved = range(0)
         self.checkpoints = 0
@@ -60,6 +83,8 @@ class Growth:
         """Say whether writing the set *cells* of *stripe* needs a `save` first (law 1)."""
         if stripe not in self.unsaved:
             return False
+        if self.parity == SURROGATE:
+            return True  # the parity that a crash goes back to does not take part in the write
         data = self.layout.code.data_count
         return any(cells >> c & 1 and self.layout.moved(stripe, c) for c in range(data))
 

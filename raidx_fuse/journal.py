@@ -31,12 +31,10 @@ from raidx_fuse.format.journal import (
     ENTRY_BYTES,
     HEAD,
     RECORD_HEADER_BYTES,
-    TABLE,
-    WRITTEN,
     encode_record,
     entry_fields,
+    map_fields,
     record_bytes,
-    runs_of,
     uuid_bytes,
 )
 from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS
@@ -145,8 +143,9 @@ class Journal:
         fresh: Sequence[int],
         still_valid: Callable[[], bool] = lambda: True,
         moves: Sequence[Move] = (),
+        dead: Sequence[int] = (),
     ) -> bool:
-        """Log *writes* and the coming alive of chunks *fresh*: one change of *stripes*.
+        """Log *writes*, chunks *fresh* that come alive and *dead* ones: one change of *stripes*.
 
         *moves* gives cells of bundles new places; what lies there then is among the *writes*.
         Their locks are held. The buffers may be reused afterwards. *still_valid* is asked before
@@ -156,10 +155,7 @@ class Journal:
         again; a replay would redo both, in order. Raises what the members raise.
         """
         fields, parts, total = entry_fields(writes)
-        for first, count in runs_of(fresh):
-            fields += (WRITTEN, 0, count, first)
-        for cell, role, chunk in moves:
-            fields += (TABLE, role, chunk, cell)
+        fields += map_fields(fresh, dead, moves)
         size = record_bytes(len(fields) // 4, total)
         await self._make_room(size)
         if not still_valid():
@@ -179,6 +175,7 @@ class Journal:
                 return False
             self._take_effect(record, len(fields) // 4, writes)
             self.written.set_bits(fresh)
+            self.written.clear_bits(dead)
             if moves:
                 self.shares.apply(moves)
         except RaidxError:

@@ -108,6 +108,8 @@ async def replay(journal: Journal, store: Store, head: PageStore) -> Replayed:
                 data_bytes += len(data)
             for first, count in record.written:
                 journal.written.set_bits(range(first, first + count))
+            for first, count in record.unwritten:
+                journal.written.clear_bits(range(first, first + count))
             journal.shares.redo(record.table)
             records += 1
             sequence += 1

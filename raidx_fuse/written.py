@@ -62,12 +62,21 @@ class WrittenMap:
             bits[chunk >> 3] |= 1 << (chunk & 7)
             self._unsaved.add(chunk // page_bits)
 
-    async def mark(self, chunks: Sequence[int]) -> None:
-        """Set the bits of *chunks* and save their pages on the members (not flushed).
+    def clear_bits(self, chunks: Sequence[int]) -> None:
+        """Clear the bits of *chunks*; their pages are saved by whoever takes them."""
+        bits = self.bits
+        page_bits = self.pages.payload_bytes * 8
+        for chunk in chunks:
+            bits[chunk >> 3] &= ~(1 << (chunk & 7)) & 0xFF
+            self._unsaved.add(chunk // page_bits)
 
-        The bits are set before the first suspension.
+    async def mark(self, chunks: Sequence[int], dead: Sequence[int] = ()) -> None:
+        """Set the bits of *chunks*, clear those of *dead*, and save their pages (not flushed).
+
+        The bits change before the first suspension.
         """
         self.set_bits(chunks)
+        self.clear_bits(dead)
         await self.pages.save_as(self.take_unsaved())
 
     def take_unsaved(self) -> dict[int, bytes]:

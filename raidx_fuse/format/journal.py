@@ -1,8 +1,8 @@
 """Journal records: bytes of the redo log, pure. FORMAT.md has the byte tables.
 
-A record is one atomic change: ranges of data for roles, logical chunks that come alive, and cells
-of bundles that have a new place. It is padded to whole sectors, so a torn write never reaches into
-the record before it.
+A record is one atomic change: ranges of data for roles, logical chunks that come alive or are dead
+again, and cells of bundles that have a new place. It is padded to whole sectors, so a torn write
+never reaches into the record before it.
 
     | header 64 | entries 16 each | data of the entries, end to end | zeros to a whole sector |
 
@@ -30,7 +30,7 @@ RECORD_MAGIC = 0x4A584452  # "RDXJ"
 ENTRY = struct.Struct("<HHIQ")
 """kind, role, length, offset."""
 ENTRY_BYTES = ENTRY.size
-DATA, WRITTEN, TABLE = 1, 2, 3
+DATA, WRITTEN, TABLE, UNWRITTEN = 1, 2, 3, 4
 _HEADS: dict[int, struct.Struct] = {}  # entries -> header and entries in one
 _ZEROS = bytes(SECTOR_BYTES)
 HEAD = struct.Struct("<QQQ")
@@ -41,7 +41,8 @@ HEAD = struct.Struct("<QQQ")
 class Record:
     """A decoded record: *data* is (role, byte offset, bytes); *written* runs of chunks.
 
-    *table* is (cell, role, member chunk): where cells of bundles lie from now on.
+    *unwritten* are runs of chunks that count as never written from now on; *table* is (cell, role,
+    member chunk): where cells of bundles lie from now on.
     """
 
     sequence: int
@@ -49,6 +50,7 @@ class Record:
     written: tuple[tuple[int, int], ...]
     size_bytes: int
     table: tuple[tuple[int, int, int], ...] = ()
+    unwritten: tuple[tuple[int, int], ...] = ()
 
 
 def record_bytes(entries: int, data_bytes: int) -> int:
@@ -100,6 +102,19 @@ def entry_fields(
     return fields, buffers, data_bytes
 
 
+def map_fields(
+    fresh: Iterable[int], dead: Iterable[int], moves: Iterable[tuple[int, int, int]]
+) -> list[int]:
+    """Return the fields of chunks that come alive, or are dead again, and of *moves* of cells."""
+    fields: list[int] = []
+    for kind, chunks in ((WRITTEN, fresh), (UNWRITTEN, dead)):
+        for first, count in runs_of(chunks):
+            fields += (kind, 0, count, first)
+    for cell, role, chunk in moves:
+        fields += (TABLE, role, chunk, cell)
+    return fields
+
+
 def runs_of(chunks: Iterable[int]) -> list[tuple[int, int]]:
     """Return (first, count) of the runs in *chunks*, as entries have them."""
     runs: list[tuple[int, int]] = []
@@ -139,6 +154,7 @@ def decode_record(content: bytes) -> Record | None:
     data: list[tuple[int, int, bytes]] = []
     written: list[tuple[int, int]] = []
     table: list[tuple[int, int, int]] = []
+    unwritten: list[tuple[int, int]] = []
     for index in range(count):
         kind, role, length, offset = ENTRY.unpack_from(
             content, RECORD_HEADER_BYTES + index * ENTRY_BYTES
@@ -150,11 +166,15 @@ def decode_record(content: bytes) -> Record | None:
             written.append((offset, length))
         elif kind == TABLE:
             table.append((offset, role, length))
+        elif kind == UNWRITTEN:
+            unwritten.append((offset, length))
         else:
             return None  # a newer format: what it means is not known, so it does not count
     if at != end:
         return None
-    return Record(sequence, tuple(data), tuple(written), len(content), tuple(table))
+    return Record(
+        sequence, tuple(data), tuple(written), len(content), tuple(table), tuple(unwritten)
+    )
 
 
 def uuid_bytes(text: str) -> bytes:

@@ -1,10 +1,10 @@
 """Grow: move the blocks that McPod's mapping gives to the new disks, and nothing else.
 
-The `live` method of DESIGN.md, section 2. A stripe's parity stays as it is: the place that a block
-leaves belongs to a block that nobody has written yet, which counts as zero. So a window reads the
-written blocks that move, writes them to the new disks in runs that are as long as the mapping
-allows (the mcpod paper, section 3.2), and lets the growth's position pass it; growth.py says when
-the position becomes durable, and why a crash at any point leaves every block whole.
+A window reads the written blocks that move, writes them to the new disks in runs that are as long
+as the mapping allows (the mcpod paper, section 3.2), and lets the growth's position pass it;
+growth.py says when the position becomes durable, and why a crash at any point leaves every block
+whole. How parity follows is grow_copy.py's business; by default it stays as it is, for the place
+that a block leaves belongs to a block that nobody has written yet, which counts as zero.
 
 Cancelled, the job goes the same way back: blocks return to their old places, which are dead until
 the growth is over, and the array has its old shape again. A block is only ever moved onto a member
@@ -16,21 +16,19 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import trio
 
 from raidx_fuse.core import Core
 from raidx_fuse.errors import NoSpaceError, RaidxError
-from raidx_fuse.growth import JOB_KEY, Growth
+from raidx_fuse.growth import JOB_KEY, SURROGATE, Growth
+from raidx_fuse.jobs.grow_copy import Batch, Copier, Load
 from raidx_fuse.jobs.window import BUSY_S, WINDOW_BYTES, Job
-from raidx_fuse.layouts.code import Unrecoverable
-from raidx_fuse.layouts.plan import read_plan
-from raidx_fuse.parity import Arena, Bytes, xor_into
-from raidx_fuse.store import MemberLostError, Request, join
-from raidx_fuse.write_work import Preparer
+from raidx_fuse.store import MemberLostError
 
 STRIPES_MAX = 4096  # whose locks one window takes
 BATCH_BYTES_MAX = 16 << 20  # read at once, from all members together
@@ -43,20 +41,6 @@ NO_SPACE_S = 5.0  # until a host without room for a new member's blocks is tried
 log = logging.getLogger(__name__)
 
 End = Callable[[bool], Awaitable[None]]
-Batch = tuple[Sequence[int], Sequence[int], Sequence[int]]  # stripes, sources, targets
-
-
-class Copy:
-    """One block: *chunk_bytes* from *source* to *target*, data disks, in *stripe*."""
-
-    __slots__ = ("array", "source", "stripe", "target", "view")
-
-    def __init__(self, stripe: int, source: int, target: int, view: Any, array: Bytes) -> None:
-        self.stripe = stripe
-        self.source = source
-        self.target = target
-        self.view = view
-        self.array = array
 
 
 class Grow(Job):
@@ -74,7 +58,8 @@ class Grow(Job):
         self._end = end
         self._turn = False
         self._ending = False
-        self._preparer = Preparer(core)
+        self._copier = Copier(core, self.growth, back)
+        self._strays: list[int] = []  # beyond the position, but with old copies in their parity
         sources = self.layout.disks_before
         self._batch = max(1, min(sources * WINDOW_BYTES, BATCH_BYTES_MAX) >> core.shift)
 
@@ -84,6 +69,7 @@ class Grow(Job):
             "members_before": self.layout.history[-2],
             "members_after": self.layout.history[-1],
             "size_after": self.layout.chunks << self.core.shift,
+            "parity": self.growth.parity,
             "going_back": self.back or self._turn,
             "waits_for_role": self.waits_for,
             "waits_for_resync": bool(self.core.dirty.pending_regions()),
@@ -107,10 +93,14 @@ class Grow(Job):
         migrated = self.layout.migrated
         return (0, migrated) if self.back else (migrated, self.layout.stripes)
 
-    def _targets(self) -> range:
-        """Return the data disks that blocks move to."""
-        before = self.layout.disks_before
-        return range(before) if self.back else range(before, self.layout.mapping.disks)
+    def _targets(self) -> set[int]:
+        """Return the roles that something moves to."""
+        layout, before = self.layout, self.layout.disks_before
+        cells = range(before) if self.back else range(before, layout.mapping.disks)
+        roles = {layout.role_of(cell, after=not self.back) for cell in cells}
+        if self.growth.parity == SURROGATE:
+            roles.add(layout.role_of(layout.parity_cell, after=not self.back))
+        return roles
 
     def _reach(self) -> tuple[int, int | None]:
         """Return the first stripe where a target is lost, and its role; the end and None if none.
@@ -120,23 +110,38 @@ class Grow(Job):
         store = self.core.store
         reach, missing = self.layout.stripes, None
         if store.lost:
-            for disk in self._targets():
-                role = self.layout.role_of(disk)
+            for role in self._targets():
                 if role in store.lost and store.watermarks.get(role, 0) < reach:
                     reach, missing = store.watermarks.get(role, 0), role
         return reach, missing
 
     def _live(self, first: int, end: int) -> tuple[Any, Any, Any]:
-        """Return stripes, sources and targets of the written blocks that move, stripes rising."""
+        """Return stripes, sources and targets of the written cells that move, stripes rising."""
         stripes, old, new, chunks = self.layout.moving(first, end)
-        live = self.core.written.is_written_many(chunks)
+        written = self.core.written
+        live = written.is_written_many(chunks)
         stripes, old, new = stripes[live], old[live], new[live]
+        if self.growth.parity == SURROGATE:  # the parity cell too: to another member
+            rows = np.array(written.live_stripes(self.layout, first, end - first, end), np.int64)
+            cells = np.full(len(rows), self.layout.parity_cell, np.int64)
+            order = np.argsort(np.concatenate((stripes, rows)), kind="stable")
+            stripes = np.concatenate((stripes, rows))[order]
+            old, new = (np.concatenate((column, cells))[order] for column in (old, new))
         return (stripes, new, old) if self.back else (stripes, old, new)
+
+    def _find_strays(self) -> None:
+        """Going back: note the stripes that a crash left with old copies in their parity."""
+        self._strays = []
+        if self.back and self._copier.piggyback:
+            for at in range(self.layout.migrated, self.layout.stripes, COUNT_STRIPES):
+                end = min(at + COUNT_STRIPES, self.layout.stripes)
+                self._strays += sorted(set(self._copier.ghosts(at, end)[0].tolist()))
 
     # -- the job -------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
         """Count the written blocks that still have to move."""
+        self._find_strays()
         await self._count()
 
     async def _count(self) -> None:
@@ -176,10 +181,14 @@ class Grow(Job):
         await self.growth.save()
         await store.update(lambda c: replace(c, jobs={**c.jobs, JOB_KEY: {"back": True}}))
         self.back = True
+        self._copier = Copier(self.core, self.growth, back=True)
+        self._find_strays()
         await self._count()
 
     def next_window(self) -> list[int] | None:
         """Return the stripes that change next; all between the positions, written or not."""
+        if self._strays:
+            return self._strays[:STRIPES_MAX]
         first, end = self._rest()
         if first == end:
             self._ending = True
@@ -204,6 +213,14 @@ class Grow(Job):
             return 0  # a target went, or a cancel came, while the locks were waited for
         core = self.core
         first, end = stripes[0], stripes[-1] + 1
+        if self._copier.piggyback:
+            try:
+                await self._copier.drop(stripes)
+            except MemberLostError:
+                return 0
+            if self._strays:
+                del self._strays[: len(stripes)]
+                return 0
         moves = self._live(first, end)  # now: more may be written than before we had the locks
         if not len(moves[0]):
             core.migrate_to(first if self.back else end)
@@ -239,15 +256,15 @@ class Grow(Job):
         ]
         copied = 0
         try:
-            copies, arenas = await self._read(*batches[0])
+            load = await self._copier.read(*batches[0])
             for number, batch in enumerate(batches):
                 following = batches[number + 1] if number + 1 < len(batches) else None
-                read = await self._write_and_read(copies, following)
-                for arena in arenas:
+                read = await self._write_and_read(load, following)
+                for arena in load.arenas:
                     self.core.arenas.put(arena)
                 if self._reach()[0] <= max(batch[0]):
                     return copied  # a target went while it was written
-                copied += len(copies)
+                copied += len(load.copies)
                 self.error = None
                 if following is None or read is None:
                     self.core.migrate_to(window[0] if self.back else window[-1] + 1)
@@ -255,7 +272,7 @@ class Grow(Job):
                 self.core.migrate_to(following[0][0] + self.back)
                 if self.core.locks.awaited(window):
                     return copied
-                copies, arenas = read
+                load = read
         except MemberLostError:
             pass
         except NoSpaceError as error:
@@ -276,16 +293,14 @@ class Grow(Job):
                 at += 1
         return cuts
 
-    async def _write_and_read(
-        self, copies: list[Copy], following: Batch | None
-    ) -> tuple[list[Copy], list[Arena]] | None:
-        """Write *copies* and read the *following* batch side by side; raise what either raises."""
+    async def _write_and_read(self, load: Load, following: Batch | None) -> Load | None:
+        """Write *load* and read the *following* batch side by side; raise what either raises."""
         errors: list[Exception] = []
-        read: list[tuple[list[Copy], list[Arena]]] = []
+        read: list[Load] = []
 
         async def read_next(batch: Batch) -> None:
             try:
-                read.append(await self._read(*batch))
+                read.append(await self._copier.read(*batch))
             except (MemberLostError, RaidxError) as error:
                 errors.append(error)
 
@@ -293,65 +308,9 @@ class Grow(Job):
             if following is not None:
                 nursery.start_soon(read_next, following)
             try:
-                await self._write(copies)
+                await self._copier.write(load)
             except (MemberLostError, RaidxError) as error:
                 errors.insert(0, error)
         if errors:
             raise errors[0]
         return read[0] if read else None
-
-    async def _read(
-        self, stripes: Sequence[int], sources: Sequence[int], targets: Sequence[int]
-    ) -> tuple[list[Copy], list[Arena]]:
-        """Read blocks, those on lost members by their chains."""
-        core = self.core
-        store = core.store
-        size = core.chunk_bytes
-        arenas = [core.arenas.get(len(stripes) * size)]
-        slots = arenas[0].slots(size, len(stripes))
-        requests: list[Request] = []
-        xors: list[tuple[Bytes, list[Bytes]]] = []
-        copies = []
-        for (view, array), stripe, source, target in zip(
-            slots, stripes, sources, targets, strict=False
-        ):
-            copies.append(Copy(stripe, source, target, view, array))
-            lost = self.layout.lost_cells(stripe, store.lost_at(stripe)) if store.lost else 0
-            if not lost >> source & 1:
-                requests.append((*core.position(stripe, source), [view], size))
-                continue
-            try:
-                plan = read_plan(core.code, 1 << source, lost, core.dead(stripe))
-            except Unrecoverable:
-                raise core.lost_error(stripe, (source,)) from None
-            arena = core.arenas.get(len(plan.reads) * size)
-            arenas.append(arena)
-            values = {}
-            for cell, (buffer, value) in zip(
-                plan.reads, arena.slots(size, len(plan.reads)), strict=False
-            ):
-                values[cell] = value
-                requests.append((*core.position(stripe, cell), [buffer], size))
-            xors.append((array, [values[cell] for cell in plan.outputs[0].old]))
-        await store.read(join(requests), background=True)
-        for out, parts in xors:
-            xor_into(out, parts)
-        return copies, arenas
-
-    async def _write(self, copies: list[Copy]) -> None:
-        """Write blocks to their targets; by way of the journal where it may replay (law 4)."""
-        core = self.core
-        epoch = core.store.seat_epoch
-        direct: list[Request] = []
-        held: dict[int, list[Request]] = {}
-        for copy in copies:
-            request = (*core.position(copy.stripe, copy.target), [copy.view], core.chunk_bytes)
-            if core.journal.holds(copy.stripe):
-                held.setdefault(copy.stripe, []).append(request)
-            else:
-                direct.append(request)
-        every = [request for part in (direct, *held.values()) for request in part]
-        self._preparer.reserve([(role, offset) for role, offset, _, _ in every])
-        await core.store.write(join(direct), background=True)
-        for stripe, requests in held.items():
-            await core.write_cells(stripe, requests, epoch)

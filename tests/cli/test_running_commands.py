@@ -285,7 +285,13 @@ def test_fail_replace_add_remove_pass_their_arguments_on(daemon: Daemon, tmp_pat
     assert daemon.calls == [
         ("fail-disk", {"member": "2", "dry_run": False}),
         ("replace-disk", {"old": "2", "new": f"{new},model=hdd", "create": True, **plain}),
-        ("add-disk", {"members": [str(new)], "role": "spare", "create": False, **plain}),
+        (
+            "add-disk",
+            {
+                **{"members": [str(new)], "role": "spare", "create": False, **plain},
+                **{"parity": None, "surrogate": None},
+            },
+        ),
         ("remove-disk", {"member": "abcd", "dry_run": True}),
     ]
 
@@ -504,11 +510,24 @@ def test_growth_says_how_large_the_image_will_be_and_what_to_type_then(
     assert "losetup -c DEVICE && resize2fs DEVICE" in text
     ((_, arguments),) = daemon.calls
     assert arguments["role"] is None
+    assert arguments["parity"] is arguments["surrogate"] is None
     costs = {"bytes_read": 1 << 20, "bytes_written": 1 << 20, "bytes_moved": 2 << 20}
     times = {"rate": 1 << 20, "rate_source": "assumed", "seconds": 1.0, "seconds_busy": 2.0}
     kept = {"redundancy_left": 1, "redundancy_reduced": False, "redundancy_reduced_seconds": 0.0}
     does = {"dry_run": True, "does": "grows from 4 to 5 members"}
-    daemon.answers["add-disk"] = {**does, **costs, **times, **kept, **sizes}
+    daemon.answers["add-disk"] = {**does, **costs, **times, **kept, **sizes, "bytes_logged": 4096}
     text = daemon.run("add-disk", "ARRAY", str(tmp_path / "new.img"), "-n").stdout
     for words in ("grows from 4 to 5", "moves: 2 MiB", "image: 3 MiB now, 4 MiB at the end"):
         assert words in text
+    assert "journal: 4 KiB more" in text
+
+
+def test_growth_passes_on_how_parity_is_to_follow(daemon: Daemon, tmp_path: Path) -> None:
+    sizes = {"size_before": 3 << 20, "size_after": 4 << 20}
+    daemon.answers["add-disk"] = {"job": 5, "members_before": 4, "members_after": 5, **sizes}
+    new, surrogate = str(tmp_path / "new.img"), str(tmp_path / "surrogate.img")
+    assert daemon.run("add-disk", "ARRAY", new, "--surrogate", surrogate).exit_code == 0
+    assert daemon.run("add-disk", "ARRAY", new, "--parity", "piggyback").exit_code == 0
+    assert daemon.run("add-disk", "ARRAY", new, "--parity", "backpack").exit_code == 2
+    asked = [(a["members"], a["surrogate"], a["parity"]) for _, a in daemon.calls]
+    assert asked == [([new], surrogate, None), ([new], None, "piggyback")]

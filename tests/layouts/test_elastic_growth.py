@@ -103,3 +103,46 @@ def test_impossible_positions_and_layouts_are_refused() -> None:
         "raid0",
         "raid4",
     ]
+
+
+@given(growing())
+def test_a_move_exchanges_a_block_with_the_one_that_is_born_where_it_was(
+    layouts: tuple[ElasticLayout, ElasticLayout, ElasticLayout],
+) -> None:
+    _, middle, after = layouts
+    stripes, old, new, chunks = middle.moving(0, middle.stripes)
+    for stripe, source, target, chunk in zip(stripes, old, new, chunks, strict=True):
+        born = after.logical(stripe, source)
+        pair = (chunk, born) if stripe >= middle.migrated else (born, chunk)
+        assert (middle.logical(stripe, source), middle.logical(stripe, target)) == pair
+        assert born >= middle.size_bytes // CHUNK
+    for stripe in range(middle.stripes):  # who neither moves nor is exchanged has one place
+        touched = {*old[stripes == stripe].tolist(), *new[stripes == stripe].tolist()}
+        for cell in set(range(middle.code.data_count)) - touched:
+            assert middle.logical(stripe, cell) == after.logical(stripe, cell)
+
+
+def test_a_surrogate_has_the_parity_of_the_stripes_that_have_migrated() -> None:
+    layout = make_layout("raid4", 7, 10, CHUNK, history=[4, 6], migrated=3, parity="surrogate")
+    assert isinstance(layout, ElasticLayout)
+    parity = layout.parity_cell
+    assert layout.code.columns == 6
+    for stripe in range(10):
+        holder, other = (6, 3) if stripe < 3 else (3, 6)
+        assert layout.place(stripe, parity) == (holder, stripe)
+        assert layout.roles(stripe) == (0, 1, 2, 4, 5, holder)
+        assert layout.inverse(holder, stripe) == (stripe, parity)
+        assert layout.inverse(other, stripe) is None
+        assert layout.lost_cells(stripe, frozenset({holder})) == 1 << parity
+        assert layout.lost_cells(stripe, frozenset({other, 4})) == 1 << 3
+    assert layout.tolerates(frozenset({6}))
+    assert not layout.tolerates(frozenset({3, 6}))
+    layout.migrated = 10
+    layout.settle()
+    assert (layout.width, layout.place(5, parity)) == (6, (3, 5))
+    with pytest.raises(LayoutError, match="surrogate"):
+        make_layout("raid0", 6, 10, CHUNK, history=[3, 5], migrated=3, parity="surrogate")
+    with pytest.raises(LayoutError, match="does not lead"):
+        make_layout("raid4", 6, 10, CHUNK, history=[4, 6], migrated=3, parity="surrogate")
+    with pytest.raises(LayoutError, match="cannot follow"):
+        make_layout("raid4", 6, 10, CHUNK, history=[4, 6], migrated=3, parity="raised")

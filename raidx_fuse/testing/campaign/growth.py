@@ -1,8 +1,9 @@
 """Growing under writes: the campaign's theme for layouts that grow in place.
 
-One or two disks join; the array is written, flushed and left alone meanwhile, ends cleanly and
-begins again, loses a member and gets it back, or the growth is cancelled. Afterwards the places
-that blocks have left are written as well: what is judged must not notice.
+One or two disks join, parity follows in one of the three ways; the array is written, flushed and
+left alone meanwhile, ends cleanly and begins again, loses a member and gets it back, or the growth
+is cancelled. Afterwards the places that blocks have left are written as well: what is judged must
+not notice.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any
 
 import trio
 
+from raidx_fuse.growth import LIVE, PIGGYBACK, SURROGATE
 from raidx_fuse.jobs.grow import Grow
 from raidx_fuse.members.base import SECTOR_BYTES
+from raidx_fuse.testing.campaign.history import Span
 from raidx_fuse.testing.campaign.player import CHUNK_BYTES, Player
 
 SLOW_BYTES = 8192  # a second: a growth lasts through several steps
@@ -33,12 +36,27 @@ async def grow(player: Player) -> None:
     """Let the array grow, with whatever happens to it meanwhile."""
     for earlier in player.array.jobs.running():  # the resync of a former life
         await earlier.finished.wait()
-    width = player.array.store.config.width
+    array = player.array
+    width = array.store.config.width
     disks = [player.new_disk() for _ in range(player.rng.randint(1, 2))]
-    for number, disk in enumerate(disks):
+    parity = player.rng.choice((LIVE, PIGGYBACK, SURROGATE)) if player.tolerance else LIVE
+    surrogate = player.new_disk() if parity == SURROGATE else None
+    for number, disk in enumerate([*disks, *([] if surrogate is None else [surrogate])]):
         player.recording.holders.append((player.event, width + number, disk))
-    span = player.history.begin("grow", player.event)
-    await player.array.grow([player.disks[disk] for disk in disks])
+    if surrogate is not None:
+        heir = (player.event, math.inf, width + len(disks), player.width - 1)
+        player.recording.heirs.append(heir)
+    span = player.history.begin(f"grow {parity}", player.event)
+    changing: Span | None = None
+    if parity == PIGGYBACK and player.cell.journal == "none":
+        # Parity changes in its place, as under a write: all that this mode promises is a resync.
+        stripes = frozenset(range(array.core.layout.stripes))
+        changing = player.history.begin_write("grow piggyback", player.event, stripes, frozenset())
+    joining = [player.disks[disk] for disk in disks]
+    if surrogate is not None:
+        await array.grow(joining, surrogate=player.disks[surrogate])
+    else:
+        await array.grow(joining, parity)
     turn = player.rng.choice(("", "", "remount", "cancel", "lose", "lose"))
     steps = player.rng.randint(1, 4)
     started_s = trio.current_time()
@@ -55,7 +73,30 @@ async def grow(player: Player) -> None:
             turn, steps = "", player.rng.randint(0, 2)
         await trio.sleep(player.rng.choice((0.05, 0.5)))
     player.history.end(span, player.event)
+    if changing is not None:
+        player.history.end(changing, player.event)
+    if surrogate is not None:
+        inherit(player)
+    await let_go(player)
     await write_beyond(player)
+
+
+def inherit(player: Player) -> None:
+    """Note that the surrogate has the role of the parity now, unless the growth was cancelled."""
+    recording, now = player.recording, player.event
+    begin, _, role, heir = recording.heirs.pop()
+    recording.heirs.append((begin, now, role, heir))
+    if player.array.store.config.width == role:
+        recording.holders.append((now, heir, recording.holder(role, now)))
+
+
+async def let_go(player: Player) -> None:
+    """Remove who had the parity before a surrogate came, mostly."""
+    spares = [record for record in player.array.store.config.members if record.role < 0]
+    if spares and player.rng.random() < 0.7:
+        span = player.history.begin("remove", player.event)
+        await player.array.remove_disk(spares[0].member_uuid)
+        player.history.end(span, player.event)
 
 
 def _growth_of(player: Player) -> Grow | None:
@@ -78,7 +119,7 @@ async def lose(player: Player, _job: Grow) -> None:
     """Lose a member, old or new, and give its role another disk, under writes."""
     out = len(player.recording.out)
     role = player.rng.randrange(player.array.store.config.width)
-    if not player.tolerance:
+    if not player.tolerance or player.array.store.spares:
         return
     begin = player.event
     player.recording.out.append((role, begin, math.inf))

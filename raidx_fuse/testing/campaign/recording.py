@@ -18,7 +18,7 @@ class Recording:
 
     *out*: (role, from event, to event) while a role may be without a member; *damaged*: events
     between which parity is wrong on purpose; *holders*: (event, role, disk) when a role's disk
-    changed; *disks*: role for which each disk was made.
+    changed; *heirs*: (from event, to event, role, role that its disk may hold instead by then).
     """
 
     cell: Cell
@@ -31,6 +31,7 @@ class Recording:
     holders: list[tuple[int, int, int]] = field(default_factory=list)
     out: list[tuple[int, int, float]] = field(default_factory=list)
     damaged: list[tuple[int, float]] = field(default_factory=list)
+    heirs: list[tuple[int, float, int, int]] = field(default_factory=list)
     zeroed: bool = False
 
     @property
@@ -58,13 +59,18 @@ class Recording:
         """Return the roles that loses its member when the disks *lost* go."""
         return frozenset(r for r in self.roles(moment) if self.holder(r, moment) in lost)
 
+    def away(self, moment: int, roles: frozenset[int]) -> frozenset[int]:
+        """Return *roles*, and those that whoever is away with them may hold instead."""
+        heirs = {h for begin, end, role, h in self.heirs if begin <= moment < end and role in roles}
+        return roles | heirs
+
     def losses(self, moment: int, generator: random.Random) -> tuple[int, ...]:
         """Draw disks to lose at *moment*, within what the code tolerates; often one fewer."""
         if self.is_damaged(moment) or not self.tolerance:
             return ()
         out = self.roles_out(moment)
         whole = [r for r in self.roles(moment) if r not in out]
-        most = min(self.tolerance - len(out), len(whole))
+        most = max(0, min(self.tolerance - len(out), len(whole)))
         chosen = generator.sample(whole, generator.randint(min(1, most), most))
         lost = {self.holder(role, moment) for role in chosen}
         if out:  # whatever was or is to be in that role may come or not

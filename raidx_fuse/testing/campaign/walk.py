@@ -172,7 +172,8 @@ def _images(disks: Sequence[DiskState], cut: Cut, numbers: Sequence[int]) -> dic
 def _left(recording: Recording, disks: Sequence[DiskState], cut: Cut) -> Left:
     moment = cut.moment
     images = _images(disks, cut, range(len(disks)))
-    away = recording.roles_out(moment) | recording.roles_of(cut.lost, moment)
+    out = recording.roles_out(moment) | recording.roles_of(cut.lost, moment)
+    away = recording.away(moment, out)
     return Left(recording, moment, images, away, recording.history.at(moment))
 
 
@@ -206,7 +207,8 @@ def _judge_again(left: Left, disks: Sequence[DiskState], state: State) -> None:
     recording = left.recording
     assert state.again is not None
     images = _images(disks, state.again, sorted(left.images))
-    away = left.away | recording.roles_of(state.again.lost, left.moment)
+    lost = recording.roles_of(state.again.lost, left.moment)
+    away = left.away | recording.away(left.moment, lost)
     judge(replace(left, images=images, away=away), state.generator("look"))
 
 

@@ -1,0 +1,265 @@
+"""What a growth copies, and how parity follows: live, piggyback or surrogate.
+
+    live       parity stays: the place that a block leaves counts as zero (DESIGN.md, section 2)
+    piggyback  P' = P xor the moved blocks; the old copies stay part of the stripe, as the blocks
+               that are born there (the mcpod paper, section 3.3)
+    surrogate  parity stays too, but of the stripes that have migrated it lies on the surrogate: it
+               is copied like a block that moves (section 3.4)
+
+Piggyback changes parity in its place, and what is born on the new disks comes alive with it: one
+commit, after the copies are durable. From then on the sum over the places of the stripe is the same
+whichever of the two copies is the block, so the position may be made durable later as for `live`.
+A stripe that a crash, or a growth that turned round, left that way while it lies as before is first
+brought back by `drop`. With the journal off parity goes down beside the copies, as in the paper,
+and a crash leaves the stripe to a resync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from raidx_fuse.core import Core
+from raidx_fuse.growth import PIGGYBACK, Growth
+from raidx_fuse.layouts.code import Unrecoverable
+from raidx_fuse.layouts.plan import rebuild_plan
+from raidx_fuse.parity import Arena, Bytes, xor_into
+from raidx_fuse.store import MemberLostError, Request, join
+from raidx_fuse.write_work import Preparer
+
+DROPPED_MAX = 64  # old copies taken out at once
+
+Batch = tuple[Sequence[int], Sequence[int], Sequence[int]]  # stripes, sources, targets
+
+
+@dataclass(slots=True)
+class Copy:
+    """One cell: *view* and *array* hold what goes to cell *target* of *stripe*."""
+
+    stripe: int
+    source: int
+    target: int
+    view: Any
+    array: Bytes
+
+
+@dataclass(slots=True)
+class Load:
+    """What was read: *copies*, and the new parity of each stripe that gets one."""
+
+    copies: list[Copy]
+    parities: dict[int, tuple[Any, Bytes]]
+    arenas: list[Arena]
+
+
+@dataclass(slots=True)
+class Change:
+    """One change of *stripe*'s parity: chunks come alive (*fresh*) or are *dead* again with it."""
+
+    stripe: int
+    writes: list[Request]
+    fresh: list[int]
+    dead: list[int]
+
+
+class CellReader:
+    """Reads whole cells, those on lost members by their chain; room for *count* of them."""
+
+    def __init__(self, core: Core, count: int) -> None:
+        self.core = core
+        self.arenas = [core.arenas.get(max(1, count) * core.chunk_bytes)]
+        self._slots = iter(self.arenas[0].slots(core.chunk_bytes, count))
+        self._requests: list[Request] = []
+        self._xors: list[tuple[Bytes, list[Bytes]]] = []
+
+    def add(self, stripe: int, cell: int) -> tuple[Any, Bytes]:
+        """Return where *cell* of *stripe*, which is alive, will be. Raises UnrecoverableError."""
+        core, store = self.core, self.core.store
+        size = core.chunk_bytes
+        view, array = next(self._slots)
+        lost = core.layout.lost_cells(stripe, store.lost_at(stripe)) if store.lost else 0
+        if not lost >> cell & 1:
+            self._requests.append((*core.position(stripe, cell), [view], size))
+            return view, array
+        try:
+            (output,) = rebuild_plan(core.code, 1 << cell, lost, core.dead(stripe))
+        except Unrecoverable:
+            raise core.lost_error(stripe, (cell,)) from None
+        arena = core.arenas.get(len(output.old) * size)
+        self.arenas.append(arena)
+        parts = []
+        for source, (buffer, part) in zip(
+            output.old, arena.slots(size, len(output.old)), strict=False
+        ):
+            parts.append(part)
+            self._requests.append((*core.position(stripe, source), [buffer], size))
+        self._xors.append((array, parts))
+        return view, array
+
+    async def run(self) -> None:
+        """Read. Raises MemberLostError, MemberError."""
+        await self.core.store.read(join(self._requests), background=True)
+        for out, parts in self._xors:
+            xor_into(out, parts)
+
+
+class Copier:
+    """Copies cells of stripes whose locks are held; *back* to where they were."""
+
+    def __init__(self, core: Core, growth: Growth, back: bool) -> None:
+        self.core = core
+        self.layout = growth.layout
+        self.back = back
+        self.piggyback = growth.parity == PIGGYBACK
+        self._preparer = Preparer(core)
+
+    async def read(self, stripes: Sequence[int], sources: Sequence[int], targets: Any) -> Load:
+        """Read the *sources*; piggyback: and the parities of their stripes, and sum them up."""
+        each = dict.fromkeys(stripes) if self.piggyback and not self.back else ()
+        reader = CellReader(self.core, len(stripes) + len(each))
+        copies = [
+            Copy(stripe, source, target, *reader.add(stripe, source))
+            for stripe, source, target in zip(stripes, sources, targets, strict=True)
+        ]
+        parity = self.layout.parity_cell
+        parities = {s: reader.add(s, parity) for s in each if not self._lost(s) >> parity & 1}
+        await reader.run()
+        for copy in copies:
+            if copy.stripe in parities:
+                array = parities[copy.stripe][1]
+                np.bitwise_xor(array, copy.array, array)
+        return Load(copies, parities, reader.arenas)
+
+    def _lost(self, stripe: int) -> int:
+        store = self.core.store
+        return self.layout.lost_cells(stripe, store.lost_at(stripe)) if store.lost else 0
+
+    async def write(self, load: Load) -> None:
+        """Write copies, and parities; by way of the journal where it may replay (law 4)."""
+        core = self.core
+        epoch = core.store.seat_epoch
+        direct: list[Request] = []
+        held: dict[int, list[Request]] = {}
+        for copy in load.copies:
+            role = self.layout.role_of(copy.target, after=not self.back)
+            offset = core.data_offset + (copy.stripe << core.shift)
+            request = (role, offset, [copy.view], core.chunk_bytes)
+            if core.journal.holds(copy.stripe):
+                held.setdefault(copy.stripe, []).append(request)
+            else:
+                direct.append(request)
+        every = [request for part in (direct, *held.values()) for request in part]
+        self._preparer.reserve([(role, offset) for role, offset, _, _ in every])
+        changes = list(self._raised(load)) if self.piggyback and not self.back else []
+        if changes and core.journal.mode == "none" and not held:
+            await self._change_in_place(changes, direct)
+            return
+        await core.store.write(join(direct), background=True)
+        for stripe, requests in held.items():
+            await core.write_cells(stripe, requests, epoch)
+        if changes:
+            await self._make_durable()
+            await self._commit(changes, epoch)
+
+    async def _make_durable(self) -> None:
+        """Flush the copies: a record that is replayed must find them."""
+        await self.core.store.flush()
+
+    def _raised(self, load: Load) -> Iterator[Change]:
+        """Yield what makes the old copies part of their stripes."""
+        core = self.core
+        born: dict[int, list[int]] = {}
+        for copy in load.copies:
+            chunk = self.layout.mapping.logical(copy.source, copy.stripe)
+            born.setdefault(copy.stripe, []).append(chunk)
+        for stripe, chunks in born.items():
+            writes: list[Request] = []
+            if stripe in load.parities:
+                position = core.position(stripe, self.layout.parity_cell)
+                writes = [(*position, [load.parities[stripe][0]], core.chunk_bytes)]
+            yield Change(stripe, writes, chunks, [])
+
+    # -- back ----------------------------------------------------------------------------------
+
+    def ghosts(self, first: int, end: int) -> tuple[Any, Any, Any]:
+        """Return (stripes, cells, chunks) of old copies that are part of their stripes."""
+        stripes, old, new, _ = self.layout.moving(first, end)
+        chunks = self.layout.mapping.logical_many(old, stripes)
+        live = self.core.written.is_written_many(chunks)
+        cells = np.where(stripes < self.layout.migrated, old, new)
+        return stripes[live], cells[live], chunks[live]
+
+    async def drop(self, window: Sequence[int]) -> None:
+        """Take old copies out of the stripes of *window*, rising: as `live` would have it.
+
+        Raises MemberLostError when a member went: look again.
+        """
+        found = self.ghosts(window[0], window[-1] + 1)
+        if not len(found[0]):
+            return
+        ours = np.isin(found[0], window)
+        for at in range(0, int(ours.sum()), DROPPED_MAX):
+            await self._drop(*(column[ours][at : at + DROPPED_MAX].tolist() for column in found))
+
+    async def _drop(self, stripes: list[int], cells: list[int], chunks: list[int]) -> None:
+        core = self.core
+        epoch = core.store.seat_epoch
+        parity = self.layout.parity_cell
+        reader = CellReader(core, 2 * len(stripes))
+        sums: dict[int, tuple[Any, Bytes]] = {}
+        parts: list[tuple[Bytes, Bytes]] = []
+        changes: dict[int, Change] = {}
+        for stripe, cell, chunk in zip(stripes, cells, chunks, strict=True):
+            change = changes.setdefault(stripe, Change(stripe, [], [], []))
+            change.dead.append(chunk)
+            if self._lost(stripe) >> parity & 1:
+                continue
+            if stripe not in sums:
+                sums[stripe] = reader.add(stripe, parity)
+                position = core.position(stripe, parity)
+                change.writes = [(*position, [sums[stripe][0]], core.chunk_bytes)]
+            parts.append((sums[stripe][1], reader.add(stripe, cell)[1]))
+        await reader.run()
+        for array, part in parts:
+            np.bitwise_xor(array, part, array)
+        if core.journal.mode == "none" and not any(map(core.journal.holds, changes)):
+            await self._change_in_place(list(changes.values()), [])
+        else:
+            await self._commit(list(changes.values()), epoch)
+        for arena in reader.arenas:
+            core.arenas.put(arena)
+
+    # -- changing parity -----------------------------------------------------------------------
+
+    async def _commit(self, changes: Sequence[Change], epoch: int) -> None:
+        """Log *changes*, each all or nothing. Raises MemberLostError if a role changed hands."""
+        core = self.core
+        most = max(1, core.journal.capacity // 8 >> core.shift)
+        for at in range(0, len(changes), most):
+            group = changes[at : at + most]
+            if not await core.journal.commit(
+                [change.stripe for change in group],
+                [request for change in group for request in change.writes],
+                [chunk for change in group for chunk in change.fresh],
+                lambda: epoch == core.store.seat_epoch,
+                dead=[chunk for change in group for chunk in change.dead],
+            ):
+                raise MemberLostError
+
+    async def _change_in_place(self, changes: Sequence[Change], beside: list[Request]) -> None:
+        """Write *changes* and what goes down *beside* them; a resync finishes what a crash cuts."""
+        core = self.core
+        stripes = [change.stripe for change in changes]
+        await core.dirty.enter(stripes)
+        try:
+            writes = [request for change in changes for request in change.writes]
+            await core.store.write(join([*beside, *writes]), background=True)
+            await core.written.mark(
+                [chunk for change in changes for chunk in change.fresh],
+                [chunk for change in changes for chunk in change.dead],
+            )
+        finally:
+            core.dirty.leave(stripes)

@@ -1,0 +1,316 @@
+"""The paper's ways of parity in a growth, piggyback and surrogate: what they cost and keep."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import trio
+
+from raidx_fuse.array import Array, open_array
+from raidx_fuse.check import check_members
+from raidx_fuse.errors import UsageError
+from raidx_fuse.estimate import growth_estimate
+from raidx_fuse.growth import LIVE, PIGGYBACK, SURROGATE
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.testing.arrays import Rig
+from raidx_fuse.testing.growing import (
+    CHUNK,
+    SmallRig,
+    enlarge,
+    fill,
+    grow,
+    job_of,
+    play,
+    ram_of,
+    scrubbed,
+    small_spies,
+    under_load,
+)
+from raidx_fuse.testing.spy import SpyRig
+
+WAYS = (PIGGYBACK, SURROGATE)
+
+
+async def settle_members(rig: Rig, parity: str) -> None:
+    """Let the rig follow what a growth made of its members: the surrogate has role 3 now."""
+    assert rig.array is not None
+    if parity == SURROGATE:
+        former = rig.members[3]
+        record = rig.array.store.config.members[-1]
+        assert (record.role, record.state) == (-1, "spare")
+        assert list(rig.array.store.spares.values()) == [former]
+        await rig.array.remove_disk(record.member_uuid)
+        rig.members[3] = rig.members.pop()
+
+
+async def take_new_end(rig: Rig) -> None:
+    """Let the model have what the image's new end holds: zeros, or old copies."""
+    assert rig.array is not None
+    size = len(rig.model)
+    enlarge(rig)
+    rig.model[size:] = bytes(await rig.array.read(size, len(rig.model) - size))
+
+
+@pytest.mark.parametrize("parity", WAYS)
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("journal", ["partial", "none"])
+def test_two_growths_under_writes_keep_every_byte(parity: str, slow: bool, journal: str) -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await array.set("journal", journal)
+        await fill(rig, share=0.7)
+        for added in (1, 2):
+            job = await grow(rig, added, parity=parity)
+            job.speed_max_bytes = job.speed_min_bytes = 400 * CHUNK
+            async with under_load(rig):
+                await job.finished.wait()
+            assert job.state == "done", job.error
+            assert array.store.config.width == rig.width
+            assert set(array.store.config.params) == {"history"}
+            await take_new_end(rig)
+            if parity == SURROGATE:
+                assert not any(rig.model[-CHUNK:])  # nobody wrote there
+            await settle_members(rig, parity)
+            await fill(rig, seed=added, share=0.4)
+            await rig.compare()
+            await scrubbed(rig)
+            await rig.close()
+            array = await rig.open()
+            await rig.compare()
+            await scrubbed(rig)
+        await array.fail_disk(1)
+        await rig.compare()
+
+    play(SmallRig("raid4", slow=slow), body)
+
+
+@pytest.mark.parametrize("parity", WAYS)
+@pytest.mark.parametrize("journal", ["partial", "none"])
+def test_only_what_moves_and_its_parity_are_read_and_written(parity: str, journal: str) -> None:
+    """Bytes of the data regions for each byte of old data; of the unmoved parity extra."""
+    most = {1: {PIGGYBACK: 1.02, SURROGATE: 1.02 + 2 / 12}, 2: {PIGGYBACK: 1.36, SURROGATE: 1.5}}
+    for added in (1, 2):
+
+        async def body(rig: Rig, added: int = added) -> None:
+            assert isinstance(rig, SpyRig)
+            array = rig.array
+            assert array is not None
+            await array.set("journal", journal)
+            await fill(rig)
+            await array.core.journal.drain()
+            rows = array.core.layout.stripes
+            region = array.store.config.regions.data
+            estimate = await growth_estimate(array, array.grower.wider(added, parity), parity)
+            rig.log.clear()
+            job = await grow(rig, added, windows=10**6, parity=parity)
+            await job.finished.wait()
+            await array.core.journal.drain()
+            names = [f"ram{number}" for number in range(4 + added + (parity == SURROGATE))]
+            # Newcomers are searched for what they may hold; that is not the growth's reading.
+            reads = [rig.log.bytes_of("read", region, name) for name in names[:4]]
+            writes = [rig.log.bytes_of("write", region, name) for name in names]
+            assert sum(reads) + sum(writes) <= most[added][parity] * rows * 3 * CHUNK
+            assert sum(reads) == estimate["bytes_read"]
+            assert sum(writes) == estimate["bytes_written"]
+            assert not any(writes[:3])  # no old data disk is written
+            assert (writes[3] > 0) == (parity == PIGGYBACK)
+
+        play(small_spies(), body)
+
+
+@pytest.mark.parametrize("parity", WAYS)
+def test_it_goes_on_after_remounts(parity: str) -> None:
+    async def body(rig: Rig) -> None:
+        await fill(rig, share=0.8)
+        job = await grow(rig, 2, parity=parity)
+        mounts = 0
+        while True:
+            job.speed_max_bytes = job.speed_min_bytes = 150 * CHUNK
+            async with under_load(rig):
+                with trio.move_on_after(0.3):
+                    await job.finished.wait()
+            if job.finished.is_set():
+                break
+            before = job.layout.migrated
+            await rig.close()
+            if not mounts:
+                report = await check_members(rig.members)  # at rest, in the middle
+                assert report["ok"], report["problems"]
+            await rig.open()
+            mounts += 1
+            job = job_of(rig)
+            assert job.layout.migrated >= before
+            assert job.detail()["parity"] == parity
+            job._batch = 4
+            await rig.compare()
+        assert mounts >= 2
+        await take_new_end(rig)
+        await rig.compare()
+        await scrubbed(rig)
+
+    play(SmallRig(slow=True), body)
+
+
+@pytest.mark.parametrize("parity", WAYS)
+@pytest.mark.parametrize("after_s", [0.0, 0.3])
+def test_cancelled_it_goes_back_to_the_old_shape(parity: str, after_s: float) -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        params = dict(array.store.config.params)
+        await fill(rig, share=0.8)
+        size = len(rig.model)
+        job = await grow(rig, 2, parity=parity)
+        job.speed_max_bytes = job.speed_min_bytes = 100 * CHUNK
+        async with under_load(rig):
+            await trio.sleep(after_s)
+            array.jobs.cancel(job.job_id)
+            if after_s:  # and unmounted on the way back
+                await trio.sleep(0.1)
+                assert job.back
+                assert job.layout.migrated
+            else:
+                await job.finished.wait()
+        if after_s:
+            await rig.close()
+            array = await rig.open()
+            job = job_of(rig)
+            assert job.back
+            await job.finished.wait()
+        assert job.status()["state"] == "cancelled", job.error
+        rig.width -= 2
+        del rig.members[4:]
+        assert array.size_bytes == size
+        assert array.store.config.width == 4
+        assert array.store.config.params == params
+        assert not array.store.lost
+        assert not any(map(array.core.written.is_written, range(size // CHUNK, size // CHUNK * 2)))
+        await rig.compare()
+        await scrubbed(rig)
+        await rig.close()
+        await rig.open()
+        await rig.compare()
+        job = await grow(rig, 1)
+        await job.finished.wait()
+        enlarge(rig)
+        await rig.compare()
+        await scrubbed(rig)
+
+    play(SmallRig(), body)
+
+
+@pytest.mark.parametrize("parity", WAYS)
+@pytest.mark.parametrize("role", [0, 3, 4, 6])
+def test_any_member_may_be_lost_on_the_way(parity: str, role: int) -> None:
+    """Old data, parity, new data, the surrogate."""
+    if role == 6 and parity == PIGGYBACK:
+        role = 5
+
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig, share=0.8)
+        job = await grow(rig, 2, parity=parity)
+        job.speed_max_bytes = job.speed_min_bytes = 100 * CHUNK
+        async with under_load(rig):
+            await trio.sleep(0.4)
+            assert 0 < job.layout.migrated < job.layout.stripes
+            await array.fail_disk(role)
+            await trio.sleep(0.3)
+        await rig.compare()
+        before = job.layout.migrated
+        waits = role >= 4  # nothing may move onto it, so the growth waits
+        assert job.status()["waits_for_role"] == (role if waits else None)
+        assert not waits or before == job.layout.migrated
+        await rig.close()
+        array = await rig.open()
+        job = job_of(rig)
+        await rig.compare()
+        async with under_load(rig):
+            await rig._step_replace()
+            with trio.fail_after(600):
+                await rig._step_settle()
+        assert job.state == "done", job.error
+        await take_new_end(rig)
+        await rig.compare()
+        await scrubbed(rig)
+        await array.fail_disk(1)
+        await rig.compare()
+
+    play(SmallRig(slow=role == 4), body)
+
+
+@pytest.mark.parametrize("parity", WAYS)
+@pytest.mark.parametrize("back", [False, True])
+def test_a_killed_process_at_any_point_loses_nothing_even_with_a_member(
+    parity: str, back: bool
+) -> None:
+    async def check(images: list[bytes], model: bytes, size: int, only: int) -> None:
+        for lost in range(-1, len(images)):
+            if lost not in (-1, only):
+                continue
+            members = []
+            for number, image in enumerate(images):
+                if number != lost:
+                    ram = RamMember(len(image), name=f"again{number}")
+                    ram.memory[:] = image
+                    members.append(ram)
+            async with open_array(members) as array:
+                with trio.fail_after(3600):
+                    assert bytes(await array.read(0, size)) == model, f"lost {lost}"
+                    if lost < 0:
+                        await finish(array, size, model)
+
+    async def finish(array: Array, size: int, model: bytes) -> None:
+        for job in array.jobs.running():
+            await job.finished.wait()
+        assert array.core.growth is None
+        assert bytes(await array.read(0, size)) == model
+        result = await array.jobs.wait(await array.start_scrub(repair=False))
+        assert result["mismatches"] == 0, result["findings"]
+
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig, share=0.8)
+        size = len(rig.model)
+        job = await grow(rig, 2, parity=parity)
+        job.speed_max_bytes = job.speed_min_bytes = 100 * CHUNK
+        rng = random.Random(back)
+        turn = 0
+        while not job.finished.is_set():
+            for _ in range(rng.randrange(8)):
+                start = rng.randrange(size)
+                data = rng.randbytes(min(rng.choice((100, CHUNK, 9000)), size - start))
+                await array.write(start, data)
+                rig.model[start : start + len(data)] = data
+                await trio.sleep(rng.choice((0.0, 0.002)))
+            if back and job.layout.migrated > 30:
+                job.cancel()
+            images = [bytes(ram_of(member).memory) for member in rig.members]
+            await check(images, bytes(rig.model), size, turn % len(images))
+            turn += 1
+            await trio.sleep(0.02)
+        assert turn >= 5
+        if back:
+            del rig.members[4:]
+        await rig.compare()
+
+    play(SmallRig(), body)
+
+
+def test_what_cannot_be_meant_is_refused() -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        newcomer: Any = rig.new_member()
+        with pytest.raises(UsageError, match="no parity"):
+            await array.grow([newcomer], PIGGYBACK)
+        with pytest.raises(UsageError, match="no parity"):
+            await array.grow([newcomer], LIVE, rig.new_member())
+        assert array.store.config.width == 2
+
+    play(SmallRig("raid0", 2), body)
