@@ -234,9 +234,15 @@ class Copier:
 
     # -- changing parity -----------------------------------------------------------------------
 
+    def _forget(self, changes: Sequence[Change]) -> None:
+        """Drop what the cache knows of parities that change; their stripes' locks are held."""
+        for change in changes:
+            self.core.forget_stripe(change.stripe)
+
     async def _commit(self, changes: Sequence[Change], epoch: int) -> None:
         """Log *changes*, each all or nothing. Raises MemberLostError if a role changed hands."""
         core = self.core
+        self._forget(changes)
         most = max(1, core.journal.capacity // 8 >> core.shift)
         for at in range(0, len(changes), most):
             group = changes[at : at + most]
@@ -253,6 +259,7 @@ class Copier:
         """Write *changes* and what goes down *beside* them; a resync finishes what a crash cuts."""
         core = self.core
         stripes = [change.stripe for change in changes]
+        self._forget(changes)
         await core.dirty.enter(stripes)
         try:
             writes = [request for change in changes for request in change.writes]

@@ -61,6 +61,9 @@ def test_two_growths_under_writes_keep_every_byte(parity: str, slow: bool, journ
         array = rig.array
         assert array is not None
         await array.set("journal", journal)
+        if slow:  # what is cached of parity must not outlive its change
+            await array.set("cache.size", "16MiB")
+            await array.set("parity.policy", "rmw")
         await fill(rig, share=0.7)
         for added in (1, 2):
             job = await grow(rig, added, parity=parity)
