@@ -5,7 +5,7 @@ The way of a request pays for one append to a list; the list goes into the look-
 * a cell's *last* access and *interval*, the moving average of the time between two (15-byte entry);
 * the set of cells whose interval changed by a quarter or more, of which the tuner takes some.
 
-One request in eight notes the lengths of all members' queues: the moving average of arrival-instant
+One request in 16 notes the lengths of all members' queues: the moving average of arrival-instant
 queue lengths (section IV.A). Times are ticks of 1/64 s that the array has been running for; they
 wrap after two years, intervals end at 17 minutes, and 0 is an interval that nobody knows yet.
 """
@@ -24,17 +24,20 @@ from raidx_fuse.queues import MemberQueue
 TICKS_A_SECOND = 64
 INTERVAL_MAX = 65535
 NOTED_MAX = 8192  # chunks in the lists before they go into the table
-SAMPLE_EACH = 8  # requests; a power of two
-QUEUE_WEIGHT = 1 / 16  # of the newest queue length in its moving average
+SAMPLE_MASK = 15  # one chunk in 16
+QUEUE_WEIGHT = 1 / 8  # of the newest queue length in its moving average
+SHARE_WEIGHT = 1 / 128  # of the newest request in the share of writes
 CHANGED_MAX = 1 << 16
 OLD_WEIGHT = 3  # of the old interval beside the newest time between two accesses
 
 Intervals = NDArray[np.float64]
+Chunks = NDArray[np.int64]
 
 
 class Access:
-    """Notes accesses of logical chunks.
+    """Notes accesses of logical chunks in *noted*: chunk for a read, ~chunk for a write.
 
+    Who appends calls `sample` whenever the list's length is a multiple of `SAMPLE_MASK` + 1.
     *queue_means* are the arrival-instant queue lengths by role, *speeds* the service times (read,
     write; 0: unknown) at the last sample, *write_share* the part of requests that are writes.
     """
@@ -42,17 +45,15 @@ class Access:
     __slots__ = (
         "_base",
         "_clock",
+        "_digested",
         "_layout",
         "_queues",
         "_started_s",
-        "arrivals",
         "changed",
+        "noted",
         "queue_means",
-        "reads",
         "speeds",
-        "write_arrivals",
         "write_share",
-        "writes",
     )
 
     def __init__(
@@ -66,47 +67,35 @@ class Access:
         self._clock = clock
         self._started_s = clock()
         self._base = -1  # the table is not loaded yet
-        self.reads: list[int] = []
-        self.writes: list[int] = []
-        self.arrivals = 0
-        self.write_arrivals = 0
+        self.noted: list[int] = []
+        self._digested = 0
         self.write_share = 0.0
         self.queue_means = [0.0] * layout.width
         self.speeds = [(0.0, 0.0)] * layout.width
         self.changed: set[int] = set()
 
-    def read(self, first: int, last: int) -> None:
-        """Note a read of the chunks *first*..*last*."""
-        if first == last:
-            self.reads.append(first)
-        else:
-            self.reads.extend(range(first, last + 1))
-        arrivals = self.arrivals = self.arrivals + 1
-        if not arrivals % SAMPLE_EACH:
-            self._sample()
+    @property
+    def arrivals(self) -> int:
+        """How often a chunk was used so far: another number than before if anything came."""
+        return self._digested + len(self.noted)
 
-    def write(self, first: int, last: int) -> None:
-        """Note a write of the chunks *first*..*last*."""
-        if first == last:
-            self.writes.append(first)
-        else:
-            self.writes.extend(range(first, last + 1))
-        self.write_arrivals += 1
-        arrivals = self.arrivals = self.arrivals + 1
-        if not arrivals % SAMPLE_EACH:
-            self._sample()
+    def note(self, first: int, last: int, *, is_write: bool) -> None:
+        """Note a request of the chunks *first*..*last*; of one chunk the data path does it."""
+        noted = self.noted
+        before = len(noted)
+        noted.extend(range(~first, ~last - 1, -1) if is_write else range(first, last + 1))
+        if (before ^ len(noted)) > SAMPLE_MASK:
+            self.sample()
 
-    def _sample(self) -> None:
-        share = self.write_arrivals / SAMPLE_EACH
-        self.write_arrivals = 0
-        self.write_share += QUEUE_WEIGHT * (share - self.write_share)
+    def sample(self) -> None:
+        """Look at the queues: another `SAMPLE_MASK` + 1 chunks were noted."""
         means, speeds = self.queue_means, self.speeds
         for role, queue in enumerate(self._queues):
             if queue is not None:
                 length = queue.reads_waiting + queue.writes_waiting
                 means[role] += QUEUE_WEIGHT * (length - means[role])
                 speeds[role] = queue.read_service_s, queue.write_service_s
-        if len(self.reads) + len(self.writes) >= NOTED_MAX:
+        if len(self.noted) >= NOTED_MAX:
             self.digest()
 
     def ticks(self) -> int:
@@ -118,12 +107,18 @@ class Access:
 
     def digest(self) -> None:
         """Bring what was noted into the table."""
-        reads, self.reads = self.reads, []
-        writes, self.writes = self.writes, []
-        if not reads and not writes:
+        if not self.noted:
             return
+        noted = np.array(self.noted, np.int64)
+        self._digested += len(noted)
+        self.noted = []
+        writes = ~noted[noted < 0]
+        newest_share = len(writes) / len(noted)
+        self.write_share += (1 - (1 - SHARE_WEIGHT) ** len(noted)) * (
+            newest_share - self.write_share
+        )
         layout = self._layout
-        cells, counts = np.unique(self._cells(reads, writes), return_counts=True)
+        cells, counts = np.unique(self._cells(noted[noted >= 0], writes), return_counts=True)
         now = self.ticks()
         last = layout.last[cells]
         old = layout.interval[cells].astype(np.float64)
@@ -143,7 +138,7 @@ class Access:
             differing = np.abs(mixed - old) > np.maximum(old, mixed) / 4
             self.changed.update(cells[differing].tolist())
 
-    def _cells(self, reads: list[int], writes: list[int]) -> NDArray[np.int64]:
+    def _cells(self, reads: Chunks, writes: Chunks) -> Chunks:
         """Return the cells that reads and writes of chunks use: parities and copies by writes.
 
         Any copy may have answered a read, so it counts for all of them.
@@ -151,13 +146,13 @@ class Access:
         layout = self._layout
         length, data = layout.length, layout.code.data_count
         parts = []
-        whole = writes + reads if layout.code.is_copies else writes
-        if whole:
-            bundles, columns = np.divmod(np.asarray(whole, np.int64), data)
+        whole = np.concatenate((writes, reads)) if layout.code.is_copies else writes
+        if len(whole):
+            bundles, columns = np.divmod(whole, data)
             parts.append(bundles * length + columns)
             parts.extend(bundles * length + column for column in range(data, length))
-        if reads and not layout.code.is_copies:
-            bundles, columns = np.divmod(np.asarray(reads, np.int64), data)
+        if len(reads) and not layout.code.is_copies:
+            bundles, columns = np.divmod(reads, data)
             parts.append(bundles * length + columns)
         return np.concatenate(parts)
 

@@ -136,6 +136,14 @@ class ChunkCache:
 
     def wrote(self, address: int, data: Any) -> None:
         """Take over what was written at *address*."""
+        if len(data) == PAGE_BYTES and not address & _PAGE_MASK:  # as most do
+            self._stamps[(address >> self._shift) % _STAMPS] += 1
+            page = address >> PAGE_SHIFT
+            self._pages[page] = bytes(data)
+            self._pages.move_to_end(page)
+            if len(self._pages) > self._limit:
+                self._shrink()
+            return
         self.forget(address, len(data))
         self.keep(address, data)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from raidx_fuse.access import SAMPLE_MASK
 from raidx_fuse.cache import address_of
 from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError, UnrecoverableError
@@ -43,22 +44,28 @@ class Reader:
             view = self._replies[length] = self._reply[:length]
         return view
 
-    def _nearest(self, stripe: int) -> int:
-        """Return the copy of *stripe* that will answer first, by queue lengths and service times.
+    def _nearest(self, stripe: int) -> tuple[int, int, int]:
+        """Return (cell, role, member chunk) of the copy of *stripe* that will answer first.
 
-        The raidx paper, section V.E: a short queue of a fast member may end before an idle slow
-        one has begun. The first copy while a resync is due: copies may still differ, and what was
-        read once must be read again.
+        By queue lengths and service times, as the raidx paper, section V.E: a short queue of a fast
+        member may end before an idle slow one has begun. The first copy while a resync is due:
+        copies may still differ, and what was read once must be read again.
         """
         core = self.core
-        if core.dirty.pending_regions():
-            return 0
         place, readable = core.layout.place, core.store.readable
-        nearest, least_s = 0, inf
+        nearest = (0, *place(stripe, 0))
+        if core.dirty.pending_regions():
+            return nearest
+        least_s = inf
         for copy in self._copies or ():
-            queue = readable[place(stripe, copy)[0]]
-            if queue is not None and (answer_s := queue.answer_s()) < least_s:
-                nearest, least_s = copy, answer_s
+            role, chunk = place(stripe, copy)
+            queue = readable[role]
+            if queue is not None:
+                answer_s = queue.read_service_s
+                if queue.reads_waiting or queue.writes_waiting:
+                    answer_s = queue.answer_s()
+                if answer_s < least_s:
+                    nearest, least_s = (copy, role, chunk), answer_s
         return nearest
 
     async def read(self, offset: int, length: int) -> memoryview:
@@ -87,12 +94,16 @@ class Reader:
                     core.touch_at_once(started_s)
                     return reply
             if core.access is not None:
-                core.access.read(chunk, chunk)
+                noted = core.access.noted
+                noted.append(chunk)
+                if not len(noted) & SAMPLE_MASK:
+                    core.access.sample()
             layout = core.layout
             stripe, cell = layout.locate(chunk)
-            if self._copies:
-                cell = self._nearest(stripe)
-            role, member_chunk = layout.place(stripe, cell)
+            if self._copies is None:
+                role, member_chunk = layout.place(stripe, cell)
+            else:
+                _cell, role, member_chunk = self._nearest(stripe)
             queue = store.readable[role]
             if queue is not None:
                 position = core.data_offset + (member_chunk << shift) + inner
@@ -123,7 +134,7 @@ class Reader:
                     core.touch_at_once(started_s)
                     return reply
             if core.access is not None:
-                core.access.read(chunk, offset + length - 1 >> shift)
+                core.access.note(chunk, offset + length - 1 >> shift, is_write=False)
             reply = self._reply_of(length)
             if self._read_at_once(offset, length, reply):
                 if core.cache is not None:
@@ -193,9 +204,10 @@ class Reader:
                 zeros.append(view)
                 continue
             stripe, cell = locate(chunk)
-            if self._copies:
-                cell = self._nearest(stripe)
-            role, member_chunk = place(stripe, cell)
+            if self._copies is None:
+                role, member_chunk = place(stripe, cell)
+            else:
+                _cell, role, member_chunk = self._nearest(stripe)
             position = data_offset + (member_chunk << shift) + inner
             open_request = latest.get(role)
             if open_request is not None and open_request[1] + open_request[3] == position:
@@ -267,7 +279,7 @@ class Reader:
         lost = core.layout.lost_cells(stripe, core.store.lost_at(stripe))
         touched = (2 << last) - (1 << first)
         if self._copies:
-            touched = 1 << self._nearest(stripe)
+            touched = 1 << self._nearest(stripe)[0]
         if not touched & lost & ~core.dead(stripe):
             requests, _zeros = self._segments(offset, length, answer)
             await core.store.read(requests)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from raidx_fuse.access import SAMPLE_MASK
 from raidx_fuse.at_once import AtOnce
 from raidx_fuse.cache import address_of
 from raidx_fuse.core import Core
@@ -55,8 +56,16 @@ class Writer:
             return
         store = core.store
         ranges = [(0, length)]  # of the request, that are left for the general way
-        if core.access is not None:
-            core.access.write(offset >> core.shift, offset + length - 1 >> core.shift)
+        access = core.access
+        if access is not None:
+            first, last = offset >> core.shift, offset + length - 1 >> core.shift
+            if first == last:
+                noted = access.noted
+                noted.append(~first)
+                if not len(noted) & SAMPLE_MASK:
+                    access.sample()
+            else:
+                access.note(first, last, is_write=True)
         if not store.lost and not store.unsettled and not core.bad_chunks:
             if (offset & core.inner_mask) + length <= core.chunk_bytes:
                 done = None
