@@ -24,7 +24,8 @@ TWO_LOSS_WIDTHS = {"rdp": 8, "evenodd": 9, "xcode": 7, "pcode": 6, "upc": 6}  # 
 CHUNK = "64KiB"
 MIB = 1 << 20
 START_S = 30
-ARRAYS = {"raid0", "raid4", "raid5", *TWO_LOSS_WIDTHS}  # measured without a journal
+RAIDX_LAYOUTS = {"raidx-zero", "raidx-copy"}
+ARRAYS = {"raid0", "raid4", "raid5", *TWO_LOSS_WIDTHS, *RAIDX_LAYOUTS}  # measured without a journal
 LOGGED = "+log"  # ends the name of a candidate that keeps its journal, as arrays do by default
 
 
@@ -53,10 +54,10 @@ class Candidate:
             sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
         )
 
-    def resident_mib(self) -> float:
-        """Memory that the daemon holds now."""
+    def resident_mib(self, name: str = "VmRSS") -> float:
+        """Memory that the daemon holds now, or the most it held so far ("VmHWM")."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
+        (line,) = (line for line in status.splitlines() if line.startswith(name + ":"))
         return int(line.split()[1]) / 1024
 
     def stop(self) -> None:
@@ -85,6 +86,8 @@ def built_in_command(name: str, directory: Path, mountpoint: Path, size: int) ->
     width = TWO_LOSS_WIDTHS.get(layout, MEMBERS)
     members = [str(directory / f"{name}-{role}.img") for role in range(width)]
     data_members = width - (2 if layout in TWO_LOSS_WIDTHS else layout in {"raid4", "raid5"})
+    if layout == "raidx-copy":
+        data_members = width // 2
     # Room for the superblock, maps and log beside the data.
     member_bytes = -(-size // data_members // MIB) * MIB + 64 * MIB
     create = ["create", "--layout", layout, "--chunk", CHUNK, "--size", str(member_bytes)]

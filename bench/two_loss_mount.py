@@ -28,15 +28,27 @@ ROWS = (
 )
 
 
-def compare(name: str, base: str, *, size: int, rounds: int, seconds: float) -> list[Line]:
-    """Mount the candidates *base* and *name*, measure, and return the lines of both."""
+def compare(
+    name: str,
+    base: str,
+    rows: Sequence[Row] = ROWS,
+    bar: float = BAR,
+    *,
+    size: int,
+    rounds: int,
+    seconds: float,
+) -> list[Line]:
+    """Mount the candidates *base* and *name*, measure *rows*, and return the lines of both.
+
+    *bar* is the least share of *base* that *name* has to reach.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="raidx-bench-", dir="/dev/shm") as home,
         mounted([base, name], {}, size, Path(home)) as candidates,
     ):
-        results = measure(candidates, ROWS, size, rounds, seconds)
+        results = measure(candidates, rows, size, rounds, seconds)
     lines = []
-    for row in ROWS:
+    for row in rows:
         for each in (base, name):
             own, theirs = results[row.title, each], results[row.title, base]
             shares = [a.iops / b.iops for a, b in zip(own, theirs, strict=True)]
@@ -49,8 +61,8 @@ def compare(name: str, base: str, *, size: int, rounds: int, seconds: float) -> 
                     value=statistics.median(shares),
                     low=min(shares),
                     high=max(shares),
-                    bar=BAR if each == name else None,
-                    unit=" of raid5",
+                    bar=bar if each == name else None,
+                    unit=f" of {base}",
                     cpu_us=round(statistics.median(result.cpu_us for result in own), 1),
                     detail={"iops": round(iops)},
                 )

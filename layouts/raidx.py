@@ -226,8 +226,10 @@ class BundleLayout(Layout):
         if index is None:
             small = np.int32 if self.cells < 1 << 31 else np.int64
             index = self._index[role] = np.full(self.counts[role], NOWHERE, small)
-            cells = np.flatnonzero(self.disk == role)
-            index[self.offset[cells].astype(np.int64)] = cells
+            for start in range(0, len(self.disk), BLOCK_CELLS):  # so that no scratch is as large
+                block = slice(start, start + BLOCK_CELLS)
+                here = np.flatnonzero(self.disk[block] == role)
+                index[self.offset[block][here].astype(np.int64)] = here + start
         return index
 
     def free_chunks(self, role: int) -> Cells:

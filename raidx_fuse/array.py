@@ -305,7 +305,8 @@ class Array:
             await self.store.flush()
             await self.core.dirty.clean_quiet(all_regions=True)
             await self.store.flush()
-            await self.store.update(lambda config: replace(config, clean=True))
+            keep = self.tuner.keep if self.tuner is not None else lambda config: config
+            await self.store.update(lambda config: replace(keep(config), clean=True))
         except RaidxError as error:
             # What was flushed is safe; the next start replays and resyncs.
             log.error("the array could not be closed cleanly: %s", error)

@@ -20,6 +20,7 @@ import trio
 from raidx_fuse.access import Access
 from raidx_fuse.core import Core
 from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.format.config import ArrayConfig
 from raidx_fuse.jobs.window import Job
 from raidx_fuse.layouts.raidx import BundleLayout
 from raidx_fuse.mover import Mover
@@ -33,12 +34,14 @@ log = logging.getLogger(__name__)
 
 PROBE_READS = 32  # of each member whose speed is not known; the moving average forgets its 0 then
 PROBE_BYTES = 4096
-STEPS_A_ROUND = 256
+STEPS_A_ROUND = 64  # planning them takes some 25 ms, which a request may have to wait
+STEPS_SHOWN_MAX = 256
 ROUNDS_MAX = 256  # of one tuning at the user's word: speeds that waver must not make it endless
 REST_S = 1.0
 ROUNDING_S = 1e-3  # a rest too short to move the clock would be asked for again and again
 SHOWN_MAX = 20
 SCRUB_EACH_S = 7 * 86400.0
+JOB_KEY, SINCE_SCRUB = "tuner", "since_scrub_s"  # in the superblock's `jobs`
 
 
 class Tuner:
@@ -66,7 +69,9 @@ class Tuner:
         self._basis: list[MemberLoad] = []
         self._basis_at = -1  # arrivals when the basis was taken
         self._planned_at = -1  # arrivals when the last plan found nothing to do
-        self._scrubbed_s = self.core.store.clock()
+        kept = self.core.store.config.jobs.get(JOB_KEY, {})
+        self._unscrubbed_s = float(kept.get(SINCE_SCRUB, 0.0))  # before *_counted_from_s*
+        self._counted_from_s = self.core.store.clock()
 
     # -- what is known -------------------------------------------------------------------------
 
@@ -129,7 +134,9 @@ class Tuner:
         means = self.access.queue_means
         if self._basis_at != self.access.arrivals:
             self._basis_at, self._basis = self.access.arrivals, self.loads()
-            self.planner.settled.clear()
+            if self.planner.settled:
+                self.planner.settled.clear()
+                self.planner.survey()
         known = {load.role for load in self._basis}
         self._basis += [load for load in self.loads() if load.role not in known]
         loads = [replace(load, queue=means[load.role]) for load in self._basis]
@@ -169,18 +176,22 @@ class Tuner:
         if not self.enabled:
             self.state, self.why = "off", "tuner.enabled is off"
             return
-        obstacle = self.obstacle()
-        if obstacle is not None:
-            self.state, self.why = "waiting", obstacle
-            return
         if not self._is_idle():
             self.state, self.why = "waiting", "requests come"
             return
         self._began_s = self.core.store.clock()
         if any(queue is not None and queue.unflushed for queue in self.core.store.queues):
+            self.state, self.why = "flushing", "members hold in their caches what was written"
             await self.core.store.flush()
-        await self._scrub_sometimes()
+        obstacle = self.obstacle()
+        if obstacle is not None:
+            self.state, self.why = "waiting", obstacle
+            return
+        if await self._scrub_when_due():
+            self.state, self.why = "scrubbing", "the last scrub was long ago"
+            return
         if self.access.arrivals == self._planned_at:
+            self.state, self.why = "balanced", "no move would gain anything"
             return
         self.state, self.why = "measuring", "reads a little of members whose speed is not known"
         await self.measure()
@@ -230,12 +241,30 @@ class Tuner:
         means[step.source], means[step.target] = step.queues
         return len(step.moves) << self.core.shift
 
-    async def _scrub_sometimes(self) -> None:
-        now = self.core.store.clock()
-        if self.scrub_each_s and now - self._scrubbed_s >= self.scrub_each_s:
-            self._scrubbed_s = now
-            if self.core.code.parity_count:
+    async def _scrub_when_due(self) -> bool:
+        """Start a scrub, which only reports, if the last one is long ago; say whether one runs.
+
+        One that a user started counts, too. What is too long is counted in time of running.
+        """
+        if not self.core.code.parity_count:
+            return False  # there is nothing to compare with
+        running = any(job.kind == "scrub" for job in self.array.jobs.running())
+        if running or (self.scrub_each_s and self.since_scrub_s >= self.scrub_each_s):
+            self._unscrubbed_s, self._counted_from_s = 0.0, self.core.store.clock()
+            if not running:
                 await self.array.start_scrub(repair=False)
+            return True
+        return False
+
+    @property
+    def since_scrub_s(self) -> float:
+        """For how long the array has been running since the last scrub, earlier mounts included."""
+        return self._unscrubbed_s + self.core.store.clock() - self._counted_from_s
+
+    def keep(self, config: ArrayConfig) -> ArrayConfig:
+        """Return *config* with what the tuner of the next mount is to know."""
+        kept = {SINCE_SCRUB: round(self.since_scrub_s)}
+        return replace(config, jobs={**config.jobs, JOB_KEY: kept})
 
     # -- reports -------------------------------------------------------------------------------
 
@@ -247,6 +276,7 @@ class Tuner:
             "why": self.why,
             "chunks_moved": self.moved,
             "rounds": self.rounds,
+            "seconds_since_scrub": round(self.since_scrub_s),
             "members": [
                 {
                     "role": load.role,
@@ -262,8 +292,9 @@ class Tuner:
     async def dry_run(self) -> dict[str, Any]:
         """Return what a tuning would move now, and what it would gain."""
         self.require()
+        self.planner.survey()
         await self.measure(patiently=True)
-        plan = self.plan(STEPS_A_ROUND)
+        plan = self.plan(STEPS_SHOWN_MAX)
         chunk_bytes = self.core.chunk_bytes
         moved = plan.chunks * chunk_bytes
         return {
@@ -322,6 +353,7 @@ class Tuning(Job):
 
     async def prepare(self) -> None:
         """Measure, and plan the first round."""
+        self.tuner.planner.survey()
         await self.tuner.measure(patiently=True)
         self._plan()
         self.total_bytes = sum(len(step.moves) for step in self._steps) << self.core.shift

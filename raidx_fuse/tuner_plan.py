@@ -6,7 +6,8 @@ If all queues are near zero that is the speed alone and the fastest member is be
 queue, a slower one without may be better: it is under-used. Members are grouped by cost, L to a
 group. Every planned move takes its part of the queue along, so a plan ends where costs meet.
 
-    most frequently used chunks, hottest first
+    most frequently used chunks, hottest first; when a plan had found nothing to do, only those
+    whose interval has changed since
         on a member that costs twice as much as another one, or more:
             a free chunk there?          move
             else one of the least used there, of a sample, that is used half as often or less?
@@ -23,9 +24,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
-from raidx_fuse.access import INTERVAL_MAX, TICKS_A_SECOND, Access
-from raidx_fuse.layouts.raidx import NOWHERE, BundleLayout
+from raidx_fuse.access import CHANGED_MAX, INTERVAL_MAX, TICKS_A_SECOND, Access
+from raidx_fuse.layouts.raidx import BLOCK_CELLS, NOWHERE, BundleLayout
 from raidx_fuse.shares import Move
 
 COST_RATIO = 2.0
@@ -33,6 +35,7 @@ COST_STEP_S = 20e-6  # members of memory differ by microseconds and noise: that 
 PAID_BACK_S = 86400.0  # a move, made in idle time, must save what it takes within a day
 VICTIM_SAMPLE = 64
 VICTIM_RATIO = 2.0
+MISSES_MAX = 32  # no less used chunk found there: those who come next are used less themselves
 HOTTEST_MAX = 4096  # cells looked at in one plan
 
 
@@ -90,6 +93,12 @@ class Planner:
         self.access = access
         self.settled: set[int] = set()  # cells that are not to move again for now
         self._random = random.Random(seed)
+        # From which member to which a move paid when the last plan found nothing to do.
+        self._surveyed: frozenset[tuple[int, int]] | None = None
+
+    def survey(self) -> None:
+        """Look at all chunks next time, not only at those that are used otherwise than before."""
+        self._surveyed = None
 
     def plan(self, loads: Sequence[MemberLoad], write_share: float, limit: int) -> Plan:
         """Return up to *limit* steps that are worth it now."""
@@ -103,11 +112,14 @@ class Planner:
         if not order:
             return Plan()
         plan = Plan(groups=_grouped(order, layout.length), costs_s=dict(costs))
-        if not _is_better(costs[order[0]], costs[order[-1]]):
-            return plan
-        known = (layout.interval > 0) & (layout.interval < INTERVAL_MAX)  # used twice at least
-        active = np.flatnonzero(known)
-        if not len(active):
+        pays = frozenset(
+            (source, target)
+            for source in order
+            for target in order
+            if _is_better(costs[target], costs[source])
+        )
+        active = _used_twice(layout)
+        if not pays or not len(active):
             return plan
         rates = TICKS_A_SECOND / access.intervals(active)
         homes = layout.disk[active]
@@ -115,8 +127,13 @@ class Planner:
         carried = {role: float(rates[homes == role].sum()) for role in costs}
         plan.mean_s = sum(carried[role] * costs[role] for role in costs) / total
         planned = _Planned(layout, self.settled)
+        misses = dict.fromkeys(costs, 0)
         gained = 0.0
-        for at in _hottest(rates):
+        considered = np.arange(len(active))
+        if pays == self._surveyed and len(access.changed) < CHANGED_MAX:  # the others lie well
+            changed = np.fromiter(access.changed, np.int64, len(access.changed))
+            considered = considered[np.isin(active, changed)]
+        for at in considered[_hottest(rates[considered])].tolist():
             if len(plan.steps) >= limit:
                 break
             cell, rate, source = int(active[at]), float(rates[at]), int(homes[at])
@@ -126,8 +143,11 @@ class Planner:
                 better_s = costs[source] - costs[target]
                 if not _is_better(costs[target], costs[source]):
                     break
+                if misses[target] >= MISSES_MAX or target in planned.roles(cell // layout.length):
+                    continue
                 found = self._step(cell, rate, target, planned)
                 if found is None:
+                    misses[target] += 1
                     continue
                 moves, net_rate = found
                 work_s = len(moves) * (costs[source] + costs[target])
@@ -148,6 +168,9 @@ class Planner:
                 plan.steps.append(Step(moves, source, target, net_rate * better_s, then))
                 break
         plan.after_s = max(0.0, plan.mean_s - gained / total)
+        if not plan.steps:
+            self._surveyed = pays
+            access.changed.clear()
         return plan
 
     def _step(
@@ -155,8 +178,6 @@ class Planner:
     ) -> tuple[tuple[Move, ...], float] | None:
         """Return the moves that bring *cell* to *target*, and the load that changes sides."""
         layout = self.layout
-        if target in planned.roles(cell // layout.length):
-            return None
         chunk = planned.free_chunk(target)
         if chunk is not None:
             return ((cell, target, chunk),), rate
@@ -222,6 +243,15 @@ class _Planned:
                 free.pop()
 
 
+def _used_twice(layout: BundleLayout) -> NDArray[np.int64]:
+    """Return the cells that were used twice at least; block by block, to need little memory."""
+    parts = []
+    for start in range(0, len(layout.interval), BLOCK_CELLS):
+        block = layout.interval[start : start + BLOCK_CELLS]
+        parts.append(np.flatnonzero((block > 0) & (block < INTERVAL_MAX)) + start)
+    return np.concatenate(parts)
+
+
 def _is_better(cost_s: float, than_s: float) -> bool:
     """Say whether *cost_s* is so much less than *than_s* that a move pays."""
     return than_s - cost_s >= COST_STEP_S and than_s >= COST_RATIO * cost_s
@@ -232,8 +262,8 @@ def _grouped(order: list[int], length: int) -> list[list[int]]:
     return [order[at : at + length] for at in range(0, len(order), length)]
 
 
-def _hottest(rates: np.ndarray) -> list[int]:
+def _hottest(rates: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the indexes of the highest *rates*, highest first."""
     count = min(HOTTEST_MAX, len(rates))
-    top = np.argpartition(-rates, count - 1)[:count]
-    return [int(at) for at in top[np.argsort(-rates[top], kind="stable")]]
+    top = np.argpartition(-rates, count - 1)[:count] if count else np.arange(0)
+    return top[np.argsort(-rates[top], kind="stable")]
