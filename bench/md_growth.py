@@ -1,0 +1,313 @@
+"""Growth beside the real md: bytes read and written on each member, and time, on members as large.
+
+    python bench/md_growth.py                         RAID-4 from 4 to 5 members of 128 MiB
+    python bench/md_growth.py --added 2 --size 256
+
+`mdadm --grow` runs in a guest of User-Mode Linux, a kernel that is an ordinary program: no root, no
+loop devices, no md of this machine. Both arrays are full of random data before, both are compared
+with it afterwards. What the guest's kernel counts on its disks, superblocks included, stands beside
+what reaches our member files. Bytes are exact; the seconds are those of a guest whose every disk
+request and page fault goes through this machine's kernel, and say little about md on disks: for
+that `paper_mcpod.py` has both ways on the same modelled disks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import trio
+from paper_common import Cell, PaperTable, print_tables
+from rich.console import Console
+
+from raidx_fuse.array import open_array
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.format.create import create_array
+from raidx_fuse.members.base import ReadBuffer, WriteBuffer
+from raidx_fuse.members.open import create_member
+from raidx_fuse.members.wrapper import WrapperMember
+
+GUEST = Path(__file__).resolve().parent / "peers" / "md_guest.sh"
+PROGRAMS = ("linux.uml", "linux")  # Debian's name, and the one a kernel's own makefile gives
+MODULES = Path("/usr/lib/uml/modules")
+MEMBERS_MAX = 16  # a guest has ubda to ubdp
+MEMORY = "256M"
+SECTOR_BYTES = 512
+STAT_READ, STAT_WRITTEN = 2, 6  # sectors, among the fields of /sys/block/*/stat
+CHUNK_BYTES = 64 << 10
+MIB = 1 << 20
+os.environ["PATH"] += ":/usr/sbin:/sbin"
+
+
+class PeerError(Exception):
+    """The guest did not do what it was to do; the message says what and why."""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What a growth took: bytes (read, written) of each member, old ones first.
+
+    *old_bytes* is the size of the array before, all of it written; *size_bytes* after.
+    """
+
+    members: Sequence[tuple[int, int]]
+    seconds: float
+    old_bytes: int
+    size_bytes: int
+
+    @property
+    def per_byte(self) -> float:
+        """Bytes read and written for each byte of old data."""
+        return sum(map(sum, self.members)) / self.old_bytes
+
+
+# ---- md, in its guest ----
+
+
+def missing() -> str | None:
+    """Return what to install before md can run here, None if nothing."""
+    there = {
+        "user-mode-linux": kernel() is not None and MODULES.is_dir(),
+        "mdadm": shutil.which("mdadm") is not None,
+        "kmod": shutil.which("modprobe") is not None,  # the guest loads md from modules
+    }
+    wanted = " ".join(package for package, found in there.items() if not found)
+    if not wanted:
+        return None
+    return f"md cannot run in User-Mode Linux here, type: apt-get install {wanted}"
+
+
+def kernel() -> str | None:
+    """Return the path of the guest's kernel, None without one."""
+    return next(filter(None, map(shutil.which, PROGRAMS)), None)
+
+
+def parse_counters(text: str) -> dict[str, tuple[int, int]]:
+    """Return bytes (read, written) by device, from lines "NAME fields of /sys/block/NAME/stat".
+
+    Raises PeerError when a line is not like that.
+
+    >>> parse_counters("ubda  5 0 40 2 3 1 16 9 0 2 11 0 0 0 0 0 0")
+    {'ubda': (20480, 8192)}
+    """
+    found = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(" ")
+        fields = rest.split()
+        if len(fields) <= STAT_WRITTEN or not all(field.isdigit() for field in fields):
+            raise PeerError(f"not the counters of a disk: {line!r}")
+        sectors = int(fields[STAT_READ]), int(fields[STAT_WRITTEN])
+        found[name] = sectors[0] * SECTOR_BYTES, sectors[1] * SECTOR_BYTES
+    return found
+
+
+def parse_growth(results: Path, members: int) -> Growth:
+    """Return what the guest wrote into the folder *results*. Raises PeerError."""
+    with contextlib.suppress(FileNotFoundError):
+        raise PeerError((results / "error").read_text().strip())
+    try:
+        before, after = (
+            parse_counters((results / name).read_text()) for name in ("before", "after")
+        )
+        lines = (results / "numbers").read_text().splitlines()
+        numbers = dict(line.split("=", 1) for line in lines)
+        start_s, end_s = map(float, numbers["seconds"].split())
+        sizes = int(numbers["size_before"]), int(numbers["size_after"])
+        finished = numbers["done"] == "1"
+    except (FileNotFoundError, KeyError, ValueError) as error:
+        raise PeerError(f"the guest ended early: {error!r}") from None
+    if not finished or len(after) != members or set(before) != set(after):
+        raise PeerError(f"counters of {len(before)} and {len(after)} members, not {members}")
+    moved = [
+        (after[name][0] - before[name][0], after[name][1] - before[name][1])
+        for name in sorted(after)
+    ]
+    return Growth(moved, end_s - start_s, *sizes)
+
+
+def grow_md(width: int, added: int, member_bytes: int, folder: Path, limit_s: float) -> Growth:
+    """Grow an array of md in a guest, with its members in *folder*. Raises PeerError."""
+    program, results = kernel(), folder / "results"
+    assert program is not None
+    results.mkdir()
+    words = [
+        *(program, f"mem={MEMORY}", "rootfstype=hostfs", "rootflags=/", "ro", "quiet"),
+        *(f"init={GUEST}", f"uml_dir={folder}", "con=null", "con0=null,fd:1"),
+        *(f"MD_OUT={results}", f"MD_MODULES={MODULES}", f"MD_CHUNK_KIB={CHUNK_BYTES >> 10}"),
+        *(f"MD_WIDTH={width}", f"MD_ADDED={added}"),
+    ]
+    for number in range(width + added):
+        member = folder / f"md{number}.img"
+        with member.open("xb") as file:
+            file.truncate(member_bytes)
+        words.append(f"ubd{number}={member}")
+    console = folder / "console"
+    with console.open("wb") as out:
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+        )
+        try:
+            process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise PeerError(f"md: the guest has not ended within {limit_s:g} s") from None
+        finally:  # its processes are a group of their own
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    try:
+        return parse_growth(results, width + added)
+    except PeerError as error:
+        last = console.read_text(errors="replace").strip().splitlines()[-1:]
+        raise PeerError(f"md: {error} (its last words: {' '.join(last) or 'none'})") from None
+
+
+# ---- ours ----
+
+
+class CountingMember(WrapperMember):
+    """Counts the bytes that reach *inner*, maps and superblocks included."""
+
+    read_bytes = 0
+    write_bytes = 0
+
+    def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
+        done = super().try_readv(offset_bytes, buffers)
+        self.read_bytes += done * sum(map(len, buffers))
+        return done
+
+    def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
+        done = super().try_writev(offset_bytes, buffers)
+        self.write_bytes += done * sum(map(len, buffers))
+        return done
+
+    async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
+        self.read_bytes += sum(map(len, buffers))
+        await super().readv(offset_bytes, buffers)
+
+    async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
+        self.write_bytes += sum(map(len, buffers))
+        await super().writev(offset_bytes, buffers)
+
+
+async def grow_ours(width: int, added: int, member_bytes: int, folder: Path) -> Growth:
+    """Grow an array of ours, with its members in *folder*, in this process."""
+    members = [
+        CountingMember(create_member(str(folder / f"disk{number}.img"), member_bytes))
+        for number in range(width + added)
+    ]
+    try:
+        await create_array(members[:width], "raid4", chunk_bytes=CHUNK_BYTES, name="bench", now_s=0)
+        async with open_array(members[:width]) as array:
+            old_bytes, noise = array.size_bytes, np.random.default_rng(5).bytes(7 * MIB)
+            for at in range(0, old_bytes, len(noise)):
+                await array.write(at, noise[: old_bytes - at])
+            await array.flush()
+            before = [(member.read_bytes, member.write_bytes) for member in members]
+            start_s = perf_counter()
+            job = await array.grow(members[width:])
+            status = await array.jobs.wait(job["job"])
+            seconds = perf_counter() - start_s
+            after = [(member.read_bytes, member.write_bytes) for member in members]
+            if status["state"] != "done":
+                raise PeerError(f"our growth: {status['error']}")
+            for at in range(0, old_bytes, len(noise)):
+                if (
+                    bytes(await array.read(at, min(len(noise), old_bytes - at)))
+                    != noise[: old_bytes - at]
+                ):
+                    raise PeerError("our growth: the data is not what it was")
+            moved = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(before, after, strict=True)]
+            return Growth(moved, seconds, old_bytes, array.size_bytes)
+    finally:
+        for member in members:
+            member.close()
+
+
+# ---- both ----
+
+
+def table(width: int, added: int, member_bytes: int, growths: dict[str, Growth]) -> PaperTable:
+    """Return the growths side by side, in MiB."""
+    rows: list[list[Cell]] = []
+    for number in range(width + added):
+        role = "new" if number >= width else "parity" if number == width - 1 else "data"
+        moved = [part / MIB for growth in growths.values() for part in growth.members[number]]
+        rows.append([f"{number} ({role})", *moved])
+    sums = [
+        sum(member[part] for member in growth.members) / MIB
+        for growth in growths.values()
+        for part in (0, 1)
+    ]
+    rows.append(["all", *sums])
+
+    def line(title: str, *values: Cell) -> None:
+        rows.append([title, *(cell for value in values for cell in (value, ""))])
+
+    line("bytes for each byte of old data", *(growth.per_byte for growth in growths.values()))
+    line("old data, MiB", *(growth.old_bytes / MIB for growth in growths.values()))
+    line("size afterwards, MiB", *(growth.size_bytes / MIB for growth in growths.values()))
+    line("seconds", *(growth.seconds for growth in growths.values()))
+    columns = [f"{name} {what}" for name in growths for what in ("read", "written")]
+    return PaperTable(
+        f"{width}+{added}",
+        f"RAID-4 grows by {added}, members of {member_bytes // MIB} MiB, MiB of each member",
+        ("member", *columns),
+        rows,
+        "md's seconds are those of a guest of User-Mode Linux and say little about md on disks.",
+    )
+
+
+def compare(width: int, added: int, member_bytes: int, directory: str, limit_s: float) -> Any:
+    """Grow both, one after the other, and return the table. Raises PeerError."""
+    growths = {}
+    with tempfile.TemporaryDirectory(prefix="raidx-md-", dir=directory) as home:
+        growths["md"] = grow_md(width, added, member_bytes, Path(home), limit_s)
+    with tempfile.TemporaryDirectory(prefix="raidx-md-", dir=directory) as home:
+        growths["ours"] = trio.run(grow_ours, width, added, member_bytes, Path(home))
+    return table(width, added, member_bytes, growths)
+
+
+def main() -> int:
+    """Grow both and print the table; 2 when md cannot run here, 1 when something failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--width", type=int, default=4, help="members before")
+    parser.add_argument("--added", type=int, default=1, help="members more afterwards")
+    parser.add_argument("--size", type=int, default=128, help="of each member, MiB")
+    parser.add_argument("--directory", default="/dev/shm", help="where members and results go")
+    parser.add_argument("--timeout", type=float, default=300.0, help="of the guest, seconds")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if options.width < 3 or options.added < 1 or options.width + options.added > MEMBERS_MAX:
+        parser.error(f"from 3 members on, by 1 or more, to {MEMBERS_MAX} at the most")
+    if (needed := missing()) is not None:
+        print(needed, file=sys.stderr)
+        return 2
+    logging.disable()  # our array says that it has grown
+    # SIGTERM cleans up as Ctrl-C does.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        made = compare(
+            options.width, options.added, options.size * MIB, options.directory, options.timeout
+        )
+    except (PeerError, RaidxError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print_tables([made], options.json, Console())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
