@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.mount]
 
 MIB = 1 << 20
 MEMBER_MIB = 64
+MEMBER_BYTES = f"{MEMBER_MIB}MiB"
 FIO_MIB = 32  # written once over; takes longer than a growth
 FIO_RATE = "256k"  # of each of its jobs
 FILE_MIB = 24  # written before each growth, so that it moves several windows
@@ -245,7 +246,7 @@ def test_ext4_under_fio_grows_from_four_members_to_eight(
 
 
 def test_a_killed_daemon_goes_on_growing_after_the_remount(array: RealArray) -> None:
-    array.create("raid4", 4, f"{MEMBER_MIB}MiB").mount()
+    array.create("raid4", 4, MEMBER_BYTES).mount()
     content = bytes(range(256)) * (4 << 12)
     with array.image.open("r+b", buffering=0) as image:
         for _ in range(6):
