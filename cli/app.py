@@ -22,7 +22,7 @@ SECTIONS = {  # the order of `raidx --help`
     "Arrays": ("create", "mount", "umount"),
     "Look": ("status", "stats", "examine", "check", "explain"),
     "Change": (
-        *("add-disk", "remove-disk", "fail-disk", "replace-disk"),
+        *("add-disk", "reshape", "remove-disk", "fail-disk", "replace-disk"),
         *("scrub", "tune", "job", "get", "set"),
     ),
     "Experiment": ("replay", "simulate"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from rich.table import Table
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output, duration
-from raidx_fuse.cli.parameters import PATH, SIZE, absolute, array_argument
+from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE, absolute, array_argument
 from raidx_fuse.cli.status_text import job_line, redundancy
 from raidx_fuse.cli.waiting import exit_status, wait_for_jobs
 from raidx_fuse.control import call
@@ -28,6 +28,12 @@ overwrite_option = click.option(
 )
 create_option = click.option(
     "--create", is_flag=True, help="Make a missing member file, sparse, as large as the others."
+)
+method_option = click.option(
+    "--method",
+    type=click.Choice(["mcpod", "restripe"]),
+    default="mcpod",
+    help="Move the fewest blocks (mcpod, the default) or everything (restripe).",
 )
 wait_option = click.option("--wait", is_flag=True, help="Stay until the job has ended.")
 
@@ -61,7 +67,7 @@ def _dry_run_text(result: dict[str, Any], out: Output) -> Text:
             f"writes {out.size(result['bytes_written'])})"
         )
         if result.get("bytes_logged"):
-            lines.append(f"journal: {out.size(result['bytes_logged'])} more, for parity")
+            lines.append(f"journal: {out.size(result['bytes_logged'])} more")
         lines.append(
             f"time: {duration(result['seconds'])} at {out.rate(result['rate'])} "
             f"({result['rate_source']}); {duration(result['seconds_busy'])} under load"
@@ -143,6 +149,7 @@ def replace_disk(
     type=PATH,
     help="Let this member take the parity over; who has it now is a spare at the end.",
 )
+@method_option
 @overwrite_option
 @create_option
 @wait_option
@@ -154,6 +161,7 @@ def add_disk(
     role: str | None,
     parity: str | None,
     surrogate: str | None,
+    method: str,
     overwrite_signature: bool,
     create: bool,
     wait: bool,
@@ -164,7 +172,13 @@ def add_disk(
     Reads and writes go on meanwhile; the image is larger at the end. With --as spare they wait for
     a member to fail; a degraded array starts to rebuild onto them at once. --parity piggyback and
     --surrogate are the ways of the McPod paper: they read and write parity, the default does not.
+    With --method restripe everything is moved, in order, which any layout can: see `raidx reshape`.
     """
+    if method == "restripe":
+        if role is not None:
+            raise UsageError("--as spare moves nothing: it has no method")
+        options = _Joining(overwrite_signature, create, wait, dry_run)
+        return _reshape(out, array, members, options)
     result = call(
         array,
         "add-disk",
@@ -186,6 +200,72 @@ def add_disk(
     status = _finish(out, array, result, line if wait else f"{line}\n{steps}", wait)
     if wait and not status:
         out.note(steps)
+    return status
+
+
+@verb("reshape")
+@array_argument
+@click.argument("members", metavar="[MEMBER]...", nargs=-1, type=PATH)
+@click.option("--layout", metavar="LAYOUT", type=LAYOUT_NAME, help="The new layout.")
+@click.option("--rotate/--fixed", default=None, help="Columns move on by one each stripe, or stay.")
+@overwrite_option
+@create_option
+@wait_option
+@dry_run_option
+def reshape(
+    out: Output,
+    array: str,
+    members: tuple[str, ...],
+    layout: str | None,
+    rotate: bool | None,
+    overwrite_signature: bool,
+    create: bool,
+    wait: bool,
+    dry_run: bool,
+) -> int:
+    """Move everything to another layout, to more members, or both.
+
+    Reads and writes go on meanwhile, and no backup file is needed: raid0 to raid5 on one member
+    more, raid4 to raid5, raid5 to upc. The new layout must have room for the image. It goes on
+    after a crash; a cancel moves everything back.
+    """
+    options = _Joining(overwrite_signature, create, wait, dry_run)
+    return _reshape(out, array, members, options, layout=layout, rotate=rotate)
+
+
+class _Joining(NamedTuple):
+    overwrite_signature: bool
+    create: bool
+    wait: bool
+    dry_run: bool
+
+
+def _reshape(
+    out: Output, array: str, members: tuple[str, ...], options: _Joining, **shape: Any
+) -> int:
+    result = call(
+        array,
+        "reshape",
+        members=[absolute(member) for member in members],
+        overwrite_signature=options.overwrite_signature,
+        create=options.create,
+        dry_run=options.dry_run,
+        **{key: value for key, value in shape.items() if value is not None},
+    )
+    if options.dry_run:
+        return _finish(out, array, result, "", wait=False)
+    line = (
+        f"moving from {result['layout_before']} on {result['members_before']} members to "
+        f"{result['layout_after']} on {result['members_after']} (job {result['job']}); "
+        f"the image has {out.size(result['size_after'])} when it ends"
+    )
+    steps: list[str] = []
+    if result["size_after"] > result["size_before"]:
+        steps = ["then:", *_steps_after_growth(array)]
+    said = line if options.wait else "\n".join([line, *steps])
+    status = _finish(out, array, result, said, wait=options.wait)
+    if options.wait and steps and not status:
+        out.note("\n".join(steps))
     return status
 
 

@@ -49,6 +49,7 @@ COMMANDS = (
     explain.explain,
     replay.replay,
     change.add_disk,
+    change.reshape,
     change.remove_disk,
     change.fail_disk,
     change.replace_disk,

@@ -21,11 +21,15 @@ STATE_STYLES = {
     "rebuilding": "yellow",
     "resyncing": "yellow",
     "growing": "green",
+    "restriping": "green",
     "degraded": "bold yellow",
     "missing": "red",
     "failed": "bold red",
 }
-MDSTAT_VERBS = {"rebuild": "recovery", "scrub": "check", "resync": "resync", "grow": "reshape"}
+MDSTAT_VERBS = {
+    **{"rebuild": "recovery", "scrub": "check", "resync": "resync"},
+    **{"grow": "reshape", "restripe": "reshape"},
+}
 EXIT_HEALTHY, EXIT_DEGRADED, EXIT_FAILED, EXIT_UNKNOWN = 0, 1, 2, 4
 REDUCED_STATES = ("degraded", "rebuilding", "resyncing")
 

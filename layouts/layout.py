@@ -56,6 +56,10 @@ class Layout(ABC):
     def locate(self, chunk: int) -> tuple[int, int]:
         """Return (stripe, cell) of the logical data chunk *chunk*."""
 
+    def mark(self, first: int, last: int) -> int:
+        """Return a number that changes when one of the chunks *first* .. *last* moves."""
+        return self.moves
+
     @abstractmethod
     def logical(self, stripe: int, cell: int) -> int:
         """Return the logical chunk of the data cell *cell* (an index below D) of *stripe*."""

@@ -32,6 +32,9 @@ def action(status: Mapping[str, Any]) -> str | None:
     grows = any(job["kind"] == "grow" for job in status.get("jobs", ()))
     if status["state"] == "growing" and where and not grows and not status.get("read_only"):
         return "the growth was given up: unmount, then mount anew to go on with it"
+    moves = any(job["kind"] == "restripe" for job in status.get("jobs", ()))
+    if status["state"] == "restriping" and where and not moves and not status.get("read_only"):
+        return "the restripe was given up: unmount, then mount anew to go on with it"
     rebuilt = any(job["kind"] == "rebuild" for job in status.get("jobs", ()))
     if down and where and not rebuilt and not status.get("read_only"):
         return f"the rebuild of member {down[0]['role']} was given up: mount anew to go on with it"

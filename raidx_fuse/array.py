@@ -10,7 +10,7 @@ assembly -> store (queues) -> maps -> core -> reader and writer -> jobs and back
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -25,8 +25,8 @@ from raidx_fuse.dirty import DirtyMap
 from raidx_fuse.errors import AssemblyError, RaidxError, ReadOnlyError, UsageError
 from raidx_fuse.explain import explain
 from raidx_fuse.format.assemble import Assembly, assemble
-from raidx_fuse.format.config import ArrayConfig
 from raidx_fuse.format.pages import PAYLOAD_BYTES
+from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.grower import Grower
 from raidx_fuse.growth import LIVE
 from raidx_fuse.jobs.manager import Jobs
@@ -34,15 +34,14 @@ from raidx_fuse.jobs.rebuild import Rebuild, checkpoint_key
 from raidx_fuse.jobs.scrub import Resync, Scrub
 from raidx_fuse.jobs.window import Job
 from raidx_fuse.journal import Journal
-from raidx_fuse.layouts.layout import Layout
 from raidx_fuse.layouts.plan import cells_of
 from raidx_fuse.layouts.raidx import BundleLayout
-from raidx_fuse.layouts.registry import make_layout
 from raidx_fuse.members.base import Member
 from raidx_fuse.membership import Membership
 from raidx_fuse.pagestore import PageStore, load_page_store
 from raidx_fuse.reader import Reader
 from raidx_fuse.replay import Replayed, replay
+from raidx_fuse.restriper import Restriper
 from raidx_fuse.settings import SETTINGS, setting_named
 from raidx_fuse.shares import Shares
 from raidx_fuse.store import Store
@@ -53,17 +52,6 @@ from raidx_fuse.written import WrittenMap
 log = logging.getLogger(__name__)
 
 BAD_CHUNKS_KEY = "bad_chunks"
-
-
-def layout_of(config: ArrayConfig) -> Layout:
-    """Return the layout that *config* describes."""
-    return make_layout(
-        config.layout,
-        config.width,
-        config.regions.data.length // config.chunk_bytes,
-        config.chunk_bytes,
-        **config.params,
-    )
 
 
 class Array:
@@ -85,6 +73,7 @@ class Array:
         self.jobs = Jobs(core, nursery)
         self.membership = Membership(self)
         self.grower = Grower(self)
+        self.restriper = Restriper(self)
         self.tuner: Tuner | None = None
         if isinstance(core.layout, BundleLayout) and core.access is not None:
             self.tuner = Tuner(self, core.layout, core.access)
@@ -183,6 +172,12 @@ class Array:
         How *parity* follows: jobs/grow_copy.py.
         """
         return await self.grower.begin(members, parity, surrogate)
+
+    async def restripe(
+        self, members: Sequence[Member], layout: str | None, params: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Start moving everything to *layout* (None: the same) over *members* more."""
+        return await self.restriper.begin(members, layout, params)
 
     async def remove_disk(self, ref: str | int) -> dict[str, Any]:
         """Let go of a spare or of a failed member's record."""
@@ -291,6 +286,7 @@ class Array:
             self.jobs.start(Resync)
         self.membership.resume_rebuilds()
         self.grower.resume()
+        self.restriper.resume()
         store.on_change.append(self.membership.rebuild_onto_spare)
 
     async def close(self) -> None:

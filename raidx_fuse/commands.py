@@ -22,6 +22,7 @@ from raidx_fuse.format.table import bytes_needed
 from raidx_fuse.growth import parity_way
 from raidx_fuse.layouts.mcpod import ElasticLayout
 from raidx_fuse.members.base import Member
+from raidx_fuse.reshaping import Reshaping
 from raidx_fuse.volume import Volume
 
 INTERVAL_S_MAX = 86400.0
@@ -85,6 +86,7 @@ class Commands:
             "get": self.get,
             "set": self.set,
             "explain": self.explain,
+            "reshape": Reshaping(array, newcomers).reshape,
         }
 
     def mounted(self, report: Report) -> None:

@@ -15,6 +15,7 @@ from raidx_fuse.layouts.layout import Layout
 from raidx_fuse.layouts.mcpod import ElasticLayout
 from raidx_fuse.layouts.plan import cells_of, dead_cells
 from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.layouts.restripe import RestripeLayout
 from raidx_fuse.locks import StripeLocks
 from raidx_fuse.measure import TIMED_ALL, TIMED_EACH, ArrayCounters, Latency
 from raidx_fuse.parity import ArenaPool
@@ -86,6 +87,7 @@ class Core:
         self.written = written
         self.dirty = dirty
         self.journal = journal
+        journal.on_mark = self._take_mark
         self.unlogged = Unlogged()
         store.flush_observers.append(self.unlogged)
         self.locks = StripeLocks()
@@ -149,11 +151,19 @@ class Core:
         self.growth = None
         if isinstance(layout, ElasticLayout) and layout.growing:
             self.growth = Growth(self.store, layout)
+        if isinstance(layout, RestripeLayout):
+            self.journal.forced = True  # what bypasses it could be undone by a record of other rows
         self.layout_epoch += 1
         if self.cache is not None:
             self.cache.clear()
         for hook in self.on_layout:
             hook()
+
+    def _take_mark(self, mark: int) -> None:
+        """Let chunks lie on the other side of *mark* from now on; their locks are held."""
+        if isinstance(self.layout, RestripeLayout):
+            self.layout.watermark = mark
+            self.layout_epoch += 1
 
     def migrate_to(self, stripe: int) -> None:
         """Let *stripe* be the first that lies as before the growth; the caller holds the locks."""

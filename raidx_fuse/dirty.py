@@ -162,6 +162,21 @@ class DirtyMap:
             except RaidxError as error:  # a flush that fails is its callers' business, not the end
                 log.warning("dirty regions stay marked: %s", error)
 
+    # -- when the layout changes -----------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Whether no region is marked."""
+        return not (self._marked or self._inflight or self._resync)
+
+    def reshape(self, stripes: int, stripe_bytes: int) -> None:
+        """Work for *stripes* other stripes from now on, as the constructor does."""
+        assert self.idle, "bits would speak of other stripes"
+        self.stripes = stripes
+        self.per_region = region_stripes(stripes, stripe_bytes, len(self.pages.payload) * 8)
+        self._touched.clear()
+        self.resynced_below = 0
+
     # -- after a crash ---------------------------------------------------------------------------
 
     def pending_regions(self) -> int:

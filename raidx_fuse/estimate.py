@@ -9,6 +9,7 @@ import trio
 from raidx_fuse.growth import PIGGYBACK, SURROGATE
 from raidx_fuse.layouts.code import bits
 from raidx_fuse.layouts.mcpod import ElasticLayout
+from raidx_fuse.layouts.restripe import RestripeLayout
 
 if TYPE_CHECKING:
     from raidx_fuse.array import Array
@@ -84,6 +85,40 @@ async def growth_estimate(array: Array, layout: ElasticLayout, parity: str) -> d
         "bytes_read": moved,
         "bytes_written": moved,
         "bytes_moved": 2 * moved,
+        "bytes_logged": logged,
+        "rate": rate,
+        "rate_source": source,
+        "seconds": round(moved / rate, 3),
+        "seconds_busy": round(moved / min(rate, speed_min or rate), 3),
+    }
+
+
+async def restripe_estimate(array: Array, layout: RestripeLayout) -> dict[str, Any]:
+    """Return what restriping *array* moves, from the beginning of *layout* on, as JSON values.
+
+    Written chunks are read once and written once, with the parity of their new stripes. Where both
+    layouts take as many rows a chunk, all of it goes through the journal first (*bytes_logged*).
+    See `rebuild_estimate`.
+    """
+    core = array.core
+    old, new = layout.below, layout.above
+    if layout.rises:
+        old, new = new, old
+    chunks = core.written.count_written()
+    await trio.lowlevel.checkpoint()
+    moved = chunks << core.shift
+    written = round(moved * len(new.code.cells) / new.code.data_count)
+    same = old.code.rows * new.code.data_count == new.code.rows * old.code.data_count
+    logged = written * (layout.code.tolerance + 1) if same else 0
+    # Read from all old members, written to all new ones, one after the other.
+    cost = 1 / (ASSUMED_RATE_BYTES * old.code.data_count / old.code.rows)
+    cost += (written + logged) / max(1, moved) / (ASSUMED_RATE_BYTES * new.width)
+    rate, source = _rate(array, "restripe", round(1 / cost))
+    speed_min = array.jobs.speed_min_bytes
+    return {
+        "bytes_read": moved,
+        "bytes_written": written,
+        "bytes_moved": moved + written,
         "bytes_logged": logged,
         "rate": rate,
         "rate_source": source,

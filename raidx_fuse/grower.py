@@ -25,13 +25,13 @@ from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.format.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.format.journal import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
+from raidx_fuse.format.shapes import RESTRIPE
 from raidx_fuse.growth import JOB_KEY, LIVE, MIGRATED, PARITY, SURROGATE
 from raidx_fuse.jobs.grow import Grow
-from raidx_fuse.joining import join, leave, release
+from raidx_fuse.joining import join, leave, release, seat
 from raidx_fuse.layouts.mcpod import ElasticLayout
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, grows_in_place, make_layout
 from raidx_fuse.members.base import Member
-from raidx_fuse.queues import MemberQueue
 
 if TYPE_CHECKING:
     from raidx_fuse.array import Array
@@ -68,12 +68,13 @@ class Grower:
         if not grows_in_place(config.layout):
             able = ", ".join(name for name in LAYOUTS if grows_in_place(name))
             raise RaidxError(
-                f"{config.layout} cannot grow: only {able} can", action="add spares with --as spare"
+                f"{config.layout} cannot grow by the fewest moves: only {able} can",
+                action="move everything: --method restripe; or add spares: --as spare",
             )
         if parity != LIVE and not self.core.code.parity_count:
             raise UsageError(f"{config.layout} has no parity that could follow by {parity}")
         running = self.array.jobs.running()
-        if self.core.growth is not None or running:
+        if self.core.growth is not None or RESTRIPE in config.params or running:
             what = running[0].kind if running else "growth"
             raise BusyError(f"a {what} is under way", action="wait for it: `raidx job ARRAY wait`")
         if self.core.dirty.pending_regions():
@@ -171,11 +172,7 @@ class Grower:
     def _widen(self, layout: ElasticLayout, records: Sequence[MemberRecord], parity: str) -> None:
         """Change to the wider shape, in memory, in one moment."""
         store, config = self.store, self.store.config
-        changed = config
-        for role, record in enumerate(records, config.width):
-            member = store.spares.pop(record.member_uuid)
-            store.queues.append(MemberQueue(member, store.nursery, store.clock))
-            changed = changed.with_record(replace(record, role=role, state="active"))
+        changed = seat(store, config, records)
         store.config = replace(
             changed,
             width=layout.width,

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.format.config import NO_ROLE, MemberRecord
+from raidx_fuse.format.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.format.create import new_member_uuid, prepare_member
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
 from raidx_fuse.format.reserve import reserve_metadata
 from raidx_fuse.members.base import Member
+from raidx_fuse.queues import MemberQueue
 from raidx_fuse.store import Store
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,15 @@ async def leave(store: Store, records: Sequence[MemberRecord]) -> None:
             config, members=tuple(r for r in config.members if r.member_uuid not in gone)
         )
     )
+
+
+def seat(store: Store, config: ArrayConfig, records: Sequence[MemberRecord]) -> ArrayConfig:
+    """Attach newcomers in the roles behind those of *config*, in memory; return the successor."""
+    for role, record in enumerate(records, config.width):
+        member = store.spares.pop(record.member_uuid)
+        store.queues.append(MemberQueue(member, store.nursery, store.clock))
+        config = config.with_record(replace(record, role=role, state="active"))
+    return config
 
 
 async def release(members: Iterable[Member], hooks: Sequence[Callable[[Member], None]]) -> None:

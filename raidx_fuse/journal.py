@@ -22,7 +22,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import trio
 
@@ -38,6 +37,7 @@ from raidx_fuse.format.journal import (
     uuid_bytes,
 )
 from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS
+from raidx_fuse.marked import Marked
 from raidx_fuse.pagestore import PageStore
 from raidx_fuse.shares import Move, Shares
 from raidx_fuse.store import Request, Store
@@ -51,15 +51,15 @@ OVERLAY_BYTES_MAX = 32 << 20
 PLACE_AFTER_S = 1.0
 
 
-class Journal:
+class Journal(Marked):
     """The redo log of one array. *mode* is what goes through it; see MODES and writer.py."""
 
     def __init__(self, store: Store, written: WrittenMap, head: PageStore, shares: Shares) -> None:
+        super().__init__("partial")
         self.store = store
         self.shares = shares
         self.written = written
         self.overlay = store.overlay
-        self.mode = "partial"
         self.break_ordering = False  # tests only: show that the campaign notices
         self.commits = self.commit_bytes = self.placements = 0
         self._head = head
@@ -79,14 +79,25 @@ class Journal:
         self._moved = trio.Event()  # renewed whenever one lands or is over
         self._stripes: dict[int, int] = {}  # stripe -> sequence of its newest record
         self._open: deque[tuple[int, int]] = deque()  # (sequence, position), not yet in place
-        self._durable_tail = (1, 0)
-        self._noted_tail = (1, 0)
-        self._flushing_tail = (1, 0)
+        self._durable_tail = self._noted_tail = self._flushing_tail = (1, 0, 0)
         self._head_saves = self._head_saves_flushing = 0
         self._gate: trio.Event | None = None  # closed while the ring is being emptied
         self.placing = trio.Lock()
         self._wake = trio.Event()
         store.flush_observers.append(self)
+
+    @property
+    def durable_mark(self) -> int:
+        """The watermark that a start would find even without one record."""
+        return self._durable_tail[2]
+
+    async def save_mark(self, mark: int) -> None:
+        """Make the watermark at which a restripe begins durable."""
+        async with self.placing:
+            self.mark = mark
+            self._noted_tail = (*self._noted_tail[:2], mark)
+            await self._save_head(self._noted_tail)
+        await self.store.flush()
 
     # -- starting ------------------------------------------------------------------------------
 
@@ -94,10 +105,11 @@ class Journal:
         """Start *epoch* with an empty ring; whatever an older one left never counts again."""
         self.epoch = epoch
         self.next_sequence, self.position = 1, 0
-        self._durable_tail = self._noted_tail = self._flushing_tail = (1, 0)
+        tail = (1, 0, self.mark)
+        self._durable_tail = self._noted_tail = self._flushing_tail = tail
         self._open.clear()
         self._stripes.clear()
-        await self._save_head((1, 0))
+        await self._save_head(tail)
         await self.store.flush()
         self.choose_roles()
 
@@ -107,7 +119,7 @@ class Journal:
         active = [role for role, queue in enumerate(store.readable) if queue is not None]
         self.roles = tuple(active[: store.layout.code.tolerance + 1])
 
-    async def _save_head(self, tail: tuple[int, int]) -> None:
+    async def _save_head(self, tail: tuple[int, int, int]) -> None:
         HEAD.pack_into(self._head.payload, 0, self.epoch, *tail)
         self._head_saves += 1
         await self._head.save([0])
@@ -144,18 +156,19 @@ class Journal:
         still_valid: Callable[[], bool] = lambda: True,
         moves: Sequence[Move] = (),
         dead: Sequence[int] = (),
+        mark: int | None = None,
     ) -> bool:
         """Log *writes*, chunks *fresh* that come alive and *dead* ones: one change of *stripes*.
 
-        *moves* gives cells of bundles new places; what lies there then is among the *writes*.
-        Their locks are held. The buffers may be reused afterwards. *still_valid* is asked before
-        the record is written (another member may have taken a role while we waited for room: what
-        was planned for the old one must never reach it) and afterwards (a rebuild may have passed).
-        If it says no, nothing takes effect and False is returned: the caller plans and commits
-        again; a replay would redo both, in order. Raises what the members raise.
+        *moves* gives cells of bundles new places (what lies there then is in *writes*), *mark* is
+        a new watermark. The locks are held; the buffers may be reused afterwards. *still_valid*
+        is asked before the record is written (another member may have taken a role while we waited
+        for room: what was planned for the old one must never reach it) and afterwards (a rebuild
+        may have passed). If it says no, nothing takes effect and False is returned: the caller
+        plans and commits again; a replay would redo both, in order. Raises what the members raise.
         """
         fields, parts, total = entry_fields(writes)
-        fields += map_fields(fresh, dead, moves)
+        fields += map_fields(fresh, dead, moves, mark)
         size = record_bytes(len(fields) // 4, total)
         await self._make_room(size)
         if not still_valid():
@@ -178,6 +191,8 @@ class Journal:
             self.written.clear_bits(dead)
             if moves:
                 self.shares.apply(moves)
+            if mark is not None:
+                self.take_mark(mark)
         except RaidxError:
             self._withdraw(sequence, position, stripes)
             raise
@@ -320,10 +335,10 @@ class Journal:
         async with self.placing:
             if not self._open:
                 return
-            tail = (self.next_sequence, self.position)
+            tail = (self.next_sequence, self.position, self.mark)
             if self._inflight:
                 first = min(self._inflight)
-                tail = (first, self._inflight[first])
+                tail = (first, self._inflight[first], self.mark)
             self.overlay.freeze()
             pages = self.written.take_unsaved()  # as they are now: later bits are not durable yet
             shares = self.shares.take_unsaved()
@@ -383,15 +398,3 @@ class Journal:
                     await self.place()
                 except RaidxError as error:
                     log.error("committed changes cannot reach their places: %s", error)
-
-    def status(self) -> dict[str, Any]:
-        """Return what `status` shows."""
-        return {
-            "mode": self.mode,
-            "size": self.capacity,
-            "used": self.used_bytes(),
-            "roles": list(self.roles),
-            "commits": self.commits,
-            "commit_bytes": self.commit_bytes,
-            "placements": self.placements,
-        }

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from raidx_fuse import advice
-from raidx_fuse.array import layout_of
 from raidx_fuse.check import check_members
 from raidx_fuse.disks import Disks
 from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.examine import examine as examine_member
+from raidx_fuse.format.shapes import RESTRIPE, layout_of
 from raidx_fuse.growth import MIGRATED
 from raidx_fuse.unwrap import single
 
@@ -71,6 +71,8 @@ def describe(assembly: Assembly) -> dict[str, Any]:
     left = layout.code.tolerance - lost
     whole = layout.size_bytes
     whole_state = "growing" if MIGRATED in config.params else "clean"
+    if RESTRIPE in config.params:
+        whole_state = "restriping"
     document: dict[str, Any] = {
         "uuid": config.array_uuid,
         "name": config.name,

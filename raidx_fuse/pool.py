@@ -63,8 +63,9 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemon.Ready)
             flush=array.flush,
             read_only=array.read_only,
         )
-        array.grower.on_size.append(lambda: volume.resize(array.size_bytes))
-        array.grower.on_release.append(disks.release)
+        for shaper in (array.grower, array.restriper):
+            shaper.on_size.append(lambda: volume.resize(array.size_bytes))
+            shaper.on_release.append(disks.release)
         commands = Commands(array, [volume], disks)
 
         def on_ready(report: MountReport) -> None:

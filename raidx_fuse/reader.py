@@ -34,7 +34,12 @@ class Reader:
         self.core = core
         self._reply = memoryview(mmap.mmap(-1, REPLY_BYTES))
         self._replies: dict[int, memoryview] = {}
-        self._copies = range(core.code.columns) if core.code.is_copies else None
+        self._take_layout()
+        core.on_layout.append(self._take_layout)
+
+    def _take_layout(self) -> None:
+        code = self.core.code
+        self._copies = range(code.columns) if code.is_copies else None
 
     def _reply_of(self, length: int) -> memoryview:
         view = self._replies.get(length)
@@ -225,10 +230,11 @@ class Reader:
             self._refuse_bad(offset, length)
         cache = core.cache
         stamp = 0 if cache is None else cache.stamp(offset, length)
+        chunks = offset >> core.shift, offset + length - 1 >> core.shift
         while True:
             # New for each try: an operation that timed out may still write into the old one.
             answer = memoryview(bytearray(length))
-            moves, reuse_epoch = core.layout.moves, core.reuse_epoch
+            mark, reuse_epoch = core.layout.mark(*chunks), core.reuse_epoch
             try:
                 if cache is not None and cache.fill(offset, answer):
                     core.counters.cache_hits += 1
@@ -238,7 +244,7 @@ class Reader:
                     await core.store.read(requests)
                 else:
                     await self._read_pieces(offset, answer)
-                if moves == core.layout.moves and reuse_epoch == core.reuse_epoch:
+                if mark == core.layout.mark(*chunks) and reuse_epoch == core.reuse_epoch:
                     if cache is not None and cache is core.cache:
                         core.counters.cache_misses += 1
                         if stamp == cache.stamp(offset, length):

@@ -87,7 +87,7 @@ async def replay(journal: Journal, store: Store, head: PageStore) -> Replayed:
 
     Raises what the members raise.
     """
-    epoch, sequence, position = HEAD.unpack_from(head.payload)
+    epoch, sequence, position, mark = HEAD.unpack_from(head.payload)
     records = data_bytes = 0
     copies: list[tuple[int, bytes]] = []  # ring offset and content of every record
     if epoch:
@@ -111,10 +111,12 @@ async def replay(journal: Journal, store: Store, head: PageStore) -> Replayed:
             for first, count in record.unwritten:
                 journal.written.clear_bits(range(first, first + count))
             journal.shares.redo(record.table)
+            mark = mark if record.mark is None else record.mark
             records += 1
             sequence += 1
             position += record.size_bytes
     journal.shares.settle()
+    journal.take_mark(mark)
     if store.read_only:
         return Replayed(epoch, records, data_bytes)
     if records:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from raidx_fuse.format.shapes import RESTRIPE
+
 if TYPE_CHECKING:
     from raidx_fuse.array import Array
 
@@ -18,7 +20,7 @@ def redundancy_left(array: Array) -> int:
 
 
 def state(array: Array) -> str:
-    """Return one word: clean, growing, resyncing, rebuilding, degraded or failed."""
+    """Return one word: clean, growing, restriping, resyncing, rebuilding, degraded or failed."""
     store = array.store
     if store.lost and not store.tolerates(store.lost):
         return "failed"
@@ -29,6 +31,8 @@ def state(array: Array) -> str:
         return "degraded"
     if "resync" in kinds:
         return "resyncing"
+    if RESTRIPE in store.config.params:
+        return "restriping"
     return "growing" if array.core.growth is not None else "clean"
 
 

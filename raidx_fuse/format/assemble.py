@@ -46,6 +46,7 @@ from raidx_fuse.format.config import (
     MemberRecord,
 )
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
+from raidx_fuse.format.shapes import can_lose
 from raidx_fuse.format.signature import describe, find_signatures
 from raidx_fuse.format.superblock import Superblock, newest, read_slots
 from raidx_fuse.format.table import bytes_needed
@@ -119,7 +120,7 @@ def tolerates_by_layout(config: ArrayConfig, lost: frozenset[int]) -> bool:
         )
     if info.bundled:
         return len(lost) <= code_for(config.layout, config.width, config.params).tolerance
-    return len(lost) <= info.tolerance(config.width)
+    return can_lose(config, lost)
 
 
 async def assemble(

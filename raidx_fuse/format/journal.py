@@ -30,11 +30,12 @@ RECORD_MAGIC = 0x4A584452  # "RDXJ"
 ENTRY = struct.Struct("<HHIQ")
 """kind, role, length, offset."""
 ENTRY_BYTES = ENTRY.size
-DATA, WRITTEN, TABLE, UNWRITTEN = 1, 2, 3, 4
+DATA, WRITTEN, TABLE, UNWRITTEN, MARK = 1, 2, 3, 4, 5
 _HEADS: dict[int, struct.Struct] = {}  # entries -> header and entries in one
 _ZEROS = bytes(SECTOR_BYTES)
-HEAD = struct.Struct("<QQQ")
-"""epoch, sequence and position of the first record that is not in its place for sure."""
+HEAD = struct.Struct("<QQQQ")
+"""epoch, sequence and position of the first record that is not in its place for sure, and the
+watermark of a restripe at that record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Record:
     """A decoded record: *data* is (role, byte offset, bytes); *written* runs of chunks.
 
     *unwritten* are runs of chunks that count as never written from now on; *table* is (cell, role,
-    member chunk): where cells of bundles lie from now on.
+    member chunk): where cells of bundles lie from now on; *mark* the watermark of a restripe.
     """
 
     sequence: int
@@ -51,6 +52,7 @@ class Record:
     size_bytes: int
     table: tuple[tuple[int, int, int], ...] = ()
     unwritten: tuple[tuple[int, int], ...] = ()
+    mark: int | None = None
 
 
 def record_bytes(entries: int, data_bytes: int) -> int:
@@ -103,15 +105,20 @@ def entry_fields(
 
 
 def map_fields(
-    fresh: Iterable[int], dead: Iterable[int], moves: Iterable[tuple[int, int, int]]
+    fresh: Iterable[int],
+    dead: Iterable[int],
+    moves: Iterable[tuple[int, int, int]],
+    mark: int | None = None,
 ) -> list[int]:
-    """Return the fields of chunks that come alive, or are dead again, and of *moves* of cells."""
+    """Return the fields of chunks that come alive or are dead again, of *moves*, of a *mark*."""
     fields: list[int] = []
     for kind, chunks in ((WRITTEN, fresh), (UNWRITTEN, dead)):
         for first, count in runs_of(chunks):
             fields += (kind, 0, count, first)
     for cell, role, chunk in moves:
         fields += (TABLE, role, chunk, cell)
+    if mark is not None:
+        fields += (MARK, 0, 0, mark)
     return fields
 
 
@@ -155,6 +162,7 @@ def decode_record(content: bytes) -> Record | None:
     written: list[tuple[int, int]] = []
     table: list[tuple[int, int, int]] = []
     unwritten: list[tuple[int, int]] = []
+    mark: int | None = None
     for index in range(count):
         kind, role, length, offset = ENTRY.unpack_from(
             content, RECORD_HEADER_BYTES + index * ENTRY_BYTES
@@ -168,12 +176,20 @@ def decode_record(content: bytes) -> Record | None:
             table.append((offset, role, length))
         elif kind == UNWRITTEN:
             unwritten.append((offset, length))
+        elif kind == MARK:
+            mark = offset
         else:
             return None  # a newer format: what it means is not known, so it does not count
     if at != end:
         return None
     return Record(
-        sequence, tuple(data), tuple(written), len(content), tuple(table), tuple(unwritten)
+        sequence,
+        tuple(data),
+        tuple(written),
+        len(content),
+        tuple(table),
+        tuple(unwritten),
+        mark,
     )
 
 

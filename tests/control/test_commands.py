@@ -200,7 +200,7 @@ def test_newcomers_that_do_not_join_are_released() -> None:
 
 def test_growth_is_refused_in_one_honest_line() -> None:
     async def scene(desk: Desk) -> None:
-        with pytest.raises(RaidxError, match="cannot grow: only raid0, raid4 can") as refused:
+        with pytest.raises(RaidxError, match="fewest moves: only raid0, raid4 can") as refused:
             await desk.ask("add-disk", members=["n"])
         assert refused.value.exit_status == 1
         with pytest.raises(UsageError, match="as 'parity'"):

@@ -73,7 +73,7 @@ class Scene:
                 count += 1
                 for number, decisions in enumerate(_cuts(disks, index)):
                     self.crash(index, disks, decisions, ())
-                    if self.recording.tolerance:  # each disk in its turn
+                    if self.recording.tolerance(index):  # each disk in its turn
                         lost = (index + number) % self.recording.layout.width
                         self.crash(index, disks, decisions, (lost,))
         return count

@@ -108,7 +108,7 @@ def test_the_log_forgets_only_what_readers_see(seed: int, monkeypatch: pytest.Mo
                 frozen = seen
                 freeze(overlay)
 
-            async def check(tail: tuple[int, int]) -> None:
+            async def check(tail: tuple[int, int, int]) -> None:
                 assert tail[0] - first <= frozen
                 await save_head(tail)
 

@@ -15,6 +15,7 @@ import trio
 
 from raidx_fuse.growth import LIVE, PIGGYBACK, SURROGATE
 from raidx_fuse.jobs.grow import Grow
+from raidx_fuse.jobs.window import Job
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.testing.campaign.history import Span
 from raidx_fuse.testing.campaign.player import CHUNK_BYTES, Player
@@ -115,7 +116,7 @@ async def cancel(_player: Player, job: Grow) -> None:
     job.cancel()
 
 
-async def lose(player: Player, _job: Grow) -> None:
+async def lose(player: Player, _job: Job) -> None:
     """Lose a member, old or new, and give its role another disk, under writes."""
     out = len(player.recording.out)
     role = player.rng.randrange(player.array.store.config.width)

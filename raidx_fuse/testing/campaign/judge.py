@@ -92,7 +92,8 @@ class _Judge:
         if self.record is None and draw < 0.06:
             await self._look_only(members)
         async with open_array(members, start_degraded=self.degraded_ok) as array:
-            array.grower.on_release.append(members.remove)  # a growth went back to its old shape
+            for shaper in (array.grower, array.restriper):
+                shaper.on_release.append(members.remove)  # a growth went back to its old shape
             first = await self._check_mounted(array)
             await self._wait_for_jobs(array)
             await self._check_parity(array)
@@ -103,7 +104,7 @@ class _Judge:
                 self._check_same(first, await self._read_all(array), "after a rebuild")
             elif self.record is None and draw > 0.9 and not whole:
                 await self._check_degraded_writes(array)
-        may_lose = self.recording.tolerance and not self.damaged
+        may_lose = self.recording.tolerance(self.left.moment) and not self.damaged
         if self.record is None and 0.14 <= draw < 0.22 and whole and may_lose:
             del members[self.rng.randrange(len(members))]
             async with open_array(members) as array:
@@ -203,7 +204,8 @@ class _Judge:
             result = await array.jobs.wait(await array.start_scrub(repair=False))
         if result["state"] != "done":
             raise ViolationError(f"scrub ended as {result['state']}: {result['error']}")
-        stripe_bytes = self.recording.layout.code.data_count * self.recording.layout.chunk_bytes
+        layout = array.core.layout if array.core.layout.contiguous else self.recording.layout
+        stripe_bytes = layout.code.data_count * layout.chunk_bytes
         given_up = {sector * SECTOR_BYTES // stripe_bytes for sector in self.exempt}
         wrong = [found for found in result["findings"] if found["stripe"] not in given_up]
         if wrong:

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 
 import trio
 
-from raidx_fuse.array import Array, layout_of, open_array
+from raidx_fuse.array import Array, open_array
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import create_array
+from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.layouts.raidx import BundleLayout
 from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths
+from raidx_fuse.layouts.restripe import RestripeLayout
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.powercut import CutRecord
 from raidx_fuse.mover import Mover
@@ -309,22 +311,32 @@ class Player:
         self.history.end(span, self.event)
 
     def _begin_write(self, offset: int, length: int) -> tuple[Span, bytes]:
-        stripe_bytes = self.stripe_bytes
         end = offset + length
-        stripes = range(offset // stripe_bytes, -(-end // stripe_bytes))
-        full = frozenset(
-            s for s in stripes if offset <= s * stripe_bytes and (s + 1) * stripe_bytes <= end
-        )
+        stripes, full = self._stripes_of(offset, end)
         verb = "write stripes" if len(full) == len(stripes) else "write part"
         if full and verb == "write part":
             verb = "write mixed"
-        span: WriteSpan = self.history.begin_write(verb, self.event, frozenset(stripes), full)
+        span: WriteSpan = self.history.begin_write(verb, self.event, stripes, full)
         parts = []
         for sector in range(offset // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
             low = max(offset - sector * SECTOR_BYTES, 0)
             high = min(end - sector * SECTOR_BYTES, SECTOR_BYTES)
             parts.append(self.history.add_sector(span, sector, low, high))
         return span, b"".join(parts)
+
+    def _stripes_of(self, offset: int, end: int) -> tuple[frozenset[int], frozenset[int]]:
+        """Return the stripes of a write, and those that it covers from end to end."""
+        layout = self.array.core.layout
+        if isinstance(layout, RestripeLayout):  # everything is logged meanwhile
+            chunks = range(offset // CHUNK_BYTES, -(-end // CHUNK_BYTES))
+            return frozenset(layout.locate(chunk)[0] for chunk in chunks), frozenset()
+        stripe_bytes = self.stripe_bytes
+        if layout.contiguous:
+            stripe_bytes = layout.code.data_count * CHUNK_BYTES
+        stripes = frozenset(range(offset // stripe_bytes, -(-end // stripe_bytes)))
+        return stripes, frozenset(
+            s for s in stripes if offset <= s * stripe_bytes and (s + 1) * stripe_bytes <= end
+        )
 
     # -- places --------------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ class Recording:
 
     *out*: (role, from event, to event) while a role may be without a member; *damaged*: events
     between which parity is wrong on purpose; *holders*: (event, role, disk) when a role's disk
-    changed; *heirs*: (from event, to event, role, role that its disk may hold instead by then).
+    changed; *heirs*: (from event, to event, role, role that its disk may hold instead by then);
+    *limits*: (event, most) from which on no more than so many may be lost.
     """
 
     cell: Cell
@@ -32,12 +33,13 @@ class Recording:
     out: list[tuple[int, int, float]] = field(default_factory=list)
     damaged: list[tuple[int, float]] = field(default_factory=list)
     heirs: list[tuple[int, float, int, int]] = field(default_factory=list)
+    limits: list[tuple[int, int]] = field(default_factory=list)
     zeroed: bool = False
 
-    @property
-    def tolerance(self) -> int:
-        """How many members may be lost."""
-        return self.layout.code.tolerance
+    def tolerance(self, moment: int) -> int:
+        """Return how many members may be lost at *moment*."""
+        limits = [most for event, most in self.limits if event <= moment]
+        return min([self.layout.code.tolerance, *limits])
 
     def roles_out(self, moment: int) -> frozenset[int]:
         """Return the roles that the workload itself may have left without a whole member."""
@@ -66,11 +68,11 @@ class Recording:
 
     def losses(self, moment: int, generator: random.Random) -> tuple[int, ...]:
         """Draw disks to lose at *moment*, within what the code tolerates; often one fewer."""
-        if self.is_damaged(moment) or not self.tolerance:
+        if self.is_damaged(moment) or not self.tolerance(moment):
             return ()
         out = self.roles_out(moment)
         whole = [r for r in self.roles(moment) if r not in out]
-        most = max(0, min(self.tolerance - len(out), len(whole)))
+        most = max(0, min(self.tolerance(moment) - len(out), len(whole)))
         chosen = generator.sample(whole, generator.randint(min(1, most), most))
         lost = {self.holder(role, moment) for role in chosen}
         if out:  # whatever was or is to be in that role may come or not

@@ -4,7 +4,8 @@ One seed decides everything: width, size, what the disks held before, their pace
 before and lost power, the theme and its steps. Themes are "writes" (all sizes and alignments,
 bursts, overlaps, flushes, pauses in which the array tidies up), "disks" (a failure, a replacement
 or a spare, a rebuild under writes), "scrub" (rotten parity, a repair under writes), "remounts" and,
-for layouts that can, "growth" (growth.py) and "moves" (of chunks of bundles).
+for layouts that can, "growth" (growth.py), "restripe" (restripe.py) and "moves" (of chunks of
+bundles).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.testing.campaign.growth import theme_growth
 from raidx_fuse.testing.campaign.player import CHUNK_BYTES, Player, Script, Shape
 from raidx_fuse.testing.campaign.recording import Recording
+from raidx_fuse.testing.campaign.restripe import restripes_of, theme_restripe
 from raidx_fuse.testing.campaign.state import Cell
 from raidx_fuse.virtual_time import run
 
@@ -54,6 +56,8 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         themes |= {"disks": (theme_disks, 2), "scrub": (theme_scrub, 1)}
     if grows_in_place(cell.layout):
         themes["growth"] = (theme_growth, 1)
+    if restripes_of(cell.layout):
+        themes["restripe"] = (theme_restripe, 1)
     if find_layout(cell.layout).bundled:
         themes["moves"] = (theme_moves, 4)
     return themes

@@ -1,0 +1,208 @@
+"""Two layouts of one image at once, while its chunks move from one to the other in order.
+
+Below the *watermark*, a logical chunk, the image lies as one layout says, from there on as another:
+
+    logical chunk   0 . . . . . . . watermark . . . . . . . end
+                    [ below         |         above         ]
+    growing         the watermark rises: chunks move from *above*, the old layout, to *below*
+    thinning        it falls: chunks move from *below*, the old layout, to *above*
+
+*below* is the denser one: it needs no more rows of the members for a chunk than *above*, so what
+has moved never reaches rows of what has not, but for the first few stripes (restripe_window.py).
+
+Both codes are one code here, side by side: a stripe of either layout is a stripe of the union in
+which the cells of the other side are dead. So reads, writes, degraded reads, rebuild and scrub know
+nothing of the move: a cell that is not its chunk's place belongs to `nowhere`, a chunk that nobody
+ever writes, and counts as zero in its chains (DESIGN.md, section 2).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raidx_fuse.layouts.code import Cell, Code, LayoutError
+from raidx_fuse.layouts.layout import Layout, RotatedLayout
+
+
+@lru_cache(maxsize=64)
+def side_by_side(below: Code, above: Code) -> Code:
+    """Return the code of a stripe that holds one stripe of each, *above* in further columns."""
+
+    def beside(cell: Cell) -> Cell:
+        return cell[0], cell[1] + below.columns
+
+    return Code(
+        f"{below.name} below {above.name}",
+        max(below.rows, above.rows),
+        below.columns + above.columns,
+        below.chains + tuple(tuple(map(beside, chain)) for chain in above.chains),
+        below.data + tuple(map(beside, above.data)),
+        min(below.tolerance, above.tolerance),
+    )
+
+
+class RestripeLayout(Layout):
+    """*below* and *above* under one image of *image_chunks* chunks; *watermark* as above.
+
+    *rises*: the new layout is *below*; nothing has moved yet.
+
+    Stripes 0 .. below.stripes - 1 are those of *below*, the others those of *above*. *size_bytes*
+    is that of the image as it was: the new room belongs to it when the move is over.
+    """
+
+    contiguous = False
+    aligned = False
+
+    def __init__(
+        self,
+        below: RotatedLayout,
+        above: RotatedLayout,
+        image_chunks: int,
+        rises: bool,
+    ) -> None:
+        self.rises = rises
+        self.below = below
+        self.above = above
+        self.image_chunks = image_chunks
+        self.watermark = self.start = 0 if rises else image_chunks
+        self.name = f"{below.name}/{above.name}"
+        self.code = side_by_side(below.code, above.code)
+        self.width = max(below.width, above.width)
+        self.chunk_bytes = below.chunk_bytes
+        self.stripes = self.founding_stripes = below.stripes + above.stripes
+        self.nowhere = max(below.chunks, above.chunks)
+        self.chunks = self.nowhere + 1
+        self.size_bytes = image_chunks * self.chunk_bytes
+        self.member_chunks = max(below.member_chunks, above.member_chunks)
+        self.founding_data_count = below.founding_data_count
+        self._split = below.stripes
+        self._below_data = below.code.data_count
+        self._data = self.code.data_count
+        self._below_cells = self._data + below.code.parity_count
+        self._roles_below = (-1,) * below.width
+        self._roles_above = (-1,) * above.width
+
+    def stripe_of(self, side: RotatedLayout, stripe: int) -> int:
+        """Return the number here of *stripe* of *side*, below or above."""
+        return stripe if side is self.below else self._split + stripe
+
+    def cell_of(self, side: RotatedLayout, cell: int) -> int:
+        """Return the index here of *cell* of *side*, below or above."""
+        data = side.code.data_count
+        if side is self.below:
+            return cell if cell < data else self._data + cell - data
+        return self._below_data + cell if cell < data else self._below_cells + cell - data
+
+    def locate(self, chunk: int) -> tuple[int, int]:
+        """Return (stripe, cell) of the logical data chunk *chunk*."""
+        if chunk < self.watermark or chunk >= self.above.chunks:
+            return divmod(chunk, self._below_data)
+        stripe, cell = self.above.locate(chunk)
+        return self._split + stripe, self._below_data + cell
+
+    def logical(self, stripe: int, cell: int) -> int:
+        """Return the logical chunk of the data cell *cell* of *stripe*, `nowhere` if none."""
+        if stripe < self._split:
+            chunk = stripe * self._below_data + cell
+            return chunk if cell < self._below_data and chunk < self.watermark else self.nowhere
+        if cell < self._below_data:
+            return self.nowhere
+        chunk = self.above.logical(stripe - self._split, cell - self._below_data)
+        return chunk if chunk >= self.watermark else self.nowhere
+
+    def logical_rows(self, start: int, end: int) -> NDArray[np.int64]:
+        """Return the logical chunks of the stripes start..end-1 as an array (stripes, cells)."""
+        rows = np.full((end - start, self._data), self.nowhere, dtype=np.int64)
+        low = max(0, min(end, self._split) - start)
+        if low:
+            chunks = np.arange(start, start + low)[:, None] * self._below_data
+            chunks = chunks + np.arange(self._below_data)
+            rows[:low, : self._below_data] = np.where(chunks < self.watermark, chunks, self.nowhere)
+        if low < end - start:
+            first = start + low - self._split
+            count = self.above.code.data_count
+            chunks = np.arange(first, end - self._split)[:, None] * count + np.arange(count)
+            rows[low:, self._below_data :] = np.where(
+                chunks >= self.watermark, chunks, self.nowhere
+            )
+        return rows
+
+    def mark(self, first: int, last: int) -> int:
+        """Return a number that changes when one of the chunks *first* .. *last* moves."""
+        return min(max(self.watermark, first), last + 1)
+
+    def place(self, stripe: int, cell: int) -> tuple[int, int]:
+        """Return (role, member chunk) of a cell; (-1, 0) for a cell of the other side."""
+        if stripe < self._split:
+            if cell < self._below_data:
+                return self.below.place(stripe, cell)
+            own = cell - self._data
+            if 0 <= own < self.below.code.parity_count:
+                return self.below.place(stripe, self._below_data + own)
+            return -1, 0
+        if self._below_data <= cell < self._data:
+            return self.above.place(stripe - self._split, cell - self._below_data)
+        own = cell - self._below_cells
+        if own >= 0:
+            return self.above.place(stripe - self._split, self.above.code.data_count + own)
+        return -1, 0
+
+    def inverse(self, role: int, member_chunk: int) -> tuple[int, int] | None:
+        """Return (stripe, cell) of the data that lies there now, None if none does."""
+        for side in (self.below, self.above):
+            if role >= side.width:
+                continue
+            found = side.inverse(role, member_chunk)
+            if found is None or found[1] >= side.code.data_count:
+                continue
+            stripe, cell = self.stripe_of(side, found[0]), self.cell_of(side, found[1])
+            if self.logical(stripe, cell) != self.nowhere:
+                return stripe, cell
+        return None
+
+    def roles(self, stripe: int) -> tuple[int, ...]:
+        """Return the role of each column of *stripe*, -1 for those of the other side."""
+        if stripe < self._split:
+            return self.below.roles(stripe) + self._roles_above
+        return self._roles_below + self.above.roles(stripe - self._split)
+
+    def lost_cells(self, stripe: int, lost_roles: frozenset[int]) -> int:
+        """Return the set of cells of *stripe* that lie on *lost_roles*."""
+        side, shift, first_parity = self.below, 0, self._data
+        if stripe >= self._split:
+            side, shift, first_parity = self.above, self._below_data, self._below_cells
+            stripe -= self._split
+        cells = side.lost_cells(stripe, lost_roles)
+        count = side.code.data_count
+        return (cells & side.code.data_mask) << shift | (cells >> count) << first_parity
+
+    def tolerates(self, lost_roles: frozenset[int]) -> bool:
+        """Say whether every stripe, of either side, can be read without *lost_roles*."""
+        return self.below.tolerates(lost_roles) and self.above.tolerates(lost_roles)
+
+
+def restripe(old: Layout, new: Layout, image_chunks: int) -> RestripeLayout:
+    """Return the layout at the begin of a move of *image_chunks* chunks from *old* to *new*.
+
+    Raises LayoutError, one line, for a pair that cannot be.
+    """
+    for layout in (old, new):
+        if not isinstance(layout, RotatedLayout):
+            raise LayoutError(
+                f"{layout.name} on {layout.width} members cannot be restriped: its chunks do not "
+                "lie in the order of the image"
+            )
+    assert isinstance(old, RotatedLayout)
+    assert isinstance(new, RotatedLayout)
+    if new.chunks < image_chunks:
+        raise LayoutError(
+            f"{new.name} on {new.width} members has room for {new.chunks} chunks of the image's "
+            f"{image_chunks}"
+        )
+    # rows a chunk: rows / data cells, compared without a division
+    if new.code.rows * old.code.data_count <= old.code.rows * new.code.data_count:
+        return RestripeLayout(new, old, image_chunks, rises=True)
+    return RestripeLayout(old, new, image_chunks, rises=False)

@@ -1,0 +1,192 @@
+"""Which chunks move next, and whether their new places may be written at once.
+
+    rows of the members
+    0 ...... [ target stripes ] ....... [ source stripes of the window ] ......
+             ^ what has moved ends here ^ rows before the first stripe that has not moved are free,
+                                          once a saved watermark says so
+
+A target stripe whose rows are free is written to its place directly: nothing that counts lies
+there. One that reaches into rows that still count goes down by way of the log, together with the
+watermark that makes them free: first stripes that overlap themselves (md's critical section, for
+which it wants a backup file), and every window when both layouts take as many rows a chunk. So does
+the one stripe that a window finds half filled: its parity changes.
+
+The same holds upside down when the watermark falls. A window takes whole source stripes, so no
+source stripe is ever half left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lcm
+
+from raidx_fuse.layouts.code import LayoutError
+from raidx_fuse.layouts.restripe import RestripeLayout
+
+
+def _up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The chunks *first* .. *end* - 1 move; *mark* is the watermark behind them.
+
+    *sources* and *targets* are stripes of the two sides; those of *direct* need no log.
+    """
+
+    first: int
+    end: int
+    mark: int
+    sources: range
+    targets: range
+    direct: range
+
+
+class Course:
+    """The way of the watermark of *layout*, *upward* or down.
+
+    *record_chunks* is how many chunks, parity included, one change may log.
+    """
+
+    def __init__(self, layout: RestripeLayout, upward: bool, record_chunks: int) -> None:
+        self.layout = layout
+        self.upward = upward
+        self.record_chunks = record_chunks
+        self.source = layout.above if upward else layout.below
+        self.target = layout.below if upward else layout.above
+        self.aligned = lcm(self.source.code.data_count, self.target.code.data_count)
+
+    @property
+    def rest(self) -> range:
+        """The chunks that still have to move."""
+        mark, chunks = self.layout.watermark, self.layout.image_chunks
+        return range(mark, chunks) if self.upward else range(min(mark, chunks))
+
+    def check(self) -> None:
+        """Raise LayoutError if the smallest change that is safe does not fit in the log."""
+        source, target = self.source.code, self.target.code
+        stripes = 1
+        while not self._clears(stripes * source.data_count):
+            stripes += 1
+        chunks = min(stripes * source.data_count, _up(self.layout.image_chunks, source.data_count))
+        touched = -(-chunks // target.data_count)
+        if source.rows * target.data_count != target.rows * source.data_count:
+            touched += 1  # windows do not always begin where stripes of both do
+        needed = chunks + touched * target.parity_count
+        if needed > self.record_chunks:
+            raise LayoutError(
+                f"moving from {self.source.name} to {self.target.name} takes {needed} chunks in "
+                f"one change, the log of these members holds {self.record_chunks}"
+            )
+
+    def _clears(self, chunks: int) -> bool:
+        """Say whether moving *chunks*, from a boundary of both on, stays inside rows it frees."""
+        source, target = self.source.code, self.target.code
+        freed = chunks // source.data_count * source.rows
+        if self.upward:
+            return -(-chunks // target.data_count) * target.rows <= freed
+        return chunks // target.data_count * target.rows >= freed
+
+    def window(self, saved: int, limit_chunks: int) -> Window | None:
+        """Return the next window of about *limit_chunks*; None: save the watermark first.
+
+        *saved* is the watermark that a crash would find. There must be chunks left to move.
+        """
+        rest = self.rest
+        behind = saved != self.layout.watermark
+        cut = self._direct_cut(saved)
+        mark = self._cut_directly(cut, limit_chunks)
+        enough = min(limit_chunks, len(rest)) // 2
+        if behind and abs(mark - self.layout.watermark) < max(1, enough):
+            return None
+        by_log = self._cut_by_log(cut, limit_chunks)
+        if abs(by_log - self.layout.watermark) > abs(mark - self.layout.watermark):
+            mark = by_log
+        if mark == self.layout.watermark:
+            if behind:
+                return None
+            raise LayoutError("no change of the layout fits in the log")
+        return self._window(mark, cut)
+
+    def _direct_cut(self, saved: int) -> int:
+        """Return the chunk up to (from) which target stripes lie in free rows."""
+        source, target = self.source.code, self.target.code
+        if self.upward:
+            if saved >= self.layout.image_chunks:
+                return self.target.chunks
+            return saved // source.data_count * source.rows // target.rows * target.data_count
+        rows = -(-saved // source.data_count) * source.rows
+        return -(-rows // target.rows) * target.data_count
+
+    def _cut_directly(self, cut: int, limit: int) -> int:
+        """Return the watermark behind a window of which no stripe lies in rows that count."""
+        mark, unit = self.layout.watermark, self.source.code.data_count
+        unit = self.aligned if 2 * self.aligned <= limit else unit
+        if self.upward:
+            end = min(self.rest.stop, mark + limit, cut)
+            if end < self.rest.stop:
+                end = end // unit * unit
+            return max(mark, end)
+        first = max(0, mark - limit, cut)
+        return min(mark, _up(first, unit))
+
+    def _cut_by_log(self, cut: int, limit: int) -> int:
+        """Return the watermark behind the largest window that is safe and fits in the log."""
+        mark, unit = self.layout.watermark, self.source.code.data_count
+        best = mark
+        if self.upward:
+            end = mark // unit * unit + unit
+            while True:
+                end = min(end, self.rest.stop)
+                if self._logged_chunks(mark, end, cut) > self.record_chunks:
+                    return best
+                if end == self.rest.stop or self._clears(end):
+                    best = end
+                if end == self.rest.stop or (best > mark and end - mark >= limit):
+                    return best
+                end += unit
+        first = (mark - 1) // unit * unit
+        while True:
+            if self._logged_chunks(first, mark, cut) > self.record_chunks:
+                return best
+            if first == 0 or self._clears(first):
+                best = first
+            if first == 0 or (best < mark and mark - first >= limit):
+                return best
+            first -= unit
+
+    def _targets(self, first: int, end: int) -> range:
+        count = self.target.code.data_count
+        return range(first // count, -(-end // count))
+
+    def _direct(self, first: int, end: int, cut: int) -> range:
+        """Return the target stripes of the window that may be written to their places."""
+        count = self.target.code.data_count
+        targets = self._targets(first, end)
+        if self.upward:  # one that is filled already, in part, keeps what it has
+            begin, stop = -(-first // count), max(0, cut) // count
+        else:
+            begin, stop = -(-cut // count), end // count
+            if end >= self.layout.image_chunks:
+                stop = targets.stop
+        begin, stop = max(begin, targets.start), min(stop, targets.stop)
+        return range(begin, max(begin, stop))
+
+    def _logged_chunks(self, first: int, end: int, cut: int) -> int:
+        """Return how many chunks, parity included, the window first..end-1 puts in the log."""
+        code = self.target.code
+        targets, direct = self._targets(first, end), self._direct(first, end, cut)
+        covered = min(end, direct.stop * code.data_count) - max(
+            first, direct.start * code.data_count
+        )
+        moved = end - first - (covered if direct else 0)
+        return moved + (len(targets) - len(direct)) * code.parity_count
+
+    def _window(self, mark: int, cut: int) -> Window:
+        first, end = sorted((mark, self.layout.watermark))
+        end = min(end, self.layout.image_chunks)
+        count = self.source.code.data_count
+        sources = range(first // count, -(-end // count))
+        direct = self._direct(first, end, cut)
+        return Window(first, end, mark, sources, self._targets(first, end), direct)

@@ -1,0 +1,86 @@
+"""The layout that a configuration describes: one, or two while a restripe is under way.
+
+    params {"restripe": {"from": {"layout": ..., "width": ..., "params": {...}}, "to": {...}}}
+
+stands in the superblocks from the beginning of a restripe to its end; `layout` is the old one all
+the while. How far it has come is in the journal (`mark`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from raidx_fuse.errors import FormatError
+from raidx_fuse.format.config import ArrayConfig
+from raidx_fuse.layouts.layout import Layout
+from raidx_fuse.layouts.registry import LAYOUTS, make_layout
+from raidx_fuse.layouts.restripe import RestripeLayout, restripe
+
+RESTRIPE = "restripe"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A layout by name, over *width* members, with its *params*."""
+
+    layout: str
+    width: int
+    params: dict[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {"layout": self.layout, "width": self.width, "params": dict(self.params)}
+
+    def make(self, config: ArrayConfig) -> Layout:
+        """Return the layout on members as *config* has them. Raises LayoutError."""
+        chunks = config.regions.data.length // config.chunk_bytes
+        return make_layout(self.layout, self.width, chunks, config.chunk_bytes, **self.params)
+
+
+def shape_of(config: ArrayConfig) -> Shape:
+    """Return the shape of an array that is not being restriped."""
+    return Shape(config.layout, config.width, config.params)
+
+
+def shapes_of(config: ArrayConfig) -> tuple[Shape, ...]:
+    """Return the shape of *config*; the old and the new one during a restripe.
+
+    Raises FormatError for what no restripe wrote.
+    """
+    moving = config.params.get(RESTRIPE)
+    if moving is None:
+        return (shape_of(config),)
+    try:
+        shapes = tuple(Shape(**moving[side]) for side in ("from", "to"))
+        known = all(LAYOUTS[shape.layout].allows(shape.width) for shape in shapes)
+    except (KeyError, TypeError) as error:
+        raise FormatError(f"the restripe {moving!r} cannot be read") from error
+    if not known or max(shape.width for shape in shapes) != config.width:
+        raise FormatError(f"the restripe {moving!r} is not one of {config.width} members")
+    return shapes
+
+
+def layout_of(config: ArrayConfig) -> Layout:
+    """Return the layout that *config* describes. Raises LayoutError, FormatError."""
+    shapes = shapes_of(config)
+    if len(shapes) == 1:
+        return shapes[0].make(config)
+    return restriping(config, *shapes)
+
+
+def restriping(config: ArrayConfig, old: Shape, new: Shape) -> RestripeLayout:
+    """Return the layout at the beginning of a restripe from *old* to *new*. Raises LayoutError."""
+    before = old.make(config)
+    size = before.size_bytes
+    if config.size_bytes is not None:
+        size = min(size, config.size_bytes)
+    return restripe(before, new.make(config), -(-size // config.chunk_bytes))
+
+
+def can_lose(config: ArrayConfig, lost: frozenset[int]) -> bool:
+    """Say whether the layouts of *config*, none of them bundled, do without *lost*."""
+    return all(
+        len(lost & frozenset(range(shape.width))) <= LAYOUTS[shape.layout].tolerance(shape.width)
+        for shape in shapes_of(config)
+    )

@@ -1,0 +1,253 @@
+"""Restripe: move everything, in the order of the image, from one layout to another.
+
+What md calls a reshape, without a backup file. A window of chunks is read, its target stripes are
+made with all their parity, written, flushed; then one record in the journal carries the watermark
+past it, together with those few stripes that could not be written in place. Laws:
+
+ 1. The watermark moves by records and by nothing else (`Journal.mark`): whoever looks, users, a
+    crash, a replay, finds every chunk on the side of the last record.
+ 2. A stripe is written past the journal only where nothing counts: its rows hold no cell that a
+    start from the *durable* watermark would look at, and no record that may be replayed speaks of
+    them. Both end when the tail of the journal has passed (`Journal.durable_mark`).
+ 3. What is written so is flushed before the record that makes it count.
+ 4. As long as both layouts live, everything that users write goes through the journal
+    (`Journal.forced`): a write past it could be undone by a record of other rows.
+
+A member that is lost on the way does not stop it, unless the new stripes need it; while one is
+being rebuilt it waits. Cancelled, it goes the same way back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import trio
+
+from raidx_fuse.core import Core
+from raidx_fuse.errors import NoSpaceError
+from raidx_fuse.format.journal import ENTRY_BYTES, RECORD_HEADER_BYTES
+from raidx_fuse.format.regions import SECTOR_BYTES
+from raidx_fuse.jobs.restripe_copy import Copier, Prepared
+from raidx_fuse.jobs.window import BUSY_S, WINDOW_BYTES, Job
+from raidx_fuse.layouts.restripe import RestripeLayout
+from raidx_fuse.layouts.restripe_window import Course, Window
+from raidx_fuse.store import MemberLostError
+from raidx_fuse.write_work import Preparer
+
+JOB_KEY = "restripe"
+IDLE_BYTES = 64 << 20  # of the image, in a window at full speed with no users
+STRIPES_MAX = 4096  # of the source, whose locks one window takes
+COUNT_CHUNKS = 1 << 20
+POLL_S = 0.25
+NO_SPACE_S = 5.0  # until a host without room is tried again
+
+log = logging.getLogger(__name__)
+
+End = Callable[[bool], Awaitable[None]]
+
+
+def record_chunks(capacity: int, chunk_bytes: int) -> int:
+    """Return how many chunks one record of a journal of *capacity* bytes takes."""
+    room = capacity // 2 - RECORD_HEADER_BYTES - ENTRY_BYTES - SECTOR_BYTES
+    return max(0, room // (chunk_bytes + ENTRY_BYTES))
+
+
+class Restripe(Job):
+    """Moves the chunks of the restripe under way; *back* undoes it. *end* concludes it.
+
+    *window_bytes* of the image a window; 0: as much as suits the load. *checkpoints* counts how
+    often the watermark had to be made durable before the next window could begin.
+    """
+
+    kind = "restripe"
+
+    def __init__(self, core: Core, job_id: int, back: bool, end: End) -> None:
+        super().__init__(core, job_id)
+        assert isinstance(core.layout, RestripeLayout)
+        self.layout = core.layout
+        self.back = back
+        self.window_bytes = 0
+        self.checkpoints = 0
+        self.waits_for: int | None = None
+        self._end = end
+        self._turn = False
+        self._ending = False
+        self._window: Window | None = None
+        self._preparer = Preparer(core)
+        self._set_out()
+
+    def _set_out(self) -> None:
+        chunks = record_chunks(self.core.journal.capacity, self.core.chunk_bytes)
+        self.course = Course(self.layout, self.layout.rises != self.back, chunks)
+        self._copier = Copier(self.core, self.course.target)
+
+    def detail(self) -> dict[str, Any]:
+        """Say where the restripe stands."""
+        before, after = self.course.source, self.course.target
+        if self.back:
+            before, after = after, before
+        return {
+            "layout_before": before.name,
+            "layout_after": after.name,
+            "members_before": before.width,
+            "members_after": after.width,
+            "going_back": self.back or self._turn,
+            "waits_for_role": self.waits_for,
+            "waits_for_resync": bool(self.core.dirty.pending_regions()),
+            "checkpoints": self.checkpoints,
+        }
+
+    def cancel(self) -> None:
+        """Turn round: from the next window on the chunks go back to their old layout."""
+        if not self._ending:
+            self._turn = not self.back
+        self.resume()
+
+    def result(self, completed: bool) -> str:
+        """Return the state after the end: one that went back was cancelled."""
+        return "cancelled" if self.back else super().result(completed)
+
+    # -- the job -------------------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        """Count the written chunks that still have to move."""
+        await self._count()
+
+    async def _count(self) -> None:
+        rest = self.course.rest
+        self.done_bytes = self.total_bytes = 0
+        for at in range(rest.start, rest.stop, COUNT_CHUNKS):
+            chunks = np.arange(at, min(at + COUNT_CHUNKS, rest.stop), dtype=np.int64)
+            written = int(self.core.written.is_written_many(chunks).sum())
+            self.total_bytes += written << self.core.shift
+            await trio.lowlevel.checkpoint()
+
+    async def ready(self) -> None:
+        """Before each window: turn round if asked to, wait for members, make room."""
+        self._window = None
+        if self._turn and not self.back:
+            await self._turn_round()
+        await self._wait_for_members()
+        if self._cancelled or (self._turn and not self.back) or not self.course.rest:
+            return
+        journal = self.core.journal
+        while True:
+            self._window = self.course.window(journal.durable_mark, self._limit())
+            if self._window is not None:
+                return
+            await self.checkpoint()
+
+    async def checkpoint(self) -> None:
+        """Make the watermark durable, with everything that was logged on its way."""
+        self.checkpoints += 1
+        await self.core.journal.place()
+        await self.core.store.flush()
+        await trio.lowlevel.checkpoint()
+
+    async def _wait_for_members(self) -> None:
+        store = self.core.store
+        again_s = store.clock() + (NO_SPACE_S if self.error else 0.0)
+        while not self._cancelled and not (self._turn and not self.back):
+            self.waits_for = self._blocked_by()
+            # A resync finishes parity where the stripes lie as they lay before the crash.
+            resync = self.core.dirty.pending_regions()
+            if self.waits_for is None and not resync and store.clock() >= again_s:
+                return
+            await trio.sleep(POLL_S)
+
+    def _blocked_by(self) -> int | None:
+        """Return a role without which no stripe may be made now, None if they may."""
+        store = self.core.store
+        if store.watermarks:
+            return min(store.watermarks)
+        if store.lost and not self.course.target.tolerates(store.lost):
+            return min(store.lost)
+        return None
+
+    def _limit(self) -> int:
+        """Return how many chunks the next window may have."""
+        code = self.course.source.code
+        size = self.window_bytes
+        if not size:
+            busy = self.core.store.clock() - self.core.foreground_s < BUSY_S
+            size = IDLE_BYTES
+            if busy or self.speed_max_bytes:
+                size = WINDOW_BYTES * max(1, code.data_count // code.rows)
+        return max(1, min(size >> self.core.shift, STRIPES_MAX * code.data_count))
+
+    async def _turn_round(self) -> None:
+        core = self.core
+        await core.journal.drain()
+        await core.store.update(lambda c: replace(c, jobs={**c.jobs, JOB_KEY: {"back": True}}))
+        core.reuse_epoch += 1
+        self.back = True
+        self._set_out()
+        await self._count()
+
+    def next_window(self) -> list[int] | None:
+        """Return the stripes of both sides that the next window touches."""
+        if self._window is None:
+            if self.course.rest:
+                return []
+            self._ending = True
+            return None
+        layout, course = self.layout, self.course
+        stripes = [layout.stripe_of(course.source, stripe) for stripe in self._window.sources]
+        stripes += [layout.stripe_of(course.target, stripe) for stripe in self._window.targets]
+        return sorted(stripes)
+
+    async def work(self, stripes: list[int]) -> int:
+        """Move the window, and the watermark behind it."""
+        window = self._window
+        if window is None or (self._turn and not self.back):
+            return 0
+        core = self.core
+        while self._blocked_by() is None:
+            epoch = core.store.seat_epoch
+            try:
+                prepared = await self._copier.prepare(window)
+                if await self._write(prepared, window, epoch):
+                    core.counters.chunks_moved += prepared.moved
+                    for stripe in prepared.stripes:  # their parity is another one now
+                        core.forget_stripe(stripe)
+                    self.error = None
+                    return prepared.moved << core.shift
+            except MemberLostError:
+                # A read that was given up may still write into the memory we used.
+                self._copier = Copier(core, self.course.target)
+            except NoSpaceError as error:
+                if self.error is None:
+                    log.error("the restripe waits: %s", error)
+                self.error = str(error)
+                break
+        return 0
+
+    async def _write(self, prepared: Prepared, window: Window, epoch: int) -> bool:
+        """Write what was prepared, then commit; False if the members changed meanwhile."""
+        core = self.core
+        self._preparer.reserve(prepared.places)
+        if prepared.direct:
+            await core.store.write(prepared.direct, background=True)
+            await core.store.flush()
+            if self._blocked_by() is not None:
+                return False  # whoever went is needed to read this back
+        begun = False
+
+        def still_valid() -> bool:
+            nonlocal begun
+            if not begun:  # once the record is written a replay would take its watermark
+                begun = epoch == core.store.seat_epoch and self._blocked_by() is None
+            return begun
+
+        return await core.journal.commit(
+            prepared.touched, prepared.logged, (), still_valid, mark=window.mark
+        )
+
+    async def finish(self, completed: bool) -> None:
+        """Conclude the restripe; else the next mount goes on from the watermark."""
+        if completed:
+            await self._end(self.back)

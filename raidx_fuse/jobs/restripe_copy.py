@@ -1,0 +1,197 @@
+"""The work of one window of a restripe: cells read, target stripes made, their parity in full.
+
+Nothing here writes: what is to be written comes back as requests, those that may go straight to
+their places and those that must go by the log (layouts/restripe_window.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from raidx_fuse.core import Core
+from raidx_fuse.layouts.code import Unrecoverable
+from raidx_fuse.layouts.layout import RotatedLayout
+from raidx_fuse.layouts.plan import cells_of, read_plan
+from raidx_fuse.layouts.restripe import RestripeLayout
+from raidx_fuse.layouts.restripe_window import Window
+from raidx_fuse.parity import Arena, Bytes, xor_into
+from raidx_fuse.store import Request, join
+from raidx_fuse.xor_program import encoder
+from raidx_fuse.zeros import ZEROS
+
+Slot = tuple[memoryview, Bytes]
+
+
+@dataclass
+class Prepared:
+    """What one window writes: *direct* and *logged* requests.
+
+    *stripes* that it fills, and which of them go by the log (*touched*); *places* that come alive:
+    (role, byte offset) of whole chunks; *moved*: how many chunks.
+    """
+
+    direct: list[Request] = field(default_factory=list)
+    logged: list[Request] = field(default_factory=list)
+    stripes: list[int] = field(default_factory=list)
+    touched: list[int] = field(default_factory=list)
+    places: list[tuple[int, int]] = field(default_factory=list)
+    moved: int = 0
+
+
+class Copier:
+    """Reads and computes windows of the restripe of *core* onto *target*, below or above.
+
+    The memory is kept from window to window.
+    """
+
+    def __init__(self, core: Core, target: RotatedLayout) -> None:
+        assert isinstance(core.layout, RestripeLayout)
+        self.core = core
+        self.layout = core.layout
+        self.target = target
+        self._encode = encoder(target.code).run
+        self._zeros: Bytes = np.frombuffer(ZEROS, dtype=np.uint8)[: core.chunk_bytes]
+        self._arena = Arena(core.chunk_bytes)
+        self._used = 0
+
+    async def prepare(self, window: Window) -> Prepared:
+        """Read what moves in *window* and make its target stripes, under their locks.
+
+        The requests are valid until the next call. Raises MemberLostError, RaidxError.
+        """
+        live = self._live(window)
+        stripes = self._stripes(window, live)
+        wanted: dict[int, int] = {}  # stripe -> set of cells
+        for chunk in live:
+            stripe, cell = self.layout.locate(chunk)
+            wanted[stripe] = wanted.get(stripe, 0) | 1 << cell
+        count = sum(cells.bit_count() for cells in wanted.values())
+        self._reserve(count + len(stripes) * self.target.code.parity_count)
+        values = await self._read(wanted)
+        return self._make(window, live, stripes, values)
+
+    def _live(self, window: Window) -> list[int]:
+        """Return the written chunks of the target stripes: those that move, those there already."""
+        count = self.target.code.data_count
+        first = window.targets.start * count
+        end = min(window.targets.stop * count, self.layout.image_chunks)
+        if self.layout.watermark == window.end:  # the stripe at the top is filled from its end
+            first = window.first
+        else:
+            end = min(end, window.end)
+        chunks = np.arange(first, end, dtype=np.int64)
+        live: list[int] = chunks[self.core.written.is_written_many(chunks)].tolist()
+        return live
+
+    def _stripes(self, window: Window, live: Sequence[int]) -> list[int]:
+        """Return the target stripes that something moves to."""
+        count = self.target.code.data_count
+        moving = (chunk for chunk in live if window.first <= chunk < window.end)
+        return list(dict.fromkeys(chunk // count for chunk in moving))
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def _reserve(self, slots: int) -> None:
+        size = slots * self.core.chunk_bytes
+        if size > self._arena.size_bytes:
+            self._arena = Arena(size)
+        self._used = 0
+
+    def _slots(self, count: int) -> list[Slot]:
+        first = self._used
+        self._used += count
+        return self._arena.slots(self.core.chunk_bytes, self._used)[first : self._used]
+
+    async def _read(self, wanted: dict[int, int]) -> dict[int, Slot]:
+        """Return the content of cells by logical chunk; those on lost members by their chains."""
+        core, layout = self.core, self.layout
+        store, size = core.store, core.chunk_bytes
+        requests: list[Request] = []
+        solved: list[tuple[Bytes, list[Bytes]]] = []
+        values: dict[int, Slot] = {}
+        for stripe, cells in wanted.items():
+            lost = layout.lost_cells(stripe, store.lost_at(stripe)) if store.lost else 0
+            numbers = cells_of(cells)
+            for cell, slot in zip(numbers, self._slots(len(numbers)), strict=True):
+                values[layout.logical(stripe, cell)] = slot
+                if not lost >> cell & 1:
+                    requests.append((*core.position(stripe, cell), [slot[0]], size))
+            if not cells & lost:
+                continue
+            try:
+                plan = read_plan(core.code, cells & lost, lost, core.dead(stripe))
+            except Unrecoverable as error:
+                raise core.lost_error(stripe, cells_of(error.cells)) from None
+            sources: dict[int, Bytes] = {}
+            for cell in plan.reads:
+                sources[cell] = np.empty(size, dtype=np.uint8)
+                requests.append((*core.position(stripe, cell), [sources[cell].data], size))
+            for output in plan.outputs:
+                target = values[layout.logical(stripe, output.cell)][1]
+                solved.append((target, [sources[cell] for cell in output.old]))
+        await store.read(join(requests), background=True)
+        for out, parts in solved:
+            xor_into(out, parts)
+        return values
+
+    # -- making --------------------------------------------------------------------------------
+
+    def _make(
+        self, window: Window, live: Sequence[int], stripes: Sequence[int], values: dict[int, Slot]
+    ) -> Prepared:
+        prepared = Prepared()
+        count = self.target.code.data_count
+        alive: dict[int, int] = {}
+        for chunk in live:
+            stripe, cell = divmod(chunk, count)
+            alive[stripe] = alive.get(stripe, 0) | 1 << cell
+        for stripe in stripes:
+            moving = 0
+            for cell in cells_of(alive[stripe]):
+                if window.first <= stripe * count + cell < window.end:
+                    moving |= 1 << cell
+            writes = self._stripe(stripe, alive[stripe], moving, values)
+            prepared.moved += moving.bit_count()
+            prepared.places += [(role, offset) for role, offset, _, _ in writes]
+            number = self.layout.stripe_of(self.target, stripe)
+            prepared.stripes.append(number)
+            if stripe in window.direct:
+                prepared.direct += writes
+            else:
+                prepared.logged += writes
+                prepared.touched.append(number)
+        prepared.direct = join(prepared.direct)
+        prepared.logged = join(prepared.logged)
+        return prepared
+
+    def _stripe(
+        self, stripe: int, alive: int, moving: int, values: dict[int, Slot]
+    ) -> list[Request]:
+        """Return the writes of one target stripe: cells that move to it, and all its parity."""
+        core, code = self.core, self.target.code
+        size, base = core.chunk_bytes, stripe * code.data_count
+        writes: list[Request] = []
+        arrays: list[Bytes] = []
+        for cell in range(code.data_count):
+            if not alive >> cell & 1:
+                arrays.append(self._zeros)
+                continue
+            view, array = values[base + cell]
+            arrays.append(array)
+            if moving >> cell & 1:
+                writes.append((*self._position(stripe, cell), [view], size))
+        slots = self._slots(code.parity_count)
+        if slots:
+            self._encode(arrays + [array for _, array in slots])
+        for parity, (view, _) in enumerate(slots):
+            if code.support[parity] & alive:  # else it is dead, as its cells are
+                place = self._position(stripe, code.data_count + parity)
+                writes.append((*place, [view], size))
+        return writes
+
+    def _position(self, stripe: int, cell: int) -> tuple[int, int]:
+        role, chunk = self.target.place(stripe, cell)
+        return role, self.core.data_offset + (chunk << self.core.shift)

@@ -1,0 +1,97 @@
+"""The command `reshape`: another layout, more members, or both, by moving everything."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from raidx_fuse.array import Array
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.estimate import restripe_estimate
+from raidx_fuse.format.shapes import Shape
+from raidx_fuse.layouts.restripe import RestripeLayout
+from raidx_fuse.members.base import Member
+
+
+class Newcomers(Protocol):
+    """Opens what a command brings to the array; see `raidx_fuse.commands.Newcomers`."""
+
+    async def open(
+        self, path: str, *, overwrite_signature: bool, create_bytes: int | None
+    ) -> Member:
+        """Return the member at *path*; make a missing file of *create_bytes* (None: refuse)."""
+
+    async def check(self, path: str, *, overwrite_signature: bool, may_create: bool) -> None:
+        """Raise what `open` would raise, without leaving a trace."""
+
+    def release(self, member: Member) -> None:
+        """Close a member that did not join after all."""
+
+
+class Reshaping:
+    """Restripes *array* onto what *newcomers* opens."""
+
+    def __init__(self, array: Array, newcomers: Newcomers) -> None:
+        self._array = array
+        self._newcomers = newcomers
+
+    async def reshape(
+        self,
+        members: list[str],
+        layout: str | None = None,
+        rotate: bool | None = None,
+        overwrite_signature: bool = False,
+        create: bool = False,
+        dry_run: bool = False,
+    ) -> dict[str, Any]:
+        """Move everything to *layout* (None: the same) over *members* more.
+
+        Raises UsageError for what cannot be, BusyError while it cannot be now.
+        """
+        array = self._array
+        params = {} if rotate is None else {"rotate": rotate}
+        shape = array.restriper.target(len(members), layout, params)
+        moving = array.restriper.moving(shape)
+        if dry_run:
+            for path in members:
+                await self._newcomers.check(
+                    path, overwrite_signature=overwrite_signature, may_create=create
+                )
+            return await self._dry_run(moving, shape)
+        array.require_writable()
+        records = [record for record in array.store.config.members if record.role >= 0]
+        size_bytes = min(record.size_bytes for record in records) if create else None
+        opened: list[Member] = []
+        try:
+            for path in members:
+                member = await self._newcomers.open(
+                    path, overwrite_signature=overwrite_signature, create_bytes=size_bytes
+                )
+                opened.append(member)
+            return await array.restripe(opened, layout, params)
+        except RaidxError:
+            for member in opened:
+                self._release(member)
+            raise
+
+    def _release(self, member: Member) -> None:
+        """Close a newcomer unless it is a member now."""
+        if member not in self._array.store.present().values():
+            self._newcomers.release(member)
+
+    async def _dry_run(self, moving: RestripeLayout, shape: Shape) -> dict[str, Any]:
+        array = self._array
+        config = array.store.config
+        left = array.status()["redundancy_left"]
+        during = min(left, moving.code.tolerance)
+        costs = await restripe_estimate(array, moving)
+        return {
+            "dry_run": True,
+            "does": f"moves everything from {config.layout} on {config.width} members to "
+            f"{shape.layout} on {shape.width}",
+            **costs,
+            "redundancy_left": during,
+            "redundancy_reduced": during < left,
+            "redundancy_reduced_seconds": costs["seconds"] if during < left else 0.0,
+            "size_before": array.size_bytes,
+            "size_after": array.restriper.size_after(moving),
+        }

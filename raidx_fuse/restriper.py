@@ -1,0 +1,262 @@
+"""Restriping an array to another layout: the change of shape at the beginning and at the end.
+
+    begin:    newcomers join -> nothing is marked dirty, everything is logged from here on
+              -> the watermark at its start, durable -> alone: two layouts -> superblocks
+    job:      windows (jobs/restripe.py)
+    end:      the journal empty -> alone: the new layout -> superblocks -> the image is larger
+    went back: the same with the old layout, and newcomers let go of
+
+With the watermark at either end both layouts of the pair, and one of them alone, say the same of
+every chunk: the changes of shape move nothing, and a crash beside them finds the array whole.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.format.config import MemberRecord
+from raidx_fuse.format.journal import record_bytes
+from raidx_fuse.format.regions import PAYLOAD_BITS
+from raidx_fuse.format.shapes import RESTRIPE, Shape, restriping, shape_of, shapes_of
+from raidx_fuse.jobs.rebuild import checkpoint_key
+from raidx_fuse.jobs.restripe import JOB_KEY, Restripe, record_chunks
+from raidx_fuse.joining import join, leave, release, seat
+from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
+from raidx_fuse.layouts.restripe import RestripeLayout
+from raidx_fuse.layouts.restripe_window import Course
+from raidx_fuse.members.base import Member
+
+if TYPE_CHECKING:
+    from raidx_fuse.array import Array
+
+log = logging.getLogger(__name__)
+
+
+class Restriper:
+    """Begins and concludes the restripes of one running array; hooks as those of `Grower`."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+        self.store = array.store
+        self.core = array.core
+        self.on_size: list[Callable[[], None]] = []
+        self.on_release: list[Callable[[Member], None]] = []
+
+    # -- may it? -------------------------------------------------------------------------------
+
+    def target(self, added: int, name: str | None, params: Mapping[str, Any]) -> Shape:
+        """Return the shape on *added* more members; the layout *name*, None: as it is.
+
+        Raises UsageError.
+        """
+        config = self.store.config
+        old = shapes_of(config)[0]
+        name = old.layout if name is None else name
+        kept = old.params if name == old.layout and not params else params
+        try:
+            info = find_layout(name)
+            if info.build is None or LAYOUTS[old.layout].bundled:
+                raise UsageError(
+                    f"{old.layout} cannot be restriped to {name}: chunks move in the order of the "
+                    "image, and raidx layouts place each by a table",
+                    action="copy the image to a new array",
+                )
+            info.check_width(config.width + added)
+        except LayoutError as error:
+            raise UsageError(str(error)) from None
+        shape = Shape(name, config.width + added, dict(kept))
+        if shape == old:
+            raise UsageError(
+                f"the array is {name} on {config.width} members already",
+                action="name another layout with --layout, or members to add",
+            )
+        return shape
+
+    def moving(self, shape: Shape) -> RestripeLayout:
+        """Return the layout at the begin of a restripe to *shape*.
+
+        Raises RaidxError (UsageError, BusyError) when it cannot be, or not now.
+        """
+        self.array.require_writable()
+        running = self.array.jobs.running()
+        if self.core.growth is not None or RESTRIPE in self.store.config.params or running:
+            what = running[0].kind if running else "change of the layout"
+            raise BusyError(f"a {what} is under way", action="wait for it: `raidx job ARRAY wait`")
+        if self.core.dirty.pending_regions():
+            raise BusyError("a resync is due", action="unmount and mount anew: it is tried again")
+        if self.store.lost:
+            raise RaidxError(
+                f"role {min(self.store.lost)} is lost: a degraded array is not restriped",
+                action="replace it first, or add a spare with --as spare",
+            )
+        config = self.store.config
+        try:
+            layout = restriping(config, shape_of(config), shape)
+            self._check_room(layout)
+        except LayoutError as error:
+            raise UsageError(str(error)) from None
+        return layout
+
+    def _check_room(self, layout: RestripeLayout) -> None:
+        """Raise UsageError or LayoutError unless map and log can serve both layouts."""
+        chunk_bytes, capacity = layout.chunk_bytes, self.core.journal.capacity
+        bits = self.store.config.regions.pages("written").pages * PAYLOAD_BITS
+        if layout.chunks > bits:
+            raise UsageError(
+                f"the written map of these members has no room for {layout.chunks} chunks",
+                action="add fewer members, or make a new array",
+            )
+        for side in (layout.below, layout.above):
+            cells = len(side.code.cells)
+            if 2 * record_bytes(2 * cells, cells * chunk_bytes) > capacity:
+                raise UsageError(
+                    f"the log of these members, {capacity} bytes, is too small for stripes of "
+                    f"{side.name} on {side.width} members: {cells} chunks of {chunk_bytes} bytes",
+                    action="make a new array, of larger members or smaller chunks",
+                )
+        for upward in (True, False):  # it may be cancelled
+            Course(layout, upward, record_chunks(capacity, chunk_bytes)).check()
+
+    # -- begin ---------------------------------------------------------------------------------
+
+    async def begin(
+        self, members: Sequence[Member], name: str | None, params: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Take *members* in, in the order of their new roles, and start the job."""
+        shape = self.target(len(members), name, params)
+        self.moving(shape)
+        membership, core = self.array.membership, self.core
+        for member in members:
+            membership.check_joining(member)
+        async with membership.seating:
+            layout = self.moving(shape)
+            membership.waiting = True  # these are not there to replace a member that fails now
+            records: list[MemberRecord] = []
+            try:
+                records = await join(self.store, members, layout.chunks)
+                core.journal.forced = True
+                async with core.locks.alone():
+                    pass  # who writes past the journal has ended, and nobody does any more
+                await core.dirty.clean_quiet(all_regions=True)
+                await core.journal.drain()
+                await core.journal.save_mark(layout.start)
+                async with core.locks.alone():
+                    layout = self.moving(shape)  # nothing began, nobody failed meanwhile
+                    self._widen(layout, shape, records)
+            except BaseException:
+                core.journal.forced = isinstance(core.layout, RestripeLayout)
+                if records and not core.journal.forced:
+                    await leave(self.store, records)
+                raise
+            finally:
+                membership.waiting = False
+            for pages in self.store.page_stores:
+                await pages.save_all()
+            await self.store.flush()  # the maps before the superblock that gives a role
+            await self.store.update(lambda config: config)
+            job = self._start(back=False)
+        old = shapes_of(self.store.config)[0]
+        return {
+            "job": job,
+            "layout_before": old.layout,
+            "layout_after": shape.layout,
+            "members_before": old.width,
+            "members_after": shape.width,
+            "size_before": self.array.size_bytes,
+            "size_after": self.size_after(layout),
+        }
+
+    def size_after(self, layout: RestripeLayout) -> int:
+        """Return the image's size when the restripe of *layout* is over."""
+        limit = self.store.config.size_bytes
+        whole = (layout.below if layout.rises else layout.above).size_bytes
+        return whole if limit is None else min(limit, whole)
+
+    def _widen(self, layout: RestripeLayout, shape: Shape, records: Sequence[MemberRecord]) -> None:
+        """Change to both layouts, in memory, in one moment."""
+        config = self.store.config
+        sides = {"from": shape_of(config).as_dict(), "to": shape.as_dict()}
+        changed = seat(self.store, config, records)
+        # What has moved away from a place does not read as zero.
+        members = tuple(replace(record, reads_zero=False) for record in changed.members)
+        self.store.config = replace(
+            changed,
+            width=layout.width,
+            members=members,
+            params={RESTRIPE: sides},
+            jobs={**config.jobs, JOB_KEY: {"back": False}},
+        )
+        self.core.written.extend(layout.chunks)
+        self.core.take_layout(layout)
+        self.store.refresh()
+
+    def _start(self, back: bool) -> int:
+        return self.array.jobs.start(
+            lambda core, job_id: Restripe(core, job_id, back, self._conclude)
+        ).job_id
+
+    def resume(self) -> None:
+        """At the start: go on with a restripe that was under way."""
+        if isinstance(self.core.layout, RestripeLayout):
+            self._start(back=bool(self.store.config.jobs.get(JOB_KEY, {}).get("back")))
+
+    # -- end -----------------------------------------------------------------------------------
+
+    async def _conclude(self, back: bool) -> None:
+        """All chunks lie on one side: be that layout alone."""
+        core, store = self.core, self.store
+        released: list[Member] = []
+        async with self.array.membership.seating:
+            while True:
+                for job in self._others():  # they work with both codes
+                    await job.finished.wait()
+                await core.journal.drain()
+                async with core.locks.alone():
+                    if not self._others():
+                        released = self._settle(back)
+                        break
+            await store.update(lambda config: config)
+            core.journal.forced = False
+            await core.journal.reform()  # on as many members as may be lost now
+        size = self.array.size_bytes
+        log.warning("restriped to %s: the image has %d bytes", core.layout.name, size)
+        await release(released, self.on_release)
+        for hook in self.on_size:
+            hook()
+
+    def _others(self) -> list[Any]:
+        return [job for job in self.array.jobs.running() if job.kind != Restripe.kind]
+
+    def _settle(self, back: bool) -> list[Member]:
+        """Change to one layout, in memory, in one moment; return the members let go of."""
+        core, store, config = self.core, self.store, self.store.config
+        layout = core.layout
+        assert isinstance(layout, RestripeLayout)
+        shape = shapes_of(config)[0 if back else 1]
+        final = layout.below if layout.rises != back else layout.above
+        gone = [queue for queue in store.queues[shape.width :] if queue is not None]
+        jobs = {key: value for key, value in config.jobs.items() if key != JOB_KEY}
+        for role in list(store.watermarks):  # a rebuild that was given up: stripes count anew
+            store.watermarks[role] = 0
+            jobs[checkpoint_key(role)] = {"next_stripe": 0}
+        del store.queues[shape.width :]
+        store.config = replace(
+            config,
+            layout=shape.layout,
+            width=shape.width,
+            params=shape.params,
+            members=tuple(r for r in config.members if r.role < shape.width),
+            jobs=jobs,
+        )
+        core.written.extend(final.chunks)
+        core.dirty.reshape(final.stripes, final.founding_data_count * final.chunk_bytes)
+        core.take_layout(final)
+        core.reuse_epoch += 1
+        store.refresh()
+        for queue in gone:
+            queue.close()
+        return [queue.member for queue in gone]

@@ -1,0 +1,99 @@
+"""Moving everything under writes: the campaign's theme for layouts that can be restriped.
+
+The array gets another layout, wider members, or both; it is written, flushed and left alone
+meanwhile, ends cleanly and begins again, loses a member and gets it back, or the restripe is
+cancelled. What is judged must not notice.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import trio
+
+from raidx_fuse.errors import UsageError
+from raidx_fuse.jobs.restripe import Restripe
+from raidx_fuse.layouts.registry import LAYOUTS
+from raidx_fuse.testing.campaign.growth import lose, write_beyond
+from raidx_fuse.testing.campaign.player import CHUNK_BYTES, Player
+
+SLOW_BYTES = 16384  # a second: a restripe lasts through several steps
+LIMIT_S = 900.0
+# layout -> what it may become, and how many members join
+TARGETS: dict[str, tuple[tuple[str, int], ...]] = {
+    "raid0": (("raid0", 1), ("raid0", 2), ("raid4", 1), ("raid5", 1), ("raid5", 2)),
+    "raid1": (("raid5", 1), ("raid1", 1), ("raid4", 1)),
+    "raid4": (("raid5", 0), ("raid4", 1), ("raid5", 1), ("raid0", 0), ("raid4", 2)),
+    "raid5": (("raid4", 0), ("raid5", 1), ("raid5", 2), ("raid0", 0), ("raid1", 1), ("rdp", 2)),
+    "rdp": (("evenodd", 0), ("rdp", 1), ("raid5", 0)),
+    "evenodd": (("rdp", 0), ("evenodd", 1)),
+    "pcode": (("upc", 0), ("raid5", 1)),
+    "upc": (("pcode", 0), ("raid5", 1)),
+}
+
+
+def restripes_of(layout: str) -> tuple[tuple[str, int], ...]:
+    """Return what *layout* may become in a workload: (layout, members more)."""
+    return TARGETS.get(layout, ())
+
+
+async def theme_restripe(player: Player) -> None:
+    """Restripe, under writes, and write on."""
+    await player.step()
+    targets = list(restripes_of(player.cell.layout))
+    player.rng.shuffle(targets)
+    for name, added in targets:
+        with suppress(UsageError):  # no room, or the log of so small members is too short
+            await restripe(player, name, added)
+            break
+    for _ in range(player.rng.randint(0, 2)):
+        await player.step()
+
+
+async def restripe(player: Player, name: str, added: int) -> None:
+    """Let the array become *name* on *added* members more, with whatever happens meanwhile.
+
+    Raises UsageError when it cannot.
+    """
+    for earlier in player.array.jobs.running():  # the resync of a former life
+        await earlier.finished.wait()
+    width = player.array.store.config.width
+    restriper = player.array.restriper
+    restriper.moving(restriper.target(added, name, {}))
+    disks = [player.new_disk() for _ in range(added)]
+    for number, disk in enumerate(disks):
+        player.recording.holders.append((player.event, width + number, disk))
+    player.recording.limits.append((player.event, LAYOUTS[name].tolerance(width + added)))
+    span = player.history.begin("restripe", player.event)
+    await player.array.restripe([player.disks[disk] for disk in disks], name, {})
+    turns = ["", "", "remount", "cancel"]
+    if player.recording.tolerance(player.event):
+        turns += ["lose", "lose"]
+    turn = player.rng.choice(turns)
+    steps = player.rng.randint(1, 4)
+    started_s = trio.current_time()
+    while (job := _restripe_of(player)) is not None:
+        # A remount opens and closes nurseries: no time-out's scope may hold it.
+        assert trio.current_time() < started_s + LIMIT_S, job.status()
+        job.window_bytes = player.rng.choice((1, 2, 4, 8, 16)) * CHUNK_BYTES
+        job.speed_max_bytes = SLOW_BYTES if steps else 0
+        if steps:
+            steps -= 1
+            await player.step()
+        elif turn:
+            if turn == "cancel":
+                job.cancel()
+            elif turn == "remount":
+                await player.close()
+                await player.open()
+            else:
+                await lose(player, job)
+            turn, steps = "", player.rng.randint(0, 2)
+        await trio.sleep(player.rng.choice((0.05, 0.5)))
+    player.history.end(span, player.event)
+    await write_beyond(player)
+
+
+def _restripe_of(player: Player) -> Restripe | None:
+    running = player.array.jobs.running()
+    return next((job for job in running if isinstance(job, Restripe)), None)

@@ -1,0 +1,171 @@
+"""Windows of a restripe, walked from end to end: nothing is lost on the way, wherever it stops."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from raidx_fuse.layouts.code import LayoutError
+from raidx_fuse.layouts.registry import make_layout
+from raidx_fuse.layouts.restripe import RestripeLayout, restripe
+from raidx_fuse.layouts.restripe_window import Course, Window
+
+Place = tuple[int, int]
+SHAPES = [
+    *(("raid0", 2), ("raid0", 3), ("raid4", 4), ("raid5", 3), ("raid5", 4), ("raid5", 5)),
+    *(("raid1", 2), ("raid1", 3), ("rdp", 5), ("rdp", 6), ("evenodd", 5)),
+    *(("xcode", 5), ("pcode", 6), ("upc", 4), ("upc", 6)),
+]
+ROWS = 36
+LOG_CHUNKS = 160
+
+
+def both(old: tuple[str, int], new: tuple[str, int], chunks: int | None = None) -> RestripeLayout:
+    """Return the layout at the begin of a move between shapes; *chunks* limits the image."""
+    before = make_layout(*old, ROWS, 4096)
+    after = make_layout(*new, ROWS, 4096)
+    return restripe(before, after, min(before.chunks, chunks or before.chunks))
+
+
+def places(layout: RestripeLayout, first: int, end: int) -> set[Place]:
+    """Return where the stripes of the chunks first..end-1 lie now: these, and all parity."""
+    found: set[Place] = set()
+    for chunk in range(first, end):
+        stripe, cell = layout.locate(chunk)
+        found.add(layout.place(stripe, cell))
+        for parity in layout.code.affects[cell]:
+            found.add(layout.place(stripe, parity))
+    return found
+
+
+class Walk:
+    """Moves the watermark window by window; *saved* follows as seldom as the course allows."""
+
+    def __init__(self, layout: RestripeLayout, upward: bool, limit: int) -> None:
+        self.layout = layout
+        self.limit = limit
+        self.course = Course(layout, upward, LOG_CHUNKS)
+        self.saved = layout.watermark
+        self.windows: list[Window] = []
+
+    def at(self, watermark: int) -> RestripeLayout:
+        """Return the same layout as it was with *watermark*."""
+        layout = RestripeLayout(
+            self.layout.below, self.layout.above, self.layout.image_chunks, self.layout.rises
+        )
+        layout.watermark = watermark
+        return layout
+
+    def step(self) -> None:
+        """Move one window, and check what it overwrites."""
+        window = self.course.window(self.saved, self.limit)
+        if window is None:
+            assert self.saved != self.layout.watermark
+            self.saved = self.layout.watermark
+            window = self.course.window(self.saved, self.limit)
+        assert window is not None
+        count = self.course.target.code.data_count
+        counted = places(self.at(self.saved), 0, self.layout.image_chunks)
+        counted |= places(self.layout, 0, self.layout.image_chunks)
+        logged = 0
+        for stripe in window.targets:
+            cells = [c for c in range(count) if window.first <= stripe * count + c < window.end]
+            assert cells
+            every = [*cells, *range(count, len(self.course.target.code.cells))]
+            written = {self.course.target.place(stripe, cell) for cell in every}
+            if stripe in window.direct:
+                assert not written & counted, "a place that counts is overwritten past the log"
+            else:
+                logged += len(every)
+        assert logged <= LOG_CHUNKS
+        self.layout.watermark = window.mark
+        stays = places(self.layout, 0, self.layout.image_chunks)
+        moved = places(self.layout, window.first, window.end)
+        rest = range(window.end) if window.mark == window.first else None
+        outside = (
+            places(self.layout, 0, window.first)
+            if rest is not None
+            else places(self.layout, window.end, self.layout.image_chunks)
+        )
+        assert not moved & outside, "moved chunks lie where others count"
+        assert moved <= stays
+        self.windows.append(window)
+
+    def to_the_end(self) -> None:
+        """Step until nothing is left."""
+        while self.course.rest:
+            assert len(self.windows) < 10_000
+            self.step()
+
+
+PAIRS = [
+    pair
+    for pair in itertools.permutations(SHAPES, 2)
+    if pair[1][1] >= pair[0][1]
+    and make_layout(*pair[1], ROWS, 4096).chunks >= make_layout(*pair[0], ROWS, 4096).chunks
+]
+
+
+@pytest.mark.parametrize("limit", [1, 40])
+def test_every_pair_moves_without_overwriting_what_counts(limit: int) -> None:
+    for old, new in PAIRS:
+        layout = both(old, new)
+        Course(layout, layout.rises, LOG_CHUNKS).check()
+        walk = Walk(layout, layout.rises, limit)
+        walk.to_the_end()
+        covered = sorted((window.first, window.end) for window in walk.windows)
+        assert covered[0][0] == 0
+        assert covered[-1][1] == layout.image_chunks
+        assert all(one[1] == other[0] for one, other in itertools.pairwise(covered))
+
+
+def test_a_smaller_image_moves_to_a_less_dense_layout_from_its_end() -> None:
+    for old, new in (
+        (("raid0", 3), ("raid5", 3)),
+        (("raid5", 4), ("raid1", 4)),
+        (("raid5", 5), ("rdp", 5)),
+    ):
+        layout = both(old, new, chunks=make_layout(*new, ROWS, 4096).chunks - 1)
+        assert not layout.rises
+        Course(layout, False, LOG_CHUNKS).check()
+        walk = Walk(layout, False, 25)
+        walk.to_the_end()
+        assert layout.watermark == 0
+
+
+@pytest.mark.parametrize("turn_after", [1, 3, 7])
+def test_turned_round_it_goes_back_the_same_way(turn_after: int) -> None:
+    for old, new in PAIRS:
+        layout = both(old, new)
+        walk = Walk(layout, layout.rises, 12)
+        while walk.course.rest and len(walk.windows) < turn_after:
+            walk.step()
+        back = Walk(layout, not layout.rises, 12)
+        back.to_the_end()
+        assert layout.watermark in (0, layout.image_chunks)
+        assert layout.watermark == layout.start
+
+
+def test_a_log_that_is_too_small_for_the_smallest_safe_window_is_named() -> None:
+    layout = both(("raid5", 5), ("upc", 6))
+    with pytest.raises(LayoutError, match=r"the log of these members holds 10"):
+        Course(layout, True, 10).check()
+
+
+def test_a_restripe_moves_every_chunk_and_keeps_cells_of_the_other_side_dead() -> None:
+    layout = both(("raid4", 4), ("raid5", 5))
+    for mark in range(0, layout.image_chunks + 1, 7):
+        layout.watermark = mark
+        for chunk in range(layout.image_chunks):
+            stripe, cell = layout.locate(chunk)
+            assert layout.logical(stripe, cell) == chunk
+            side = layout.below if chunk < mark else layout.above
+            assert layout.place(stripe, cell) == side.place(*side.locate(chunk))
+            assert layout.inverse(*layout.place(stripe, cell)) in ((stripe, cell), None) or mark
+        rows = layout.logical_rows(0, layout.stripes)
+        for stripe in range(layout.stripes):
+            own = [layout.logical(stripe, cell) for cell in range(layout.code.data_count)]
+            assert rows[stripe].tolist() == own
+        live = rows[rows != layout.nowhere]
+        assert sorted(live.tolist())[: layout.image_chunks] == list(range(layout.image_chunks))
