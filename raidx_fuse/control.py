@@ -83,7 +83,7 @@ class ControlServer:
         except OSError as error:
             self._listener.close()
             raise RaidxError(
-                f"the control socket {path} cannot be made: {os.strerror(error.errno or 0)}"
+                f"the control socket {path} cannot be made: {error.strerror or error}"
             ) from None
 
     def close(self) -> None:

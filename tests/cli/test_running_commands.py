@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -69,14 +71,14 @@ class Daemon:
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     """A scripted daemon on an empty directory."""
-    sockets = tmp_path / "run"
-    sockets.mkdir(mode=0o700)
+    sockets = Path(tempfile.mkdtemp())  # tmp_path may be too long for a socket
     monkeypatch.setattr(runtime, "directory_of", lambda _user: sockets)
     mountpoint = tmp_path / "mnt"
     mountpoint.mkdir()
     running = Daemon(mountpoint)
     yield running
     running.stop()
+    shutil.rmtree(sockets)
 
 
 def member(role: int, state: str = "active") -> dict[str, Any]:

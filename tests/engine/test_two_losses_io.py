@@ -79,8 +79,8 @@ class Subject:
     def data_of(self, stripe: int) -> list[int]:
         """Return the model's data cells of *stripe*."""
         start = stripe * len(self.code.data) * CHUNK
-        chunks = (self.model[start + i * CHUNK :][:CHUNK] for i in range(len(self.code.data)))
-        return [int.from_bytes(chunk, "little") for chunk in chunks]
+        places = (start + i * CHUNK for i in range(len(self.code.data)))
+        return [int.from_bytes(self.model[at : at + CHUNK], "little") for at in places]
 
     async def put(self, offset: int, length: int) -> None:
         """Write random bytes to the array and the model."""

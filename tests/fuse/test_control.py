@@ -244,6 +244,11 @@ def test_two_servers_and_a_stale_socket(path: Path) -> None:
     assert not path.exists()
 
 
+def test_a_path_too_long_for_a_socket_is_said_to_be_so(tmp_path: Path) -> None:
+    with pytest.raises(RaidxError, match="path too long"):
+        control.ControlServer(tmp_path / ("x" * 120), handler)
+
+
 # ---- the directory ----
 
 
