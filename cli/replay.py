@@ -80,7 +80,7 @@ def replay(
 ) -> int:
     """Replay a trace on a mounted array.
 
-    TRACE is an SPC or MSR Cambridge file (also .xz, .gz, .zst), or the name of a
+    TRACE is an SPC or MSR Cambridge file (also .xz, .gz, .bz2, .zst), or the name of a
     generated load such as financial1 (see raidx_fuse/lab/published.py). THE IMAGE IS
     OVERWRITTEN. Requests are sent when they are due, whatever the answers take.
     """

@@ -6,6 +6,7 @@
     Event(at_s=60, do="add", count=2)            the array grows onto new members
     Event(at_s=90, do="set", key="journal", value="none")
     Event(at_s=90, do="scrub")
+    Event(at_s=90, do="tune")                    hot chunks of a raidx layout move, now
 
 Times count from the start of the load. The jobs that events start are waited for.
 """
@@ -75,6 +76,10 @@ async def _scrub(array: Array, _event: Event, _new: NewMember) -> dict[str, Any]
     return {"job": await array.start_scrub(repair=False)}
 
 
+async def _tune(array: Array, _event: Event, _new: NewMember) -> dict[str, Any]:
+    return {"job": array.start_tuning()}
+
+
 async def _set(array: Array, event: Event, _new: NewMember) -> dict[str, Any]:
     return {"value": await array.set(event.key, event.value)}
 
@@ -86,6 +91,7 @@ DEEDS: dict[str, Deed] = {
     "spare": _spare,
     "add": _add,
     "scrub": _scrub,
+    "tune": _tune,
     "set": _set,
 }
 

@@ -24,7 +24,7 @@ numbers = { read_share = 0.5 }   # of a generated load
 
 [[events]]
 at = 30
-do = "fail"                      # fail, replace, spare, add, scrub, set
+do = "fail"                      # fail, replace, spare, add, scrub, tune, set
 disk = 2
 
 [report]

@@ -16,6 +16,7 @@ was logged late counts at the time of the one before.
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import lzma
 from collections.abc import Callable, Iterator, Sequence
@@ -175,6 +176,8 @@ class Trace:
             return lzma.open(self.path, "rt", encoding=_ENCODING)
         if suffix == ".gz":
             return gzip.open(self.path, "rt", encoding=_ENCODING)
+        if suffix == ".bz2":
+            return bz2.open(self.path, "rt", encoding=_ENCODING)
         if suffix == ".zst":
             return self._open_zst()
         return self.path.open(encoding=_ENCODING)

@@ -152,6 +152,21 @@ def test_an_array_grows_under_a_verified_load(tmp_path: Path) -> None:
     assert result["wrong"] == []
 
 
+def test_hot_chunks_move_when_an_event_says_tune(tmp_path: Path) -> None:
+    spec = tmp_path / "tune.toml"
+    text = SMALL[: SMALL.index("[[events]]")].replace('"raid5"', '"raidx-zero"')
+    text = text.replace('disks = 5\nmodel = "ssd"', 'members = ["hdd", "ssd", "ssd"]')
+    text = text.replace('"zipf"', '"hotspot"').replace("rate = 200", "rate = 200\nverify = true")
+    spec.write_text(text + '[[events]]\nat = 1\ndo = "tune"\n')
+    (result,) = simulated(spec)
+    (event,) = result["events"]
+    assert (event["job"], event["job_state"]) == ("tuning", "done")
+    assert result["array"]["chunks_moved"] > 0
+    assert result["wrong"] == []
+    spec.write_text(SMALL[: SMALL.index("[[events]]")] + '[[events]]\nat = 1\ndo = "tune"\n')
+    assert "nothing to tune" in simulated(spec)[0]["events"][0]["refused"]
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_examples_run_and_say_how(path: Path) -> None:
     text = path.read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import lzma
 import os
@@ -75,8 +76,9 @@ def test_every_compression_gives_the_same(tmp_path: Path) -> None:
     plain = list(requests_of(trace(tmp_path, SPC)))
     (tmp_path / "b.spc.xz").write_bytes(lzma.compress(SPC.encode()))
     (tmp_path / "b.spc.gz").write_bytes(gzip.compress(SPC.encode()))
+    (tmp_path / "b.spc.bz2").write_bytes(bz2.compress(SPC.encode()))
     (tmp_path / "b.spc.zst").write_bytes(zstandard.ZstdCompressor().compress(SPC.encode()))
-    for suffix in ("xz", "gz", "zst"):
+    for suffix in ("xz", "gz", "bz2", "zst"):
         assert list(requests_of(Trace(tmp_path / f"b.spc.{suffix}"))) == plain
 
 
