@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
-from raidx_fuse.cli.output import Output, duration
+from raidx_fuse.cli.output import Output, duration, plural
 from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE, absolute, array_argument
 from raidx_fuse.cli.status_text import job_line, redundancy
 from raidx_fuse.cli.waiting import exit_status, wait_for_jobs
@@ -74,7 +74,13 @@ def _dry_run_text(result: dict[str, Any], out: Output) -> Text:
         )
     else:
         lines.append("moves: nothing")
-    if "size_after" in result:
+    if "chunks_to_move" in result:
+        written, others = result["chunks_to_move"], result["places_to_change"]
+        lines.append(
+            f"chunks: {plural(written, 'written chunk')} to move, "
+            f"{plural(others, 'unwritten one')} by name only"
+        )
+    if result.get("size_after", 0) != result.get("size_before", 0):
         after = out.size(result["size_after"])
         lines.append(f"image: {out.size(result['size_before'])} now, {after} at the end")
     if result["redundancy_reduced"]:
@@ -167,7 +173,7 @@ def add_disk(
     wait: bool,
     dry_run: bool,
 ) -> int:
-    """Grow the array onto new members, several at once.
+    """Grow the array onto new members, several at once; a raidx array takes any sizes.
 
     Reads and writes go on meanwhile; the image is larger at the end. With --as spare they wait for
     a member to fail; a degraded array starts to rebuild onto them at once. --parity piggyback and
@@ -279,11 +285,19 @@ def _steps_after_growth(array: str) -> list[str]:
 @verb("remove-disk")
 @array_argument
 @click.argument("member")
+@wait_option
 @dry_run_option
-def remove_disk(out: Output, array: str, member: str, dry_run: bool) -> int:
-    """Let go of a spare."""
+def remove_disk(out: Output, array: str, member: str, wait: bool, dry_run: bool) -> int:
+    """Let go of a spare, or of a member of a raidx array when its chunks can lie elsewhere.
+
+    MEMBER is its role, path or UUID. What a lost member held is restored from the others.
+    """
     result = call(array, "remove-disk", member=reference(member), dry_run=dry_run)
-    return _finish(out, array, result, f"removed: {result.get('path')}", wait=False)
+    line = f"removed: {result.get('path')}"
+    if result.get("job") is not None:
+        moves = plural(result["chunks_to_move"], "written chunk")
+        line = f"role {result['role']} is being emptied (job {result['job']}): {moves} to move"
+    return _finish(out, array, result, line, wait)
 
 
 @verb()

@@ -22,16 +22,18 @@ STATE_STYLES = {
     "resyncing": "yellow",
     "growing": "green",
     "restriping": "green",
+    "evacuating": "green",
+    "restoring": "yellow",
     "degraded": "bold yellow",
     "missing": "red",
     "failed": "bold red",
 }
 MDSTAT_VERBS = {
-    **{"rebuild": "recovery", "scrub": "check", "resync": "resync"},
-    **{"grow": "reshape", "restripe": "reshape"},
+    **{"rebuild": "recovery", "restore": "recovery", "scrub": "check", "resync": "resync"},
+    **{"grow": "reshape", "restripe": "reshape", "evacuate": "reshape"},
 }
 EXIT_HEALTHY, EXIT_DEGRADED, EXIT_FAILED, EXIT_UNKNOWN = 0, 1, 2, 4
-REDUCED_STATES = ("degraded", "rebuilding", "resyncing")
+REDUCED_STATES = ("degraded", "rebuilding", "restoring", "resyncing")
 
 
 def state_text(state: str) -> Text:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 WRITTEN = 1 << 20
 """Cost of moving a chunk that is written, in moves of chunks that are not."""
 FAR = 1 << 40
+PARTS = 64
 LEVELS = (0, 1, WRITTEN + 1)  # worth of a place to a bundle: foreign, home, home and written
 
 Cells = NDArray[np.int64]
@@ -131,7 +132,8 @@ class _Flow:
             path = self._path(source, written_only)
             if path is None:
                 break
-            count = min(amount - pushed, self._room(path[-1][1]))
+            # Members with room fill evenly: a part at a time, to the one that has most.
+            count = min(amount - pushed, self._room(path[-1][1]), max(1, amount // PARTS))
             count = min([count, *(self._available(*step) for step in path)])
             for step in path:
                 self._shift(*step, count)
@@ -160,7 +162,7 @@ class _Flow:
         ends = np.flatnonzero((rooms > 0) & self.stays & (distance[: self.width] < FAR // 2))
         if not len(ends):
             return None
-        node = int(ends[distance[ends].argmin()])
+        node = int(ends[np.lexsort((-rooms[ends], distance[ends]))[0]])
         path = []
         while node != source:
             path.append((int(before[node]), node, int(cost[before[node], node])))

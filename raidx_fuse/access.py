@@ -74,6 +74,12 @@ class Access:
         self.speeds = [(0.0, 0.0)] * layout.width
         self.changed: set[int] = set()
 
+    def renew(self) -> None:
+        """Make room for roles that are new."""
+        new = self._layout.width - len(self.speeds)
+        self.queue_means += [0.0] * new
+        self.speeds += [(0.0, 0.0)] * new
+
     @property
     def arrivals(self) -> int:
         """How often a chunk was used so far: another number than before if anything came."""

@@ -24,6 +24,8 @@ def action(status: Mapping[str, Any]) -> str | None:
     paused = [job for job in status.get("jobs", ()) if job.get("paused")]
     if paused:
         return f"{paused[0]['kind']} is paused: raidx job {where} resume {paused[0]['id']}"
+    if any(job["kind"] == "restore" for job in status.get("jobs", ())):
+        return None
     waiting = [member["role"] for member in down if member["state"] != "rebuilding"]
     if waiting and where and not status.get("read_only"):
         return f"replace member {waiting[0]}: raidx replace-disk {where} {waiting[0]} NEW_MEMBER"

@@ -10,7 +10,7 @@ assembly -> store (queues) -> maps -> core -> reader and writer -> jobs and back
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,7 @@ from raidx_fuse.bad_chunks import decode_chunks, encode_chunks
 from raidx_fuse.claims import read_claims
 from raidx_fuse.core import Core
 from raidx_fuse.dirty import DirtyMap
-from raidx_fuse.errors import AssemblyError, RaidxError, ReadOnlyError, UsageError
+from raidx_fuse.errors import RaidxError, ReadOnlyError, UsageError
 from raidx_fuse.explain import explain
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.pages import PAYLOAD_BYTES
@@ -41,9 +41,12 @@ from raidx_fuse.membership import Membership
 from raidx_fuse.pagestore import PageStore, load_page_store
 from raidx_fuse.reader import Reader
 from raidx_fuse.replay import Replayed, replay
+from raidx_fuse.reshape import Reshape
+from raidx_fuse.restore import Restore
 from raidx_fuse.restriper import Restriper
 from raidx_fuse.settings import SETTINGS, setting_named
 from raidx_fuse.shares import Shares
+from raidx_fuse.startable import check_startable
 from raidx_fuse.store import Store
 from raidx_fuse.tuner import Tuner, Tuning
 from raidx_fuse.writer import Writer
@@ -75,8 +78,12 @@ class Array:
         self.grower = Grower(self)
         self.restriper = Restriper(self)
         self.tuner: Tuner | None = None
+        self.reshape: Reshape | None = None
+        self.restore: Restore | None = None
         if isinstance(core.layout, BundleLayout) and core.access is not None:
             self.tuner = Tuner(self, core.layout, core.access)
+            self.reshape = Reshape(self, core.layout)
+            self.restore = Restore(self, self.reshape)
         self.nursery = nursery
         self.started_s = core.store.clock()
         self.replayed: Replayed | None = None
@@ -171,6 +178,8 @@ class Array:
 
         How *parity* follows: jobs/grow_copy.py.
         """
+        if self.reshape is not None:
+            return await self.reshape.add(members)
         return await self.grower.begin(members, parity, surrogate)
 
     async def restripe(
@@ -180,7 +189,7 @@ class Array:
         return await self.restriper.begin(members, layout, params)
 
     async def remove_disk(self, ref: str | int) -> dict[str, Any]:
-        """Let go of a spare or of a failed member's record."""
+        """Let go of a spare; of a member in a role when its chunks can lie elsewhere."""
         return await self.membership.remove(ref)
 
     async def start_scrub(self, repair: bool) -> int:
@@ -212,6 +221,8 @@ class Array:
         """Start rebuilding *roles* (their members attached, marked rebuilding)."""
         job = self.jobs.start(lambda core, job_id: Rebuild(core, job_id, roles))
         self.nursery.start_soon(self._go_on_after, job)
+        if self.reshape is not None:  # a larger member: its space, when it is whole
+            self.reshape.resume()
         return job.job_id
 
     async def _go_on_after(self, rebuild: Job) -> None:
@@ -282,11 +293,15 @@ class Array:
         self.nursery.start_soon(self.keep_bad_chunks)
         if self.tuner is not None:
             self.nursery.start_soon(self.tuner.run)
+        if self.restore is not None:
+            self.nursery.start_soon(self.restore.run)
         if self.core.dirty.pending_regions():
             self.jobs.start(Resync)
         self.membership.resume_rebuilds()
         self.grower.resume()
         self.restriper.resume()
+        if self.reshape is not None:
+            self.reshape.resume()
         store.on_change.append(self.membership.rebuild_onto_spare)
 
     async def close(self) -> None:
@@ -316,24 +331,6 @@ class Array:
         for queue in self.store.queues:
             if queue is not None:
                 queue.close()
-
-
-def check_startable(
-    assembly: Assembly, rebuilding: Iterable[int], pending_regions: int, start_degraded: bool
-) -> None:
-    """Refuse to start where data could be wrong without a word. Raises AssemblyError.
-
-    A role that is being rebuilt is as lost as a missing one beyond its watermark.
-    """
-    lost = sorted({*assembly.missing_roles, *rebuilding})
-    logged = assembly.config.settings.get("journal", "partial") != "none"
-    if lost and pending_regions and not start_degraded and not logged:
-        missing = ", ".join(str(role) for role in lost)
-        raise AssemblyError(
-            f"the array was writing when it stopped and role {missing} is not whole: "
-            "what was being written then may read back wrong (the write hole)",
-            action="attach the missing member, or accept that with --start-degraded",
-        )
 
 
 @asynccontextmanager

@@ -62,7 +62,7 @@ async def check_members(members: Sequence[Member]) -> dict[str, Any]:
                     image_offset=offsets[0] if offsets and len(blamed) == 1 else None,
                 )
         state = array.status()["state"]
-        if state not in ("clean", "resyncing", "growing", "restriping"):
+        if state not in ("clean", "resyncing", "growing", "restriping", "evacuating"):
             problem(f"the array is {state}")
         return {
             "ok": not problems,

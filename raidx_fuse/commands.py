@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import trio
 
-from raidx_fuse import advice, interval
+from raidx_fuse import advice, interval, reshape_cost
 from raidx_fuse.array import Array
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.estimate import growth_estimate, rebuild_estimate
@@ -50,8 +50,11 @@ class Newcomers(Protocol):
         Raises SignatureFoundError, MemberError, BusyError.
         """
 
-    async def check(self, path: str, *, overwrite_signature: bool, may_create: bool) -> None:
-        """Raise what `open` would raise, without leaving a trace."""
+    async def check(self, path: str, *, overwrite_signature: bool, may_create: bool) -> int | None:
+        """Raise what `open` would raise, without leaving a trace.
+
+        Returns the size in bytes, None for a file that is to be made as large as others.
+        """
 
     def release(self, member: Member) -> None:
         """Close a member that did not join after all."""
@@ -189,13 +192,23 @@ class Commands:
         if role not in (None, "spare"):
             raise UsageError(f"a member cannot be added as {role!r}: it can as 'spare'")
         way = parity_way(role, parity, surrogate)
-        if role is None:
+        smallest = min(record.size_bytes for record in self._records())
+        reshape = self._array.reshape
+        if role is None and reshape is not None:
+            if (parity, surrogate) != (None, None):
+                raise UsageError("a raidx array moves no parity when it grows")
+            reshape.require_growable()
+        elif role is None:
             layout = self._array.grower.wider(len(members), way)
         if dry_run:
-            for path in [*members, *([] if surrogate is None else [surrogate])]:
+            sizes = [
                 await self._newcomers.check(
                     path, overwrite_signature=overwrite_signature, may_create=create
                 )
+                for path in [*members, *([] if surrogate is None else [surrogate])]
+            ]
+            if role is None and reshape is not None:
+                return reshape_cost.of_adding(self._array, [size or smallest for size in sizes])
             if role is None:
                 return await self._dry_growth(layout, way)
             vacant = [r.role for r in self._records() if r.state in ("failed", "missing")]
@@ -203,8 +216,9 @@ class Commands:
             return self._dry_run(does, vacant[0] if vacant else None)
         size_bytes = None
         if create:  # as small as the others, but a spare must fit wherever it is wanted
-            smallest = min(record.size_bytes for record in self._records())
-            size_bytes = max(smallest, bytes_needed(self._array.store.config, None))
+            unlike = role is None and reshape is not None
+            needed = 0 if unlike else bytes_needed(self._array.store.config, None)
+            size_bytes = max(smallest, needed)
         if role is None:
             return await self._grow(members, way, surrogate, overwrite_signature, size_bytes)
         added = []
@@ -254,10 +268,12 @@ class Commands:
         }
 
     async def remove_disk(self, member: str, dry_run: bool = False) -> Result:
-        """Let go of a spare or of a failed member's record."""
+        """Let go of a spare; of a raidx member when its chunks can lie elsewhere."""
         if not dry_run:
             return await self._array.remove_disk(member)
         record = self._array.membership.find(member)
+        if record.role >= 0 and self._array.reshape is not None:
+            return reshape_cost.of_removing(self._array, record)
         return self._dry_run(f"lets go of {self._array.membership.path_of(record)}", None)
 
     async def _open(self, path: str, overwrite_signature: bool, create_bytes: int | None) -> Member:

@@ -139,7 +139,9 @@ async def plan(request: CreateRequest) -> CreatePlan:
         await Disks().check(
             member, overwrite_signature=request.overwrite_signature, may_create=True
         )
-    regions, layout = shape(request.layout, sizes, request.chunk_bytes, request.params)
+    regions, layout = shape(
+        request.layout, sizes, request.chunk_bytes, request.params, request.image_bytes
+    )
     if request.image_bytes is not None and request.image_bytes > layout.size_bytes:
         raise UsageError(f"these members make an image of at most {layout.size_bytes} bytes")
     return CreatePlan(layout, missing, sizes, regions.data.offset)

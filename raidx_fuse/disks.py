@@ -72,20 +72,24 @@ class Disks:
             raise
         return member
 
-    async def check(self, path: str, *, overwrite_signature: bool, may_create: bool) -> None:
-        """Raise what `open` would raise; no file is made and none written."""
+    async def check(self, path: str, *, overwrite_signature: bool, may_create: bool) -> int | None:
+        """Raise what `open` would raise; no file is made and none written.
+
+        Returns the member's size in bytes, None for a file that is to be made as large as others.
+        """
         if not is_there(path):
             if not may_create and size_in(path) is None:
                 raise _not_there(path)
             folder = os.path.dirname(path_of(path)) or "."
             if not os.access(folder, os.W_OK):
                 raise UsageError(f"{path} cannot be made: {folder} is not a folder to write in")
-            return
+            return size_in(path)
         with Disks() as disks:
             member = disks._open(path)
             check_member(member)
             if not overwrite_signature:
                 await check_unsigned(member)
+            return member.size_bytes
 
     def release(self, member: Member) -> None:
         """Close a member that did not join an array; a file that was made for it is removed."""

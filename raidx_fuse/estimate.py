@@ -27,15 +27,15 @@ def rebuild_estimate(array: Array, role: int) -> dict[str, Any]:
     array reached, else an assumption, as *rate_source* says.
     """
     core = array.core
-    layout, code = core.layout, core.code
+    layout = core.layout
     stripes = core.written.count_live(layout, 0, layout.stripes)
-    strip_bytes = code.rows << core.shift
     # Every column comes to lie on the role in turn when the layout rotates: take the mean.
     phases = min(layout.stripes, layout.width)
     holding = [layout.roles(stripe) for stripe in range(phases)]
     columns = [roles.index(role) for roles in holding if role in roles]
     cells = sum(_reads(array, column) for column in columns) / phases
-    written = stripes * strip_bytes
+    # A bundle need not have a chunk on the role.
+    written = round(stripes * layout.cells_on([role]) * core.chunk_bytes)
     rate, source = _rate(array, "rebuild", ASSUMED_RATE_BYTES)
     speed_min = array.jobs.speed_min_bytes
     return {
@@ -79,17 +79,24 @@ async def growth_estimate(array: Array, layout: ElasticLayout, parity: str) -> d
     if parity == PIGGYBACK and core.journal.mode != "none":
         logged = (parities << core.shift) * (core.code.tolerance + 1)
     added = layout.history[-1] - layout.history[-2]
-    rate, source = _rate(array, "grow", ASSUMED_RATE_BYTES * added)  # the new disks write
+    # The new disks write.
+    return {**copy_estimate(array, "grow", moved, moved, added), "bytes_logged": logged}
+
+
+def copy_estimate(
+    array: Array, kind: str, read_bytes: int, written_bytes: int, members: int
+) -> dict[str, Any]:
+    """Return what a job of *kind* costs that writes to *members* members at a time."""
+    rate, source = _rate(array, kind, ASSUMED_RATE_BYTES * members)
     speed_min = array.jobs.speed_min_bytes
     return {
-        "bytes_read": moved,
-        "bytes_written": moved,
-        "bytes_moved": 2 * moved,
-        "bytes_logged": logged,
+        "bytes_read": read_bytes,
+        "bytes_written": written_bytes,
+        "bytes_moved": read_bytes + written_bytes,
         "rate": rate,
         "rate_source": source,
-        "seconds": round(moved / rate, 3),
-        "seconds_busy": round(moved / min(rate, speed_min or rate), 3),
+        "seconds": round(written_bytes / rate, 3),
+        "seconds_busy": round(written_bytes / min(rate, speed_min or rate), 3),
     }
 
 

@@ -69,10 +69,9 @@ class Journal(Marked):
         self._ring_offset = region.offset + HEAD_BYTES
         self.capacity = region.length - HEAD_BYTES
         self._hurry_bytes = self.capacity // 2  # used: from here on places are not put off
-        self.epoch = 0
-        self.next_sequence = 1
-        self.position = 0  # of the next record, over all laps
+        self.epoch, self.next_sequence, self.position = 0, 1, 0  # next record: over all laps
         self.roles: tuple[int, ...] = ()
+        self.leaving = -1  # a role that is about to be given up: no record shall be there alone
         self._inflight: dict[int, int] = {}  # sequence -> position, until readers see its effect
         self._landed: set[int] = set()  # those of them that are written
         self._unfinished: dict[int, tuple[bytes, Sequence[Request]]] = {}  # of them: not seen yet
@@ -116,7 +115,8 @@ class Journal(Marked):
     def choose_roles(self) -> None:
         """Take the first members that are whole, one more than may be lost."""
         store = self.store
-        active = [role for role, queue in enumerate(store.readable) if queue is not None]
+        whole = [role for role, queue in enumerate(store.readable) if queue is not None]
+        active = [role for role in whole if role != self.leaving]
         self.roles = tuple(active[: store.layout.code.tolerance + 1])
 
     async def _save_head(self, tail: tuple[int, int, int]) -> None:

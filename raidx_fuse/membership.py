@@ -99,6 +99,10 @@ class Membership:
                 f"{member.path} has {member.size_bytes} bytes, this array's members need {needed}",
                 action="use a larger one",
             )
+        self.check_usable(member)
+
+    def check_usable(self, member: Member) -> None:
+        """Raise UsageError if *member* cannot be written, or belongs to the array already."""
         if member.read_only:
             raise UsageError(f"{member.path} is read-only")
         for other in self.store.present().values():
@@ -174,6 +178,9 @@ class Membership:
         """Attach *member* in a role, marked rebuilding from the first stripe on, maps and all."""
         store = self.store
         role = record.role
+        if self.array.reshape is not None:
+            await self.array.reshape.give_way()
+            self.array.reshape.welcome(role, member)
 
         def seat(config: ArrayConfig) -> ArrayConfig:
             jobs = {**config.jobs, checkpoint_key(role): {"next_stripe": 0}}
@@ -200,7 +207,7 @@ class Membership:
         running = any(job.kind == "rebuild" for job in self.array.jobs.running())
         if self.array.jobs.closing:
             return
-        if self._vacant() and self.store.spares and not running and not self.waiting:
+        if self.spare_for() is not None and not running and not self.waiting:
             self.waiting = True
             self.array.nursery.start_soon(self._take_spares)
 
@@ -212,16 +219,26 @@ class Membership:
             if record.role >= 0 and record.state in ("failed", "missing")
         ]
 
+    def spare_for(self) -> tuple[int, str] | None:
+        """Return a vacant role and the UUID of a spare that is large enough for it, if any."""
+        for role in self._vacant():
+            needed = bytes_needed(self.store.config, role)
+            for uuid, member in self.store.spares.items():
+                if member.size_bytes >= needed:
+                    return role, uuid
+        return None
+
     async def _take_spares(self) -> None:
         """Seat spares while there are roles for them, then rebuild all of these at once."""
         store = self.store
         try:
             roles = []
             async with self.seating:
-                while (vacant := self._vacant()) and store.spares:
+                while (found := self.spare_for()) is not None:
                     if self.array.jobs.closing:
                         break
-                    role, (uuid, member) = vacant[0], next(iter(store.spares.items()))
+                    role, uuid = found
+                    member = store.spares[uuid]
                     record = next(r for r in store.config.members if r.member_uuid == uuid)
                     log.warning("rebuilding role %d onto the spare %s", role, member.path)
                     await self._seat(replace(record, role=role, state="rebuilding"), member)
@@ -253,6 +270,8 @@ class Membership:
         """Let go of a spare, or of a failed member's record (its role stays vacant)."""
         self.array.require_writable()
         record = self.find(ref)
+        if record.role >= 0 and self.array.reshape is not None:
+            return await self.array.reshape.remove(record)
         if record.role >= 0:
             raise UsageError(
                 f"role {record.role} holds data ({record.state}); "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from raidx_fuse.errors import UsageError
 from raidx_fuse.journal import MODES
 from raidx_fuse.policy import check_policy
+from raidx_fuse.restore import AFTER_S as RESTORE_AFTER_S
 from raidx_fuse.sizes import parse_seconds, parse_size
 
 if TYPE_CHECKING:
@@ -254,6 +255,17 @@ _TUNER_SETTINGS = (
     ),
 )
 
+
+def _restore_after(text: str) -> float | None:
+    """Parse the time until redundancy is restored without a new member: "off" is None."""
+    return None if text == "off" else parse_seconds(text)
+
+
+def _set_restore_after(array: Array, value: Any) -> None:
+    if array.restore is not None:
+        array.restore.after_s = value
+
+
 SETTINGS = {
     setting.name: setting
     for setting in (
@@ -298,6 +310,13 @@ SETTINGS = {
             "bytes of memory for what was read or written last, beside the kernel's cache; 0: none",
             _cache_size,
             _set_cache,
+        ),
+        Setting(
+            "restore.after",
+            RESTORE_AFTER_S,
+            "time until a raidx array restores what a lost member held onto free chunks; or off",
+            _restore_after,
+            _set_restore_after,
         ),
         *_BPU_SETTINGS,
         *_TUNER_SETTINGS,

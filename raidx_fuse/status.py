@@ -20,7 +20,9 @@ def redundancy_left(array: Array) -> int:
 
 
 def state(array: Array) -> str:
-    """Return one word: clean, growing, restriping, resyncing, rebuilding, degraded or failed."""
+    """Return one word: clean, growing, restriping, evacuating, resyncing, rebuilding, restoring,
+    degraded or failed.
+    """
     store = array.store
     if store.lost and not store.tolerates(store.lost):
         return "failed"
@@ -28,12 +30,15 @@ def state(array: Array) -> str:
     if "rebuild" in kinds:
         return "rebuilding"
     if store.lost:
-        return "degraded"
+        return "restoring" if "restore" in kinds else "degraded"
     if "resync" in kinds:
         return "resyncing"
     if RESTRIPE in store.config.params:
         return "restriping"
-    return "growing" if array.core.growth is not None else "clean"
+    if "evacuate" in kinds:
+        return "evacuating"
+    growing = array.core.growth is not None or "grow" in kinds
+    return "growing" if growing else "clean"
 
 
 def _action(array: Array, word: str) -> str | None:

@@ -167,5 +167,6 @@ def test_the_tour_runs_as_printed(tmp_path: Path) -> None:
             if line.startswith("raidx mount"):
                 assert (tmp_path / "mnt" / "disk").stat().st_size >> 20 == 276
     finally:
-        if mountpoint.find(tmp_path / "mnt"):
-            subprocess.run(["raidx", "umount", "mnt"], cwd=tmp_path, env=environment)
+        for name in ("mnt", "unlike"):
+            if mountpoint.find(tmp_path / name):
+                subprocess.run(["raidx", "umount", name], cwd=tmp_path, env=environment)

@@ -219,6 +219,8 @@ def _refuse_truncated(given: Sequence[_Given], config: ArrayConfig) -> None:
     for one in given:
         record = config.find(one.uuid)
         needed = bytes_needed(config, record.role if record and record.role >= 0 else None)
+        if record is not None and record.role == NO_ROLE:
+            needed = min(needed, record.size_bytes)  # one that was to join a raidx array
         if not config.excludes(one.uuid) and one.member.size_bytes < needed:
             raise AssemblyError(
                 f"{one.member.path} has {one.member.size_bytes} bytes, but the array needs "

@@ -162,12 +162,17 @@ async def create_array(
 
 
 def shape(
-    layout: str, sizes: Sequence[int], chunk_bytes: int, params: Mapping[str, Any]
+    layout: str,
+    sizes: Sequence[int],
+    chunk_bytes: int,
+    params: Mapping[str, Any],
+    image_bytes: int | None = None,
 ) -> tuple[Regions, Layout]:
     """Return the regions of members of *sizes* bytes, and the layout over them.
 
     raidx layouts use every member as far as it goes, all others the smallest one's share of each.
-    Raises LayoutError, UsageError.
+    An image of *image_bytes* leaves the other chunks of a raidx layout free: for what lost or
+    leaving members hold. Raises LayoutError, UsageError.
     """
     width = len(sizes)
     check_chunk_bytes(chunk_bytes)
@@ -181,13 +186,23 @@ def shape(
     regions = plan_regions(min(sizes), chunk_bytes, max(2, code.columns), total_bytes=sum(sizes))
     counts = [chunks_that_fit(size, regions.data.offset, chunk_bytes) for size in sizes]
     given = {**params, "length": code.columns, "chunk_counts": counts}
-    return regions, make_layout(layout, width, 0, chunk_bytes, **given)
+    made = make_layout(layout, width, 0, chunk_bytes, **given)
+    if image_bytes is not None and 0 < image_bytes < made.size_bytes:
+        bundles = -(-image_bytes // (code.data_count * chunk_bytes))
+        if bundles < made.stripes:
+            made = make_layout(layout, width, 0, chunk_bytes, **given, bundles=bundles)
+    return regions, made
 
 
 def params_of(layout: Layout, params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters to keep, by which *layout* can be made again."""
     if isinstance(layout, BundleLayout):
-        return {**params, "length": layout.length, "chunk_counts": list(layout.counts)}
+        return {
+            **params,
+            "length": layout.length,
+            "chunk_counts": list(layout.counts),
+            "bundles": layout.stripes,
+        }
     return dict(params)
 
 
@@ -207,7 +222,8 @@ def plan_array(
     _check_name(name)
     _check_members(members)
     try:
-        regions, made = shape(layout, [m.size_bytes for m in members], chunk_bytes, params or {})
+        sizes = [member.size_bytes for member in members]
+        regions, made = shape(layout, sizes, chunk_bytes, params or {}, size_bytes)
     except LayoutError as error:
         raise UsageError(str(error)) from None
     if not made.size_bytes:

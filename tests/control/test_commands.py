@@ -44,12 +44,13 @@ class Shelf:
         self.opened[path] = self.rig.new_member()
         return self.opened[path]
 
-    async def check(self, path: str, *, overwrite_signature: bool, may_create: bool) -> None:
+    async def check(self, path: str, *, overwrite_signature: bool, may_create: bool) -> int | None:
         """Refuse what cannot be used."""
         if path == "used" and not overwrite_signature:
             raise SignatureFoundError("used carries an ext4 file system")
         if path == "absent" and not may_create:
             raise RaidxError("absent: no such file")
+        return None
 
     def release(self, member: Member) -> None:
         """Note that a member is not wanted."""

@@ -252,7 +252,7 @@ class History:
         """Name what was going on: a job in the background, else the latest thing begun."""
         running = [span for span in self.spans if span.runs(moment)]
         for span in running:
-            if span.verb in ("rebuild", "scrub", "grow", "restripe"):
+            if span.verb in ("rebuild", "scrub", "grow", "restripe", "evacuate", "restore"):
                 return span.verb
         return running[-1].verb if running else "idle"
 

@@ -17,7 +17,7 @@ from raidx_fuse.array import Array, open_array
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.shapes import layout_of
-from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.layouts.raidx import BundleLayout, bundle_code
 from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths
 from raidx_fuse.layouts.restripe import RestripeLayout
 from raidx_fuse.members.base import SECTOR_BYTES
@@ -153,8 +153,12 @@ class Player:
     async def _create(self) -> list[SectorDisk]:
         """Make the array on the smallest members that hold its stripes; return them."""
         extra = [0] * self.width
+        image_bytes = None
         if self.bundled:  # unlike members
             extra = [self.rng.randrange(8) * CHUNK_BYTES for _ in extra]
+            if self.cell.theme == "members" and self.rng.random() < 0.7:  # some are free
+                data = bundle_code(self.cell.layout).data_count
+                image_bytes = self.stripes * data * CHUNK_BYTES
         for size in range(MEMBER_BYTES_MIN, MEMBER_BYTES_MAX, MEMBER_UNIT_BYTES):
             images = [self._blank(size + extra[role]) for role in range(self.width)]
             disks = [self._disk(image, f"disk{i}", None) for i, image in enumerate(images)]
@@ -166,6 +170,7 @@ class Player:
                     name="campaign",
                     now_s=0,
                     overwrite_signature=True,
+                    size_bytes=image_bytes,
                 )
                 if layout_of(config).stripes >= self.stripes:
                     return disks
@@ -186,10 +191,10 @@ class Player:
         """Number of the next event; -1 before the record begins."""
         return len(self.record.events) if self.disks else -1
 
-    def new_disk(self) -> int:
-        """Make one more disk, not yet a member; return its number."""
+    def new_disk(self, size_bytes: int = 0) -> int:
+        """Make one more disk, not yet a member, as large as the others; return its number."""
         number = len(self.disks)
-        image = self._blank(max(disk.size_bytes for disk in self.disks))
+        image = self._blank(size_bytes or max(disk.size_bytes for disk in self.disks))
         self.disks.append(self._disk(image, f"disk{number}", self.record))
         return number
 
@@ -199,7 +204,9 @@ class Player:
         self.array = await self._stack.enter_async_context(
             open_array([d for d in self.disks if is_member(d.cut.state.image)], start_degraded=True)
         )
-        if self.cell.broken:
+        if self.cell.broken and self.cell.theme == "members" and self.array.reshape is not None:
+            self.array.reshape.break_ordering = True  # that of table and superblocks
+        elif self.cell.broken:
             self.array.core.journal.break_ordering = True
         self.history.end(span, self.event)
 

@@ -11,6 +11,9 @@ from raidx_fuse.members.powercut import CutRecord
 from raidx_fuse.testing.campaign.history import History
 from raidx_fuse.testing.campaign.state import Cell
 
+NO_DISK = -1
+"""Who holds a role that was given up."""
+
 
 @dataclass
 class Recording:
@@ -47,7 +50,8 @@ class Recording:
 
     def roles(self, moment: int) -> list[int]:
         """Return the roles that somebody held by then, one after the other."""
-        return sorted({role for event, role, _ in self.holders if event <= moment})
+        latest = {role: disk for event, role, disk in self.holders if event <= moment}
+        return sorted(role for role, disk in latest.items() if disk != NO_DISK)
 
     def holder(self, role: int, moment: int) -> int:
         """Return the disk that holds *role* when nothing is out."""

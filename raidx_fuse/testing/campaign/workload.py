@@ -4,8 +4,8 @@ One seed decides everything: width, size, what the disks held before, their pace
 before and lost power, the theme and its steps. Themes are "writes" (all sizes and alignments,
 bursts, overlaps, flushes, pauses in which the array tidies up), "disks" (a failure, a replacement
 or a spare, a rebuild under writes), "scrub" (rotten parity, a repair under writes), "remounts" and,
-for layouts that can, "growth" (growth.py), "restripe" (restripe.py) and "moves" (of chunks of
-bundles).
+for layouts that can, "growth" (growth.py), "restripe" (restripe.py), "moves" (of chunks of bundles)
+and "members" that come and leave (members.py).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import trio
 from raidx_fuse.layouts.registry import find_layout, grows_in_place
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.testing.campaign.growth import theme_growth
+from raidx_fuse.testing.campaign.members import theme_members
 from raidx_fuse.testing.campaign.player import CHUNK_BYTES, Player, Script, Shape
 from raidx_fuse.testing.campaign.recording import Recording
 from raidx_fuse.testing.campaign.restripe import restripes_of, theme_restripe
@@ -60,6 +61,7 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         themes["restripe"] = (theme_restripe, 1)
     if find_layout(cell.layout).bundled:
         themes["moves"] = (theme_moves, 4)
+        themes["members"] = (theme_members, 4)
     return themes
 
 

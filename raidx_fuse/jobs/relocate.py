@@ -1,0 +1,214 @@
+"""Relocate: give chunks of bundles other members as a plan says, and look again until all is done.
+
+A move is one record of the journal (mover.py), so there is no position to keep: whoever goes on
+after a crash makes a new plan from the table as it is. Chunks that nobody has written move many to
+a record, as entries of the table alone. A target must have a free chunk; where a ring of moves has
+none anywhere, its chunks change places in one record.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import trio
+
+from raidx_fuse.core import Core
+from raidx_fuse.errors import NoSpaceError
+from raidx_fuse.jobs.window import WINDOW_BYTES, Job
+from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.layouts.rebundle import Moves
+from raidx_fuse.mover import Mover
+from raidx_fuse.shares import Move
+
+log = logging.getLogger(__name__)
+
+UNWRITTEN_MAX = 128  # moves without content in one record
+WRITTEN_MAX = 16  # moves with content in one window
+POLL_S = 0.25
+NO_SPACE_S = 5.0  # until a host without room is tried again
+
+Plan = Callable[[], Moves]
+End = Callable[["Relocate", bool], Awaitable[None]]
+
+
+class Relocate(Job):
+    """Moves chunks until *plan* has none left; *waits* names a lost role that must come back first.
+
+    *end* concludes what the moves were for. *written* counts chunks moved with their content,
+    *placed* those without; *given_up* says that a user cancelled.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        job_id: int,
+        kind: str,
+        mover: Mover,
+        plan: Plan,
+        waits: Callable[[], int | None],
+        end: End,
+    ) -> None:
+        super().__init__(core, job_id)
+        self.kind = kind
+        self.mover = mover
+        self.layout: BundleLayout = mover.layout
+        self.written = self.placed = 0
+        self.stuck = 0
+        self.given_up = False
+        self.waits_for: int | None = None
+        self.extra: dict[str, Any] = {}
+        self._plan = plan
+        self._waits = waits
+        self._end = end
+        self._pending: dict[int, list[int]] = {}  # target -> cells, taken from the end
+        self._records: list[list[Move]] = []
+        self._stale = True  # the plan may not fit the table any more
+        self._moved_since = True  # since the last plan
+        self._limit = max(1, min(WRITTEN_MAX, WINDOW_BYTES >> core.shift))
+
+    def detail(self) -> dict[str, Any]:
+        """Say what moved, and what it waits for."""
+        return {
+            "chunks_moved": self.written,
+            "places_changed": self.placed,
+            "stuck": self.stuck,
+            "waits_for_role": self.waits_for,
+            "waits_for_resync": bool(self.core.dirty.pending_regions()),
+            **self.extra,
+        }
+
+    def cancel(self) -> None:
+        """Give up: what was moved stays where it is."""
+        self.given_up = True
+        super().cancel()
+
+    # -- the job -------------------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        """Make the first plan."""
+        await self.ready()
+        self._make_plan()
+
+    def _make_plan(self) -> None:
+        plan = self._plan()
+        self._pending = {}
+        for cell, target in zip(plan.cells.tolist(), plan.targets.tolist(), strict=True):
+            self._pending.setdefault(target, []).append(cell)
+        self.stuck = plan.stuck
+        self.total_bytes = self.done_bytes + (plan.written << self.core.shift)
+        self._stale = self._moved_since = False
+
+    async def ready(self) -> None:
+        """Wait while a member is lost that the moves cannot do without, or a resync is due."""
+        again_s = self.core.store.clock() + (NO_SPACE_S if self.error else 0.0)
+        while not self._cancelled:
+            self.waits_for = self._waits()
+            blocked = self.core.dirty.pending_regions() or self.core.store.watermarks
+            if self.waits_for is None and not blocked and self.core.store.clock() >= again_s:
+                return
+            self._stale = True
+            await trio.sleep(POLL_S)
+
+    def next_window(self) -> list[int] | None:
+        """Return the bundles of the next moves."""
+        if self._stale:
+            self._make_plan()
+        self._records = self._next_records()
+        if not self._records and self._moved_since:
+            self._make_plan()  # users wrote meanwhile, or a move could not be made
+            self._records = self._next_records()
+        if not self._records:
+            return None
+        length = self.layout.length
+        return sorted({cell // length for record in self._records for cell, _, _ in record})
+
+    def _next_records(self) -> list[list[Move]]:
+        """Take the next moves off the plan: a record each, those without content in one."""
+        length, core = self.layout.length, self.core
+        taken: set[int] = set()
+        records: list[list[Move]] = []
+        empty: list[Move] = []
+        for target, cells in self._pending.items():
+            if not cells:
+                continue
+            free = self.layout.free_chunks(target)[: UNWRITTEN_MAX + WRITTEN_MAX].tolist()
+            while cells and free and len(records) < self._limit and len(empty) < UNWRITTEN_MAX:
+                bundle, column = divmod(cells[-1], length)
+                if bundle in taken:
+                    break
+                taken.add(bundle)
+                move = (cells.pop(), target, free.pop(0))
+                if core.dead(bundle) >> column & 1 and target not in core.recorded_zero_roles():
+                    empty.append(move)
+                else:
+                    records.append([move])
+        if empty:
+            records.append(empty)
+        return records or self._ring()
+
+    def _ring(self) -> list[list[Move]]:
+        """Return one record in which chunks hand their places on in a ring, if all are full."""
+        first = next((target for target, cells in self._pending.items() if cells), None)
+        if first is None:
+            return []
+        way: list[tuple[int, int]] = []  # cell, its target
+        seen: dict[int, int] = {}  # target -> index in the way
+        target: int | None = first
+        while target is not None and target not in seen:
+            seen[target] = len(way)
+            cell = self._leaving(target)
+            if cell is None:
+                return []
+            way.append((cell, target))  # it lies on *target*, and makes room there
+            target = next((t for t, cells in self._pending.items() if cell in cells), None)
+        assert target is not None
+        ring = way[seen[target] :]
+        moves: list[Move] = []
+        for number, (cell, _source) in enumerate(ring):
+            following, place = ring[(number + 1) % len(ring)]
+            self._pending[place].remove(cell)
+            moves.append((cell, place, int(self.layout.offset[following])))
+        return [moves]
+
+    def _leaving(self, role: int) -> int | None:
+        """Return a cell on *role* that is to move."""
+        for cells in self._pending.values():
+            for cell in cells:
+                if int(self.layout.disk[cell]) == role:
+                    return cell
+        return None
+
+    async def work(self, stripes: list[int]) -> int:
+        """Make the moves of one window, side by side."""
+        records, self._records = self._records, []
+        before = self.written
+        async with trio.open_nursery() as nursery:
+            for record in records:
+                nursery.start_soon(self._move, record)
+        return (self.written - before) << self.core.shift
+
+    async def _move(self, record: Sequence[Move]) -> None:
+        length = self.layout.length
+        bundles = sorted({cell // length for cell, _role, _chunk in record})
+        live = sum(
+            not self.core.dead(cell // length) >> cell % length & 1
+            for cell, _role, _chunk in record
+        )
+        try:
+            done = await self.mover.move_locked(bundles, record)
+        except NoSpaceError as error:
+            if self.error is None:
+                log.error("%s waits: %s", self.kind, error)
+            self.error, self._stale = str(error), True
+            return
+        if done:
+            self.error = None
+            self._moved_since = True
+            self.written += live
+            self.placed += len(record) - live
+
+    async def finish(self, completed: bool) -> None:
+        """Conclude what the moves were for."""
+        await self._end(self, completed)

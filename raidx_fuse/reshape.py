@@ -1,0 +1,380 @@
+"""Members of a raidx array come, leave and are lost: its chunks find other places.
+
+    add      spares -> roles, all chunks free -> job `grow`: the fewest moves that make room for
+             more bundles -> their places durable in the shares -> superblocks: more bundles
+    remove   job `evacuate`: every chunk off the member -> superblocks: a vacant role
+    restore  job `restore`: every chunk off a lost member onto free chunks of the others, what it
+             held from its bundle -> superblocks: a vacant role (restore.py says when)
+
+Each step leaves an array that is whole: a move is a record of the journal; a place of a bundle that
+the superblocks do not count yet means nothing; a role is given up when nothing lies on it and no
+record names it. What was begun is in the superblocks' `jobs` and goes on at the next start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from raidx_fuse.errors import BusyError, RaidxError
+from raidx_fuse.format.config import ArrayConfig, MemberRecord
+from raidx_fuse.format.table import chunks_that_fit, erase_share, share_region
+from raidx_fuse.jobs.relocate import Relocate
+from raidx_fuse.joining import join, leave, release
+from raidx_fuse.layouts.bundle import allocate, maximum
+from raidx_fuse.layouts.raidx import SPARE_CHUNKS, BundleLayout
+from raidx_fuse.layouts.rebundle import Moves
+from raidx_fuse.members.base import Member
+from raidx_fuse.mover import Mover
+from raidx_fuse.queues import MemberQueue
+from raidx_fuse.room import Room
+
+if TYPE_CHECKING:
+    from raidx_fuse.array import Array
+
+log = logging.getLogger(__name__)
+
+KEY = "reshape"
+GROW, EVACUATE, RESTORE = "grow", "evacuate", "restore"
+
+
+class Reshape:
+    """Changes of the members of one running raidx array, as far as its *room* allows."""
+
+    def __init__(self, array: Array, layout: BundleLayout) -> None:
+        self.array = array
+        self.core = array.core
+        self.store = array.store
+        self.layout = layout
+        self.mover = Mover(array.core, layout, degraded=True)
+        self.room = Room(array.core, layout)
+        self.break_ordering = False  # tests only: show that the campaign notices
+
+    # -- may it? -------------------------------------------------------------------------------
+
+    def require_free(self) -> None:
+        """Raise RaidxError (UsageError, BusyError) when members cannot come or leave now."""
+        self.array.require_writable()
+        for job in self.array.jobs.running():
+            if job.kind != "scrub":
+                raise BusyError(
+                    f"a {job.kind} is under way", action="wait for it: `raidx job ARRAY wait`"
+                )
+        if KEY in self.store.config.jobs:
+            raise BusyError("a change of members is unfinished", action="unmount and mount anew")
+        if self.core.dirty.pending_regions():
+            raise BusyError("a resync is due", action="unmount and mount anew: it is tried again")
+
+    def require_growable(self) -> None:
+        """Raise RaidxError (UsageError, BusyError) when no members can be added now."""
+        self.require_free()
+        if self.store.lost:
+            raise RaidxError(
+                f"role {min(self.store.lost)} is lost: a degraded array does not grow",
+                action="replace it first, add a spare with --as spare, or let `raidx remove-disk` "
+                "restore its chunks onto the others",
+            )
+
+    # -- add -----------------------------------------------------------------------------------
+
+    async def add(self, members: Sequence[Member]) -> dict[str, Any]:
+        """Take *members* of any sizes in and start the growth."""
+        array, store = self.array, self.store
+        before = len(store.config.roles())
+        self.require_growable()
+        for member in members:
+            array.membership.check_usable(member)
+        sizes = [member.size_bytes for member in members]
+        counts, roles = self.room.counts_with(sizes)
+        async with array.membership.seating:
+            array.membership.waiting = True  # they are not there to replace one that fails now
+            try:
+                _moves, more = self.room.plan(counts)
+                chunks = (self.layout.stripes + more) * self.layout.code.data_count
+                records = await join(store, members, chunks)
+                try:
+                    # No record of who had one of the roles before may ever be replayed.
+                    await self.core.journal.drain()
+                    await self._clear_shares(members, [counts[role] for role in roles])
+                    async with self.core.locks.alone():
+                        self.require_growable()  # nothing began, nobody failed meanwhile
+                        counts, roles = self.room.counts_with(sizes)
+                        self._seat(records, roles, counts)
+                except RaidxError:
+                    await leave(store, records)
+                    raise
+            finally:
+                array.membership.waiting = False
+            for pages in store.page_stores:
+                if pages is not self.core.journal.shares:  # all chunks of newcomers are free
+                    await pages.save_all()
+            await store.flush()  # the maps before the superblock that gives a role
+            await store.update(lambda config: config)
+            moves, more = self.room.plan(counts)
+            job = self.start(GROW)
+        return {
+            "job": job,
+            "roles": roles,
+            "members_before": before,
+            "members_after": len(store.config.roles()),
+            "chunks_to_move": moves.written,
+            "size_before": array.size_bytes,
+            "size_after": self.room.size_with(more),
+        }
+
+    async def _clear_shares(self, members: Sequence[Member], counts: Sequence[int]) -> None:
+        """Let nothing be left of shares that the newcomers had in earlier lives."""
+        config = self.store.config
+        for member, count in zip(members, counts, strict=True):
+            region = share_region(self.store.data_offset, config.chunk_bytes, count)
+            await erase_share(member, region)
+            await member.flush()
+
+    def _seat(
+        self, records: Sequence[MemberRecord], roles: Sequence[int], counts: Sequence[int]
+    ) -> None:
+        """Give the newcomers their roles, in memory, in one moment."""
+        store = self.store
+        config = store.config
+        for record, role in zip(records, roles, strict=True):
+            member = store.spares.pop(record.member_uuid)
+            store.queues += [None] * (role + 1 - len(store.queues))
+            store.queues[role] = MemberQueue(member, store.nursery, store.clock)
+            config = config.with_record(replace(record, role=role, state="active"))
+        store.seat_epoch += 1
+        self.layout.take_counts(counts)
+        store.config = replace(self._described(config), jobs={**config.jobs, KEY: {"kind": GROW}})
+        self._renew()
+
+    def _described(self, config: ArrayConfig, bundles: int | None = None) -> ArrayConfig:
+        """Return *config* with the layout's parameters as they are now."""
+        layout = self.layout
+        params = {
+            **config.params,
+            "chunk_counts": list(layout.counts),
+            "bundles": bundles or layout.stripes,
+            "founding": layout.founding.as_dict(),
+        }
+        return replace(config, width=layout.width, params=params)
+
+    def _renew(self) -> None:
+        """Let everything that goes by roles know of the new ones."""
+        self.core.journal.shares.renew()
+        if self.core.access is not None:
+            self.core.access.renew()
+        self.core.take_layout(self.layout)
+        self.store.refresh()
+
+    def welcome(self, role: int, member: Member) -> None:
+        """Take note of a larger *member* that is about to take *role*: its space becomes usable."""
+        config, counts = self.store.config, list(self.layout.counts)
+        fits = chunks_that_fit(member.size_bytes, self.store.data_offset, config.chunk_bytes)
+        if fits <= counts[role]:
+            return
+        counts[role] = fits
+        self.layout.take_counts(counts)
+        jobs = {KEY: {"kind": GROW}, **config.jobs}
+        self.store.config = replace(self._described(config), jobs=jobs)
+        self.core.journal.shares.renew()
+
+    # -- jobs ----------------------------------------------------------------------------------
+
+    def start(self, kind: str, role: int | None = None) -> int:
+        def waits() -> int | None:
+            lost = self.store.lost - {role}
+            return min(lost) if lost and kind != RESTORE else None
+
+        def plan() -> Moves:
+            if kind == GROW:
+                return self.room.plan(self.layout.counts)[0]
+            if role is None:
+                return self.plan_restoration()
+            return self.room.plan(self.layout.counts, [role])[0]
+
+        def make(core: Any, job_id: int) -> Relocate:
+            job = Relocate(core, job_id, kind, self.mover, plan, waits, self._conclude)
+            if role is not None:
+                job.extra["role"] = role
+            return job
+
+        return self.array.jobs.start(make).job_id
+
+    def resume(self) -> None:
+        """Go on with a change that was under way."""
+        begun = self.store.config.jobs.get(KEY)
+        kinds = {job.kind for job in self.array.jobs.running()}
+        if begun is not None and not kinds & {GROW, EVACUATE} and not self.array.jobs.closing:
+            self.start(begun["kind"], begun.get("role"))
+
+    async def _conclude(self, job: Relocate, completed: bool) -> None:
+        if not completed and not job.given_up:
+            return  # the array is closed: the next start goes on
+        if job.kind == GROW:
+            await self._extend()
+        elif job.kind == RESTORE:
+            for role in sorted(self.store.lost):
+                await self._retire(role)
+        elif completed and not await self._retire(job.extra["role"]):
+            await self._forget_job()
+            raise RaidxError(
+                f"{job.stuck} chunks of role {job.extra['role']} found no other place: it stays"
+            )
+        else:
+            await self._forget_job()
+
+    async def _forget_job(self) -> None:
+        def without(config: ArrayConfig) -> ArrayConfig:
+            return replace(config, jobs={k: v for k, v in config.jobs.items() if k != KEY})
+
+        if KEY in self.store.config.jobs:
+            await self.store.update(without)
+
+    async def _extend(self) -> None:
+        """Make bundles of all chunks that are free for them: the image is larger then.
+
+        Their places are durable in the shares before a superblock counts them.
+        """
+        core, layout, store = self.core, self.layout, self.store
+        async with core.journal.placing:
+            caps = self.room.caps(layout.counts, store.lost, SPARE_CHUNKS)
+            used = layout.used_chunks()
+            free = [max(0, cap - taken) for cap, taken in zip(caps, used, strict=True)]
+            more = self.room.more(self.room.caps(layout.counts, (), SPARE_CHUNKS))
+            more = min(more, maximum(free, layout.length))
+            if not more:
+                await self._forget_job()
+                return
+            cells = layout.append(allocate(free, layout.length)[:more])
+            try:
+                await self._announce(cells, layout.stripes + more)
+            except BaseException:
+                layout.drop_appended()
+                raise
+            core.written.extend((layout.stripes + more) * layout.code.data_count)
+            layout.open_appended()
+            core.dirty.stripes = layout.stripes
+        core.note_zero_roles()
+        log.warning("the image has %d bytes now", self.array.size_bytes)
+        for hook in self.array.grower.on_size:
+            hook()
+
+    async def _announce(self, cells: range, bundles: int) -> None:
+        """Make the places of new bundles durable, then count them in the superblocks."""
+
+        def grown(config: ArrayConfig) -> ArrayConfig:
+            # What chunks have left on these members does not read as zero.
+            members = tuple(replace(r, reads_zero=False) for r in config.members)
+            jobs = {k: v for k, v in config.jobs.items() if k != KEY}
+            return replace(self._described(config, bundles), members=members, jobs=jobs)
+
+        journal = self.core.journal
+        if self.break_ordering:
+            await self.store.update(grown)
+        await journal.shares.save_places(cells)
+        if not self.break_ordering:
+            await self.store.update(grown)
+
+    async def _retire(self, role: int) -> bool:
+        """Give up *role* if nothing lies on it; False if something does, or it is being taken."""
+        membership, store, journal = self.array.membership, self.store, self.core.journal
+        if role in store.lost:
+            try:  # whoever seats a member waits for us
+                membership.seating.acquire_nowait()
+            except trio.WouldBlock:
+                return False
+        else:
+            await membership.seating.acquire()
+        try:
+            if self.layout.used_chunks()[role] or role not in store.config.roles():
+                return False
+            journal.leaving = role
+            if not self.break_ordering:
+                await journal.reform()  # no record lies on the role or names it any more
+            async with self.core.locks.alone():
+                queue = self._vacate(role)
+            await store.update(lambda config: config)
+        finally:
+            journal.leaving = -1
+            membership.seating.release()
+        if queue is not None:
+            queue.close()
+            await release([queue.member], self.array.grower.on_release)
+        log.warning("role %d is vacant now: nothing lies on it", role)
+        return True
+
+    def _vacate(self, role: int) -> MemberQueue | None:
+        """Let *role* have no member, in memory, in one moment; return who held it."""
+        store = self.store
+        queue, store.queues[role] = store.queues[role], None
+        self.layout.forget_founder(role)
+        counts = list(self.layout.counts)
+        counts[role] = 0
+        self.layout.take_counts(counts)
+        config = store.config
+        members = tuple(r for r in config.members if r.role != role)
+        jobs = {k: v for k, v in config.jobs.items() if k != KEY or v.get("role") != role}
+        store.config = self._described(replace(config, members=members, jobs=jobs))
+        self._renew()
+        return queue
+
+    # -- remove --------------------------------------------------------------------------------
+
+    def plan_removal(self, record: MemberRecord) -> Moves:
+        """Return the moves that empty the role of *record*. Raises RaidxError if it cannot be."""
+        role = record.role
+        lost = self.store.lost
+        if lost - {role}:
+            raise RaidxError(
+                f"role {min(lost - {role})} is lost: nobody else can leave",
+                action="replace it, or remove it first",
+            )
+        spare = 0 if role in lost else SPARE_CHUNKS
+        moves, _more = self.room.plan(self.layout.counts, [role], spare=spare)
+        if moves.stuck:
+            caps = self.room.caps(self.layout.counts, [role], spare)
+            used = self.layout.used_chunks()
+            free = sum(
+                cap - n for r, (cap, n) in enumerate(zip(caps, used, strict=True)) if r != role
+            )
+            raise RaidxError(
+                f"role {role} holds {used[role]} chunks, and the other members have {free} free: "
+                f"{moves.stuck} of them would find no place on a member of its own",
+                action="add a disk first, or put another one in its place with replace-disk",
+            )
+        return moves
+
+    async def remove(self, record: MemberRecord) -> dict[str, Any]:
+        """Let a member go when its chunks lie elsewhere; a lost one's are restored there."""
+        self.require_free()
+        moves = self.plan_removal(record)
+        role = record.role
+        if role in self.store.lost:
+            job = self.start(RESTORE)
+        else:
+            begun = {KEY: {"kind": EVACUATE, "role": role}}
+            await self.store.update(lambda c: replace(c, jobs={**c.jobs, **begun}))
+            job = self.start(EVACUATE, role)
+        return {
+            "role": role,
+            "path": self.array.membership.path_of(record),
+            "member_uuid": record.member_uuid,
+            "job": job,
+            "chunks_to_move": moves.written,
+        }
+
+    # -- restore -------------------------------------------------------------------------------
+
+    def plan_restoration(self) -> Moves:
+        """Return the moves that restore what lost members held, as far as there is room."""
+        return self.room.plan(self.layout.counts, sorted(self.store.lost), spare=0)[0]
+
+    async def give_way(self) -> None:
+        """End a restoration: another member takes the role."""
+        for job in self.array.jobs.running():
+            if job.kind == RESTORE:
+                job.stop()
+                await job.finished.wait()

@@ -1,0 +1,65 @@
+"""After a loss without a spare: when the lost chunks are restored onto free chunks of the others.
+
+Not at once: somebody may have another disk at hand, and a rebuild onto it keeps the free chunks.
+After `restore.after` seconds the job `restore` begins by itself; written chunks go first. As far as
+there is no room the array stays degraded; it looks again each minute.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import trio
+
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.reshape import EVACUATE, GROW, RESTORE, Reshape
+
+if TYPE_CHECKING:
+    from raidx_fuse.array import Array
+
+log = logging.getLogger(__name__)
+
+AFTER_S = 60.0
+RETRY_S = 60.0
+LOOK_S = 1.0
+
+
+class Restore:
+    """Begins restorations of *array*, *after_s* seconds after a loss (None: never)."""
+
+    def __init__(self, array: Array, reshape: Reshape) -> None:
+        self.array = array
+        self.reshape = reshape
+        self.after_s: float | None = AFTER_S
+        self._lost: frozenset[int] = frozenset()
+        self._lost_s = 0.0
+        self._looked_s = -RETRY_S
+
+    async def run(self) -> None:
+        """Restore what is lost for long enough, as far as there is room (a background task)."""
+        while True:
+            await trio.sleep(LOOK_S)
+            try:
+                self._begin_if_due()
+            except RaidxError as error:
+                log.error("redundancy cannot be restored: %s", error)
+
+    def _begin_if_due(self) -> None:
+        store, jobs = self.array.store, self.array.jobs
+        now = store.clock()
+        if store.lost != self._lost:
+            self._lost, self._lost_s, self._looked_s = store.lost, now, -RETRY_S
+        if not store.lost or self.after_s is None or now < self._lost_s + self.after_s:
+            return
+        busy = {job.kind for job in jobs.running()} - {GROW, EVACUATE, "scrub"}
+        if busy or jobs.closing or store.watermarks or self.array.core.dirty.pending_regions():
+            return
+        if self.array.membership.waiting or self.array.membership.spare_for() is not None:
+            return
+        if now < self._looked_s + RETRY_S:
+            return
+        self._looked_s = now
+        moves = self.reshape.plan_restoration()
+        if len(moves) or not moves.stuck:
+            self.reshape.start(RESTORE)

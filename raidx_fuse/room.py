@@ -1,0 +1,102 @@
+"""What fits on the members of a raidx array: chunks by role, and moves that make room for more."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raidx_fuse.core import Core
+from raidx_fuse.errors import UsageError
+from raidx_fuse.format.regions import PAYLOAD_BITS
+from raidx_fuse.format.table import chunks_that_fit
+from raidx_fuse.layouts.bundle import maximum
+from raidx_fuse.layouts.raidx import SPARE_CHUNKS, BundleLayout
+from raidx_fuse.layouts.rebundle import Moves, plan_moves
+from raidx_fuse.layouts.registry import WIDTH_MAX
+
+
+class Room:
+    """The room on the members of *core*, and how it could be used; nothing is changed."""
+
+    def __init__(self, core: Core, layout: BundleLayout) -> None:
+        self.core = core
+        self.store = core.store
+        self.layout = layout
+
+    def live(self) -> NDArray[np.bool_]:
+        """Say of each cell, (bundles, L), whether it holds anything."""
+        layout = self.layout
+        data = layout.code.data_count
+        packed = np.frombuffer(self.core.written.bits, dtype=np.uint8)
+        bits = np.unpackbits(packed, count=layout.chunks, bitorder="little")
+        written: NDArray[np.bool_] = bits.astype(np.bool_).reshape(layout.stripes, data)
+        parities = np.repeat(written.any(axis=1, keepdims=True), layout.length - data, axis=1)
+        return np.hstack([written, parities])
+
+    def caps(self, counts: Sequence[int], leaving: Collection[int], spare: int) -> list[int]:
+        """Return how many chunks each role may hold: all but the *spare* ones for moves.
+
+        What is taken already stays; leaving roles hold nothing, lost ones nothing more.
+        """
+        used = [*self.layout.used_chunks(), *[0] * (len(counts) - self.layout.width)]
+        caps = []
+        for role, count in enumerate(counts):
+            cap = used[role] if role in self.store.lost else max(count - spare, used[role])
+            caps.append(0 if role in leaving else cap)
+        return caps
+
+    def more(self, caps: Sequence[int]) -> int:
+        """Return how many more bundles there can be, within image limit and metadata."""
+        layout, limit = self.layout, self.store.config.size_bytes
+        data = layout.code.data_count
+        most = maximum(caps, layout.length)
+        if limit is not None:
+            most = min(most, -(-limit // (data * layout.chunk_bytes)))
+        bits = self.store.config.regions.pages("written").pages * PAYLOAD_BITS
+        most = min(most, bits // data)
+        while not self.core.dirty.has_room_for(most):
+            most -= self.core.dirty.per_region
+        return max(0, most - layout.stripes)
+
+    def plan(
+        self, counts: Sequence[int], leaving: Collection[int] = (), *, spare: int = SPARE_CHUNKS
+    ) -> tuple[Moves, int]:
+        """Return the moves that make room for as many bundles as can be, and how many that are;
+        with *leaving*, those that empty these roles instead.
+        """
+        caps = self.caps(counts, leaving, spare)
+        more = 0 if leaving else self.more(caps)
+        layout = self.layout
+        disk = layout.disk[: layout.cells].reshape(-1, layout.length)
+        return plan_moves(disk, self.live(), caps, more=more, leaving=leaving), more
+
+    def counts_with(self, sizes: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return the chunks by role with newcomers of *sizes* bytes, and the newcomers' roles.
+
+        Raises UsageError.
+        """
+        config = self.store.config
+        counts = list(self.layout.counts)
+        roles = sorted(config.vacant_roles())[: len(sizes)]
+        roles += range(len(counts), len(counts) + len(sizes) - len(roles))
+        counts += [0] * (max(roles) + 1 - len(counts))
+        if len(counts) > WIDTH_MAX:
+            raise UsageError(f"an array has at most {WIDTH_MAX} members")
+        for role, size in zip(roles, sizes, strict=True):
+            counts[role] = chunks_that_fit(size, self.store.data_offset, config.chunk_bytes)
+            if counts[role] <= SPARE_CHUNKS:
+                least = self.store.data_offset + (SPARE_CHUNKS + 1) * config.chunk_bytes
+                raise UsageError(
+                    f"a member of {size} bytes is too small: with metadata and "
+                    f"{SPARE_CHUNKS + 1} chunks it needs more than {least}",
+                    action="use a larger one",
+                )
+        return counts, roles
+
+    def size_with(self, more: int) -> int:
+        """Return the image's size with *more* bundles."""
+        layout, limit = self.layout, self.store.config.size_bytes
+        whole = (layout.stripes + more) * layout.code.data_count * layout.chunk_bytes
+        return whole if limit is None else min(limit, whole)

@@ -1,0 +1,144 @@
+"""Members of raidx arrays come, leave and are lost, under writes: a theme of the campaign.
+
+Disks of other sizes join, a member is emptied and let go, a lost one's chunks are restored onto the
+others, a larger disk takes a role and its space is used; meanwhile the array is written, flushed,
+left alone, ends cleanly and begins again. Afterwards places that chunks have left are written too.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+
+import trio
+
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.jobs.relocate import Relocate
+from raidx_fuse.reshape import Reshape
+from raidx_fuse.testing.campaign.growth import write_beyond
+from raidx_fuse.testing.campaign.player import CHUNK_BYTES, Player
+from raidx_fuse.testing.campaign.recording import NO_DISK
+
+SLOW_BYTES = 16384  # a second: a change lasts through several steps
+LIMIT_S = 900.0
+
+
+async def theme_members(player: Player) -> None:
+    """Change the members a few times."""
+    await player.write(*player.place("many"))
+    await player.step()
+    for _ in range(player.rng.randint(1, 3)):
+        for earlier in player.array.jobs.running():  # the resync of a former life
+            await earlier.finished.wait()
+        turn = player.rng.choice(_TURNS if player.tolerance else _TURNS[:2])
+        await turn(player)
+        if player.rng.random() < 0.6:
+            await player.step()
+    await write_beyond(player)
+
+
+def _reshape(player: Player) -> Reshape:
+    reshape = player.array.reshape
+    assert reshape is not None
+    return reshape
+
+
+async def _through(player: Player) -> None:
+    """Return when the jobs are done; steps happen meanwhile, and perhaps a remount."""
+    steps = player.rng.randint(0, 3)
+    remount = player.rng.random() < 0.3
+    started_s = trio.current_time()
+    while running := player.array.jobs.running():
+        # A remount opens and closes nurseries: no time-out's scope may hold it.
+        assert trio.current_time() < started_s + LIMIT_S, [job.status() for job in running]
+        for job in running:
+            job.speed_max_bytes = SLOW_BYTES if steps else 0
+            if isinstance(job, Relocate):
+                job._limit = player.rng.randint(1, 3)
+        if steps:
+            steps -= 1
+            await player.step()
+        elif remount:
+            remount = False
+            await player.close()
+            await player.open()
+        await trio.sleep(player.rng.choice((0.05, 0.5)))
+
+
+async def add(player: Player) -> None:
+    """Let one or two disks of other sizes join."""
+    largest = max(disk.size_bytes for disk in player.disks)
+    least = player.array.store.data_offset + 8 * CHUNK_BYTES
+    disks = [
+        player.new_disk(max(least, largest + player.rng.randrange(-12, 13) * CHUNK_BYTES))
+        for _ in range(player.rng.randint(1, 2))
+    ]
+    sizes = [player.disks[disk].size_bytes for disk in disks]
+    _counts, roles = _reshape(player).room.counts_with(sizes)
+    for role, disk in zip(roles, disks, strict=True):
+        player.recording.holders.append((player.event, role, disk))
+    span = player.history.begin("grow", player.event)
+    await player.array.grow([player.disks[disk] for disk in disks])
+    await _through(player)
+    player.history.end(span, player.event)
+
+
+async def remove(player: Player) -> None:
+    """Empty a member and let it go, if the others have room."""
+    array = player.array
+    role = player.rng.choice(array.store.config.roles())
+    out = len(player.recording.out)
+    player.recording.out.append((role, player.event, math.inf))
+    begin = player.event
+    span = player.history.begin("evacuate", player.event)
+    with suppress(RaidxError):  # no room
+        await array.remove_disk(role)
+        await _through(player)
+    player.history.end(span, player.event)
+    left = role not in player.array.store.config.roles()
+    player.recording.out[out] = (role, begin, player.event)
+    if left:
+        player.recording.holders.append((player.event, role, NO_DISK))
+
+
+async def restore(player: Player) -> None:
+    """Lose a member and restore what it held on the others, or else on a new disk."""
+    array = player.array
+    role = player.rng.choice(array.store.config.roles())
+    out, begin = len(player.recording.out), player.event
+    player.recording.out.append((role, begin, math.inf))
+    await array.fail_disk(role)
+    for _ in range(player.rng.randint(0, 2)):
+        await player.step()
+    span = player.history.begin("restore", player.event)
+    with suppress(RaidxError):  # no room
+        await array.remove_disk(role)
+        await _through(player)
+    player.history.end(span, player.event)
+    disk = NO_DISK
+    if role in player.array.store.config.roles():
+        disk = player.new_disk()
+        span = player.history.begin("rebuild", player.event)
+        await player.array.replace_disk(role, player.disks[disk])
+        await _through(player)
+        player.history.end(span, player.event)
+    player.recording.out[out] = (role, begin, player.event)
+    player.recording.holders.append((player.event, role, disk))
+
+
+async def enlarge(player: Player) -> None:
+    """Let a larger disk take a role; what it has more becomes usable."""
+    role = player.rng.choice(player.array.store.config.roles())
+    out, begin = len(player.recording.out), player.event
+    player.recording.out.append((role, begin, math.inf))
+    largest = max(disk.size_bytes for disk in player.disks)
+    disk = player.new_disk(largest + player.rng.randint(1, 12) * CHUNK_BYTES)
+    span = player.history.begin("rebuild", player.event)
+    await player.array.replace_disk(role, player.disks[disk])
+    await _through(player)
+    player.history.end(span, player.event)
+    player.recording.out[out] = (role, begin, player.event)
+    player.recording.holders.append((player.event, role, disk))
+
+
+_TURNS = (add, remove, restore, enlarge)

@@ -1,0 +1,237 @@
+"""raidx arrays whose members come, leave and are lost, under load: predictions, places, content."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from typing import Any
+
+import pytest
+import trio
+
+from raidx_fuse import reshape_cost
+from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.format.create import create_array, shape
+from raidx_fuse.format.table import chunks_that_fit
+from raidx_fuse.layouts.bundle import maximum
+from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.members.faulty import FaultMember
+from raidx_fuse.members.model import model_member
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.testing.arrays import UNLIKE_OVERHEAD_BYTES, Rig
+from raidx_fuse.testing.virtual import run
+
+CHUNK = 4096
+
+
+class UnlikeRig(Rig):
+    """A rig of unlike members whose image leaves *room*, a share of the chunks, free."""
+
+    def __init__(
+        self, name: str, length: int, chunks: tuple[int, ...], *, room: float = 0.0, **options: Any
+    ) -> None:
+        super().__init__(
+            name, len(chunks), member_chunks=chunks, params={"length": length}, **options
+        )
+        self.room = room
+
+    async def create(self) -> Any:
+        """Make members and array."""
+        self.members = [self.new_member(role) for role in range(self.width)]
+        sizes = [member.size_bytes for member in self.members]
+        _, made = shape(self.layout, sizes, CHUNK, self.params)
+        image = int(made.size_bytes * (1 - self.room)) // CHUNK * CHUNK if self.room else None
+        await create_array(
+            self.members,
+            self.layout,
+            chunk_bytes=CHUNK,
+            name="rig",
+            now_s=0,
+            overwrite_signature=not self.reads_zero,
+            params=self.params,
+            size_bytes=image,
+        )
+        array = await self.open()
+        self.model = bytearray(array.size_bytes)
+        return array
+
+    @property
+    def bundles(self) -> BundleLayout:
+        """The table."""
+        assert self.array is not None
+        layout = self.array.core.layout
+        assert isinstance(layout, BundleLayout)
+        return layout
+
+    def disk(self, chunks: int) -> FaultMember:
+        """Return a newcomer with room for about *chunks* chunks."""
+        ram = RamMember(UNLIKE_OVERHEAD_BYTES + chunks * CHUNK, name=f"new{self._made}")
+        inner = model_member(ram, "ssd", seed=self._made) if self.slow else ram
+        self._made += 1
+        return FaultMember(inner)
+
+    async def fill(self, share: float, seed: int = 1) -> None:
+        """Write *share* of the image, here and there."""
+        assert self.array is not None
+        rng = random.Random(seed)
+        for at in range(0, len(self.model), CHUNK):
+            if rng.random() < share:
+                data = rng.randbytes(min(CHUNK, len(self.model) - at))
+                await self.array.write(at, data)
+                self.model[at : at + len(data)] = data
+
+    async def settle(self) -> list[dict[str, Any]]:
+        """Wait for every job; return what they said at the end."""
+        assert self.array is not None
+        ended = []
+        while running := self.array.jobs.running():
+            await running[0].finished.wait()
+            ended.append(running[0].status())
+        return ended
+
+    async def check(self) -> None:
+        """Check places, content and parity; the image may have grown."""
+        assert self.array is not None
+        self.model += bytes(self.array.size_bytes - len(self.model))
+        layout = self.bundles
+        assert layout.problem(range(layout.cells)) is None
+        await self.compare()
+        await self._step_scrub()
+
+    async def remount(self) -> None:
+        """End cleanly and begin again."""
+        await self.close()
+        await self.open()
+        await self.check()
+
+
+def usable(rig: UnlikeRig) -> int:
+    """Return the most that the members can give, by the bound of DESIGN.md."""
+    assert rig.array is not None
+    counts = [
+        chunks_that_fit(queue.member.size_bytes, rig.array.store.data_offset, CHUNK) - 1
+        for queue in rig.array.store.queues
+        if queue is not None
+    ]
+    data = rig.bundles.code.data_count
+    return maximum(counts, rig.bundles.length) * data * CHUNK
+
+
+@pytest.mark.parametrize("seed", range(14))
+def test_what_a_dry_run_says_is_what_happens(seed: int) -> None:
+    """Members of random sizes, 3 to 10: usable space to the byte, written chunks to the chunk."""
+
+    async def scenario() -> None:
+        rng = random.Random(seed)
+        width, added = rng.randint(3, 7), rng.randint(1, 3)
+        name, length = rng.choice(
+            [("raidx-zero", 1), ("raidx-copy", 2), ("raidx-copy", 3), ("raidx-parity", 3)]
+        )
+        chunks = tuple(rng.randint(4, 60) for _ in range(width))
+        rig = UnlikeRig(name, length, chunks, reads_zero=bool(seed % 2))
+        array = await rig.create()
+        assert array.size_bytes == usable(rig)
+        await rig.fill(0.7, seed)
+        new = [rig.disk(rng.randint(2, 120)) for _ in range(added)]
+        said = reshape_cost.of_adding(array, [disk.size_bytes for disk in new])
+        result = await array.grow(new)
+        rig.members += new
+        (job,) = await rig.settle()
+        assert job["state"] == "done"
+        assert said["chunks_to_move"] == result["chunks_to_move"] == job["chunks_moved"]
+        assert said["places_to_change"] == job["places_changed"]
+        assert said["bytes_written"] == job["done"] == job["chunks_moved"] * CHUNK
+        assert said["size_after"] == result["size_after"] == array.size_bytes == usable(rig)
+        await rig.check()
+        await rig.fill(0.5, seed + 1)
+        await rig.remount()
+        assert rig.array is not None
+        assert rig.array.size_bytes == said["size_after"]
+        await rig.close()
+
+    run(scenario, seed=seed)
+
+
+STEPS = ("add", "remove", "fail", "larger", "write", "remount", "kill")
+
+
+async def _load(rig: UnlikeRig, seed: int) -> None:
+    """Write and read as long as jobs run, and a little longer."""
+    assert rig.array is not None
+    rng = random.Random(seed)
+    for _ in range(60):
+        await rig._step_write(rng.random(), rng.random(), rng.randrange(1 << 30))
+        await rig._step_read(rng.random(), rng.random())
+        await trio.sleep(rng.random() * 0.01)
+
+
+async def _turn(rig: UnlikeRig, step: str, rng: random.Random) -> None:
+    assert rig.array is not None
+    array = rig.array
+    roles = array.store.config.roles()
+    with contextlib.suppress(BusyError, UsageError):
+        if step == "add":
+            new = [rig.disk(rng.randint(3, 60)) for _ in range(rng.randint(1, 2))]
+            await array.grow(new)
+            rig.members += new
+        elif step == "remove":
+            with contextlib.suppress(RaidxError):
+                await array.remove_disk(rng.choice(roles))
+        elif step == "fail" and array.core.code.tolerance and not array.store.lost:
+            await array.fail_disk(rng.choice(roles))
+            await trio.sleep(rng.choice((0.0, 61.5)))
+            if rng.random() < 0.4 and (lost := sorted(array.store.lost)):
+                await array.remove_disk(lost[0])
+        elif step == "larger" and array.core.code.tolerance and not array.store.watermarks:
+            role = rng.choice(sorted(array.store.lost) or roles)
+            disk = rig.disk(100)
+            await array.replace_disk(role, disk)
+            rig.members.append(disk)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize(
+    ("name", "length", "chunks"),
+    [
+        ("raidx-zero", 1, (40, 18, 25)),
+        ("raidx-copy", 2, (40, 18, 25, 20)),
+        ("raidx-copy", 3, (30, 24, 40, 22)),
+        ("raidx-parity", 3, (44, 30, 36, 22, 21)),
+    ],
+)
+@pytest.mark.parametrize("seed", range(2))
+def test_the_image_equals_the_model_whoever_comes_or_leaves(
+    name: str, length: int, chunks: tuple[int, ...], slow: bool, seed: int
+) -> None:
+    """Every change under load; stopped in the middle by a remount, it goes on."""
+
+    async def scenario() -> None:
+        rng = random.Random(seed)
+        rig = UnlikeRig(
+            name, length, chunks, room=rng.choice((0.0, 0.4)), slow=slow, reads_zero=seed == 0
+        )
+        await rig.create()
+        try:
+            await rig.fill(0.5, seed)
+            for _ in range(7):
+                step = rng.choice(STEPS)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_load, rig, rng.randrange(1 << 30))
+                    await _turn(rig, step, rng)
+                if rng.random() < 0.3:
+                    await rig.close()  # in the middle of it, perhaps
+                    await rig.open()
+                for job in await rig.settle():
+                    assert job["state"] in ("done", "failed"), job
+                assert rig.array is not None
+                if lost := rig.array.store.lost:
+                    await rig.array.replace_disk(min(lost), disk := rig.disk(110))
+                    rig.members.append(disk)
+                    await rig.settle()
+                    await rig.settle()
+                await rig.check()
+            await rig.remount()
+        finally:
+            await rig.close()
+
+    run(scenario, seed=seed)
