@@ -119,6 +119,7 @@ class BundleLayout(Layout):
         self.length = code.columns
         self.chunk_bytes = chunk_bytes
         self._index: dict[int, Cells] = {}
+        self.closed: set[int] = set()  # roles that take no more chunks: their members will leave
         self.take_counts(counts)
         first = founding.counts if founding is not None else tuple(counts)
         table = allocate(first, self.length, spare=SPARE_CHUNKS)

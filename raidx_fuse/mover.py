@@ -56,6 +56,8 @@ class Mover:
             return "a member that chunks would move to is lost"
         if core.dirty.pending_regions():
             return "a resync is due"
+        if layout.closed and any(role in layout.closed for _cell, role, _chunk in moves):
+            return "a member that chunks would move to is leaving"
         cells = {cell for cell, _role, _chunk in moves}
         for _cell, role, chunk in moves:
             held = int(layout.cells_of(role)[chunk])

@@ -199,6 +199,7 @@ class Reshape:
             job = Relocate(core, job_id, kind, self.mover, plan, waits, self._conclude)
             if role is not None:
                 job.extra["role"] = role
+                self.layout.closed.add(role)
             return job
 
         return self.array.jobs.start(make).job_id
@@ -227,6 +228,8 @@ class Reshape:
             await self._forget_job()
 
     async def _forget_job(self) -> None:
+        self.layout.closed.clear()
+
         def without(config: ArrayConfig) -> ArrayConfig:
             return replace(config, jobs={k: v for k, v in config.jobs.items() if k != KEY})
 
@@ -292,13 +295,17 @@ class Reshape:
             if self.layout.used_chunks()[role] or role not in store.config.roles():
                 return False
             journal.leaving = role
+            self.layout.closed.add(role)
             if not self.break_ordering:
                 await journal.reform()  # no record lies on the role or names it any more
             async with self.core.locks.alone():
+                if self.layout.used_chunks()[role]:
+                    return False
                 queue = self._vacate(role)
             await store.update(lambda config: config)
         finally:
             journal.leaving = -1
+            self.layout.closed.discard(role)
             membership.seating.release()
         if queue is not None:
             queue.close()

@@ -82,6 +82,8 @@ class Shares:
         first_disk = layout.disk
         for cell, (role, _chunk) in moved.items():
             home = int(first_disk[cell])
+            if home != NOBODY:  # whoever takes an absent role must not hold it as at first
+                self._unsaved.add((home, int(layout.offset[cell]) // PAGE_ENTRIES))
             if home in claims.pages and cell not in gone and cell not in self._redone:
                 raise self._contradiction(cell, home, role)
         homeless = (gone - moved.keys()) | self._displaced(moved, claims)
