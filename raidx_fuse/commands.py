@@ -7,14 +7,13 @@ translate and check; what a command does is the array's business. Long jobs are 
 
 from __future__ import annotations
 
-import inspect
-import typing
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import trio
 
 from raidx_fuse import advice, interval, reshape_cost
+from raidx_fuse.arguments import check_arguments
 from raidx_fuse.array import Array
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.estimate import growth_estimate, rebuild_estimate
@@ -101,7 +100,7 @@ class Commands:
         handler = self._handlers.get(name)
         if handler is None:
             raise UsageError(f"this daemon has no command {name!r}")
-        _check(name, handler, arguments)
+        check_arguments(name, handler, arguments)
         return await handler(**arguments)
 
     # -- looking -------------------------------------------------------------------------------
@@ -383,31 +382,3 @@ class Commands:
     async def set(self, key: str, value: str) -> Result:
         """Change a setting, at once and for the future."""
         return {"settings": {key: await self._array.set(key, value)}}
-
-
-def _check(name: str, handler: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    """Raise UsageError unless *arguments* fit the parameters and types of *handler*."""
-    parameters = inspect.signature(handler).parameters
-    hints = typing.get_type_hints(handler)
-    for key in arguments:
-        if key not in parameters:
-            raise UsageError(f"{name} has no argument {key!r}")
-    for key, parameter in parameters.items():
-        if key not in arguments:
-            if parameter.default is inspect.Parameter.empty:
-                raise UsageError(f"{name} needs the argument {key!r}")
-        elif not _fits(arguments[key], hints[key]):
-            raise UsageError(f"{name}: {key} cannot be {arguments[key]!r}")
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Say whether a JSON *value* is of the type *hint*: bool is no int, an int is a float."""
-    options = typing.get_args(hint) if typing.get_origin(hint) is not list else ()
-    if options:
-        return any(_fits(value, option) for option in options)
-    if typing.get_origin(hint) is list:
-        (item,) = typing.get_args(hint)
-        return isinstance(value, list) and all(_fits(each, item) for each in value)
-    if isinstance(value, bool):
-        return hint is bool
-    return isinstance(value, (int, float) if hint is float else hint)

@@ -42,7 +42,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("check", "estimate", "reshape_cost", "interval", "volume", "testing"),
     ("lab",),
     ("awake", "disks", "mountpoint", "protections", "runtime"),
-    ("creation", "offline", "commands", "control", "reshaping"),
+    ("creation", "offline", "arguments", "commands", "control", "reshaping"),
     ("awake",),
     ("fuse", "poll_first", "daemon"),
     ("mount",),
