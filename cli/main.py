@@ -7,7 +7,18 @@ from importlib.metadata import version
 import click
 from click.shell_completion import get_completion_class
 
-from raidx_fuse.cli import change, create, explain, layouts, mount, replay, show, simulate, tune
+from raidx_fuse.cli import (
+    change,
+    create,
+    explain,
+    layouts,
+    mount,
+    replay,
+    setting,
+    show,
+    simulate,
+    tune,
+)
 from raidx_fuse.cli.app import Verbs, verb
 from raidx_fuse.cli.output import Output
 
@@ -56,8 +67,8 @@ COMMANDS = (
     change.scrub,
     tune.tune,
     change.job,
-    change.get,
-    change.set_value,
+    setting.get,
+    setting.set_value,
     simulate.simulate,
     layouts.layout,
     completions,

@@ -20,7 +20,7 @@ class Newcomers(Protocol):
     ) -> Member:
         """Return the member at *path*; make a missing file of *create_bytes* (None: refuse)."""
 
-    async def check(self, path: str, *, overwrite_signature: bool, may_create: bool) -> None:
+    async def check(self, path: str, *, overwrite_signature: bool, may_create: bool) -> int | None:
         """Raise what `open` would raise, without leaving a trace."""
 
     def release(self, member: Member) -> None:

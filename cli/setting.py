@@ -1,0 +1,41 @@
+"""Commands that look at the settings of a running array, and change them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.output import Output
+from raidx_fuse.cli.parameters import array_argument
+from raidx_fuse.control import call
+from raidx_fuse.errors import UsageError
+
+
+@verb()
+@array_argument
+@click.argument("key", required=False)
+def get(out: Output, array: str, key: str | None) -> None:
+    """Print one setting or all."""
+    _print_settings(out, call(array, "get", key=key) if key else call(array, "get"))
+
+
+@verb("set")
+@array_argument
+@click.argument("assignment", metavar="KEY=VALUE")
+def set_value(out: Output, array: str, assignment: str) -> None:
+    """Change a setting, at once and for the future."""
+    key, equals, value = assignment.partition("=")
+    if not equals or not key:
+        raise UsageError(f"{assignment!r} is not KEY=VALUE", action=f"see raidx get {array}")
+    _print_settings(out, call(array, "set", key=key.strip(), value=value.strip()))
+
+
+def _print_settings(out: Output, result: dict[str, Any]) -> None:
+    table = Table.grid(padding=(0, 2))
+    for key, value in result["settings"].items():
+        table.add_row(key, Text(str(value)))
+    out.emit(result, table)
