@@ -21,12 +21,13 @@ import trio
 class StripeLocks:
     """Locks by stripe number; waiters are served in order of arrival."""
 
-    __slots__ = ("_door", "_free", "held")
+    __slots__ = ("_door", "_free", "_waiting", "held")
 
     def __init__(self) -> None:
         self.held: dict[int, deque[trio.lowlevel.Task] | None] = {}
         self._door: trio.Event | None = None  # closed: opens when it is set
         self._free: trio.Event | None = None  # set when the last lock is released
+        self._waiting = 0
 
     async def acquire(self, stripe: int) -> None:
         """Take the lock of *stripe*, suspending only if someone holds it."""
@@ -44,21 +45,24 @@ class StripeLocks:
             waiters = self.held[stripe] = deque()
         task = trio.lowlevel.current_task()
         waiters.append(task)
+        self._waiting += 1
 
         def abort(_raise_cancel: Any) -> trio.lowlevel.Abort:
             waiters.remove(task)
+            self._waiting -= 1
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abort)  # the holder hands the lock over
 
     def awaited(self, stripes: Iterable[int]) -> bool:
         """Say whether somebody waits for one of *stripes*."""
-        return any(self.held.get(stripe) for stripe in stripes)
+        return self._waiting > 0 and any(self.held.get(stripe) for stripe in stripes)
 
     def release(self, stripe: int) -> None:
         """Give the lock to the next waiter, or free it."""
         waiters = self.held[stripe]
         if waiters:
+            self._waiting -= 1
             trio.lowlevel.reschedule(waiters.popleft())
         else:
             del self.held[stripe]

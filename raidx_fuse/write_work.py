@@ -8,6 +8,7 @@ Nothing here waits, and nothing is written.
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -308,11 +309,13 @@ class Preparer:
 
         A sparse member on a full disk then refuses a write whole: no stripe is left half written.
         """
+        size = self.core.chunk_bytes
+        self.reserve_for(join([(role, position, [], size) for role, position in places]))
+
+    def reserve_for(self, writes: Iterable[Request]) -> None:
+        """Make sure that *writes* have room, as `reserve` does."""
         core = self.core
-        size = core.chunk_bytes
-        for role, position, _buffers, length in join(
-            [(role, position, [], size) for role, position in places]
-        ):
+        for role, position, _buffers, length in writes:
             queue = core.store.queues[role]
             if queue is not None:
                 try:

@@ -264,7 +264,7 @@ class Grow(Job):
                     self.core.arenas.put(arena)
                 if self._reach()[0] <= max(batch[0]):
                     return copied  # a target went while it was written
-                copied += len(load.copies)
+                copied += len(load.views)
                 self.error = None
                 if following is None or read is None:
                     self.core.migrate_to(window[0] if self.back else window[-1] + 1)

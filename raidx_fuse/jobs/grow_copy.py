@@ -36,21 +36,16 @@ Batch = tuple[Sequence[int], Sequence[int], Sequence[int]]  # stripes, sources, 
 
 
 @dataclass(slots=True)
-class Copy:
-    """One cell: *view* and *array* hold what goes to cell *target* of *stripe*."""
-
-    stripe: int
-    source: int
-    target: int
-    view: Any
-    array: Bytes
-
-
-@dataclass(slots=True)
 class Load:
-    """What was read: *copies*, and the new parity of each stripe that gets one."""
+    """What was read: cells to copy, and the new parity of each stripe that gets one.
 
-    copies: list[Copy]
+    *views* hold the content of the cells *sources*, which goes to the cells *targets* of *stripes*.
+    """
+
+    stripes: Sequence[int]
+    sources: Sequence[int]
+    targets: Sequence[int]
+    views: list[Any]
     parities: dict[int, tuple[Any, Bytes]]
     arenas: list[Arena]
 
@@ -66,20 +61,47 @@ class Change:
 
 
 class CellReader:
-    """Reads whole cells, those on lost members by their chain; room for *count* of them."""
+    """Reads whole cells, those on lost members by their chain; at most *count* of them.
+
+    RAM members lend their memory, so nothing is copied that need not be.
+    """
 
     def __init__(self, core: Core, count: int) -> None:
         self.core = core
-        self.arenas = [core.arenas.get(max(1, count) * core.chunk_bytes)]
-        self._slots = iter(self.arenas[0].slots(core.chunk_bytes, count))
+        self.arenas: list[Arena] = []
+        self._count = count
+        self._slots: Iterator[tuple[memoryview, Bytes]] | None = None
         self._requests: list[Request] = []
         self._xors: list[tuple[Bytes, list[Bytes]]] = []
+
+    def _slot(self) -> tuple[memoryview, Bytes]:
+        """Return room for one cell more."""
+        if self._slots is None:
+            size = self.core.chunk_bytes
+            self.arenas.append(self.core.arenas.get(self._count * size))
+            self._slots = iter(self.arenas[0].slots(size, self._count))
+        return next(self._slots)
+
+    def lend(self, stripes: Sequence[int], cells: Sequence[int]) -> list[Any]:
+        """Return views of *cells* of *stripes*, only to be looked at."""
+        core, store = self.core, self.core.store
+        if store.lost or store.overlay:  # the members' memory alone does not tell
+            return [self.add(*place)[0] for place in zip(stripes, cells, strict=True)]
+        place, shift, size = core.layout.place, core.shift, core.chunk_bytes
+        queues, start = store.queues, core.data_offset
+        views = []
+        for stripe, cell in zip(stripes, cells, strict=True):
+            role, chunk = place(stripe, cell)
+            queue = queues[role]
+            view = queue.view(start + (chunk << shift), size) if queue is not None else None
+            views.append(self.add(stripe, cell)[0] if view is None else view)
+        return views
 
     def add(self, stripe: int, cell: int) -> tuple[Any, Bytes]:
         """Return where *cell* of *stripe*, which is alive, will be. Raises UnrecoverableError."""
         core, store = self.core, self.core.store
         size = core.chunk_bytes
-        view, array = next(self._slots)
+        view, array = self._slot()
         lost = core.layout.lost_cells(stripe, store.lost_at(stripe)) if store.lost else 0
         if not lost >> cell & 1:
             self._requests.append((*core.position(stripe, cell), [view], size))
@@ -88,7 +110,7 @@ class CellReader:
             (output,) = rebuild_plan(core.code, 1 << cell, lost, core.dead(stripe))
         except Unrecoverable:
             raise core.lost_error(stripe, (cell,)) from None
-        arena = core.arenas.get(len(output.old) * size)
+        arena = core.arenas.get(max(1, len(output.old)) * size)
         self.arenas.append(arena)
         parts = []
         for source, (buffer, part) in zip(
@@ -120,18 +142,16 @@ class Copier:
         """Read the *sources*; piggyback: and the parities of their stripes, and sum them up."""
         each = dict.fromkeys(stripes) if self.piggyback and not self.back else ()
         reader = CellReader(self.core, len(stripes) + len(each))
-        copies = [
-            Copy(stripe, source, target, *reader.add(stripe, source))
-            for stripe, source, target in zip(stripes, sources, targets, strict=True)
-        ]
+        views = reader.lend(stripes, sources)
         parity = self.layout.parity_cell
         parities = {s: reader.add(s, parity) for s in each if not self._lost(s) >> parity & 1}
         await reader.run()
-        for copy in copies:
-            if copy.stripe in parities:
-                array = parities[copy.stripe][1]
-                np.bitwise_xor(array, copy.array, array)
-        return Load(copies, parities, reader.arenas)
+        if parities:
+            for stripe, view in zip(stripes, views, strict=True):
+                if stripe in parities:
+                    array = parities[stripe][1]
+                    np.bitwise_xor(array, np.frombuffer(view, dtype=np.uint8), array)
+        return Load(stripes, sources, targets, views, parities, reader.arenas)
 
     def _lost(self, stripe: int) -> int:
         store = self.core.store
@@ -143,21 +163,23 @@ class Copier:
         epoch = core.store.seat_epoch
         direct: list[Request] = []
         held: dict[int, list[Request]] = {}
-        for copy in load.copies:
-            role = self.layout.role_of(copy.target, after=not self.back)
-            offset = core.data_offset + (copy.stripe << core.shift)
-            request = (role, offset, [copy.view], core.chunk_bytes)
-            if core.journal.holds(copy.stripe):
-                held.setdefault(copy.stripe, []).append(request)
+        holds, size = core.journal.holds, core.chunk_bytes
+        roles = [self.layout.role_of(c, after=not self.back) for c in range(core.code.columns)]
+        for stripe, target, view in zip(load.stripes, load.targets, load.views, strict=True):
+            offset = core.data_offset + (stripe << core.shift)
+            request = (roles[target], offset, [view], size)
+            if holds(stripe):
+                held.setdefault(stripe, []).append(request)
             else:
                 direct.append(request)
-        every = [request for part in (direct, *held.values()) for request in part]
-        self._preparer.reserve([(role, offset) for role, offset, _, _ in every])
+        direct = join(direct)
+        for writes in (direct, *held.values()):
+            self._preparer.reserve_for(writes)
         changes = list(self._raised(load)) if self.piggyback and not self.back else []
         if changes and core.journal.mode == "none" and not held:
             await self._change_in_place(changes, direct)
             return
-        await core.store.write(join(direct), background=True)
+        await core.store.write(direct, background=True)
         for stripe, requests in held.items():
             await core.write_cells(stripe, requests, epoch)
         if changes:
@@ -172,9 +194,9 @@ class Copier:
         """Yield what makes the old copies part of their stripes."""
         core = self.core
         born: dict[int, list[int]] = {}
-        for copy in load.copies:
-            chunk = self.layout.mapping.logical(copy.source, copy.stripe)
-            born.setdefault(copy.stripe, []).append(chunk)
+        for stripe, source in zip(load.stripes, load.sources, strict=True):
+            chunk = self.layout.mapping.logical(source, stripe)
+            born.setdefault(stripe, []).append(chunk)
         for stripe, chunks in born.items():
             writes: list[Request] = []
             if stripe in load.parities:
