@@ -4,9 +4,10 @@
     python bench/table.py --quick      about two minutes, wider spread
     python bench/table.py --json       for machines
 
-Part by part: `mount_ratio.py`, `log_ratio.py`, `rebuild_ratio.py`, `bench_codes.py`,
-`two_loss_mount.py`, `large_array.py`, `simulation_speed.py`; `pytest bench` times the hot paths
-without a mount. Run it while nothing else runs: with 2 processors a neighbour takes one.
+Part by part: `mount_ratio.py`, `log_ratio.py`, `rebuild_ratio.py`, `growth_ratio.py`,
+`bench_codes.py`, `two_loss_mount.py`, `large_array.py`, `simulation_speed.py`; `pytest bench` times
+the hot paths without a mount. Run it while nothing else runs: with 2 processors a neighbour takes
+one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import signal
 import sys
 
 import bench_codes
+import growth_ratio
 import large_array
 import log_ratio
 import mount_ratio
@@ -55,6 +57,7 @@ def main() -> int:
     )
     lines += log_ratio.run(3 * rounds)
     lines += rebuild_ratio.run(256 if options.quick else 512, min(rounds, 5))
+    lines += growth_ratio.run(128 if options.quick else 256, min(rounds, 5))
     lines += bench_codes.run((), 512 if options.quick else 1024, min(rounds, 5))
     lines += two_loss_mount.run(
         ["upc"] if options.quick else list(TWO_LOSS_WIDTHS),

@@ -129,12 +129,18 @@ async def lose(player: Player, _job: Job) -> None:
         await player.step()
     disk = player.new_disk()
     await player.array.replace_disk(role, player.disks[disk])
-    while player.array.store.config.record(role).state != "active":
+    while not is_whole(player, role):
         await trio.sleep(0.3)
         if player.rng.random() < 0.2:
             await player.step()
     player.recording.out[out] = (role, begin, player.event)
     player.recording.holders.append((player.event, role, disk))
+
+
+def is_whole(player: Player, role: int) -> bool:
+    """Say whether *role* is; a surrogate may have come to the role of the parity meanwhile."""
+    config = player.array.store.config
+    return config.record(role if role < config.width else player.width - 1).state == "active"
 
 
 async def write_beyond(player: Player) -> None:
