@@ -13,6 +13,8 @@ from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.parameters import array_argument
 from raidx_fuse.control import call
 from raidx_fuse.errors import UsageError
+from raidx_fuse.settings import unit_of
+from raidx_fuse.sizes import format_seconds
 
 
 @verb()
@@ -37,5 +39,13 @@ def set_value(out: Output, array: str, assignment: str) -> None:
 def _print_settings(out: Output, result: dict[str, Any]) -> None:
     table = Table.grid(padding=(0, 2))
     for key, value in result["settings"].items():
-        table.add_row(key, Text(str(value)))
+        table.add_row(key, Text(_value_text(key, value, out)))
     out.emit(result, table)
+
+
+def _value_text(key: str, value: Any, out: Output) -> str:
+    """Return a value as `raidx set` takes it, with its unit."""
+    unit = unit_of(key) if isinstance(value, int | float) else ""
+    if unit == "seconds":
+        return format_seconds(value)
+    return out.size(value) if unit == "bytes" else str(value)

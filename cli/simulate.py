@@ -6,6 +6,7 @@ import csv
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
-from raidx_fuse.cli.output import Output, console
+from raidx_fuse.cli.output import Output, console, duration, plural
 from raidx_fuse.cli.parameters import PATH
 from raidx_fuse.errors import UsageError
 from raidx_fuse.lab.plots import draw_results
+from raidx_fuse.lab.record import Recorder
 from raidx_fuse.lab.results import comparison, csv_rows
 from raidx_fuse.lab.simulate import simulate as run_experiment
 from raidx_fuse.lab.spec import parse_experiment
@@ -50,17 +52,28 @@ def simulate(
     results = []
     screen = console(stderr=True)
     for experiment in experiments:
-        with (
-            quiet_engine(),
-            screen.status(experiment.name) if screen.is_terminal else nullcontext(),
-        ):
-            results.append(run_experiment(experiment))
+        recorder = Recorder()
+        progress = screen.status(SoFar(experiment.name, recorder))
+        with quiet_engine(), progress if screen.is_terminal else nullcontext():
+            results.append(run_experiment(experiment, recorder))
     if csv_path is not None:
         _write_csv(csv_path, results)
     if plot_path is not None:
         draw_results(results, plot_path)
     out.emit({"experiments": results}, page(results))
     return EXIT_WRONG if any(result.get("wrong") for result in results) else 0
+
+
+@dataclass(frozen=True)
+class SoFar:
+    """A line that says how far an experiment is whenever the screen is drawn anew."""
+
+    name: str
+    recorder: Recorder
+
+    def __rich__(self) -> Text:
+        count, end_s = plural(len(self.recorder), "request"), self.recorder.end_s
+        return Text(f"{self.name}: {count}, {duration(end_s)} of its own time")
 
 
 @contextmanager

@@ -334,3 +334,11 @@ def setting_named(name: str) -> Setting:
             action=f"did you mean {near[0]}?" if near else f"known: {', '.join(SETTINGS)}",
         )
     return setting
+
+
+def unit_of(key: str) -> str:
+    """Return what the number of a setting counts: "seconds", "bytes", or "" (a plain number)."""
+    parse = SETTINGS[key].parse if key in SETTINGS else None
+    if parse in (_queue_time, _slice, _scrub_interval):
+        return "seconds"
+    return "bytes" if parse in (parse_size, _cache_size) else ""

@@ -11,6 +11,8 @@ Times likewise: ``100us``, ``0.1ms``, ``2s``; a plain number is seconds.
 
 >>> parse_seconds("100us"), parse_seconds("4 ms"), parse_seconds("0.5")
 (0.0001, 0.004, 0.5)
+>>> format_seconds(5e-05), format_seconds(0.0010947), format_seconds(604800.0), format_seconds(0)
+('50us', '1.095ms', '604800s', '0s')
 """
 
 from __future__ import annotations
@@ -47,6 +49,15 @@ def parse_seconds(text: str) -> float:
         raise UsageError(f"{text!r} is not a time", action="write for example 100us, 4ms or 0.5s")
     number, unit = match.groups()
     return float(Decimal(number) * _SECONDS[(unit or "s").lower()])
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a time as `parse_seconds` takes it, with four digits where it has more."""
+    unit, factor = "s", 1.0
+    if 0 < seconds < 1:
+        unit, factor = ("ms", 1e3) if seconds >= 1e-3 else ("us", 1e6)
+    value = seconds * factor
+    return f"{value:.4g}{unit}" if value < 1000 else f"{value:.0f}{unit}"
 
 
 def format_size(size_bytes: int) -> str:

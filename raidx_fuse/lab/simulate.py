@@ -89,12 +89,16 @@ class Experiment:
     report: Callable[[Array], Mapping[str, Any]] = no_report
 
 
-def simulate(experiment: Experiment) -> dict[str, Any]:
-    """Run *experiment* and return its result (see `measure`). Raises RaidxError."""
-    return run(measure, experiment, seed=experiment.seed)
+def simulate(experiment: Experiment, recorder: Recorder | None = None) -> dict[str, Any]:
+    """Run *experiment* and return its result (see `measure`). Raises RaidxError.
+
+    *recorder*, a new one, may be looked at meanwhile, from another thread: it tells how far it is.
+    """
+    recorder = Recorder() if recorder is None else recorder
+    return run(measure, experiment, recorder, seed=experiment.seed)
 
 
-async def measure(experiment: Experiment) -> dict[str, Any]:
+async def measure(experiment: Experiment, recorder: Recorder) -> dict[str, Any]:
     """Build the array, drive the load, return the result; under whatever clock runs.
 
     The result has the fields of `Recorder.summary`, "failed", "errors", "held_back", "sections",
@@ -132,7 +136,7 @@ async def measure(experiment: Experiment) -> dict[str, Any]:
                 maker.forget(config.regions.data)
                 return member
 
-            return await _drive(array, experiment, new)
+            return await _drive(array, experiment, new, recorder)
 
 
 class _Maker:
@@ -171,9 +175,10 @@ def assume_written(array: Array) -> None:
         written.bits[whole] |= (1 << rest) - 1
 
 
-async def _drive(array: Array, experiment: Experiment, new: NewMember) -> dict[str, Any]:
+async def _drive(
+    array: Array, experiment: Experiment, new: NewMember, recorder: Recorder
+) -> dict[str, Any]:
     before = snapshot(array)
-    recorder = Recorder()
     content = Content(array.size_bytes, experiment.seed) if experiment.verify else None
     events: list[dict[str, Any]] = []
     samples = Samples(array, experiment.section_s)

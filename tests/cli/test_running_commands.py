@@ -445,6 +445,17 @@ def test_get_and_set(daemon: Daemon) -> None:
     assert daemon.run("set", "ARRAY", "speed_min").exit_code == 2
 
 
+def test_settings_are_printed_as_they_are_set(daemon: Daemon) -> None:
+    values = {"speed_min": 8388608, "bpu.t_skew": 5e-05, "bpu.t_pre": 3, "bpu.a_read": "auto"}
+    values |= {"tuner.slice": 0.05, "cache.size": 0, "io.timeout_s": 30.0, "of a newer daemon": 1}
+    daemon.answers["get"] = {"settings": values}
+    lines = daemon.run("get", "ARRAY").stdout.splitlines()
+    assert [line.split("  ", 1)[1].strip() for line in lines] == [
+        *("8 MiB", "50us", "3", "auto", "50ms", "0 B", "30.0", "1"),
+    ]
+    assert daemon.run_json("get", "ARRAY") == {"settings": values}
+
+
 def test_explain_draws_the_plan(daemon: Daemon) -> None:
     place = {"role": 1, "path": "/disks/d1.img", "member_offset": 4096, "length": 4096}
     daemon.answers["explain"] = {

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from raidx_fuse.cli.simulate import SoFar
 from raidx_fuse.errors import MemberError, UsageError
 from raidx_fuse.lab.drive import drive
 from raidx_fuse.lab.record import Recorder
@@ -159,6 +160,13 @@ def test_forgotten_data_change_no_figure() -> None:
     """Time does not depend on content: the same with memory behind the members."""
     without, kept = simulate(busy(3)), simulate(busy(3, content=True))
     assert without == kept
+
+
+def test_a_recorder_of_ones_own_tells_how_far_it_is() -> None:
+    recorder = Recorder()
+    assert simulate(busy(1), recorder) == simulate(busy(1))
+    assert len(recorder) == 1500
+    assert "busy: 1500 requests, " in str(SoFar("busy", recorder).__rich__())
 
 
 def test_unknown_models_are_usage_errors() -> None:
