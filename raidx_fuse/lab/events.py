@@ -4,6 +4,7 @@
     Event(at_s=60, do="replace", disk=2)         a new one takes its place, a rebuild begins
     Event(at_s=60, do="spare", model="ssd")      a spare joins; a degraded array rebuilds onto it
     Event(at_s=60, do="add", count=2)            the array grows onto new members
+    Event(at_s=60, do="restripe", value="raid5") everything moves to it, on count members more
     Event(at_s=90, do="set", key="journal", value="none")
     Event(at_s=90, do="scrub")
     Event(at_s=90, do="tune")                    hot chunks of a raidx layout move, now
@@ -72,6 +73,11 @@ async def _add(array: Array, event: Event, new: NewMember) -> dict[str, Any]:
     return await array.grow([new(event.model) for _ in range(event.count)])
 
 
+async def _restripe(array: Array, event: Event, new: NewMember) -> dict[str, Any]:
+    members = [new(event.model) for _ in range(event.count)]
+    return await array.restripe(members, event.value or None, {})
+
+
 async def _scrub(array: Array, _event: Event, _new: NewMember) -> dict[str, Any]:
     return {"job": await array.start_scrub(repair=False)}
 
@@ -90,6 +96,7 @@ DEEDS: dict[str, Deed] = {
     "replace": _replace,
     "spare": _spare,
     "add": _add,
+    "restripe": _restripe,
     "scrub": _scrub,
     "tune": _tune,
     "set": _set,

@@ -1,0 +1,114 @@
+"""The McPod paper's baseline in our own engine: moving everything, with two sets of habits.
+
+"Large windows" is the best a restripe can do: windows of 64 MiB of every member, each read, written
+and flushed, with the watermark in the journal. "md's habits" are small windows, each followed by a
+superblock on every member and a flush: the position is written before the next window may overwrite
+what this one left. A window is 1 MiB of a member, md's stripe cache of 256 pages; 4 MiB is kinder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from raidx_fuse.array import Array
+from raidx_fuse.jobs.restripe import Restripe
+from raidx_fuse.lab.events import Event
+from raidx_fuse.lab.simulate import Experiment, simulate
+from raidx_fuse.members.model import ModelMember
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Habits:
+    """*window_bytes* of a member in each window; *superblocks* after each, or the journal alone."""
+
+    name: str
+    window_bytes: int
+    superblocks: bool
+
+
+LARGE_WINDOWS = Habits("restripe, large windows", 64 * MIB, superblocks=False)
+MD_LARGER = Habits("restripe, md's habits, 4 MiB", 4 * MIB, superblocks=True)
+MD = Habits("restripe, md's habits, 1 MiB", MIB, superblocks=True)
+
+
+@contextmanager
+def restriping_by(habits: Habits) -> Iterator[None]:
+    """Let every restripe in the block have *habits*."""
+    limit, work = Restripe._limit, Restripe.work
+
+    def fixed(job: Restripe) -> int:
+        code = job.course.source.code
+        return max(1, habits.window_bytes * code.data_count // code.rows >> job.core.shift)
+
+    async def and_save(job: Restripe, stripes: list[int]) -> int:
+        moved = await work(job, stripes)
+        if habits.superblocks:
+            await job.core.store.update(lambda config: config)
+        return moved
+
+    Restripe._limit, Restripe.work = fixed, and_save  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Restripe._limit, Restripe.work = limit, work  # type: ignore[method-assign]
+
+
+class Moved:
+    """Restripes an array onto *added* members, before the load, and notes what it took."""
+
+    def __init__(self, added: int, disk: Callable[[int, int], ModelMember]) -> None:
+        self.added = added
+        self.disk = disk
+        self.seconds = 0.0
+        self.bytes = self.old_bytes = 0
+
+    async def restripe(self, array: Array) -> None:
+        """Restripe *array*, and count the bytes of all members."""
+        self.old_bytes = array.size_bytes
+        size = array.store.config.regions.data.end
+        members = [self.disk(size, 100 + number) for number in range(self.added)]
+        before, start_s = _bytes(array), trio.current_time()
+        started = await array.restripe(members, None, {})
+        result = await array.jobs.wait(started["job"])
+        assert result["state"] == "done", result
+        self.seconds = trio.current_time() - start_s
+        self.bytes = _bytes(array) - before
+
+
+def _bytes(array: Array) -> int:
+    queues = [queue for queue in array.store.queues if queue is not None]
+    return sum(queue.read_bytes + queue.write_bytes for queue in queues)
+
+
+def restriped(
+    experiment: Callable[..., Experiment],
+    added: int,
+    disk: Callable[[int, int], ModelMember],
+    habits: Habits,
+) -> Moved:
+    """Return what restriping a full array took with nobody else asking."""
+    moved = Moved(added, disk)
+    with restriping_by(habits):
+        simulate(experiment(prepare=moved.restripe))
+    return moved
+
+
+def under_load(
+    experiment: Callable[..., Experiment], habits: Habits | None, speed_min: int
+) -> dict[str, Any]:
+    """Return the result of a load while the array gets one disk more: by McPod's moves if *habits*
+    is None; at *speed_min* bytes a second while users ask.
+    """
+    event = Event(at_s=0.0, do="add" if habits is None else "restripe", count=1)
+    made = experiment(events=[event], settings={"journal": "partial", "speed_min": str(speed_min)})
+    if habits is None:
+        return simulate(made)
+    with restriping_by(habits):
+        return simulate(made)
