@@ -112,9 +112,13 @@ class Slot:
         return "empty" if self.problem is None else "other"
 
 
-def encode_superblock(superblock: Superblock) -> bytes:
-    """Return the bytes of a slot, whole pages. Raises FormatError if they do not fit."""
-    body = encode_config(superblock.config)
+def encode_superblock(superblock: Superblock, body: bytes | None = None) -> bytes:
+    """Return the bytes of a slot, whole pages. Raises FormatError if they do not fit.
+
+    *body* is the encoded configuration, for who has it already.
+    """
+    if body is None:
+        body = encode_config(superblock.config)
     if len(body) > BODY_BYTES_MAX:
         raise FormatError(
             f"the configuration of {len(body)} bytes does not fit into a superblock "
@@ -196,7 +200,7 @@ async def read_slots(member: Member) -> tuple[Slot, Slot]:
 
 def _judge(number: int, content: bytes) -> Slot:
     ours = content.startswith(MAGIC)
-    if not ours and not any(content):
+    if not ours and content.count(0) == len(content):
         return Slot(number)
     try:
         return Slot(number, decode_superblock(content, number), ours=True)
@@ -237,9 +241,14 @@ async def read_superblock(member: Member) -> Superblock | None:
 # -- writing -------------------------------------------------------------------------------------
 
 
-async def write_superblock(member: Member, superblock: Superblock) -> None:
-    """Write *superblock* into its slot and flush. Raises MemberError, FormatError."""
-    content = encode_superblock(superblock)
+async def write_superblock(
+    member: Member, superblock: Superblock, content: bytes | None = None
+) -> None:
+    """Write *superblock*, encoded as *content*, into its slot and flush.
+
+    Raises MemberError, FormatError.
+    """
+    content = encode_superblock(superblock) if content is None else content
     await member.writev(superblock.slot * SUPERBLOCK_SLOT_BYTES, [content])
     await member.flush()
 
@@ -272,7 +281,7 @@ async def write_config(
     async def write(uuid: str, member: Member, superblock: Superblock) -> None:
         with trio.move_on_after(timeout_s if timeout_s is not None else float("inf")):
             try:
-                await write_superblock(member, superblock)
+                await write_superblock(member, superblock, contents[uuid])
                 failed.discard(uuid)
             except MemberError as error:
                 log.error("superblock not written: %s", error.message)
@@ -291,9 +300,9 @@ async def write_config(
         uuid: Superblock(uuid, old.sequence + 1 if old is not None else 0, base, config, minor)
         for uuid, old in before.items()
     }
-    for superblock in new.values():
-        encode_superblock(superblock)  # what does not fit is refused before any member changes
-        break
+    body = encode_config(config)
+    # All before any write: what does not fit is refused before any member changes.
+    contents = {uuid: encode_superblock(superblock, body) for uuid, superblock in new.items()}
     async with trio.open_nursery() as nursery:
         for uuid, superblock in new.items():
             nursery.start_soon(write, uuid, members[uuid], superblock)
