@@ -1,7 +1,7 @@
 """Growth beside the real md: bytes read and written on each member, and time, on members as large.
 
     python bench/md_growth.py                         RAID-4 from 4 to 5 members of 128 MiB
-    python bench/md_growth.py --added 2 --size 256
+    python bench/md_growth.py --added 2 --size 256 --ways live
 
 `mdadm --grow` runs in a guest of User-Mode Linux, a kernel that is an ordinary program: no root, no
 loop devices, no md of this machine. Both arrays are full of random data before, both are compared
@@ -22,11 +22,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 import trio
@@ -36,6 +35,8 @@ from rich.console import Console
 from raidx_fuse.array import open_array
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.create import create_array
+from raidx_fuse.growth import SURROGATE
+from raidx_fuse.layouts.registry import PARITY_WAYS
 from raidx_fuse.members.base import ReadBuffer, WriteBuffer
 from raidx_fuse.members.open import create_member
 from raidx_fuse.members.wrapper import WrapperMember
@@ -202,12 +203,16 @@ class CountingMember(WrapperMember):
         await super().writev(offset_bytes, buffers)
 
 
-async def grow_ours(width: int, added: int, member_bytes: int, folder: Path) -> Growth:
-    """Grow an array of ours, with its members in *folder*, in this process."""
+async def grow_ours(way: str, width: int, added: int, member_bytes: int, folder: Path) -> Growth:
+    """Grow an array of ours in this process, its parity following in this *way*.
+
+    Its members lie in *folder*. A surrogate is one more, the last. Raises PeerError, RaidxError.
+    """
     members = [
         CountingMember(create_member(str(folder / f"disk{number}.img"), member_bytes))
-        for number in range(width + added)
+        for number in range(width + added + (way == SURROGATE))
     ]
+    joining = members[width : width + added]
     try:
         await create_array(members[:width], "raid4", chunk_bytes=CHUNK_BYTES, name="bench", now_s=0)
         async with open_array(members[:width]) as array:
@@ -217,7 +222,10 @@ async def grow_ours(width: int, added: int, member_bytes: int, folder: Path) -> 
             await array.flush()
             before = [(member.read_bytes, member.write_bytes) for member in members]
             start_s = perf_counter()
-            job = await array.grow(members[width:])
+            if way == SURROGATE:
+                job = await array.grow(joining, surrogate=members[-1])
+            else:
+                job = await array.grow(joining, way)
             status = await array.jobs.wait(job["job"])
             seconds = perf_counter() - start_s
             after = [(member.read_bytes, member.write_bytes) for member in members]
@@ -242,25 +250,23 @@ async def grow_ours(width: int, added: int, member_bytes: int, folder: Path) -> 
 def table(width: int, added: int, member_bytes: int, growths: dict[str, Growth]) -> PaperTable:
     """Return the growths side by side, in MiB."""
     rows: list[list[Cell]] = []
-    for number in range(width + added):
-        role = "new" if number >= width else "parity" if number == width - 1 else "data"
-        moved = [part / MIB for growth in growths.values() for part in growth.members[number]]
-        rows.append([f"{number} ({role})", *moved])
-    sums = [
-        sum(member[part] for member in growth.members) / MIB
-        for growth in growths.values()
-        for part in (0, 1)
-    ]
-    rows.append(["all", *sums])
-
-    def line(title: str, *values: Cell) -> None:
-        rows.append([title, *(cell for value in values for cell in (value, ""))])
-
-    line("bytes for each byte of old data", *(growth.per_byte for growth in growths.values()))
-    line("old data, MiB", *(growth.old_bytes / MIB for growth in growths.values()))
-    line("size afterwards, MiB", *(growth.size_bytes / MIB for growth in growths.values()))
-    line("seconds", *(growth.seconds for growth in growths.values()))
     columns = [f"{name} {what}" for name in growths for what in ("read", "written")]
+
+    def line(title: str, cells: Callable[[Growth], Sequence[Cell]]) -> None:
+        found = [[*cells(growth), "", ""][:2] for growth in growths.values()]
+        rows.append([title, *(cell for pair in found for cell in pair)])
+
+    for number in range(max(len(growth.members) for growth in growths.values())):
+        roles = ["data"] * (width - 1) + ["parity"] + ["new"] * added + ["surrogate"]
+        line(
+            f"{number} ({roles[number]})",
+            lambda growth, n=number: [part / MIB for m in growth.members[n : n + 1] for part in m],
+        )
+    line("all", lambda growth: [sum(m[part] for m in growth.members) / MIB for part in (0, 1)])
+    line("bytes for each byte of old data", lambda growth: [growth.per_byte])
+    line("old data, MiB", lambda growth: [growth.old_bytes / MIB])
+    line("size afterwards, MiB", lambda growth: [growth.size_bytes / MIB])
+    line("seconds", lambda growth: [growth.seconds])
     return PaperTable(
         f"{width}+{added}",
         f"RAID-4 grows by {added}, members of {member_bytes // MIB} MiB, MiB of each member",
@@ -270,13 +276,23 @@ def table(width: int, added: int, member_bytes: int, growths: dict[str, Growth])
     )
 
 
-def compare(width: int, added: int, member_bytes: int, directory: str, limit_s: float) -> Any:
-    """Grow both, one after the other, and return the table. Raises PeerError."""
+def compare(
+    ways: Sequence[str],
+    width: int,
+    added: int,
+    member_bytes: int,
+    directory: str,
+    limit_s: float,
+) -> PaperTable:
+    """Grow md and ours, one after the other, and return the table. Raises PeerError, RaidxError."""
     growths = {}
-    with tempfile.TemporaryDirectory(prefix="raidx-md-", dir=directory) as home:
-        growths["md"] = grow_md(width, added, member_bytes, Path(home), limit_s)
-    with tempfile.TemporaryDirectory(prefix="raidx-md-", dir=directory) as home:
-        growths["ours"] = trio.run(grow_ours, width, added, member_bytes, Path(home))
+    for name in ("md", *ways):
+        with tempfile.TemporaryDirectory(prefix="raidx-md-", dir=directory) as home:
+            growths[name] = (
+                grow_md(width, added, member_bytes, Path(home), limit_s)
+                if name == "md"
+                else trio.run(grow_ours, name, width, added, member_bytes, Path(home))
+            )
     return table(width, added, member_bytes, growths)
 
 
@@ -285,6 +301,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--width", type=int, default=4, help="members before")
     parser.add_argument("--added", type=int, default=1, help="members more afterwards")
+    parser.add_argument(
+        "--ways", default=",".join(PARITY_WAYS), help="of ours, with commas between"
+    )
     parser.add_argument("--size", type=int, default=128, help="of each member, MiB")
     parser.add_argument("--directory", default="/dev/shm", help="where members and results go")
     parser.add_argument("--timeout", type=float, default=300.0, help="of the guest, seconds")
@@ -292,6 +311,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.width < 3 or options.added < 1 or options.width + options.added > MEMBERS_MAX:
         parser.error(f"from 3 members on, by 1 or more, to {MEMBERS_MAX} at the most")
+    if unknown := set(options.ways.split(",")) - set(PARITY_WAYS):
+        parser.error(f"{', '.join(sorted(unknown))}: ours are {', '.join(PARITY_WAYS)}")
     if (needed := missing()) is not None:
         print(needed, file=sys.stderr)
         return 2
@@ -300,7 +321,12 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         made = compare(
-            options.width, options.added, options.size * MIB, options.directory, options.timeout
+            options.ways.split(","),
+            options.width,
+            options.added,
+            options.size * MIB,
+            options.directory,
+            options.timeout,
         )
     except (PeerError, RaidxError) as error:
         print(error, file=sys.stderr)

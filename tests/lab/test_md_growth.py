@@ -101,12 +101,13 @@ def test_both_grow_and_nothing_stays(program: Any, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (table,) = json.loads(done.stdout)
     rows = {row[0]: row[1:] for row in table["rows"]}
-    md, _, ours, _ = rows["bytes for each byte of old data"]
+    md, live, piggyback, surrogate = rows["bytes for each byte of old data"][::2]
     assert md == pytest.approx(3.0, abs=0.05)
-    assert 0.5 <= ours < 0.7  # its maps and superblocks weigh more on members so small
-    sizes, old = rows["size afterwards, MiB"], rows["old data, MiB"]
-    assert sizes[0] == pytest.approx(old[0] * 4 / 3)
-    assert sizes[2] == pytest.approx(old[2] * 4 / 3)
+    # Our maps and superblocks weigh more on members so small.
+    assert 0.5 <= live < 0.6
+    assert 1.0 <= min(piggyback, surrogate) <= max(piggyback, surrogate) < 2.0
+    for size, old in zip(rows["size afterwards, MiB"], rows["old data, MiB"], strict=True):
+        assert size == old or size == pytest.approx(old * 4 / 3)
     read, written = rows["4 (new)"][:2]
     assert read < 0.1
     assert written > 28

@@ -118,15 +118,21 @@ class Growing:
 
     # -- growth --
 
-    def begin(self, added: int, width: int) -> None:
-        """Begin to grow, and hold the growth in the middle."""
+    def begin(self, added: int, width: int, way: str = "live") -> None:
+        """Begin to grow, parity following in this *way*, and hold the growth in the middle."""
         array = self.array
         array.call("set", key="speed_max", value="4MiB")
         new = [array.folder / f"more{width}-{n}.img" for n in range(added)]
-        said = array.raidx("add-disk", "ARRAY", *new, "--create").stdout
+        taker = array.folder / f"surrogate{width}.img"
+        asked: list[str | Path] = (
+            ["--surrogate", taker] if way == "surrogate" else ["--parity", way]
+        )
+        if way == "live":  # what users get who ask for nothing
+            asked = []
+        said = array.raidx("add-disk", "ARRAY", *new, *asked, "--create").stdout
         assert f"growing from {width - added} to {width} members" in said
         assert f"losetup -c {self.disk.device} && resize2fs {self.disk.device}" in said
-        array.members += new
+        array.members += [*new, *([taker] if way == "surrogate" else [])]
         await_share(array, 0.01)
         array.call("job-pause", job=grow_of(array)["id"])
         job = grow_of(array)
@@ -180,30 +186,34 @@ class Growing:
 
 
 def cases() -> list[Any]:
-    """Return (layout, what happens in each growth)."""
+    """Return (layout, how its parity follows, what happens in each growth)."""
     chosen = [
-        ("raid4", ("kill", "kill", "kill")),
-        ("raid4", ("fail data", "fail parity", "fail new")),
-        ("raid0", ("nothing", "kill", "nothing")),
+        ("raid4", "live", ("kill", "kill", "kill")),
+        ("raid4", "live", ("fail data", "fail parity", "fail new")),
+        ("raid0", "live", ("nothing", "kill", "nothing")),
     ]
     if SCALE > 1:
         chosen += [
-            ("raid4", ("nothing", "nothing", "nothing")),
-            ("raid4", ("fail parity", "fail new", "fail data")),
-            ("raid4", ("fail new", "fail data", "fail parity")),
-            ("raid0", ("nothing", "nothing", "nothing")),
-            ("raid0", ("kill", "kill", "kill")),
+            ("raid4", "live", ("nothing", "nothing", "nothing")),
+            ("raid4", "live", ("fail parity", "fail new", "fail data")),
+            ("raid4", "live", ("fail new", "fail data", "fail parity")),
+            ("raid4", "piggyback", ("kill", "kill", "kill")),
+            ("raid4", "piggyback", ("fail data", "fail parity", "fail new")),
+            ("raid4", "surrogate", ("kill", "nothing", "kill")),
+            ("raid0", "live", ("nothing", "nothing", "nothing")),
+            ("raid0", "live", ("kill", "kill", "kill")),
         ]
-    return [pytest.param(*case, id=f"{case[0]}-{', '.join(case[1])}") for case in chosen]
+    return [pytest.param(*case, id=f"{case[0]} {case[1]}: {', '.join(case[2])}") for case in chosen]
 
 
 @pytest.mark.loop
-@pytest.mark.parametrize(("layout", "troubles"), cases())
+@pytest.mark.parametrize(("layout", "way", "troubles"), cases())
 def test_ext4_under_fio_grows_from_four_members_to_eight(
     array: RealArray,
     need: Callable[..., None],
     checksums: Callable[[Path], dict[str, str]],
     layout: str,
+    way: str,
     troubles: tuple[str, ...],
 ) -> None:
     need("fio", "mkfs.ext4", "e2fsck", "resize2fs", "losetup")
@@ -215,7 +225,7 @@ def test_ext4_under_fio_grows_from_four_members_to_eight(
         room = os.statvfs(growing.disk.where).f_blocks
         if trouble == "kill":
             with growing.under_fio(kill=True):
-                growing.begin(added, width)
+                growing.begin(added, width, way)
                 assert array.image.stat().st_size == size
                 array.call("set", key="speed_max", value="1MiB")  # not over before we look
             growing.kill()
@@ -223,7 +233,7 @@ def test_ext4_under_fio_grows_from_four_members_to_eight(
                 growing.finish()
         else:
             with growing.under_fio():
-                growing.begin(added, width)
+                growing.begin(added, width, way)
                 if trouble == "nothing":
                     growing.finish()
                 else:
