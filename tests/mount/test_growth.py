@@ -27,7 +27,7 @@ MIB = 1 << 20
 MEMBER_MIB = 64
 MEMBER_BYTES = f"{MEMBER_MIB}MiB"
 FIO_MIB = 32  # written once over; takes longer than a growth
-FIO_RATE = "256k"  # of each of its jobs
+FIO_RATE = "128k"  # of each of its jobs
 FILE_MIB = 24  # written before each growth, so that it moves several windows
 GROWTHS = ((1, 5), (2, 7), (1, 8))  # members added, members then
 PARITY = 3
@@ -107,10 +107,11 @@ class Growing:
             process.wait(WAIT_S)
 
     def await_fio(self, process: subprocess.Popen[bytes]) -> None:
-        """Return when fio, which must be running, has written some more."""
+        """Return when fio has written some more: it must not have ended before the growth."""
         goal = self.array.counters()["write_bytes"] + MIB // 4
-        self.array.await_written(goal)
-        assert process.poll() is None, "fio ended before the growth: make its file larger"
+        while self.array.counters()["write_bytes"] < goal:
+            assert process.poll() is None, "fio ended before the growth: make its file larger"
+            time.sleep(0.02)
 
     def verify(self) -> None:
         """Let fio verify what it wrote last."""
