@@ -15,7 +15,7 @@ from typing import Any
 from raidx_fuse.core import Core
 from raidx_fuse.errors import ArrayFailedError
 from raidx_fuse.format.config import ArrayConfig
-from raidx_fuse.jobs.strips import Place, Strips, runs
+from raidx_fuse.jobs.strips import Place, Strips, lots, read_all
 from raidx_fuse.jobs.window import WINDOW_BYTES, Job
 from raidx_fuse.layouts.code import Unrecoverable
 from raidx_fuse.layouts.plan import cells_of, rebuild_plan
@@ -52,7 +52,9 @@ class Rebuild(Job):
         self.roles = roles
         self.chunks_read = 0
         self._equations: dict[tuple[tuple[int, ...], int, int], Equations] = {}
-        self._window = max(1, WINDOW_BYTES // (core.code.rows << core.shift))
+        # Of bundles only some have a chunk on these roles.
+        per_member = WINDOW_BYTES * core.layout.width // core.code.columns
+        self._window = max(1, per_member // (core.code.rows << core.shift))
 
     def detail(self) -> dict[str, Any]:
         """Name the roles that are rebuilt."""
@@ -88,8 +90,8 @@ class Rebuild(Job):
                     "the member being rebuilt failed", action="replace it with another one"
                 )
             try:
-                for first, count, equations in runs(core, stripes, self._equations_of):
-                    await self._rebuild_run(first, count, equations)
+                for lot in lots(core, stripes, self._equations_of):
+                    await self._rebuild_lot(lot)
                 break
             except MemberLostError:
                 self._equations.clear()  # another member went: solve without it, if possible
@@ -130,25 +132,31 @@ class Rebuild(Job):
         self._equations[key] = equations
         return equations
 
-    async def _rebuild_run(self, first: int, count: int, equations: Equations) -> None:
-        if not equations:
-            return  # a bundle without a chunk on these members
+    async def _rebuild_lot(self, lot: list[tuple[int, int, Equations]]) -> None:
         core = self.core
-        strips = Strips(core, first, count)
-        targets = {place for place, _ in equations}
-        sources = {source for _, places in equations for source in places} - targets
-        self.chunks_read += len(sources) * count
-        await strips.read(sorted(sources))
-        spaces = {}
-        for role in sorted({place[0] for place in targets}):
-            whole = sum(target == role for target, _row in targets) == strips.rows
-            buffer = strips.space(role, whole)
-            if buffer is not None:
-                spaces[role] = buffer
-        places, program = compiled(equations)
-        program.run([strips.array(place) for place in places])
-        await core.store.write(join(self._writes(strips, spaces, targets)), background=True)
-        strips.release()
+        wanted = []
+        for first, count, equations in lot:
+            if not equations:
+                continue  # a bundle without a chunk on these members
+            targets = {place for place, _ in equations}
+            sources = {source for _, places in equations for source in places} - targets
+            self.chunks_read += len(sources) * count
+            wanted.append((Strips(core, first, count), sorted(sources), targets, equations))
+        await read_all(core, [(strips, sources) for strips, sources, *_ in wanted])
+        writes: list[Request] = []
+        for strips, _sources, targets, equations in wanted:
+            spaces = {}
+            for role in sorted({place[0] for place in targets}):
+                whole = sum(target == role for target, _row in targets) == strips.rows
+                buffer = strips.space(role, whole)
+                if buffer is not None:
+                    spaces[role] = buffer
+            places, program = compiled(equations)
+            program.run([strips.array(place) for place in places])
+            writes += self._writes(strips, spaces, targets)
+        await core.store.write(join(writes), background=True)
+        for strips, *_ in wanted:
+            strips.release()
 
     def _writes(
         self, strips: Strips, spaces: dict[int, memoryview], targets: set[Place]

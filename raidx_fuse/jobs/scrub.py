@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from raidx_fuse.core import Core
-from raidx_fuse.jobs.strips import Place, Strips, runs
+from raidx_fuse.jobs.strips import Place, Strips, lots, read_all
 from raidx_fuse.jobs.window import WINDOW_BYTES, Job
 from raidx_fuse.layouts.code import Step, Unrecoverable
 from raidx_fuse.layouts.locate import locate
@@ -103,8 +103,15 @@ class Scrub(Job):
         while True:
             self._seat_epoch = core.store.seat_epoch
             try:
-                for first, count, chains in runs(core, stripes, self._chains_of):
-                    await self._check_run(first, count, chains)
+                for lot in lots(core, stripes, self._chains_of):
+                    wanted = []
+                    for first, count, chains in lot:
+                        strips = Strips(core, first, count)
+                        places = {place for chain in chains for place in chain}
+                        wanted.append((strips, sorted(places), chains))
+                    await read_all(core, [(strips, places) for strips, places, _ in wanted])
+                    for strips, _places, chains in wanted:
+                        await self._check_run(strips, chains)
                 break
             except MemberLostError:
                 self._chains.clear()
@@ -128,12 +135,11 @@ class Scrub(Job):
         self._chains[key] = tuple(sorted(chains))
         return self._chains[key]
 
-    async def _check_run(self, first: int, count: int, chains: Chains) -> None:
+    async def _check_run(self, strips: Strips, chains: Chains) -> None:
+        first, count = strips.first, strips.count
         if not chains:
             self.unchecked += count
             return
-        strips = Strips(self.core, first, count)
-        await strips.read(sorted({place for chain in chains for place in chain}))
         bad = []
         for chain in chains:
             rows = [strips.array(place) for place in chain]

@@ -19,6 +19,7 @@ from raidx_fuse.store import Request, join
 
 Place = tuple[int, int]  # (role, row)
 K = TypeVar("K", bound=Hashable)
+LOT_RUNS = 32
 
 
 def runs(
@@ -58,6 +59,26 @@ def runs(
         yield first, count, key
 
 
+def lots(
+    core: Core, stripes: Sequence[int], key_of: Callable[[int], K]
+) -> Iterator[list[tuple[int, int, K]]]:
+    """Yield the `runs` of *stripes* in lots that are read, computed and written side by side.
+
+    Where strips lie anywhere a run is one stripe, and members would wait for each other.
+    """
+    size = 1 if core.layout.aligned else LOT_RUNS
+    found = list(runs(core, stripes, key_of))
+    for at in range(0, len(found), size):
+        yield found[at : at + size]
+
+
+async def read_all(core: Core, wanted: Sequence[tuple[Strips, Sequence[Place]]]) -> None:
+    """Read the places of all *wanted* strips together, neighbours in one I/O."""
+    requests = [request for strips, places in wanted for request in strips.requests(places)]
+    if requests:
+        await core.store.read(join(requests), background=True)
+
+
 class Strips:
     """The strips of *count* stripes from *first* on, for the roles asked for.
 
@@ -82,8 +103,11 @@ class Strips:
         column = core.layout.roles(self.first).index(role)
         return core.position(self.first, core.code.column_cells[column][0])[1]
 
-    async def read(self, places: Sequence[Place]) -> None:
-        """Read *places* and nothing else: whole strips at once, or neighbouring rows together."""
+    def requests(self, places: Sequence[Place]) -> list[Request]:
+        """Make room for *places*; return the reads that fill it: those and nothing else.
+
+        Whole strips at once, or neighbouring rows together; none where members lend their memory.
+        """
         core = self.core
         by_role: dict[int, list[int]] = {}
         for role, row in places:
@@ -113,8 +137,7 @@ class Strips:
                     requests.append(
                         (role, offset + at, [buffer[at : at + chunk_bytes]], chunk_bytes)
                     )
-        if requests:
-            await core.store.read(join(requests), background=True)
+        return requests
 
     def array(self, place: Place) -> Bytes:
         """Return the row as a flat array when it is contiguous, else as (count, chunk)."""

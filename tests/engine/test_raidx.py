@@ -205,3 +205,30 @@ def test_copies_are_read_where_the_answer_comes_first(layout: str) -> None:
     assert ssd >= 57
     hdd, ssd = run(scenario, 64, seed=3)
     assert 0 < hdd < ssd / 5
+
+
+@pytest.mark.parametrize("layout", ["raidx-parity", "raidx-copy"])
+def test_bundles_are_rebuilt_and_scrubbed_side_by_side(layout: str) -> None:
+    """About as fast as RAID-5, whose strips lie in order: bundles are not worked on one by one."""
+
+    async def scenario(layout: str) -> tuple[float, float]:
+        members = [
+            model_member(RamMember(12 << 20, name=f"disk{number}"), "hdd", seed=number)
+            for number in range(6)
+        ]
+        await create_array(members[:5], layout, chunk_bytes=1 << 16, name="rates", now_s=0)
+        async with open_array(members[:5]) as array:
+            for at in range(0, min(array.size_bytes, 16 << 20), 1 << 20):
+                await array.write(at, random.Random(at).randbytes(1 << 20))
+            await array.core.journal.drain()
+            await array.flush()
+            began_s = trio.current_time()
+            job = await array.jobs.wait((await array.replace_disk(0, members[5]))["job"])
+            rebuilt_s = trio.current_time() - began_s
+            began_s = trio.current_time()
+            scrub = await array.jobs.wait(await array.start_scrub(repair=False))
+            assert (job["state"], scrub["mismatches"], scrub["unchecked_stripes"]) == ("done", 0, 0)
+            return job["done"] / rebuilt_s, scrub["done"] / (trio.current_time() - began_s)
+
+    for rate, theirs in zip(run(scenario, layout), run(scenario, "raid5"), strict=True):
+        assert rate > 0.8 * theirs
