@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -61,15 +62,16 @@ def test_scripts_clean_up_what_they_mount() -> None:
             assert "trap " in text, f"{script.name} leaves its mount behind when it fails"
 
 
-@pytest.mark.mount
-def test_the_quick_start_ends_with_equal_checksums(tmp_path: Path) -> None:
-    """From a copy of the tree, with this Python's environment instead of a new one."""
+@pytest.fixture
+def run_example(tmp_path: Path) -> Callable[[str], str]:
+    """Return a function that runs a script from a copy of the tree, and returns what it printed.
+
+    With this Python's environment instead of a new one; nothing may be left behind.
+    """
     try:
         mountpoint.check_fuse()
     except RaidxError as error:
         pytest.skip(f"no FUSE here: {error}")
-    if shutil.which("mkfs.ext4", path=os.environ["PATH"] + ":/usr/sbin:/sbin") is None:
-        pytest.skip("mkfs.ext4 is missing")
     tree = tmp_path / "tree"
     for name in ("raidx_fuse", "layouts", "cli", "examples"):
         ignored = shutil.ignore_patterns("__pycache__")
@@ -77,14 +79,37 @@ def test_the_quick_start_ends_with_equal_checksums(tmp_path: Path) -> None:
     shutil.copy(ROOT / "README.md", tree)
     (tree / ".venv").symlink_to(sys.prefix)
     (tree / "examples" / "setup.sh").write_text("#!/usr/bin/env bash\nexit 0\n")
-    done = subprocess.run(
-        [tree / "examples" / "quickstart.sh", tmp_path / "work"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    assert done.stdout.count("every checksum equal") == 3
-    left = [mount.path for mount in mountpoint.mounts() if mount.path.startswith(str(tmp_path))]
-    assert not left, "something stays mounted"
-    assert not list((tmp_path / "work").glob("*/*"))
+
+    def run(script: str) -> str:
+        done = subprocess.run(
+            [tree / "examples" / script, tmp_path / "work"],
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        left = [m.path for m in mountpoint.mounts() if m.path.startswith(str(tmp_path))]
+        assert not left, "something stays mounted"
+        assert not list((tmp_path / "work").glob("*/*"))
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.mount
+def test_the_quick_start_ends_with_equal_checksums(run_example: Callable[[str], str]) -> None:
+    if shutil.which("mkfs.ext4", path=os.environ["PATH"] + ":/usr/sbin:/sbin") is None:
+        pytest.skip("mkfs.ext4 is missing")
+    assert run_example("quickstart.sh").count("every checksum equal") == 3
+
+
+@pytest.mark.mount
+def test_a_hot_spot_is_read_faster_when_tuned_than_striped(
+    run_example: Callable[[str], str],
+) -> None:
+    """In real time; the script itself asks for 2.5 times raid0's rate."""
+    last = run_example("hot-spot.sh").splitlines()[-1]
+    striped, tuned, factor = map(float, re.findall(r"[0-9]+(?:\.[0-9])?(?= reads|: | times)", last))
+    assert striped > 20, "at the pace of the disk"
+    assert tuned >= 2.5 * striped
+    assert factor >= 2.5
