@@ -33,6 +33,7 @@ SEED = int(os.environ.get("RAIDX_CRASH_SEED", "1"))
 SECONDS_A_STATE = 0.3  # far more than it takes: for the time limit of longer campaigns
 TWO_LOSSES_STATES = 250
 BUNDLE_STATES = 150
+MEMBERS_STATES = 150
 GROWTH_STATES = 250
 BROKEN_STATES = 1000
 
@@ -86,6 +87,28 @@ async def _not_durable(_copier: Copier) -> None:
 
 def _never(_growth: Growth, _stripe: int, _cells: int) -> bool:
     return False
+
+
+@pytest.mark.parametrize(
+    "cell", ["raidx-zero:full:members", "raidx-copy:none:members", "raidx-parity:partial:members"]
+)
+def test_members_that_come_and_leave_keep_its_promises(cell: str) -> None:
+    tally = Tally()
+    for task in matrix.tasks_of([Cell.parse(cell)], MEMBERS_STATES, SEED):
+        tally.add(matrix.run_task(task))
+    assert not tally.violations, report(tally)
+    assert tally.total >= MEMBERS_STATES
+    assert {verb for _, verb, _ in tally.states} & {"grow", "evacuate", "restore"}
+
+
+@pytest.mark.parametrize("layout", ["raidx-zero", "raidx-parity"])
+def test_places_that_are_counted_before_they_are_durable_are_found_out(layout: str) -> None:
+    cell = Cell(layout, "partial", broken=True, theme="members")
+    tally = crash_workloads(cell, range(100), BROKEN_STATES, stop_after=1)
+    assert tally.violations, "a campaign that cannot fail proves nothing"
+    violation = tally.violations[0]
+    assert "share" in violation.what or "claim" in violation.what, violation.what
+    assert replay(State.parse(violation.state)) == (violation.verb, violation.what)
 
 
 @pytest.mark.parametrize("cell", ["raid4:partial:growth", "raid4:none:growth", "raid0:full:growth"])

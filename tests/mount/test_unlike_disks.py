@@ -1,0 +1,184 @@
+"""Unlike disks under a mount: lost, restored, added and removed, under fio that verifies.
+
+ext4 on a loop device over raidx-parity on five members of five sizes. Longer by RAIDX_TEST_SCALE.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.mount.conftest import Completed, RealArray
+
+pytestmark = [pytest.mark.mount]
+
+MIB = 1 << 20
+SIZES_MIB = (48, 20, 32, 40, 28)
+FIO_BYTES = 4 * MIB
+FIO = (
+    *("--ioengine=libaio", "--direct=1", "--iodepth=8", "--rw=randwrite", "--bsrange=4k-256k"),
+    *("--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--rate=6m", "--output-format=json"),
+)
+
+
+def unlike(array: RealArray, *options: str) -> None:
+    """Make raidx-parity of five members of five sizes and mount it."""
+    array.members = [array.folder / f"disk{role}.img" for role in range(len(SIZES_MIB))]
+    specs = [f"{p},size={n}MiB" for p, n in zip(array.members, SIZES_MIB, strict=True)]
+    words = ["--layout", "raidx-parity", "--size", "1MiB", "--name", array.image.name]
+    array.raidx("create", *words, *options, *specs)
+    array.mount()
+
+
+class Load:
+    """fio writing and verifying files in *where*, one run after the other, until it is stopped."""
+
+    def __init__(
+        self, command: Callable[..., Completed], folder: Path, where: Path, size_bytes: int
+    ) -> None:
+        self.runs = 0
+        self.problems: list[BaseException] = []
+        self._command, self._folder, self._where = command, folder, where
+        self._size_bytes = size_bytes
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            while not self._stop.is_set():
+                name = f"--name=load{self.runs % 3}"
+                words = [f"--directory={self._where}", f"--size={self._size_bytes}", name]
+                seed = f"--randseed={self.runs}"
+                done = self._command("env", "-C", self._folder, "fio", *FIO, *words, seed)
+                found = json.loads(done.stdout[done.stdout.index("{") :])["jobs"]
+                assert [job["error"] for job in found] == [0]
+                assert found[0]["read"]["io_bytes"] >= found[0]["write"]["io_bytes"] > 0
+                self.runs += 1
+        except BaseException as error:
+            self.problems.append(error)
+
+    def stop(self) -> None:
+        """Let the last run end; it must have found every block as it was written."""
+        self._stop.set()
+        self._thread.join()
+        assert not self.problems, self.problems
+        assert self.runs
+
+
+def ended(array: RealArray, kind: str) -> dict[str, Any]:
+    """Wait for the jobs; return the newest of *kind*, which must be done."""
+    array.wait_jobs()
+    job = [job for job in array.jobs() if job["kind"] == kind][-1]
+    assert job["state"] == "done", job
+    return job
+
+
+def roles(array: RealArray) -> dict[int, str]:
+    """Return the state of each role that has a member."""
+    return {m["role"]: m["state"] for m in array.status()["members"]}
+
+
+@pytest.mark.loop
+def test_ext4_lives_through_a_loss_two_new_disks_and_a_farewell(
+    array: RealArray,
+    source_tree: Path,
+    command: Callable[..., Completed],
+    need: Callable[..., None],
+    compare: Callable[[Path, Path], None],
+    scale: float,
+) -> None:
+    need("mkfs.ext4", "losetup", "fio")
+    unlike(array, "--image-size", "56MiB")
+    tree = source_tree / "python"
+    system = array.file_system()
+    system.make("-m", "0")
+    where = system.where
+    shutil.copytree(tree / "email", where / "before")
+    array.call("set", key="restore.after", value="0")
+    array.call("set", key="speed_min", value="64MiB")
+    load = Load(command, array.folder, where, int(FIO_BYTES * max(1.0, scale)))
+    try:
+        # A member goes, and nobody comes: the others take over what it held.
+        array.call("fail-disk", member="2")
+        while 2 in roles(array):
+            assert not load.problems, load.problems
+        restored = ended(array, "restore")
+        assert restored["chunks_moved"] > 0
+        status = array.status()
+        assert (status["state"], status["redundancy_left"]) == ("clean", 1)
+        assert sorted(roles(array)) == [0, 1, 3, 4]
+        # Two unlike disks, at once: one takes the role that is vacant.
+        new = [array.folder / "big.img", array.folder / "small.img"]
+        specs = [f"{new[0]},size=64MiB", f"{new[1]},size=12MiB"]
+        said = array.ask("add-disk", "ARRAY", *specs, "--create", "-n")
+        added = array.ask("add-disk", "ARRAY", *specs, "--create")
+        assert said["chunks_to_move"] == ended(array, "grow")["chunks_moved"]
+        assert added["roles"] == [2, 5]
+        assert array.image.stat().st_size == said["size_after"] == 56 * MIB
+        # A disk is emptied and let go.
+        before = array.ask("remove-disk", "ARRAY", "3", "-n")
+        assert before["chunks_to_move"] > 0
+        array.raidx("remove-disk", "ARRAY", "3", "--wait")
+        assert ended(array, "evacuate")["chunks_moved"] > 0
+        assert sorted(roles(array)) == [0, 1, 2, 4, 5]
+        shutil.copytree(tree / "json", where / "after")
+    finally:
+        load.stop()
+    compare(tree / "email", where / "before")
+    compare(tree / "json", where / "after")
+    command("umount", where)
+    system.check()
+    array.detach(system.device)
+    array.scrub()
+    array.unmount()
+    # Nobody is needed who left; a disk that was let go is no member.
+    array.members = [array.members[n] for n in (0, 1, 4)] + new
+    array.mount()
+    assert array.status()["state"] == "clean"
+    device = array.loop(direct_io=True, read_only=True)
+    where = array.mount_loop(device, "-o", "ro")
+    compare(tree / "email", where / "before")
+    compare(tree / "json", where / "after")
+
+
+@pytest.mark.parametrize("kind", ["grow", "evacuate", "restore"])
+def test_a_killed_daemon_goes_on_where_it_was(array: RealArray, kind: str) -> None:
+    unlike(array, *(() if kind == "grow" else ("--image-size", "56MiB")))
+    content = bytes(range(256)) * (4 << 12)
+    pieces = array.image.stat().st_size // len(content) - 1
+    with array.image.open("r+b", buffering=0) as image:
+        for _ in range(pieces):
+            image.write(content)
+    size = array.image.stat().st_size
+    array.call("set", key="speed_max", value="4MiB")
+    array.call("set", key="restore.after", value="0")
+    if kind == "grow":
+        new = array.folder / "new.img"
+        array.raidx("add-disk", "ARRAY", f"{new},size=80MiB", "--create")
+        array.members.append(new)
+    elif kind == "evacuate":
+        array.raidx("remove-disk", "ARRAY", "3")
+    else:
+        array.call("fail-disk", member="2")
+    while not any(job["kind"] == kind and job["done"] for job in array.jobs()):
+        assert kind != "grow" or array.jobs()[-1]["state"] == "running", array.jobs()
+    array.send(signal.SIGKILL)
+    array.clear()
+    array.mount()
+    array.call("set", key="speed_max", value="0")
+    while array.status()["state"] != "clean":
+        array.wait_jobs()
+    ended(array, kind)
+    assert array.image.stat().st_size >= size
+    assert array.read(pieces * len(content)) == pieces * content
+    assert len(roles(array)) == (6 if kind == "grow" else 4)
+    array.scrub()
