@@ -44,10 +44,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def sweep_stale_mounts() -> None:
+def sweep_stale_mounts(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Unmount what aborted runs have left: mounts of the fake whose daemon is gone."""
+    ours = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        ours = ours.parent  # of all workers: their daemons may be going away on purpose
     for mount in list(mountpoints.mounts()):
-        if mount.source == SOURCE and not _alive(mount.path):
+        stale = mount.source == SOURCE and not Path(mount.path).is_relative_to(ours)
+        if stale and not _alive(mount.path):
             detach(mount.path)
 
 
