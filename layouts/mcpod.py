@@ -134,6 +134,12 @@ class ElasticMapping:
             disk = np.where(disk >= v, from_, disk)
         return np.where(result < 0, row * self.history[0] + disk, result)
 
+    def births(self) -> tuple[tuple[int, int], ...]:
+        """Return (first logical block, blocks in each row) of those of before any growth, then of
+        each growth. Blocks of one birth follow one another row by row.
+        """
+        return ((0, self.history[0]), *((start, n) for _, n, _, start in self._growths))
+
     def moves(self, first_row: int = 0, end_row: int | None = None) -> Iterator[Move]:
         """Yield the moves of the last growth among block rows *first_row* .. *end_row* - 1.
 
@@ -317,6 +323,16 @@ class ElasticLayout(Layout):
             return cell >= before.disks
         added = self.mapping.disks - before.disks
         return cell < before.disks and cell <= stripe % self.mapping.disks < cell + added
+
+    def is_birth(self, stripe: int, cells: int) -> bool:
+        """Say whether the set *cells* of *stripe* is all that one birth (`births`) has there."""
+        disks = [disk for disk in range(self.mapping.disks) if cells >> disk & 1]
+        if not disks:
+            return False
+        blocks = sorted(self.logical(stripe, disk) for disk in disks)
+        start, count = next(b for b in reversed(self.mapping.births()) if b[0] <= blocks[0])
+        first = start + stripe * count
+        return blocks == list(range(first, first + count))
 
     def role_of(self, cell: int, *, after: bool) -> int:
         """Return the role of *cell* in the stripes that have migrated (*after*) or have not."""

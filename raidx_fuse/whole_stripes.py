@@ -34,10 +34,10 @@ class WholeStripes:
         self._encoder = encoder(code)
 
     def write(self, offset: int, view: memoryview, length: int) -> tuple[int, int] | None:
-        """Write the whole stripes inside the range; return them as (first, end), None if not.
+        """Write the whole stripes inside the range; return their bytes in the image, begin and end.
 
-        The caller has seen that no member is lost, no chunk bad and no change of membership under
-        way.
+        None if that cannot be: the general way writes all of it then. The caller has seen that no
+        member is lost, no chunk bad and no change of membership under way.
         """
         stripe_bytes = self.stripe_bytes
         first, end = -(-offset // stripe_bytes), (offset + length) // stripe_bytes
@@ -45,7 +45,7 @@ class WholeStripes:
         rows = core.code.rows
         if first >= end or not self._fits or (end - first) * rows > BUFFERS_MAX:
             return None
-        if not self._may_bypass(first, end):
+        if not core.written.whole(core.layout, first, end) or not self._may_bypass(first, end):
             return None
         arena = core.arenas.get(max(1, (end - first) * core.code.parity_count << core.shift))
         buffers = self._buffers(first, end, view, first * stripe_bytes - offset, arena)
@@ -65,7 +65,7 @@ class WholeStripes:
         if core.cache is not None:
             at = first * stripe_bytes
             core.cache.keep(at, view[at - offset : end * stripe_bytes - offset])
-        return first, end
+        return first * stripe_bytes, end * stripe_bytes
 
     def _forget(self, first: int, end: int) -> None:
         """Drop what the cache has of the stripes: data, then parities, which lie below zero."""
@@ -80,7 +80,7 @@ class WholeStripes:
         """Say whether the stripes may go straight to their places now."""
         core = self.core
         journal, held = core.journal, core.locks.held
-        if journal.mode == "full" or not core.written.whole(core.layout, first, end):
+        if journal.mode == "full":
             return False
         must_mark = bool(core.code.parity_count) or journal.mode == "none"
         for stripe in range(first, end):

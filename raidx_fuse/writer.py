@@ -17,6 +17,8 @@ from raidx_fuse.at_once import AtOnce
 from raidx_fuse.cache import address_of
 from raidx_fuse.core import Core
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.grown_stripes import GrownStripes
+from raidx_fuse.layouts.mcpod import ElasticLayout
 from raidx_fuse.layouts.plan import BandPlan, cells_of, write_plans
 from raidx_fuse.parity import xor_into
 from raidx_fuse.store import MemberLostError, Request, join
@@ -38,7 +40,8 @@ class Writer:
     def _prepare_fast(self) -> None:
         """Prepare the fast ways for the layout as it is now."""
         self._at_once = AtOnce(self.core)
-        self._whole_stripes = WholeStripes(self.core)
+        grown = isinstance(self.core.layout, ElasticLayout)
+        self._whole_stripes = (GrownStripes if grown else WholeStripes)(self.core)
 
     async def write(self, offset: int, data: Any) -> None:
         """Write all of *data* at *offset*; returns when it is acknowledged (not flushed).
@@ -81,7 +84,7 @@ class Writer:
                         core.touch_at_once(started_s)
                     return
             elif (whole := self._whole_stripes.write(offset, view, length)) is not None:
-                middle, end = (stripe * self._whole_stripes.stripe_bytes for stripe in whole)
+                middle, end = whole
                 ranges = [(0, middle - offset), (end - offset, length)]
                 if middle == offset and end == offset + length:
                     core.touch_at_once(started_s)
@@ -182,7 +185,15 @@ class Writer:
         return bool(core.dead(piece.stripe) & piece.touched)
 
     def _is_full(self, piece: Piece) -> bool:
-        return piece.whole_cells(self.core.chunk_bytes) == self.core.code.data_mask
+        """Say whether all that lives in the stripe is overwritten: the whole of it, or one birth
+        of an array that has grown, beside which nothing lives (see `GrownStripes`).
+        """
+        core, layout = self.core, self.core.layout
+        whole, every = piece.whole_cells(core.chunk_bytes), core.code.data_mask
+        if whole == every or not isinstance(layout, ElasticLayout) or core.growth is not None:
+            return whole == every
+        beside = every & ~whole
+        return beside & ~core.dead(piece.stripe) == 0 and layout.is_birth(piece.stripe, whole)
 
     async def _write_locked(
         self, direct: list[Piece], logged: list[Piece], view: memoryview

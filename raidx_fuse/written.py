@@ -102,9 +102,19 @@ class WrittenMap:
     def whole(self, layout: Layout, start: int, end: int) -> bool:
         """Say whether every chunk of the stripes start..end-1 was written (contiguous layouts)."""
         count = layout.code.data_count
-        first, last = start * count, end * count
-        window = int.from_bytes(self.bits[first >> 3 : (last + 7) >> 3], "little") >> (first & 7)
-        return not ~window & (1 << last - first) - 1
+        return self.all_written(start * count, end * count)
+
+    def all_written(self, first: int, end: int) -> bool:
+        """Say whether every one of the chunks first..end-1 was written."""
+        return not ~self._window(first, end) & (1 << end - first) - 1
+
+    def none_written(self, first: int, end: int) -> bool:
+        """Say whether none of the chunks first..end-1 was written."""
+        return not self._window(first, end) & (1 << end - first) - 1
+
+    def _window(self, first: int, end: int) -> int:
+        """Return the bits of the chunks first..end-1, and perhaps more behind them."""
+        return int.from_bytes(self.bits[first >> 3 : (end + 7) >> 3], "little") >> (first & 7)
 
     def _live_in(self, layout: Layout, start: int, end: int) -> NDArray[np.int64]:
         """Return the written stripes among start..end-1."""

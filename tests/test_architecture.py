@@ -31,7 +31,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("shares",),
     ("journal",),
     ("core", "replay"),
-    ("reader", "at_once", "whole_stripes", "write_work", "explain"),
+    ("reader", "at_once", "whole_stripes", "grown_stripes", "write_work", "explain"),
     ("writer", "mover", "tuner_plan"),
     ("jobs",),
     ("room",),

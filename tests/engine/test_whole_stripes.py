@@ -6,6 +6,8 @@ import random
 
 import pytest
 
+from raidx_fuse.grown_stripes import GrownStripes
+from raidx_fuse.layouts.mcpod import ElasticLayout
 from raidx_fuse.measure import TIMED_ALL
 from raidx_fuse.testing.arrays import Rig
 from raidx_fuse.virtual_time import run
@@ -57,7 +59,7 @@ def test_large_writes_of_every_alignment(
         rng = random.Random(f"{layout}{mode}")
         stripe = rig.array.core.data_count * CHUNK
         await put(rig, 3 * stripe, rng.randbytes(2 * stripe))
-        assert taken == ([] if mode == "full" else [(3, 5)])
+        assert taken == ([] if mode == "full" else [(3 * stripe, 5 * stripe)])
         for _ in range(30):
             size = rng.randrange(1, 4 * stripe)
             await put(rig, rng.randrange(len(rig.model) - size), rng.randbytes(size))
@@ -113,3 +115,72 @@ def test_inline_operations_are_counted_one_by_one_though_few_are_timed() -> None
         await rig.close()
 
     run(main)
+
+
+@pytest.mark.parametrize("mode", ["partial", "full", "none"])
+@pytest.mark.parametrize(("layout", "history"), [("raid0", [3, 5]), ("raid4", [4, 5, 7])])
+def test_large_writes_to_a_grown_array(
+    layout: str, history: list[int], mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[tuple[int, int]] = []
+    write = GrownStripes.write
+
+    def noting(
+        self: GrownStripes, offset: int, view: memoryview, length: int
+    ) -> tuple[int, int] | None:
+        done = write(self, offset, view, length)
+        if done is not None:
+            taken.append(done)
+        return done
+
+    monkeypatch.setattr(GrownStripes, "write", noting)
+
+    async def main() -> None:
+        rig = Rig(layout, history[-1], chunk_bytes=CHUNK, stripes=12, params={"history": history})
+        array = await rig.create()
+        assert isinstance(array.core.layout, ElasticLayout)
+        births = array.core.layout.mapping.births()
+        stripes, count = array.core.layout.stripes, births[0][1]
+        rng = random.Random(f"{layout}{mode}")
+        old = births[1][0] * CHUNK
+        await put(rig, 0, rng.randbytes(old))  # as after a growth: the new end was never written
+        await array.set("journal", mode)
+        await array.core.journal.drain()
+        taken.clear()
+        row = count * CHUNK
+        await put(rig, 3 * row - 7, rng.randbytes(2 * row + 14))
+        assert taken == ([] if mode == "full" else [(3 * row, 5 * row)])
+        for _ in range(25):
+            size = rng.randrange(1, 4 * row)
+            await put(rig, rng.randrange(old - size), rng.randbytes(size))
+        await rig.compare()
+        await scrubbed(rig)
+        # Where younger blocks live, parity depends on them too.
+        start, younger = births[-1]
+        await put(rig, start * CHUNK, rng.randbytes(stripes // 2 * younger * CHUNK))
+        await array.core.journal.drain()
+        taken.clear()
+        for _ in range(10):
+            await put(rig, 0, rng.randbytes(stripes // 2 * row))
+        await put(rig, (stripes // 2 + 1) * row, rng.randbytes(2 * row))
+        wholly = [(0, stripes // 2 * row)] * 10 if layout == "raid0" else []
+        last = [((stripes // 2 + 1) * row, (stripes // 2 + 3) * row)]
+        assert taken == ([] if mode == "full" else wholly + last)
+        for _ in range(25):
+            size = rng.randrange(1, 4 * row)
+            await put(rig, rng.randrange(len(rig.model) - size), rng.randbytes(size))
+        await rig.compare()
+        await scrubbed(rig)
+        await rig.close()
+        await rig.open()
+        await rig.compare()
+        await rig.close()
+
+    run(main)
+
+
+async def scrubbed(rig: Rig) -> None:
+    """Assert that all parity is right."""
+    assert rig.array is not None
+    job = await rig.array.start_scrub(repair=False)
+    assert (await rig.array.jobs.wait(job))["mismatches"] == 0

@@ -1,0 +1,118 @@
+"""Whole stripes at once, of an array that has grown: what `WholeStripes` does for the others.
+
+A stripe of a grown RAID-4 holds blocks of several births (layouts/mcpod.py): those of before any
+growth follow one another in the image, and so do those of each growth, but not the ones after the
+others. As long as a stripe holds living blocks of one birth only, as all do after a growth until
+the new end of the image is written, a write of those is a write of the whole stripe:
+
+    4 to 5 disks, stripes 0, 1, 2           data disk 0   1   2   3     parity
+    write of blocks 0 to 8                            -   1   2   0     0+1+2        - born since,
+                                                      3   -   5   4     3+4+5          not written
+                                                      6   7   -   8     6+7+8
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from raidx_fuse.core import Core
+from raidx_fuse.errors import MemberError
+from raidx_fuse.layouts.mcpod import ElasticLayout
+from raidx_fuse.whole_stripes import BUFFERS_MAX, WholeStripes
+
+Run = list[Any]  # byte offset on the member, buffers, size
+
+
+class GrownStripes(WholeStripes):
+    """Writes the whole stripes in a range of *core*, whose layout has grown or is about to."""
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        assert isinstance(core.layout, ElasticLayout)
+        self._layout: ElasticLayout = core.layout
+        self._births = core.layout.mapping.births()
+
+    def write(self, offset: int, view: memoryview, length: int) -> tuple[int, int] | None:
+        """Write the whole stripes inside the range, as `WholeStripes.write` does."""
+        core = self.core
+        if core.growth is not None:
+            return None
+        shift = core.shift
+        first, end = -(-offset >> shift), offset + length >> shift
+        start, count = next(birth for birth in reversed(self._births) if birth[0] <= first)
+        row = -(-(first - start) // count)
+        stop = min((end - start) // count, self._layout.stripes)
+        if row >= stop or stop - row > BUFFERS_MAX:
+            return None
+        first, end = start + row * count, start + stop * count
+        if not self._lives_alone(row, stop, start) or not core.written.all_written(first, end):
+            return None
+        if not self._may_bypass(row, stop):
+            return None
+        arena = core.arenas.get(max(1, (stop - row) * core.code.parity_count << shift))
+        begin = first << shift
+        runs = self._runs(first, count, view[begin - offset : (end << shift) - offset], arena)
+        if core.cache is not None:
+            core.cache.forget(begin, end - first << shift)
+            core.cache.forget(-(stop << shift), stop - row << shift)  # the parities
+        core.unlogged.count += 1  # also if only some members take it at once
+        try:
+            for queue, parts in zip(core.store.readable, runs, strict=True):
+                for position, buffers, size in parts:
+                    if not queue.try_writev(position, buffers, size):  # type: ignore[union-attr]
+                        return None
+        except MemberError:
+            return None  # the general way tries again, and fails the member
+        core.arenas.put(arena)
+        core.counters.full_stripe += stop - row
+        if core.cache is not None:
+            core.cache.keep(begin, view[begin - offset : (end << shift) - offset])
+        return begin, end << shift
+
+    def _lives_alone(self, row: int, stop: int, start: int) -> bool:
+        """Say whether the rows have no living block but of the birth that begins at *start*."""
+        if not self.core.code.parity_count:
+            return True  # nothing in a row depends on its other blocks
+        none_written = self.core.written.none_written
+        return all(
+            none_written(other + row * count, other + stop * count)
+            for other, count in self._births
+            if other != start
+        )
+
+    def _runs(self, first: int, count: int, content: memoryview, arena: Any) -> list[list[Run]]:
+        """Return what each role writes of the blocks from *first* on, *count* in each stripe."""
+        core, layout = self.core, self._layout
+        size, start = core.chunk_bytes, core.data_offset
+        runs: list[list[Run]] = [[] for _ in range(layout.width)]
+        blocks = len(content) // size
+        array = np.frombuffer(content, dtype=np.uint8).reshape(blocks, size)
+        sums = iter(arena.slots(size, blocks // count) if core.code.parity_count else ())
+        locate, place = layout.locate, layout.place
+
+        def put(role: int, offset: int, buffer: Any) -> None:
+            parts = runs[role]
+            if parts and parts[-1][0] + parts[-1][2] == offset:
+                parts[-1][1].append(buffer)
+                parts[-1][2] += size
+            else:
+                parts.append([offset, [buffer], size])
+
+        for number in range(0, blocks, count):
+            for index in range(number, number + count):
+                stripe, cell = locate(first + index)
+                offset = start + stripe * size
+                put(place(stripe, cell)[0], offset, content[index * size : (index + 1) * size])
+            if not core.code.parity_count:
+                continue
+            buffer, out = next(sums)
+            if count == 1:
+                out[:] = array[number]
+            else:
+                np.bitwise_xor(array[number], array[number + 1], out)
+                for index in range(number + 2, number + count):
+                    np.bitwise_xor(out, array[index], out)
+            put(place(stripe, layout.parity_cell)[0], offset, buffer)
+        return runs
