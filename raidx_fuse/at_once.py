@@ -85,13 +85,16 @@ class AtOnce:
         role, member_chunk = layout.place(stripe, cell)
         position = base + (member_chunk << shift)
         writes: list[Request] = [(role, position, [data], length)]
+        if logged and data.__class__ is not bytes:  # the journal keeps it: it must not change
+            data = bytes(data)
+            writes = [(role, position, [data], length)]
         if plan.outputs:
             parities = self._rmw_parities[cell] if plan.kind == "rmw" else None
             try:
                 done = (
-                    self._combine(stripe, cell, plan, base, data, length, writes)
+                    self._combine(stripe, cell, plan, base, data, length, writes, logged)
                     if parities is None
-                    else self._modify(stripe, parities, base, data, length, writes)
+                    else self._modify(stripe, parities, base, data, length, writes, logged)
                 )
             except MemberError:
                 return None  # the general way tries again, and fails the member
@@ -101,8 +104,6 @@ class AtOnce:
             committed = journal.commit_now(stripe, writes)
             if committed is None:
                 return None  # no room, or not at once: the general way waits for it
-            if committed[1]:
-                self._renew()
             core.counters.count_plan(plan.kind, len(plan.reads))
             return stripe, committed[1], committed[0]
         left: list[Request] = []
@@ -128,8 +129,12 @@ class AtOnce:
         data: Any,
         length: int,
         writes: list[Request],
+        kept: bool,
     ) -> bool:
-        """Read-modify-write: what changes in the data changes in each parity."""
+        """Read-modify-write: what changes in the data changes in each parity.
+
+        *kept*: the buffers of *writes* are not to be used again.
+        """
         core = self.core
         overlay = core.store.overlay
         unplaced = overlay.current or overlay.frozen
@@ -138,28 +143,29 @@ class AtOnce:
         slots = self._slots.get(length) or self._cut(length)
         change_buffers, change = slots[0]
         role, position, _, _ = writes[0]
+        old = change
         if unplaced and (known := overlay.whole_page(role, position, length)) is not None:
-            change_buffers[0][:] = known
+            old = frombuffer(known, uint8)
         elif not queues[role].try_readv(position, change_buffers, length):  # type: ignore[union-attr]
             return False
         elif unplaced:
             overlay.patch(role, position, change_buffers)
-        bitwise_xor(change, frombuffer(data, uint8), change)
-        number = 0
-        for parity in parities:
-            number += 1
+        bitwise_xor(old, frombuffer(data, uint8), change)
+        for number, parity in enumerate(parities, 1):
             buffers, content = slots[number]
             role, member_chunk = place(stripe, parity)
             position = base + (member_chunk << shift)
+            old = content
             if unplaced and (known := overlay.whole_page(role, position, length)) is not None:
-                bitwise_xor(frombuffer(known, uint8), change, content)
-                writes.append((role, position, buffers, length))
-                continue
-            if not queues[role].try_readv(position, buffers, length):  # type: ignore[union-attr]
+                old = frombuffer(known, uint8)
+            elif not queues[role].try_readv(position, buffers, length):  # type: ignore[union-attr]
                 return False
-            if unplaced:
+            elif unplaced:
                 overlay.patch(role, position, buffers)
-            bitwise_xor(content, change, content)
+            if kept:
+                buffers = [bitwise_xor(old, change).data]
+            else:
+                bitwise_xor(old, change, content)
             writes.append((role, position, buffers, length))
         return True
 
@@ -172,8 +178,9 @@ class AtOnce:
         data: Any,
         length: int,
         writes: list[Request],
+        kept: bool,
     ) -> bool:
-        """Carry out any *plan*: read its cells, make its outputs."""
+        """Carry out any *plan*: read its cells, make its outputs; *kept* as in `_modify`."""
         core = self.core
         overlay = core.store.overlay
         queues = core.store.readable
@@ -198,6 +205,8 @@ class AtOnce:
                 so_far = out
             if so_far is new:  # a replica: the data as it came
                 buffers = [data]
+            elif kept:
+                buffers = [bytes(buffers[0])]
             writes.append((role, base + (member_chunk << shift), buffers, length))
         return True
 

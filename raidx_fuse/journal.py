@@ -12,7 +12,7 @@ tolerates, leaves every sector old or new. Replay (replay.py) redoes everything 
 Laws:
  1. Sequence numbers have no gap: a commit is acknowledged after all before it are written, and
     replay stops at the first record that is missing on all members.
- 2. Ring space is used again only after the head page that frees it is durable (`_durable_tail`).
+ 2. Ring space is used again only after the head page that frees it is durable (ring.py).
  3. A write that bypasses the journal must not touch a stripe whose record may still be replayed
     (`holds`): an old record would undo it.
 """
@@ -20,7 +20,6 @@ Laws:
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 
 import trio
@@ -28,17 +27,16 @@ import trio
 from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.format.journal import (
     ENTRY_BYTES,
-    HEAD,
     RECORD_HEADER_BYTES,
     encode_record,
     entry_fields,
     map_fields,
     record_bytes,
-    uuid_bytes,
+    record_parts,
 )
-from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS
 from raidx_fuse.marked import Marked
 from raidx_fuse.pagestore import PageStore
+from raidx_fuse.ring import Ring, Tail
 from raidx_fuse.shares import Move, Shares
 from raidx_fuse.store import Request, Store
 from raidx_fuse.written import WrittenMap
@@ -46,9 +44,9 @@ from raidx_fuse.written import WrittenMap
 log = logging.getLogger(__name__)
 
 MODES = ("partial", "full", "none")
-HEAD_BYTES = PAGE_BYTES * PAGE_SLOTS
 OVERLAY_BYTES_MAX = 32 << 20
 PLACE_AFTER_S = 1.0
+PLACED_AT_ONCE = 256  # writes of places that others wait for: some 1 ms in a page cache
 
 
 class Journal(Marked):
@@ -62,53 +60,35 @@ class Journal(Marked):
         self.overlay = store.overlay
         self.break_ordering = False  # tests only: show that the campaign notices
         self.commits = self.commit_bytes = self.placements = 0
-        self._head = head
-        self._array = uuid_bytes(store.config.array_uuid)
-        region = store.config.regions.log
-        self.head_bytes = HEAD_BYTES
-        self._ring_offset = region.offset + HEAD_BYTES
-        self.capacity = region.length - HEAD_BYTES
-        self._hurry_bytes = self.capacity // 2  # used: from here on places are not put off
-        self.epoch, self.next_sequence, self.position = 0, 1, 0  # next record: over all laps
+        self.ring = Ring(store, head)
+        self.capacity = self.ring.capacity
         self.roles: tuple[int, ...] = ()
         self.leaving = -1  # a role that is about to be given up: no record shall be there alone
         self._inflight: dict[int, int] = {}  # sequence -> position, until readers see its effect
         self._landed: set[int] = set()  # those of them that are written
-        self._unfinished: dict[int, tuple[bytes, Sequence[Request]]] = {}  # of them: not seen yet
+        self._unfinished: dict[int, Sequence[Request]] = {}  # of them: not seen yet
         self._moved = trio.Event()  # renewed whenever one lands or is over
-        self._stripes: dict[int, int] = {}  # stripe -> sequence of its newest record
-        self._open: deque[tuple[int, int]] = deque()  # (sequence, position), not yet in place
-        self._durable_tail = self._noted_tail = self._flushing_tail = (1, 0, 0)
-        self._head_saves = self._head_saves_flushing = 0
         self._gate: trio.Event | None = None  # closed while the ring is being emptied
         self.placing = trio.Lock()
         self._wake = trio.Event()
-        store.flush_observers.append(self)
 
     @property
     def durable_mark(self) -> int:
         """The watermark that a start would find even without one record."""
-        return self._durable_tail[2]
+        return self.ring.durable_tail[2]
 
     async def save_mark(self, mark: int) -> None:
         """Make the watermark at which a restripe begins durable."""
         async with self.placing:
             self.mark = mark
-            self._noted_tail = (*self._noted_tail[:2], mark)
-            await self._save_head(self._noted_tail)
+            await self.ring.save_mark(mark)
         await self.store.flush()
 
     # -- starting ------------------------------------------------------------------------------
 
     async def begin(self, epoch: int) -> None:
         """Start *epoch* with an empty ring; whatever an older one left never counts again."""
-        self.epoch = epoch
-        self.next_sequence, self.position = 1, 0
-        tail = (1, 0, self.mark)
-        self._durable_tail = self._noted_tail = self._flushing_tail = tail
-        self._open.clear()
-        self._stripes.clear()
-        await self._save_head(tail)
+        await self.ring.begin(epoch, self.mark)
         await self.store.flush()
         self.choose_roles()
 
@@ -119,32 +99,9 @@ class Journal(Marked):
         active = [role for role in whole if role != self.leaving]
         self.roles = tuple(active[: store.layout.code.tolerance + 1])
 
-    async def _save_head(self, tail: tuple[int, int, int]) -> None:
-        HEAD.pack_into(self._head.payload, 0, self.epoch, *tail)
-        self._head_saves += 1
-        await self._head.save([0])
-
-    # -- flush observer ------------------------------------------------------------------------
-
-    def flush_begins(self) -> None:
-        """The head page that was saved last becomes durable with this flush."""
-        self._flushing_tail = self._noted_tail
-        self._head_saves_flushing = self._head_saves
-
-    def flush_ends(self) -> None:
-        """Ring space before the durable tail is free, and its records are never replayed."""
-        if self._head_saves != self._head_saves_flushing:
-            return  # overwritten meanwhile, and torn if the power goes now: the next flush counts
-        if self._durable_tail == self._flushing_tail:
-            return
-        self._durable_tail = self._flushing_tail
-        sequence = self._durable_tail[0]
-        if self._stripes:
-            self._stripes = {s: n for s, n in self._stripes.items() if n >= sequence}
-
     def holds(self, stripe: int) -> bool:
         """Say whether a record of *stripe* may still be replayed (law 3)."""
-        return stripe in self._stripes
+        return stripe in self.ring.stripes
 
     # -- committing ----------------------------------------------------------------------------
 
@@ -173,14 +130,12 @@ class Journal(Marked):
         await self._make_room(size)
         if not still_valid():
             return False
-        sequence, position, offset = self._allocate(size)
+        ring = self.ring
+        sequence, position, offset = ring.allocate(size, stripes)
         roles = [role for role in self.roles if self.store.queues[role] is not None]
         assert roles, "more log members than may be lost"
-        record = encode_record(self.epoch, sequence, position, self._array, fields, parts, total)
+        record = encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)
         self._inflight[sequence] = position
-        self._open.append((sequence, position))
-        for stripe in stripes:
-            self._stripes[stripe] = sequence
         try:
             await self.store.write([(role, offset, [record], size) for role in roles])
             await self._wait_for_earlier(sequence)
@@ -194,7 +149,7 @@ class Journal(Marked):
             if mark is not None:
                 self.take_mark(mark)
         except RaidxError:
-            self._withdraw(sequence, position, stripes)
+            self._withdraw(sequence, position)
             raise
         finally:
             self.land(sequence)
@@ -202,82 +157,67 @@ class Journal(Marked):
         self.commit_bytes += size
         return True
 
-    def _withdraw(self, sequence: int, position: int, stripes: Sequence[int]) -> None:
+    def _withdraw(self, sequence: int, position: int) -> None:
         """Take back a record that could not be written: the next one takes its place.
 
         Later ones cannot be reached by a replay then, so with any the journal ends here.
         """
-        if self.next_sequence != sequence + 1:
+        if not self.ring.take_back(sequence, position):
             log.critical("the journal cannot be written; no more changes are taken")
             self.roles = ()
-            return
-        self.next_sequence, self.position = sequence, position
-        self._open.remove((sequence, position))
-        for stripe in stripes:
-            self._stripes[stripe] = sequence  # half of it may lie on a member: still not bypassed
 
     def commit_now(
         self, stripe: int, writes: Sequence[Request]
     ) -> tuple[int, list[Request]] | None:
         """Log *writes* of one stripe without suspending; None if that cannot be: nothing was done.
 
-        Returns the sequence number and what could not be written at once: if any, the caller takes
-        the stripe's lock and awaits `finish`.
+        The one buffer of each belongs to the journal from now on. Returns the sequence number and
+        what could not be written at once: if any, the caller takes the stripe's lock and awaits
+        `finish`.
         """
         if self._gate is not None or self._inflight or not self.roles:
             return None
+        ring, overlay = self.ring, self.overlay
         fields, parts, total = entry_fields(writes)
         size = record_bytes(len(writes), total)
-        used = self.position + 2 * size - self._durable_tail[1]
-        if used > self.capacity:
+        if not ring.has_room(size):
             return None
-        if used > self._hurry_bytes or self.overlay.held_bytes > OVERLAY_BYTES_MAX:
+        if ring.used_bytes() > ring.hurry_bytes or overlay.held_bytes > OVERLAY_BYTES_MAX:
             self._wake.set()
-        sequence, position, offset = self._allocate(size)
-        record = encode_record(self.epoch, sequence, position, self._array, fields, parts, total)
-        buffers = [record]
+        sequence, position, offset = ring.allocate(size, (stripe,))
+        buffers = record_parts(ring.epoch, sequence, position, ring.array, fields, parts, total)
         left: list[Request] = []
+        queues = self.store.queues
         for role in self.roles:
-            queue = self.store.queues[role]
+            queue = queues[role]
             try:
                 if queue is None or queue.try_writev(offset, buffers, size):
                     continue
             except MemberError:
                 pass  # tried once more with what is left, then failed
             left.append((role, offset, buffers, size))
-        self._stripes[stripe] = sequence
-        self._open.append((sequence, position))
         if left:
             self._inflight[sequence] = position
-            self._unfinished[sequence] = record, writes
+            self._unfinished[sequence] = writes
         else:
-            self._take_effect(record, len(writes), writes)
+            for role, place, (buffer,), _ in writes:
+                overlay.put(role, place, buffer)
         self.commits += 1
         self.commit_bytes += size
         return sequence, left
 
-    async def finish(self, stripe: int, sequence: int, left: Sequence[Request]) -> None:
+    async def finish(self, sequence: int, left: Sequence[Request]) -> None:
         """Write what `commit_now` has *left*; only then may the change be seen, and be placed."""
-        record, writes = self._unfinished.pop(sequence)
+        writes = self._unfinished.pop(sequence)
         try:
             await self.store.write(left)
-            self._take_effect(record, len(writes), writes)
+            for role, place, (buffer,), _ in writes:
+                self.overlay.put(role, place, buffer)
         except RaidxError:
-            self._withdraw(sequence, self._inflight[sequence], [stripe])
+            self._withdraw(sequence, self._inflight[sequence])
             raise
         finally:
             self.land(sequence)
-
-    def _allocate(self, size: int) -> tuple[int, int, int]:
-        """Take the next sequence number and ring space; return it, its position, its offset."""
-        sequence, position = self.next_sequence, self.position
-        lap = position % self.capacity
-        if lap + size > self.capacity:  # records do not wrap: go on at the start of the next lap
-            position += self.capacity - lap
-            lap = 0
-        self.next_sequence = sequence + 1
-        self.position = position + size
-        return sequence, position, self._ring_offset + lap
 
     def _take_effect(self, record: bytes, entries: int, writes: Sequence[Request]) -> None:
         """Show committed *writes* to readers; the overlay keeps the *record* itself."""
@@ -307,10 +247,6 @@ class Journal(Marked):
         moved, self._moved = self._moved, trio.Event()
         moved.set()
 
-    def used_bytes(self) -> int:
-        """Return how much of the ring may not be overwritten."""
-        return self.position - self._durable_tail[1]
-
     async def _make_room(self, size: int) -> None:
         """Wait until *size* bytes, and the rest of a lap, are free. Raises RaidxError."""
         while self._gate is not None:
@@ -321,11 +257,12 @@ class Journal(Marked):
             raise RaidxError(
                 f"a change of {size} bytes does not fit in the journal of {self.capacity}"
             )
-        while self.used_bytes() + 2 * size > self.capacity:
+        ring = self.ring
+        while not ring.has_room(size):
             await self.place()
-            if self.used_bytes() + 2 * size > self.capacity:
+            if not ring.has_room(size):
                 await self.store.flush()  # makes the head page durable that frees the space
-        if self.used_bytes() > self._hurry_bytes or self.overlay.held_bytes > OVERLAY_BYTES_MAX:
+        if ring.used_bytes() > ring.hurry_bytes or self.overlay.held_bytes > OVERLAY_BYTES_MAX:
             self._wake.set()
 
     # -- placing -------------------------------------------------------------------------------
@@ -333,20 +270,20 @@ class Journal(Marked):
     async def place(self) -> None:
         """Bring everything committed so far to its place and move the tail behind it."""
         async with self.placing:
-            if not self._open:
+            ring = self.ring
+            if not ring.open:
                 return
-            tail = (self.next_sequence, self.position, self.mark)
+            tail: Tail = ring.next_sequence, ring.position, self.mark
             if self._inflight:
                 first = min(self._inflight)
-                tail = (first, self._inflight[first], self.mark)
+                tail = first, self._inflight[first], self.mark
             self.overlay.freeze()
             pages = self.written.take_unsaved()  # as they are now: later bits are not durable yet
             shares = self.shares.take_unsaved()
             try:
                 if not self.break_ordering:
                     await self.store.flush()
-                writes = self.overlay.frozen_writes(self.store.queues)
-                await self.store.write(writes, background=True)
+                await self._write_frozen()
                 await self.written.pages.save_as(pages)
                 await self.shares.save_as(shares)
                 if not self.break_ordering:
@@ -358,11 +295,16 @@ class Journal(Marked):
                 raise
             self.overlay.drop_frozen()
             self.store.place_epoch += 1
-            while self._open and self._open[0][0] < tail[0]:
-                self._open.popleft()
-            await self._save_head(tail)
-            self._noted_tail = tail
+            await ring.move_tail(tail)
             self.placements += 1
+
+    async def _write_frozen(self) -> None:
+        """Write the frozen layer to its places; others get their turn now and then."""
+        writes = self.overlay.frozen_writes(self.store.queues)
+        for at in range(0, len(writes), PLACED_AT_ONCE):
+            if at:
+                await trio.lowlevel.checkpoint()
+            await self.store.write(writes[at : at + PLACED_AT_ONCE], background=True)
 
     async def drain(self) -> None:
         """Place everything and make the empty tail durable: nothing would be replayed now.
@@ -375,7 +317,7 @@ class Journal(Marked):
         try:
             while self._inflight:
                 await self._moved.wait()
-            while self._open or self._durable_tail[0] != self.next_sequence:
+            while self.ring.open or self.ring.durable_tail[0] != self.ring.next_sequence:
                 await self.place()
                 await self.store.flush()
         finally:
@@ -393,7 +335,7 @@ class Journal(Marked):
             with trio.move_on_after(PLACE_AFTER_S):
                 await self._wake.wait()
             self._wake = trio.Event()
-            if self._open:
+            if self.ring.open:
                 try:
                     await self.place()
                 except RaidxError as error:

@@ -8,15 +8,20 @@ to its place. Reads see the member, then frozen, then current.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 PAGE_SHIFT = 12
 PAGE_BYTES = 1 << PAGE_SHIFT
-_PAGE_MASK = PAGE_BYTES - 1
+PAGE_MASK = PAGE_BYTES - 1
 _ROLE_SHIFT = 56  # above the pages of any member, so that keys sort by role, then place
 _PAGE_NUMBER = (1 << _ROLE_SHIFT) - 1
+_RUN_PAGES_MAX = 256  # of one write: the kernel takes 1024 buffers
 
 Pieces = list[tuple[int, Any]]
+Write = tuple[int, int, list[Any], int]  # role, byte offset on the member, buffers, size
 Pages = dict[int, Any]  # role << _ROLE_SHIFT | page -> whole buffer or Pieces
 
 
@@ -38,21 +43,24 @@ class Overlay:
         pages = self.current
         length = len(data)
         self.held_bytes += length
-        if length == PAGE_BYTES and not offset & _PAGE_MASK:
+        if length == PAGE_BYTES and not offset & PAGE_MASK:
             pages[role << _ROLE_SHIFT | offset >> PAGE_SHIFT] = data
             return
         view = memoryview(data)
-        at = 0
-        while at < length:
-            inner = offset + at & _PAGE_MASK
-            size = min(PAGE_BYTES - inner, length - at)
-            key = role << _ROLE_SHIFT | offset + at >> PAGE_SHIFT
-            piece = view[at : at + size]
-            if size == PAGE_BYTES:
-                pages[key] = piece
-            else:
-                self._put_piece(key, inner, piece)
-            at += size
+        first = -offset & PAGE_MASK  # of the whole pages in *data*
+        end = first + (length - first & ~PAGE_MASK)
+        if first >= end:  # none: at most two pieces
+            end = min(first, length)
+        elif first:
+            self._put_piece(_key(role, offset), offset & PAGE_MASK, view[:first])
+        if first < end:
+            key = _key(role, offset + first)
+            whole = [view[at : at + PAGE_BYTES] for at in range(first, end, PAGE_BYTES)]
+            pages.update(zip(range(key, key + len(whole)), whole, strict=True))
+        elif end:
+            self._put_piece(_key(role, offset), offset & PAGE_MASK, view[:end])
+        if end < length:
+            self._put_piece(_key(role, offset + end), offset + end & PAGE_MASK, view[end:])
 
     def _put_piece(self, key: int, inner: int, piece: memoryview) -> None:
         known = self.current.get(key)
@@ -73,6 +81,21 @@ class Overlay:
             page[inner : inner + len(piece)] = piece
             self.current[key] = page
 
+    def read(self, role: int, offset: int, buffer: Any) -> bool:
+        """Fill *buffer* if all of the range is known by whole pages, else do nothing.
+
+        Both begin and end with pages.
+        """
+        key = _key(role, offset)
+        keys = range(key, key + (len(buffer) >> PAGE_SHIFT))
+        current, frozen = self.current, self.frozen
+        found = [current.get(key) or frozen.get(key) for key in keys]
+        if None in found or list in map(type, found):
+            return False
+        for at, known in zip(range(0, len(buffer), PAGE_BYTES), found, strict=True):
+            buffer[at : at + PAGE_BYTES] = known
+        return True
+
     def whole_page(self, role: int, offset: int, length: int) -> Any | None:
         """Return the bytes if the newest page that is known holds all of the range, else None."""
         key = role << _ROLE_SHIFT | offset >> PAGE_SHIFT
@@ -81,7 +104,7 @@ class Overlay:
             known = self.frozen.get(key)
         if known is None or isinstance(known, list):
             return None
-        inner = offset & _PAGE_MASK
+        inner = offset & PAGE_MASK
         if length == PAGE_BYTES and not inner:
             return known
         if inner + length > PAGE_BYTES:
@@ -90,7 +113,7 @@ class Overlay:
 
     def patch(self, role: int, offset: int, buffers: Sequence[Any]) -> None:
         """Lay what is known over *buffers*, which were read from the member at *offset*."""
-        if len(buffers) == 1 and (offset & _PAGE_MASK) + len(buffers[0]) <= PAGE_BYTES:
+        if len(buffers) == 1 and (offset & PAGE_MASK) + len(buffers[0]) <= PAGE_BYTES:
             page = offset >> PAGE_SHIFT
             key = role << _ROLE_SHIFT | page
             if key in self.frozen:
@@ -141,26 +164,50 @@ class Overlay:
         """Forget the frozen layer: it is in its place."""
         self.frozen = {}
 
-    def frozen_writes(self, present: Sequence[object]) -> list[tuple[int, int, list[Any], int]]:
+    def frozen_writes(self, present: Sequence[object]) -> list[Write]:
         """Return the frozen layer as (role, byte offset, buffers, size); neighbours are joined.
 
         Ordered by role and offset; no two overlap. Only of roles whose item of *present* is not
         None: what the others miss lives on in their stripes.
         """
-        writes: list[tuple[int, int, list[Any], int]] = []
-        end = -1  # where the last one ends: role and byte offset in one number
-        for key in sorted(self.frozen):
-            known = self.frozen[key]
-            if present[key >> _ROLE_SHIFT] is None:
+        frozen = self.frozen
+        if not frozen:
+            return []
+        ordered = np.fromiter(frozen, np.uint64, len(frozen))
+        ordered.sort()
+        keys: list[int] = ordered.tolist()
+        cuts = np.flatnonzero(np.diff(ordered) != 1) + 1
+        writes: list[Write] = []
+        for first, end in pairwise([0, *cuts.tolist(), len(keys)]):
+            role = keys[first] >> _ROLE_SHIFT
+            if present[role] is None:
                 continue
-            for inner, part in sorted(known) if isinstance(known, list) else ((0, known),):
-                begin, length = (key << PAGE_SHIFT) + inner, len(part)
-                if begin == end:
-                    role, offset, buffers, size = writes[-1]
-                    buffers.append(part)
-                    writes[-1] = role, offset, buffers, size + length
+            for at in range(first, end, _RUN_PAGES_MAX):
+                run = keys[at : min(at + _RUN_PAGES_MAX, end)]
+                parts = [frozen[key] for key in run]
+                offset = (run[0] & _PAGE_NUMBER) << PAGE_SHIFT
+                if list in map(type, parts):
+                    _join_pieces(writes, role, offset, parts)
                 else:
-                    offset = ((key & _PAGE_NUMBER) << PAGE_SHIFT) + inner
-                    writes.append((key >> _ROLE_SHIFT, offset, [part], length))
-                end = begin + length
+                    writes.append((role, offset, parts, len(parts) << PAGE_SHIFT))
         return writes
+
+
+def _key(role: int, offset: int) -> int:
+    return role << _ROLE_SHIFT | offset >> PAGE_SHIFT
+
+
+def _join_pieces(writes: list[Write], role: int, page_offset: int, pages: Sequence[Any]) -> None:
+    """Add the writes of neighbouring *pages*, of which not all are known whole."""
+    end = -1
+    for known in pages:
+        for inner, part in sorted(known) if isinstance(known, list) else ((0, known),):
+            offset, length = page_offset + inner, len(part)
+            if offset == end:
+                _, begin, buffers, size = writes[-1]
+                buffers.append(part)
+                writes[-1] = role, begin, buffers, size + length
+            else:
+                writes.append((role, offset, [part], length))
+            end = offset + length
+        page_offset += PAGE_BYTES

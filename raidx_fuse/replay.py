@@ -24,6 +24,7 @@ from raidx_fuse.format.journal import (
 from raidx_fuse.journal import Journal
 from raidx_fuse.members.base import Member
 from raidx_fuse.pagestore import PageStore
+from raidx_fuse.ring import HEAD_BYTES
 from raidx_fuse.store import Store
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class _Ring:
 
     def __init__(self, journal: Journal, store: Store, epoch: int) -> None:
         self._members = [queue.member for queue in store.queues if queue is not None]
-        self._offset = store.config.regions.log.offset + journal.head_bytes
+        self._offset = store.config.regions.log.offset + HEAD_BYTES
         self._capacity = journal.capacity
         self._array = uuid_bytes(store.config.array_uuid)
         self._epoch = epoch

@@ -23,7 +23,7 @@ from raidx_fuse.format.config import ArrayConfig
 from raidx_fuse.format.superblock import write_config
 from raidx_fuse.layouts.layout import Layout
 from raidx_fuse.members.base import Member
-from raidx_fuse.overlay import Overlay
+from raidx_fuse.overlay import PAGE_MASK, Overlay
 from raidx_fuse.queues import FLUSH, READ, WRITE, Latch, MemberQueue, Operation
 
 log = logging.getLogger(__name__)
@@ -174,6 +174,8 @@ class Store:
         it could not be spared.
         """
         overlay = self.overlay
+        if overlay:
+            requests = [request for request in requests if not self._known(request)]
         epoch = self.place_epoch
         await self._read_members(requests, background)
         while epoch != self.place_epoch:  # what we read may be from before the placement
@@ -182,6 +184,13 @@ class Store:
         if overlay:
             for role, offset, buffers, _size in requests:
                 overlay.patch(role, offset, buffers)
+
+    def _known(self, request: Request) -> bool:
+        """Fill the one buffer of *request* if the overlay has all of it."""
+        role, offset, buffers, size = request
+        if (offset | size) & PAGE_MASK or len(buffers) > 1 or self.queues[role] is None:
+            return False
+        return self.overlay.read(role, offset, buffers[0])
 
     async def _read_members(self, requests: Sequence[Request], background: bool) -> None:
         """Fill the buffers with what lies on the members."""

@@ -142,7 +142,7 @@ class Writer:
                 await core.store.write(join(left))
                 core.unlogged.count += 1
             else:
-                await core.journal.finish(stripe, sequence, left)
+                await core.journal.finish(sequence, left)
             if core.cache is not None:
                 core.cache.wrote(offset, view)
         except RaidxError:

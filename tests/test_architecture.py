@@ -27,7 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("queue_monitor", "policy"),
     ("store", "access", "cache", "startable"),
     ("pagestore", "joining", "marked"),
-    ("written", "dirty", "claims", "unlogged", "growth"),
+    ("written", "dirty", "claims", "unlogged", "growth", "ring"),
     ("shares",),
     ("journal",),
     ("core", "replay"),

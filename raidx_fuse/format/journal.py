@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import crc32c
+from crc32c import crc32c
 
 from raidx_fuse.format.regions import SECTOR_BYTES
 
@@ -27,6 +27,8 @@ RECORD_HEADER = struct.Struct("<IIQQQIIQ16s")
 RECORD_HEADER_BYTES = 64
 assert RECORD_HEADER.size == RECORD_HEADER_BYTES
 RECORD_MAGIC = 0x4A584452  # "RDXJ"
+CRC_OFFSET = 4
+_CRC = struct.Struct("<I")
 ENTRY = struct.Struct("<HHIQ")
 """kind, role, length, offset."""
 ENTRY_BYTES = ENTRY.size
@@ -61,6 +63,39 @@ def record_bytes(entries: int, data_bytes: int) -> int:
     return -(-size // SECTOR_BYTES) * SECTOR_BYTES
 
 
+def record_parts(
+    epoch: int,
+    sequence: int,
+    position: int,
+    array_uuid: bytes,
+    fields: Sequence[int],
+    buffers: Sequence[Any],
+    data_bytes: int,
+) -> list[Any]:
+    """Return a record as buffers to be written end to end, padding included.
+
+    *fields* are kind, role, length, offset of every entry, end to end; *buffers* hold the bytes of
+    the data entries in order, *data_bytes* in all; they are not copied.
+    """
+    count = len(fields) >> 2
+    heads = _HEADS.get(count)
+    if heads is None:
+        heads = _HEADS[count] = struct.Struct(RECORD_HEADER.format + ENTRY.format[1:] * count)
+    body = count * ENTRY_BYTES + data_bytes
+    head = bytearray(heads.size)
+    pack = heads.pack_into
+    pack(
+        *(head, 0, RECORD_MAGIC, 0, epoch, sequence, position, body, count, 0, array_uuid),
+        *fields,
+    )
+    crc = crc32c(head)
+    for buffer in buffers:
+        crc = crc32c(buffer, crc)
+    _CRC.pack_into(head, CRC_OFFSET, crc)
+    padding = -(RECORD_HEADER_BYTES + body) % SECTOR_BYTES
+    return [head, *buffers, _ZEROS[:padding]] if padding else [head, *buffers]
+
+
 def encode_record(
     epoch: int,
     sequence: int,
@@ -70,24 +105,10 @@ def encode_record(
     buffers: Sequence[Any],
     data_bytes: int,
 ) -> bytes:
-    """Return a record, padding included.
-
-    *fields* are kind, role, length, offset of every entry, end to end; *buffers* hold the bytes of
-    the data entries in order, *data_bytes* in all.
-    """
-    count = len(fields) // 4
-    heads = _HEADS.get(count)
-    if heads is None:
-        heads = _HEADS[count] = struct.Struct(RECORD_HEADER.format + ENTRY.format[1:] * count)
-    body = count * ENTRY_BYTES + data_bytes
-    head = heads.pack(
-        RECORD_MAGIC, 0, epoch, sequence, position, body, count, 0, array_uuid, *fields
+    """Return `record_parts` as one piece."""
+    return b"".join(
+        record_parts(epoch, sequence, position, array_uuid, fields, buffers, data_bytes)
     )
-    crc = crc32c.crc32c(head)
-    for buffer in buffers:
-        crc = crc32c.crc32c(buffer, crc)
-    padding = _ZEROS[: -(RECORD_HEADER_BYTES + body) % SECTOR_BYTES]
-    return b"".join((head[:4], crc.to_bytes(4, "little"), head[8:], *buffers, padding))
 
 
 def entry_fields(
@@ -155,7 +176,7 @@ def decode_record(content: bytes) -> Record | None:
     zeroed = RECORD_HEADER.pack(magic, 0, epoch, sequence, position, body, count, zero, array)
     end = RECORD_HEADER_BYTES + body
     view = memoryview(content)
-    if crc32c.crc32c(view[RECORD_HEADER_BYTES:end], crc32c.crc32c(zeroed)) != crc:
+    if crc32c(view[RECORD_HEADER_BYTES:end], crc32c(zeroed)) != crc:
         return None
     at = RECORD_HEADER_BYTES + count * ENTRY_BYTES
     data: list[tuple[int, int, bytes]] = []

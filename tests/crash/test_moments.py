@@ -12,7 +12,6 @@ from itertools import islice
 
 import pytest
 
-from raidx_fuse.journal import HEAD_BYTES
 from raidx_fuse.members.powercut import (
     CutRecord,
     DiskState,
@@ -21,6 +20,7 @@ from raidx_fuse.members.powercut import (
     count_cuts,
     enumerate_cuts,
 )
+from raidx_fuse.ring import HEAD_BYTES
 from raidx_fuse.testing.campaign.disks import is_member
 from raidx_fuse.testing.campaign.judge import Left, judge
 from raidx_fuse.testing.campaign.player import CHUNK_BYTES, Player, Script, Shape

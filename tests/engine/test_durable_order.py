@@ -90,11 +90,11 @@ def test_the_log_forgets_only_what_readers_see(seed: int, monkeypatch: pytest.Mo
     async def main() -> None:
         async with gated("raid5", 3, "partial") as (array, _members):
             journal = array.core.journal
-            first = journal.next_sequence
+            first = journal.ring.next_sequence
             seen = frozen = 0
             take_effect, save_head, freeze = (
                 journal._take_effect,
-                journal._save_head,
+                journal.ring.save_head,
                 Overlay.freeze,
             )
 
@@ -113,7 +113,7 @@ def test_the_log_forgets_only_what_readers_see(seed: int, monkeypatch: pytest.Mo
                 await save_head(tail)
 
             monkeypatch.setattr(journal, "_take_effect", count)
-            monkeypatch.setattr(journal, "_save_head", check)
+            monkeypatch.setattr(journal.ring, "save_head", check)
             monkeypatch.setattr(Overlay, "freeze", note)
             async with trio.open_nursery() as nursery:
                 for number in range(12):

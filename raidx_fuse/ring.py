@@ -1,0 +1,130 @@
+"""The ring of the journal: space, sequence numbers, the tail, and which stripes may be replayed.
+
+    | head page, two slots | ... free | tail: first record not in its place | ... | position: next |
+
+The head page says where the tail is. Saving it frees nothing yet: the page may still be torn, and
+an old tail needs its records. So space counts as free, and a stripe as beyond replay, only when a
+flush has covered the page (`durable_tail`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from raidx_fuse.format.journal import HEAD, uuid_bytes
+from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS
+from raidx_fuse.pagestore import PageStore
+from raidx_fuse.store import Store
+
+HEAD_BYTES = PAGE_BYTES * PAGE_SLOTS
+Tail = tuple[int, int, int]  # sequence number and position of a record, watermark before it
+
+
+class Ring:
+    """The log region of *store*, its *head* page included.
+
+    *next_sequence* and *position* are those of the next record, over all laps of this *epoch*;
+    *open* has (sequence, position) of the records that are not yet in place, in order.
+    """
+
+    def __init__(self, store: Store, head: PageStore) -> None:
+        region = store.config.regions.log
+        self.array = uuid_bytes(store.config.array_uuid)
+        self.capacity = region.length - HEAD_BYTES
+        self.hurry_bytes = self.capacity // 2  # used: from here on places are not put off
+        self.epoch = 0
+        self.next_sequence = 1
+        self.position = 0
+        self.open: deque[tuple[int, int]] = deque()
+        self.durable_tail: Tail = (1, 0, 0)
+        self.stripes: dict[int, int] = {}  # stripe -> sequence of its newest record
+        self._offset = region.offset + HEAD_BYTES
+        self._head = head
+        self._noted_tail = self._flushing_tail = self.durable_tail
+        self._saves = self._saves_flushing = 0
+        store.flush_observers.append(self)
+
+    async def begin(self, epoch: int, mark: int) -> None:
+        """Be empty, in *epoch*; whatever an older one left never counts again once flushed."""
+        self.epoch = epoch
+        self.next_sequence, self.position = 1, 0
+        tail = (1, 0, mark)
+        self.durable_tail = self._noted_tail = self._flushing_tail = tail
+        self.open.clear()
+        self.stripes.clear()
+        await self.save_head(tail)
+
+    async def save_head(self, tail: Tail) -> None:
+        """Write the head page with *tail* (not flushed)."""
+        HEAD.pack_into(self._head.payload, 0, self.epoch, *tail)
+        self._saves += 1
+        await self._head.save([0])
+
+    async def save_mark(self, mark: int) -> None:
+        """Write the head page with the watermark *mark* (not flushed)."""
+        self._noted_tail = (*self._noted_tail[:2], mark)
+        await self.save_head(self._noted_tail)
+
+    async def move_tail(self, tail: Tail) -> None:
+        """Note that all records before *tail* are in their places, durably."""
+        while self.open and self.open[0][0] < tail[0]:
+            self.open.popleft()
+        await self.save_head(tail)
+        self._noted_tail = tail
+
+    # -- flush observer ------------------------------------------------------------------------
+
+    def flush_begins(self) -> None:
+        """The head page that was saved last becomes durable with this flush."""
+        self._flushing_tail = self._noted_tail
+        self._saves_flushing = self._saves
+
+    def flush_ends(self) -> None:
+        """Ring space before the durable tail is free, and its records are never replayed."""
+        if self._saves != self._saves_flushing:
+            return  # overwritten meanwhile, and torn if the power goes now: the next flush counts
+        if self.durable_tail == self._flushing_tail:
+            return
+        self.durable_tail = self._flushing_tail
+        sequence = self.durable_tail[0]
+        if self.stripes:
+            self.stripes = {s: n for s, n in self.stripes.items() if n >= sequence}
+
+    # -- space ---------------------------------------------------------------------------------
+
+    def used_bytes(self) -> int:
+        """Return how much of the ring may not be overwritten."""
+        return self.position - self.durable_tail[1]
+
+    def has_room(self, size: int) -> bool:
+        """Say whether *size* bytes, and the rest of a lap, are free."""
+        return self.position + 2 * size - self.durable_tail[1] <= self.capacity
+
+    def allocate(self, size: int, stripes: Iterable[int]) -> tuple[int, int, int]:
+        """Take a sequence number and space for a record of *stripes*.
+
+        Return the number, its position, and the byte offset on the members.
+        """
+        sequence, position = self.next_sequence, self.position
+        lap = position % self.capacity
+        if lap + size > self.capacity:  # records do not wrap: go on at the start of the next lap
+            position += self.capacity - lap
+            lap = 0
+        self.next_sequence = sequence + 1
+        self.position = position + size
+        self.open.append((sequence, position))
+        for stripe in stripes:
+            self.stripes[stripe] = sequence
+        return sequence, position, self._offset + lap
+
+    def take_back(self, sequence: int, position: int) -> bool:
+        """Let the next record take the place of this one; False if others came after it.
+
+        Its stripes stay held: half of it may lie on a member.
+        """
+        if self.next_sequence != sequence + 1:
+            return False
+        self.next_sequence, self.position = sequence, position
+        self.open.remove((sequence, position))
+        return True
