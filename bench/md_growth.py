@@ -1,7 +1,7 @@
 """Growth beside the real md: bytes read and written on each member, and time, on members as large.
 
     python bench/md_growth.py                         RAID-4 from 4 to 5 members of 128 MiB
-    python bench/md_growth.py --added 2 --size 256 --ways live
+    python bench/md_growth.py --added 2 --size 256 --ways live,piggyback,surrogate,restripe
 
 `mdadm --grow` runs in a guest of User-Mode Linux, a kernel that is an ordinary program: no root, no
 loop devices, no md of this machine. Both arrays are full of random data before, both are compared
@@ -35,7 +35,7 @@ from rich.console import Console
 from raidx_fuse.array import open_array
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.create import create_array
-from raidx_fuse.growth import SURROGATE
+from raidx_fuse.growth import LIVE, SURROGATE
 from raidx_fuse.layouts.registry import PARITY_WAYS
 from raidx_fuse.members.base import ReadBuffer, WriteBuffer
 from raidx_fuse.members.open import create_member
@@ -49,6 +49,8 @@ MEMORY = "256M"
 SECTOR_BYTES = 512
 STAT_READ, STAT_WRITTEN = 2, 6  # sectors, among the fields of /sys/block/*/stat
 CHUNK_BYTES = 64 << 10
+RESTRIPE = "restripe"
+WAYS = (*PARITY_WAYS, RESTRIPE)
 MIB = 1 << 20
 os.environ["PATH"] += ":/usr/sbin:/sbin"
 
@@ -204,7 +206,7 @@ class CountingMember(WrapperMember):
 
 
 async def grow_ours(way: str, width: int, added: int, member_bytes: int, folder: Path) -> Growth:
-    """Grow an array of ours in this process, its parity following in this *way*.
+    """Grow an array of ours in this process: parity follows in this *way*, or everything moves.
 
     Its members lie in *folder*. A surrogate is one more, the last. Raises PeerError, RaidxError.
     """
@@ -222,7 +224,9 @@ async def grow_ours(way: str, width: int, added: int, member_bytes: int, folder:
             await array.flush()
             before = [(member.read_bytes, member.write_bytes) for member in members]
             start_s = perf_counter()
-            if way == SURROGATE:
+            if way == RESTRIPE:
+                job = await array.restripe(joining, None, {})
+            elif way == SURROGATE:
                 job = await array.grow(joining, surrogate=members[-1])
             else:
                 job = await array.grow(joining, way)
@@ -301,9 +305,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--width", type=int, default=4, help="members before")
     parser.add_argument("--added", type=int, default=1, help="members more afterwards")
-    parser.add_argument(
-        "--ways", default=",".join(PARITY_WAYS), help="of ours, with commas between"
-    )
+    parser.add_argument("--ways", default=f"{LIVE},{RESTRIPE}", help=f"ours: {', '.join(WAYS)}")
     parser.add_argument("--size", type=int, default=128, help="of each member, MiB")
     parser.add_argument("--directory", default="/dev/shm", help="where members and results go")
     parser.add_argument("--timeout", type=float, default=300.0, help="of the guest, seconds")
@@ -311,8 +313,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.width < 3 or options.added < 1 or options.width + options.added > MEMBERS_MAX:
         parser.error(f"from 3 members on, by 1 or more, to {MEMBERS_MAX} at the most")
-    if unknown := set(options.ways.split(",")) - set(PARITY_WAYS):
-        parser.error(f"{', '.join(sorted(unknown))}: ours are {', '.join(PARITY_WAYS)}")
+    if unknown := set(options.ways.split(",")) - set(WAYS):
+        parser.error(f"{', '.join(sorted(unknown))}: ours are {', '.join(WAYS)}")
     if (needed := missing()) is not None:
         print(needed, file=sys.stderr)
         return 2

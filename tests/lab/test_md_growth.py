@@ -97,15 +97,17 @@ def test_both_grow_and_nothing_stays(program: Any, tmp_path: Path) -> None:
     reason = program.missing()
     if reason is not None:
         pytest.skip(reason)
-    done = run("--size", "32", "--directory", tmp_path, "--timeout", "60", "--json")
+    ways = ("--ways", ",".join(program.WAYS))
+    done = run("--size", "32", "--directory", tmp_path, "--timeout", "60", "--json", *ways)
     assert done.returncode == 0, done.stderr
     (table,) = json.loads(done.stdout)
     rows = {row[0]: row[1:] for row in table["rows"]}
-    md, live, piggyback, surrogate = rows["bytes for each byte of old data"][::2]
+    md, live, piggyback, surrogate, restripe = rows["bytes for each byte of old data"][::2]
     assert md == pytest.approx(3.0, abs=0.05)
     # Our maps and superblocks weigh more on members so small.
     assert 0.5 <= live < 0.6
     assert 1.0 <= min(piggyback, surrogate) <= max(piggyback, surrogate) < 2.0
+    assert restripe > 2.0
     for size, old in zip(rows["size afterwards, MiB"], rows["old data, MiB"], strict=True):
         assert size == old or size == pytest.approx(old * 4 / 3)
     read, written = rows["4 (new)"][:2]
