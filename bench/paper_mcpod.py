@@ -12,16 +12,17 @@ large windows and with md's habits (restripe_runs.py).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import trio
-from paper_common import Cell, PaperTable, main, marked
+from paper_common import Cell, Chart, PaperTable, main, marked
 from restripe_runs import LARGE_WINDOWS, MD, MD_LARGER, Habits, restriped, under_load
 
 from raidx_fuse.array import Array
+from raidx_fuse.growth import LIVE, PIGGYBACK, SURROGATE
 from raidx_fuse.jobs import grow as grow_module
 from raidx_fuse.jobs.grow import Grow
 from raidx_fuse.lab.blank import BlankMember
@@ -31,6 +32,7 @@ from raidx_fuse.lab.simulate import Experiment, simulate
 from raidx_fuse.lab.workloads import generate, variant
 from raidx_fuse.members.model import ModelMember
 from raidx_fuse.members.service import make_model
+from raidx_fuse.queues import MemberQueue
 
 TITLE = "McPod: growing RAID-4 by moving the fewest blocks"
 
@@ -41,6 +43,7 @@ TRACES = ("websearch2", "financial1", "tpcc")
 # Of the traces' own speed: disks without a write cache, and one parity disk for all, take no more.
 PACE = {"websearch2": 0.5, "financial1": 0.2, "tpcc": 0.2}
 SEED = 5
+SECTION_S = 20.0
 GROWTHS = ((4, 1), (4, 2))
 # Bytes read and written for each byte of old data: the paper's way (its parity piggybacks: a read
 # and a write of parity in each stripe that moves something), and md's as measured on real arrays.
@@ -72,8 +75,9 @@ def changed(**constants: int) -> Any:
 class Watched:
     """Grows an array with nobody else asking, before the load, and notes what it took."""
 
-    def __init__(self, added: int, each_window: bool = False) -> None:
+    def __init__(self, added: int, each_window: bool = False, parity: str = LIVE) -> None:
         self.added = added
+        self.parity = parity
         self.each_window = each_window
         self.seconds = 0.0
         self.read_bytes = self.written_bytes = self.old_bytes = self.checkpoints = 0
@@ -82,9 +86,15 @@ class Watched:
         """Grow *array*, and count the bytes of the data regions."""
         self.old_bytes = array.size_bytes
         members = [disk(array.store.config.regions.data.end, 100 + n) for n in range(self.added)]
-        before = self._bytes(array)
+        surrogate = disk(array.store.config.regions.data.end, 99)
         start_s = trio.current_time()
-        await array.grow(members)
+        queues = [queue for queue in array.store.queues if queue is not None]
+        before = _bytes(queues)
+        if self.parity == SURROGATE:
+            await array.grow(members, surrogate=surrogate)
+        else:
+            await array.grow(members, self.parity)
+        queues += [q for q in array.store.queues if q is not None and q not in queues]
         (job,) = (job for job in array.jobs.running() if isinstance(job, Grow))
         if self.each_window:
             ready = job.ready
@@ -98,13 +108,17 @@ class Watched:
         assert job.state == "done", job.error
         self.seconds = trio.current_time() - start_s
         self.checkpoints = job.growth.checkpoints
-        after = self._bytes(array)
+        after = _bytes(queues)
         self.read_bytes, self.written_bytes = after[0] - before[0], after[1] - before[1]
 
-    @staticmethod
-    def _bytes(array: Array) -> tuple[int, int]:
-        queues = [queue for queue in array.store.queues if queue is not None]
-        return sum(q.read_bytes for q in queues), sum(q.write_bytes for q in queues)
+    @property
+    def bytes_each(self) -> float:
+        """Bytes read and written for each byte of old data."""
+        return (self.read_bytes + self.written_bytes) / self.old_bytes
+
+
+def _bytes(queues: Sequence[MemberQueue]) -> tuple[int, int]:
+    return sum(q.read_bytes for q in queues), sum(q.write_bytes for q in queues)
 
 
 def disk(size_bytes: int, number: int) -> ModelMember:
@@ -113,15 +127,23 @@ def disk(size_bytes: int, number: int) -> ModelMember:
     return ModelMember(memory, make_model(DISK), seed=SEED * 1000 + number)
 
 
-def grown(width: int, added: int, member_bytes: int, each_window: bool = False) -> Watched:
+def grown(
+    width: int,
+    added: int,
+    member_bytes: int,
+    each_window: bool = False,
+    parity: str = LIVE,
+    journal: str = "partial",
+) -> Watched:
     """Return what growing a full array took with nobody else asking."""
-    watched = Watched(added, each_window)
+    watched = Watched(added, each_window, parity)
     simulate(
         Experiment(
             layout="raid4",
             members=(DISK,) * width,
             member_bytes=member_bytes,
             load=quiet,
+            settings={"journal": journal},
             prepare=watched.grow,
             seed=SEED,
         )
@@ -148,7 +170,7 @@ def bytes_and_time(member_bytes: int) -> PaperTable:
                 f"{width}+{added}",
                 PAPER_BYTES[width, added],
                 MD_BYTES[width, added],
-                (ours.read_bytes + ours.written_bytes) / ours.old_bytes,
+                ours.bytes_each,
                 moved[0].bytes / moved[0].old_bytes,
                 *(one.seconds / ours.seconds for one in moved),
             ]
@@ -205,11 +227,12 @@ def load_of(trace: str, requests: int) -> Callable[[int], Load]:
     return make
 
 
-def during(trace: str, requests: int, member_bytes: int, habits: Habits | None) -> dict[str, Any]:
-    """Return the result of *trace* on four disks while a fifth joins, *habits* None: by McPod.
+@cache
+def during(trace: str, requests: int, member_bytes: int, how: Habits | str) -> dict[str, Any]:
+    """Return the result of *trace* on four disks while a fifth joins: a restripe, or McPod.
 
     At the paper's rates (section 5.2): KB a second of every disk that the redistribution passes,
-    all of which a restripe moves, McPod a quarter.
+    all of which a restripe moves, McPod a quarter; a surrogate takes a third in parity besides.
     """
     load = partial(
         Experiment,
@@ -217,10 +240,14 @@ def during(trace: str, requests: int, member_bytes: int, habits: Habits | None) 
         members=(DISK,) * 4,
         member_bytes=member_bytes,
         load=load_of(trace, requests),
+        section_s=SECTION_S,
         seed=SEED,
     )
-    passed = 3 * (PAPER_MD_KIB_S if habits is not None else PAPER_MCPOD_KIB_S[trace]) << 10
-    result = under_load(load, habits, passed if habits is not None else passed // 4)
+    if isinstance(how, str):
+        passed = 3 * PAPER_MCPOD_KIB_S[trace] << 10
+        result = under_load(load, how, passed * (7 if how == SURROGATE else 3) // 12)
+    else:
+        result = under_load(load, how, 3 * PAPER_MD_KIB_S << 10)
     (event,) = result["events"]
     assert event["job_state"] == "done", event
     return result
@@ -230,7 +257,7 @@ def responses(requests: int, member_bytes: int) -> PaperTable:
     """Return redistribution time and user response time under the paper's loads."""
     rows: list[list[Cell]] = []
     for trace in ("financial1", "tpcc"):
-        ours = during(trace, requests, member_bytes, None)
+        ours = during(trace, requests, member_bytes, LIVE)
         time_s, mean_ms = ours["events"][0]["job_ended_s"], ours["response_ms"]["mean"]
         rows.append([trace, "McPod, live", time_s, "", mean_ms, "", ours["response_ms"]["p99"]])
         for habits in (LARGE_WINDOWS, MD_LARGER, MD):
@@ -254,6 +281,68 @@ def responses(requests: int, member_bytes: int) -> PaperTable:
         "response than md, on 100 GB of each disk. Response is the mean over one and the same "
         "load, which goes on after the redistribution. All of it with the journal `partial`: a "
         "restripe logs every write whatever the mode.",
+    )
+
+
+def ways(member_bytes: int) -> PaperTable:
+    """Return what the ways of parity cost with nobody else asking: ours and the paper's two."""
+    rows: list[list[Cell]] = []
+    for width, added in GROWTHS:
+        live = grown(width, added, member_bytes)
+        cases = [("live", "partial", live)]
+        for parity, journal in (
+            (PIGGYBACK, "none"),
+            (PIGGYBACK, "partial"),
+            (SURROGATE, "partial"),
+        ):
+            seen = grown(width, added, member_bytes, parity=parity, journal=journal)
+            cases.append((parity, journal, seen))
+        for parity, journal, seen in cases:
+            paper: Cell = "" if parity == LIVE else PAPER_BYTES[width, added]
+            slower = seen.seconds / live.seconds
+            rows.append(
+                [f"{width}+{added}", parity, journal, paper, seen.bytes_each, seen.seconds, slower]
+            )
+    return PaperTable(
+        "Sections 3.3, 3.4",
+        "the ways of parity: bytes for each byte of old data, and time, no other load",
+        ("disks", "parity", "journal", "paper's bytes", "ours", "seconds", "times live"),
+        rows,
+        "All bytes count, the journal's too. Piggyback changes parity in its place, which without "
+        "a journal leaves a crash with a lost disk the write hole (as in the paper); with it, "
+        "parity is also written to the journal of two members. A surrogate needs no journal, but "
+        "before it can be the parity disk it must also get the parity of the columns that move "
+        "nothing, 2 of 12 chunks more for 4+1, which the paper's count leaves out.",
+    )
+
+
+def over_time(requests: int, member_bytes: int) -> PaperTable:
+    """Return latencies while a disk joins: how they are distributed, and over time (charts)."""
+    rows: list[list[Cell]] = []
+    charts = []
+    cases: dict[str, Habits | str] = {way: way for way in (LIVE, PIGGYBACK, SURROGATE)}
+    cases["restripe (md's habits)"] = MD
+    for trace in ("financial1", "tpcc"):
+        series = {}
+        for name, how in cases.items():
+            result = during(trace, requests, member_bytes, how)
+            response = result["response_ms"]
+            rows.append(
+                [
+                    *(trace, name, result["events"][0]["job_ended_s"]),
+                    *(response[key] for key in ("mean", "p50", "p90", "p95", "p99", "p999")),
+                ]
+            )
+            series[name] = [section["response_ms"]["mean"] for section in result["sections"]]
+        starts = [section["from_s"] for section in result["sections"]]
+        charts.append(Chart(f"{trace}: seconds", "local average latency, ms", starts, series))
+    return PaperTable(
+        "Figs. 11 to 13, the ways of parity",
+        "redistribution and latencies under load: the paper's ways beside live and a restripe",
+        ("load", "how", "redistribution, s", "mean ms", "p50", "p90", "p95", "p99", "p99.9"),
+        rows,
+        f"Charts: the mean of every {SECTION_S:g} s, over time.",
+        charts,
     )
 
 
@@ -295,7 +384,9 @@ def tables(quick: bool) -> list[PaperTable]:
     return [
         bytes_and_time(member_bytes),
         techniques(member_bytes),
+        ways(member_bytes),
         responses(requests, member_bytes),
+        over_time(requests, member_bytes),
         after_growth(requests, member_bytes),
     ]
 

@@ -101,14 +101,16 @@ def restriped(
 
 
 def under_load(
-    experiment: Callable[..., Experiment], habits: Habits | None, speed_min: int
+    experiment: Callable[..., Experiment], how: Habits | str, speed_min: int
 ) -> dict[str, Any]:
-    """Return the result of a load while the array gets one disk more: by McPod's moves if *habits*
-    is None; at *speed_min* bytes a second while users ask.
+    """Return the result of a load while the array gets one disk more: by a restripe, or by McPod's
+    moves if *how* is a way of parity; at *speed_min* bytes a second while users ask.
     """
-    event = Event(at_s=0.0, do="add" if habits is None else "restripe", count=1)
+    grows = isinstance(how, str)
+    event = Event(at_s=0.0, do="add" if grows else "restripe", count=1, value=how if grows else "")
     made = experiment(events=[event], settings={"journal": "partial", "speed_min": str(speed_min)})
-    if habits is None:
+    if isinstance(how, str):
         return simulate(made)
+    habits = how
     with restriping_by(habits):
         return simulate(made)

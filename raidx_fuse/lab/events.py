@@ -4,6 +4,7 @@
     Event(at_s=60, do="replace", disk=2)         a new one takes its place, a rebuild begins
     Event(at_s=60, do="spare", model="ssd")      a spare joins; a degraded array rebuilds onto it
     Event(at_s=60, do="add", count=2)            the array grows onto new members
+    Event(at_s=60, do="add", value="piggyback")  the same by a way of parity of the McPod paper
     Event(at_s=60, do="restripe", value="raid5") everything moves to it, on count members more
     Event(at_s=90, do="set", key="journal", value="none")
     Event(at_s=90, do="scrub")
@@ -22,6 +23,8 @@ import trio
 
 from raidx_fuse.array import Array
 from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.growth import LIVE, SURROGATE
+from raidx_fuse.layouts.registry import PARITY_WAYS
 from raidx_fuse.members.base import Member
 from raidx_fuse.virtual_time import sleep, sleep_until
 
@@ -52,6 +55,9 @@ class Event:
             raise UsageError(f"the event {self.do!r} needs a disk")
         if not 1 <= self.count <= 255:
             raise UsageError(f"an event cannot bring {self.count} disks")
+        if self.do == "add" and self.value and self.value not in PARITY_WAYS:
+            known = ", ".join(PARITY_WAYS)
+            raise UsageError(f"parity cannot follow as {self.value!r}", action=f"choose {known}")
         if self.do == "set" and not self.key:
             raise UsageError("the event 'set' needs a key and a value")
 
@@ -70,7 +76,10 @@ async def _spare(array: Array, event: Event, new: NewMember) -> dict[str, Any]:
 
 
 async def _add(array: Array, event: Event, new: NewMember) -> dict[str, Any]:
-    return await array.grow([new(event.model) for _ in range(event.count)])
+    members = [new(event.model) for _ in range(event.count)]
+    if event.value == SURROGATE:
+        return await array.grow(members, surrogate=new(event.model))
+    return await array.grow(members, event.value or LIVE)
 
 
 async def _restripe(array: Array, event: Event, new: NewMember) -> dict[str, Any]:

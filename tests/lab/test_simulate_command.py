@@ -138,11 +138,14 @@ def test_loads_can_be_verified_and_come_from_traces(tmp_path: Path) -> None:
     assert simulated(spec)[0]["requests"] == 300
 
 
-def test_an_array_grows_under_a_verified_load(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["live", "piggyback", "surrogate"])
+def test_an_array_grows_under_a_verified_load(tmp_path: Path, way: str) -> None:
     spec = tmp_path / "grow.toml"
     text = SMALL[: SMALL.index("[[events]]")].replace('"raid5"', '"raid4"')
     text = text.replace("rate = 200", "rate = 200\nverify = true")
-    spec.write_text(text + '[[events]]\nat = 0.5\ndo = "add"\ncount = 2\nmodel = "nvme"\n')
+    spec.write_text(
+        text + f'[[events]]\nat = 0.5\ndo = "add"\ncount = 2\nmodel = "nvme"\nvalue = "{way}"\n'
+    )
     (result,) = simulated(spec)
     (event,) = result["events"]
     assert (event["job"], event["job_state"]) == ("grow", "done")
