@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import click
@@ -40,6 +41,40 @@ ALIASES = {  # mdadm's words
     "stop": "umount",
     "unmount": "umount",
 }
+
+
+class Commands(MutableMapping[str, click.Command]):
+    """Commands by name, each read when it is first asked for: half of a short command's time.
+
+    *places* says where they are: "show.status" is `status` in the module `show` beside this one.
+    """
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._places = dict(places)
+        self._known: dict[str, click.Command] = {}
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in self._known:
+            module, _, word = self._places[name].partition(".")
+            self._known[name] = getattr(import_module(f"raidx_fuse.cli.{module}"), word)
+        return self._known[name]
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._places.setdefault(name, "")
+        self._known[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._places[name]
+        self._known.pop(name, None)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 class Verb(click.Command):

@@ -7,23 +7,35 @@ from importlib.metadata import version
 import click
 from click.shell_completion import get_completion_class
 
-from raidx_fuse.cli import (
-    change,
-    create,
-    explain,
-    layouts,
-    mount,
-    replay,
-    setting,
-    show,
-    simulate,
-    tune,
-)
-from raidx_fuse.cli.app import Verbs, verb
+from raidx_fuse.cli.app import Commands, Verbs, verb
 from raidx_fuse.cli.output import Output
 
+COMMANDS = {  # name -> where it is: a command that is not run is not even read
+    "create": "create.create",
+    "mount": "mount.mount",
+    "umount": "mount.umount",
+    "status": "show.status",
+    "stats": "show.stats",
+    "examine": "show.examine",
+    "check": "show.check",
+    "explain": "explain.explain",
+    "replay": "replay.replay",
+    "add-disk": "change.add_disk",
+    "reshape": "change.reshape",
+    "remove-disk": "change.remove_disk",
+    "fail-disk": "change.fail_disk",
+    "replace-disk": "change.replace_disk",
+    "scrub": "change.scrub",
+    "tune": "tune.tune",
+    "job": "change.job",
+    "get": "setting.get",
+    "set": "setting.set_value",
+    "simulate": "simulate.simulate",
+    "layout": "layouts.layout",
+}
 
-@click.group("raidx", cls=Verbs)
+
+@click.group("raidx", cls=Verbs, commands=Commands(COMMANDS))
 @click.version_option(version("raidx-fuse"), message="raidx %(version)s")
 def main() -> None:
     """A virtual disk over member disks: RAID to mount, break, grow and study.
@@ -49,32 +61,7 @@ def completions(out: Output, shell: str) -> None:
         click.echo(script)
 
 
-COMMANDS = (
-    create.create,
-    mount.mount,
-    mount.umount,
-    show.status,
-    show.stats,
-    show.examine,
-    show.check,
-    explain.explain,
-    replay.replay,
-    change.add_disk,
-    change.reshape,
-    change.remove_disk,
-    change.fail_disk,
-    change.replace_disk,
-    change.scrub,
-    tune.tune,
-    change.job,
-    setting.get,
-    setting.set_value,
-    simulate.simulate,
-    layouts.layout,
-    completions,
-)
-for command in COMMANDS:
-    main.add_command(command)
+main.add_command(completions)
 
 if __name__ == "__main__":
     main()

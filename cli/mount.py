@@ -7,12 +7,11 @@ from typing import Any
 import click
 from rich.text import Text
 
-from raidx_fuse import control, daemon, mountpoint, runtime
+from raidx_fuse import control, mountpoint, runtime
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output, warn
 from raidx_fuse.cli.parameters import ARRAY, PATH, absolute
 from raidx_fuse.errors import BusyError, UsageError
-from raidx_fuse.pool import MountRequest, body
 
 
 @verb()
@@ -37,6 +36,9 @@ def mount(
 
     The members may be given in any order. The image is ready when this returns.
     """
+    from raidx_fuse import daemon  # here: `umount` does without the engine
+    from raidx_fuse.pool import MountRequest, body
+
     if len(members) < 2:
         raise UsageError("mount needs members and a mount point", action="see raidx mount --help")
     request = MountRequest(

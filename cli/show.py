@@ -7,12 +7,11 @@ from datetime import datetime
 from typing import Any
 
 import click
-import trio
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from raidx_fuse import mountpoint, offline
+from raidx_fuse import mountpoint
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output, console, plural, warn
 from raidx_fuse.cli.parameters import ARRAY, PATH, absolute, array_argument, running
@@ -54,7 +53,16 @@ def _collect(arrays: tuple[str, ...]) -> list[dict[str, Any]]:
     mounts = arrays or tuple(running())
     if all(mountpoint.find(path) or os.path.isdir(path) for path in mounts):
         return [call(path, "status", timeout_s=STATUS_TIMEOUT_S) for path in mounts]
-    return [trio.run(offline.status, [absolute(path) for path in mounts])]
+    return [_at_rest("status", [absolute(path) for path in mounts])]
+
+
+def _at_rest(question: str, members: Any) -> Any:
+    """Ask *members* what `offline` can tell; only who asks pays for reading the engine."""
+    import trio
+
+    from raidx_fuse import offline
+
+    return trio.run(getattr(offline, question), members)
 
 
 @verb()
@@ -163,7 +171,7 @@ def _bpu_lines(bpu: dict[str, Any] | None) -> list[Text]:
 @click.argument("members", metavar="MEMBER...", nargs=-1, required=True, type=PATH)
 def examine(out: Output, members: tuple[str, ...]) -> int:
     """Show what each member says of itself."""
-    found = [trio.run(offline.examine, absolute(member)) for member in members]
+    found = [_at_rest("examine", absolute(member)) for member in members]
     for each in found:
         if each.get("problem"):
             warn(f"{each['path']}: {each['problem']}")
@@ -209,7 +217,7 @@ def check(out: Output, members: tuple[str, ...]) -> int:
 
     Superblocks, maps, and the parity of all that was ever written.
     """
-    result = trio.run(offline.check, [absolute(member) for member in members])
+    result = _at_rest("check", [absolute(member) for member in members])
     problems = result["problems"]
     lines = [
         (f"{problem['member']}: " if problem["member"] else "")
