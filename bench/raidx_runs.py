@@ -1,0 +1,214 @@
+"""The experiments of the RAIDX paper: arrays of unlike disks, loads one after the other, idle time.
+
+`paper_raidx.py` makes the tables and figures of them. Sizes are a thousandth of the paper's. An
+array gets content first; then a client with so many requests at a time runs a load as fast as it
+can (the paper's "maximum speed"), idles for ten minutes, in which the tuner may work, and runs the
+next one. Times are those of the loads alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import trio
+
+from raidx_fuse.array import Array, open_array
+from raidx_fuse.format.create import create_array
+from raidx_fuse.lab.blank import BlankMember
+from raidx_fuse.lab.request import requests_of
+from raidx_fuse.lab.shape import fit
+from raidx_fuse.lab.workloads import generate
+from raidx_fuse.members.model import model_member
+from raidx_fuse.virtual_time import run
+
+MB = 1_000_000
+MIB = 1 << 20
+CHUNK = 64 << 10
+PAGE = 4096
+IDLE_S = 600.0
+CLIENTS = 16
+
+Kind = tuple[str, int]  # model, bytes
+SSD, DISK = ("ssd", 250 * MB), ("hdd", 300 * MB)
+DISKS = (("hdd", 1000 * MB), ("old", 300 * MB), ("sas10k", 74 * MB))
+SEVEN = (*(SSD,) * 4, *DISKS, ("ram", 4 * MB))  # RAM: 600 MB in the paper, less does not fit here
+MODELS = {
+    # A RAM disk behind a block device takes some time, too.
+    "ram": {
+        **{"read_access_ms": "0.005", "write_access_ms": "0.005"},
+        **{"read_mb_s": "3000", "write_mb_s": "3000"},
+    },
+    "old": {"seek_ms": "12", "rpm": "5400", "read_mb_s": "90", "write_mb_s": "90"},
+}
+
+# What a file system does besides writing the files: one block group for so many bytes of them,
+# a journal of so many, which a commit of so many bytes goes round for each file.
+GROUP_BYTES = 8 * MIB
+JOURNAL_BYTES = 4 * MIB
+COMMIT_BYTES = 32 << 10
+FILE_BYTES = MIB
+
+Operation = tuple[bool, int, int]  # is it a write, offset, length
+
+
+class Load(NamedTuple):
+    """Requests on the first *span* bytes; *count* of them, but for files: of so many bytes.
+
+    *kind*: "spotcheck" (writes at random places, then their reads, as the paper's diskSpotcheck),
+    "hotspot" (reads, nine of ten in *share* of the chunks, which *hot_seed* draws), "files" (a file
+    system is made and files are copied into it), "read files", or the name of a generated trace.
+    *burst*: after so many requests a lull of *lull_s*.
+    """
+
+    kind: str
+    span: int
+    count: int
+    seed: int = 1
+    hot_seed: int = 0
+    share: float = 0.1
+    clients: int = CLIENTS
+    burst: int = 0
+    lull_s: float = 0.0
+
+
+class Run(NamedTuple):
+    """One experiment: *loads* one after the other on *layout* over members of *kinds*."""
+
+    layout: str
+    kinds: tuple[Kind, ...]
+    loads: tuple[Load, ...]
+    tuned: bool = True
+
+
+class Result(NamedTuple):
+    """Seconds of each load; the mean response in ms after lulls; chunks and time of the tuner."""
+
+    seconds: tuple[float, ...]
+    after_lull_ms: float
+    chunks_moved: int
+    tuner_s: float
+
+
+def operations(load: Load) -> Iterator[Operation]:
+    """Yield the requests of *load*."""
+    rng = random.Random(load.seed)
+    if load.kind == "spotcheck":
+        places = []
+        for _ in range(load.count // 2):
+            size = PAGE * rng.randint(1, 4)
+            places.append((min(rng.randrange(load.span // PAGE) * PAGE, load.span - size), size))
+        yield from ((True, at, size) for at, size in places)
+        yield from ((False, at, size) for at, size in places)
+    elif load.kind == "hotspot":
+        chunks = load.span // CHUNK
+        hot = random.Random(load.hot_seed).sample(range(chunks), max(1, int(chunks * load.share)))
+        for _ in range(load.count):
+            chunk = rng.choice(hot) if rng.random() < 0.9 else rng.randrange(chunks)
+            yield False, chunk * CHUNK + rng.randrange(CHUNK // PAGE) * PAGE, PAGE
+    elif load.kind in ("files", "read files"):
+        yield from _files(load)
+    else:
+        blocks = fit(generate(load.kind, seed=load.seed, requests=load.count), load.span)
+        for request in requests_of(blocks):
+            yield request.is_write, request.offset_bytes, request.length_bytes
+
+
+def _files(load: Load) -> Iterator[Operation]:
+    """Yield what making a file system and copying *count* bytes of files to it sends, or reading.
+
+    Block groups begin with their bitmaps and inode table; the journal lies in the middle.
+    """
+    groups = load.span // GROUP_BYTES
+    journal = groups // 2 * GROUP_BYTES
+    reading = load.kind == "read files"
+    if not reading:
+        for group in range(groups):
+            for block in range(4):
+                yield True, group * GROUP_BYTES + block * PAGE, PAGE
+        for at in range(journal + 4 * PAGE, journal + JOURNAL_BYTES, CHUNK):
+            yield True, at, CHUNK
+    logged = 0
+    for number in range(load.count // FILE_BYTES):
+        group = number * 5 % groups  # directories are spread over the groups
+        group += group == groups // 2
+        base = group * GROUP_BYTES
+        yield not reading, base + 2 * PAGE, PAGE
+        first = base + MIB + number * 5 // groups * FILE_BYTES % (GROUP_BYTES - MIB)
+        for at in range(first, first + FILE_BYTES, CHUNK):
+            yield not reading, at, CHUNK
+        if not reading:
+            yield True, journal + 4 * PAGE + logged % (JOURNAL_BYTES - CHUNK), COMMIT_BYTES
+            logged += COMMIT_BYTES
+            for block in (0, 1):
+                yield True, base + block * PAGE, PAGE
+
+
+async def _serve(array: Array, load: Load) -> tuple[float, list[float]]:
+    """Return in how many seconds *load* is served, lulls aside, and the responses after them."""
+    waiting = iter(operations(load))
+    started_s = trio.current_time()
+    rested_s = 0.0
+    firsts: list[float] = []
+
+    async def client() -> None:
+        nonlocal rested_s
+        for number, (is_write, offset, length) in enumerate(waiting):
+            first = load.burst and not number % load.burst
+            if first:
+                await trio.sleep(load.lull_s)
+                rested_s += load.lull_s
+            began_s = trio.current_time()
+            if is_write:
+                await array.write(offset, bytes(length))
+            else:
+                await array.read(offset, length)
+            if first:
+                firsts.append(trio.current_time() - began_s)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(load.clients):
+            nursery.start_soon(client)
+    return trio.current_time() - started_s - rested_s, firsts
+
+
+async def _measure(order: Run) -> Result:
+    blanks = [
+        BlankMember(size // PAGE * PAGE, name=f"m{n}") for n, (_, size) in enumerate(order.kinds)
+    ]
+    members = [
+        model_member(blank, {"old": "hdd"}.get(kind, kind), seed=number, **MODELS.get(kind, {}))
+        for number, (blank, (kind, _)) in enumerate(zip(blanks, order.kinds, strict=True))
+    ]
+    config = await create_array(members, order.layout, chunk_bytes=CHUNK, name="paper", now_s=0)
+    for blank in blanks:
+        blank.forgotten = config.regions.data
+    async with open_array(members) as array:
+        tuner = array.tuner
+        if tuner is not None:
+            tuner.enabled = order.tuned
+            tuner.scrub_each_s = 0.0
+        content = max(load.span for load in order.loads)
+        for at in range(0, content, MIB):
+            await array.write(at, bytes(min(MIB, content - at)))
+        await array.flush()
+        await trio.sleep(IDLE_S)
+        seconds, firsts = [], []
+        for load in order.loads:
+            taken_s, after = await _serve(array, load)
+            seconds.append(taken_s)
+            firsts += after
+            await array.flush()
+            await trio.sleep(IDLE_S)
+        return Result(
+            tuple(seconds),
+            1e3 * sum(firsts) / len(firsts) if firsts else 0.0,
+            tuner.moved if tuner is not None else 0,
+            tuner.work_s if tuner is not None else 0.0,
+        )
+
+
+def measure(order: Run) -> Result:
+    """Carry out *order* in virtual time."""
+    return run(_measure, order)
