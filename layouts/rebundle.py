@@ -30,6 +30,7 @@ WRITTEN = 1 << 20
 """Cost of moving a chunk that is written, in moves of chunks that are not."""
 FAR = 1 << 40
 PARTS = 64
+DIGITS = 32
 LEVELS = (0, 1, WRITTEN + 1)  # worth of a place to a bundle: foreign, home, home and written
 
 Cells = NDArray[np.int64]
@@ -75,19 +76,55 @@ def plan_moves(
     lacking = more * length - int(given.sum())
     if lacking <= 0 and not used[list(leaving)].any():
         return Moves(np.zeros(0, np.int64), np.zeros(0, np.uint8), 0)
+    if not more:
+        # A chunk moves for each on the leaving roles at least: if theirs find places, that is it.
+        concerned = np.flatnonzero(np.isin(disk, list(leaving)).any(axis=1))
+        if len(concerned) < len(disk):
+            part = _empty(disk[concerned], live[concerned], caps, used, leaving)
+            if not part.stuck and len(part) == used[list(leaving)].sum():
+                bundles, columns = np.divmod(part.cells, length)
+                cells = concerned[bundles] * length + columns
+                return Moves(cells, part.targets, part.written)
+        return _empty(disk, live, caps, used, leaving)
     flow = _Flow(disk, live, caps, used, given, more, leaving)
-    stuck = stuck_written = 0
-    for role in leaving:
-        written = int(live[disk == role].sum())
-        first = flow.push(role, written, written_only=True)
-        rest = flow.push(role, int(used[role]) - first)
-        stuck += int(used[role]) - first - rest
-        stuck_written += flow.written_on(role)
+    stuck, stuck_written = flow.empty(disk, live, leaving)
     lacking = max(0, lacking)
     lacking -= flow.push(width, lacking)
-    cells, targets = flow.changes(disk)
-    written = int(live.reshape(-1)[cells].sum())
-    return Moves(cells, targets, written, lacking, stuck, stuck_written)
+    return flow.moves(disk, live, lacking, stuck, stuck_written)
+
+
+def _empty(
+    disk: NDArray[np.uint8],
+    live: NDArray[np.bool_],
+    caps: Sequence[int],
+    used: NDArray[np.int64],
+    leaving: Collection[int],
+) -> Moves:
+    flow = _Flow(disk, live, caps, used, np.zeros(len(caps), np.int64), 0, leaving)
+    return flow.moves(disk, live, 0, *flow.empty(disk, live, leaving))
+
+
+def _alike(disk: NDArray[np.uint8], live: NDArray[np.bool_], width: int) -> list[NDArray[Any]]:
+    """Return the bundles of each class, ascending: on the same roles, with the same ones written.
+
+    A class has a number to base three, a digit a role; of many roles 32 digits are looked at at a
+    time.
+    """
+    classes = [np.arange(len(disk))]
+    for first in range(0, width, DIGITS):
+        powers = np.zeros(256, np.int64)
+        powers[first : first + DIGITS] = 3 ** np.arange(min(DIGITS, 256 - first))
+        digits = np.zeros(len(disk), np.int64)
+        for column in range(disk.shape[1]):
+            digits += powers[disk[:, column]] * (1 + live[:, column])
+        finer: list[NDArray[Any]] = []
+        for ids in classes:
+            numbers = digits[ids]
+            order = numbers.argsort(kind="stable")
+            cuts = np.flatnonzero(np.diff(numbers[order])) + 1
+            finer += np.split(ids[order], cuts)
+        classes = finer
+    return classes
 
 
 class _Flow:
@@ -110,16 +147,12 @@ class _Flow:
         self.more = more
         self.stays = np.ones(self.width, bool)
         self.stays[list(leaving)] = False
-        worth = np.zeros((len(disk), self.width), np.uint8)  # indexes into LEVELS
-        rows = np.arange(len(disk))
+        self.bundles = _alike(disk, live, self.width)
+        self.worth = np.zeros((len(self.bundles), self.width), np.uint8)  # indexes into LEVELS
+        firsts = np.array([ids[0] for ids in self.bundles])
         for column in range(disk.shape[1]):
-            worth[rows, disk[:, column]] = 1 + live[:, column]
-        packed = np.ascontiguousarray(worth).view(np.dtype((np.void, self.width)))[:, 0]
-        _, firsts, number = np.unique(packed, return_index=True, return_inverse=True)
-        order = np.argsort(number, kind="stable")
-        cuts = np.searchsorted(number[order], np.arange(1, len(firsts)))
-        self.bundles: list[NDArray[Any]] = np.split(order, cuts)
-        self.worth = worth[firsts]
+            rows = np.arange(len(firsts))
+            self.worth[rows, disk[firsts, column]] = 1 + live[firsts, column]
         self.holds = self.worth > 0
         self.counts = np.array([len(ids) for ids in self.bundles], np.int64)
 
@@ -240,9 +273,31 @@ class _Flow:
 
     # -- what came of it -----------------------------------------------------------------------
 
-    def written_on(self, role: int) -> int:
-        """Return how many written chunks are still on *role*."""
-        return int(self.counts[self.holds[:, role] & (self.worth[:, role] == 2)].sum())
+    def empty(
+        self, disk: NDArray[np.uint8], live: NDArray[np.bool_], leaving: Collection[int]
+    ) -> tuple[int, int]:
+        """Move what can be off the *leaving* roles; return what stays, and how much is written."""
+        stuck = stuck_written = 0
+        for role in leaving:
+            here = int(self.used[role])
+            first = self.push(role, int(live[disk == role].sum()), written_only=True)
+            stuck += here - first - self.push(role, here - first)
+            written = self.holds[:, role] & (self.worth[:, role] == 2)
+            stuck_written += int(self.counts[written].sum())
+        return stuck, stuck_written
+
+    def moves(
+        self,
+        disk: NDArray[np.uint8],
+        live: NDArray[np.bool_],
+        lacking: int,
+        stuck: int,
+        stuck_written: int,
+    ) -> Moves:
+        """Return what came of it."""
+        cells, targets = self.changes(disk)
+        written = int(live.reshape(-1)[cells].sum())
+        return Moves(cells, targets, written, lacking, stuck, stuck_written)
 
     def changes(self, disk: NDArray[np.uint8]) -> tuple[Cells, NDArray[np.uint8]]:
         """Return the cells that move, and their new roles."""

@@ -28,7 +28,8 @@ def action(status: Mapping[str, Any]) -> str | None:
         return None
     waiting = [member["role"] for member in down if member["state"] != "rebuilding"]
     if waiting and where and not status.get("read_only"):
-        return f"replace member {waiting[0]}: raidx replace-disk {where} {waiting[0]} NEW_MEMBER"
+        text = f"replace member {waiting[0]}: raidx replace-disk {where} {waiting[0]} NEW_MEMBER"
+        return text + _restoration(status.get("restore"))
     if waiting:
         return f"mount it read-write, then replace member {waiting[0]} with raidx replace-disk"
     grows = any(job["kind"] == "grow" for job in status.get("jobs", ()))
@@ -41,3 +42,17 @@ def action(status: Mapping[str, Any]) -> str | None:
     if down and where and not rebuilt and not status.get("read_only"):
         return f"the rebuild of member {down[0]['role']} was given up: mount anew to go on with it"
     return None
+
+
+def _restoration(restore: Mapping[str, Any] | None) -> str:
+    """Say what becomes of a lost member's chunks if nobody replaces it (raidx)."""
+    if not restore:
+        return ""
+    if stuck := restore["chunks_without_place"]:
+        return (
+            f"; {stuck} of its chunks find no free place on the others: raidx add-disk makes some"
+        )
+    if restore["begins_in_seconds"] is None:
+        return ""
+    seconds = restore["begins_in_seconds"]
+    return f"; else what it held goes to free chunks of the others in {seconds:.0f} s"

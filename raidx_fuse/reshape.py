@@ -72,12 +72,6 @@ class Reshape:
     def require_growable(self) -> None:
         """Raise RaidxError (UsageError, BusyError) when no members can be added now."""
         self.require_free()
-        if self.store.lost:
-            raise RaidxError(
-                f"role {min(self.store.lost)} is lost: a degraded array does not grow",
-                action="replace it first, add a spare with --as spare, or let `raidx remove-disk` "
-                "restore its chunks onto the others",
-            )
 
     # -- add -----------------------------------------------------------------------------------
 
@@ -345,7 +339,9 @@ class Reshape:
             caps = self.room.caps(self.layout.counts, [role], spare)
             used = self.layout.used_chunks()
             free = sum(
-                cap - n for r, (cap, n) in enumerate(zip(caps, used, strict=True)) if r != role
+                max(0, cap - n)
+                for r, (cap, n) in enumerate(zip(caps, used, strict=True))
+                if r != role
             )
             raise RaidxError(
                 f"role {role} holds {used[role]} chunks, and the other members have {free} free: "

@@ -8,7 +8,7 @@ there is no room the array stays degraded; it looks again each minute.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -35,6 +35,8 @@ class Restore:
         self._lost: frozenset[int] = frozenset()
         self._lost_s = 0.0
         self._looked_s = -RETRY_S
+        self._in_vain: object = None
+        self.stuck = 0  # chunks of lost members without a place, when it looked last
 
     async def run(self) -> None:
         """Restore what is lost for long enough, as far as there is room (a background task)."""
@@ -44,6 +46,20 @@ class Restore:
                 self._begin_if_due()
             except RaidxError as error:
                 log.error("redundancy cannot be restored: %s", error)
+
+    def status(self) -> dict[str, Any] | None:
+        """Return what `status` shows while a member is lost."""
+        store = self.array.store
+        if not store.lost:
+            return None
+        begins_in_s = None
+        if self.after_s is not None and store.lost == self._lost:
+            begins_in_s = max(0.0, self._lost_s + self.after_s - store.clock())
+        return {
+            "roles": sorted(store.lost),
+            "begins_in_seconds": begins_in_s,
+            "chunks_without_place": self.stuck,
+        }
 
     def _begin_if_due(self) -> None:
         store, jobs = self.array.store, self.array.jobs
@@ -60,6 +76,13 @@ class Restore:
         if now < self._looked_s + RETRY_S:
             return
         self._looked_s = now
+        layout = self.reshape.layout
+        basis = (layout.counts, tuple(layout.used_chunks()), layout.moves)
+        if basis == self._in_vain:
+            return  # nothing has changed since there was no room
         moves = self.reshape.plan_restoration()
+        self.stuck = moves.stuck
         if len(moves) or not moves.stuck:
             self.reshape.start(RESTORE)
+        else:
+            self._in_vain = basis

@@ -38,12 +38,12 @@ class Room:
     def caps(self, counts: Sequence[int], leaving: Collection[int], spare: int) -> list[int]:
         """Return how many chunks each role may hold: all but the *spare* ones for moves.
 
-        What is taken already stays; leaving roles hold nothing, lost ones nothing more.
+        What is more on it already may stay. Leaving roles hold nothing, lost ones nothing more.
         """
         used = [*self.layout.used_chunks(), *[0] * (len(counts) - self.layout.width)]
         caps = []
         for role, count in enumerate(counts):
-            cap = used[role] if role in self.store.lost else max(count - spare, used[role])
+            cap = used[role] if role in self.store.lost else max(0, count - spare)
             caps.append(0 if role in leaving else cap)
         return caps
 
@@ -65,9 +65,13 @@ class Room:
     ) -> tuple[Moves, int]:
         """Return the moves that make room for as many bundles as can be, and how many that are;
         with *leaving*, those that empty these roles instead.
+
+        What lost members hold finds other places first.
         """
+        growing = not leaving
+        leaving = leaving or sorted(self.store.lost)
         caps = self.caps(counts, leaving, spare)
-        more = 0 if leaving else self.more(caps)
+        more = self.more(caps) if growing else 0
         layout = self.layout
         disk = layout.disk[: layout.cells].reshape(-1, layout.length)
         return plan_moves(disk, self.live(), caps, more=more, leaving=leaving), more

@@ -93,6 +93,7 @@ def status(array: Array) -> dict[str, Any]:
         "volumes": [{"name": config.name, "size": array.size_bytes, "path": None}],
         "lost_chunks": len(core.bad_chunks),
         "tuner": None if array.tuner is None else array.tuner.status(),
+        "restore": None if array.restore is None else array.restore.status(),
         "warnings": list(array.warnings),
         "action": _action(array, word),
     }

@@ -418,3 +418,33 @@ def test_a_growth_waits_for_a_lost_member_and_goes_on() -> None:
         await rig.check()
 
     play(scenario)
+
+
+def test_a_degraded_array_without_room_takes_a_small_disk_for_what_it_lost() -> None:
+    async def scenario() -> None:
+        rig = UnlikeRig("raidx-parity", 3, (30, 24, 28, 26, 22))
+        array = await rig.create()
+        await rig.fill(0.7)
+        size = array.size_bytes
+        await array.fail_disk(1)
+        await trio.sleep(63)
+        await rig.settle()
+        await trio.sleep(63)
+        status = array.status()
+        assert status["state"] == "degraded"
+        assert status["restore"]["chunks_without_place"] > 0
+        new = [rig.disk(18), rig.disk(19)]  # each smaller than what was lost
+        said = reshape_cost.of_adding(array, [disk.size_bytes for disk in new])
+        await array.grow(new)
+        rig.members += new
+        assert array.jobs.running()[0].status()["kind"] == "grow"
+        await trio.sleep(125)
+        await rig.settle()
+        status = array.status()
+        assert (status["state"], status["redundancy_left"]) == ("clean", 1)
+        assert status["restore"] is None
+        assert array.size_bytes == said["size_after"] >= size
+        await rig.check()
+        await rig.remount()
+
+    play(scenario)
