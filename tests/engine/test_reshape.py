@@ -72,6 +72,15 @@ class UnlikeRig(Rig):
         self.model = bytearray(array.size_bytes)
         return array
 
+    async def open(self) -> Any:
+        """Start the array; who leaves is no member any more."""
+        array = await super().open()
+        array.grower.on_release.append(self._forget)
+        return array
+
+    def _forget(self, member: Any) -> None:
+        self.members = [kept for kept in self.members if kept is not member]
+
     @property
     def bundles(self) -> BundleLayout:
         """The table."""
@@ -198,7 +207,8 @@ async def _turn(rig: UnlikeRig, step: str, rng: random.Random) -> None:
             await array.fail_disk(rng.choice(roles))
             await trio.sleep(rng.choice((0.0, 61.5)))
             if rng.random() < 0.4 and (lost := sorted(array.store.lost)):
-                await array.remove_disk(lost[0])
+                with contextlib.suppress(RaidxError):  # no room
+                    await array.remove_disk(lost[0])
         elif step == "larger" and array.core.code.tolerance and not array.store.watermarks:
             role = rng.choice(sorted(array.store.lost) or roles)
             disk = rig.disk(100)
