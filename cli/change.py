@@ -180,8 +180,8 @@ def add_disk(
     With --method restripe everything is moved, in order, which any layout can: see `raidx reshape`.
     """
     if method == "restripe":
-        if role is not None:
-            raise UsageError("--as spare moves nothing: it has no method")
+        if role or parity or surrogate:
+            raise UsageError("--method restripe goes with neither --as, --parity nor --surrogate")
         options = _Joining(overwrite_signature, create, wait, dry_run)
         return _reshape(out, array, members, options)
     result = call(

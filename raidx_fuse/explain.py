@@ -174,6 +174,11 @@ def _stripe(
     return {
         "stripe": stripe,
         "lost": [_name(core, c) for c in range(lost.bit_length()) if lost >> c & 1],
-        "never_written": [_name(core, c) for c in range(dead.bit_length()) if dead >> c & 1],
+        "never_written": [
+            # During a restripe a stripe has cells of the other layout beside it: they are nowhere.
+            _name(core, c)
+            for c in range(dead.bit_length())
+            if dead >> c & 1 and core.layout.place(stripe, c)[0] >= 0
+        ],
         "bands": shown,
     }

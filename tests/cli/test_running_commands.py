@@ -544,3 +544,26 @@ def test_growth_passes_on_how_parity_is_to_follow(daemon: Daemon, tmp_path: Path
     assert daemon.run("add-disk", "ARRAY", new, "--parity", "backpack").exit_code == 2
     asked = [(a["members"], a["surrogate"], a["parity"]) for _, a in daemon.calls]
     assert asked == [([new], surrogate, None), ([new], None, "piggyback")]
+
+
+def test_reshape_says_where_it_goes_and_add_disk_can_do_the_same(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    new = str(tmp_path / "new.img")
+    sizes = {"size_before": 3 << 20, "size_after": 4 << 20}
+    shape = {"layout_before": "raid0", "members_before": 3, "layout_after": "raid5"}
+    daemon.answers["reshape"] = {"job": 5, "members_after": 5, **shape, **sizes}
+    text = daemon.run("reshape", "ARRAY", new, "--layout", "raid5", "--fixed").stdout
+    assert "moving from raid0 on 3 members to raid5 on 5 (job 5)" in text
+    assert "the image has 4 MiB when it ends" in text
+    assert "losetup -c DEVICE && resize2fs DEVICE" in text
+    assert daemon.run("add-disk", "ARRAY", new, "--method", "restripe", "--create").exit_code == 0
+    (_, one), (_, other) = daemon.calls
+    assert (one["members"], one["layout"], one["rotate"]) == ([new], "raid5", False)
+    assert (other["members"], other["create"]) == ([new], True)
+    assert "layout" not in other
+    for refused in (("--as", "spare"), ("--parity", "piggyback"), ("--surrogate", new)):
+        words = ("add-disk", "ARRAY", new, "--method", "restripe", *refused)
+        assert daemon.run(*words).exit_code == 2
+    daemon.answers["reshape"] = {"job": 5, "members_after": 3, **shape, **sizes, "size_after": 0}
+    assert "losetup" not in daemon.run("reshape", "ARRAY", "--layout", "raid5").stdout

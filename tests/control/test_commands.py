@@ -434,3 +434,56 @@ def test_a_cancelled_growth_gives_its_member_back_when_it_is_undone() -> None:
         assert (status["state"], status["size"], len(status["members"])) == ("clean", size, 4)
 
     with_desk(scene, "raid4")
+
+
+def test_a_restripe_is_told_before_it_is_done_and_steered_while_it_is() -> None:
+    async def scene(desk: Desk) -> None:
+        array, size = desk.array, desk.array.size_bytes
+        desk.array.restriper.on_size.append(lambda: desk.volume.resize(array.size_bytes))
+        before = bytes(await array.read(0, size))
+        dry = await desk.ask("reshape", members=["a"], layout="raid4", dry_run=True)
+        assert dry["does"] == "moves everything from raid5 on 4 members to raid4 on 5"
+        assert (dry["size_before"], dry["size_after"]) == (size, size * 4 // 3)
+        assert dry["bytes_written"] == round(dry["bytes_read"] * 5 / 4) > 0
+        assert (dry["redundancy_reduced"], dry["bytes_logged"]) == (False, 0)
+        dry = await desk.ask("reshape", members=[], layout="raid0", dry_run=True)
+        assert (dry["redundancy_reduced"], dry["redundancy_left"]) == (True, 0)
+        assert dry["redundancy_reduced_seconds"] == dry["seconds"] > 0
+        dry = await desk.ask("reshape", members=[], layout="raid4", dry_run=True)
+        assert dry["bytes_logged"] == 2 * dry["bytes_written"], "places overlap: by the journal"
+        assert desk.shelf.opened == {}
+        begun = await desk.ask("reshape", members=["a"], layout="raid4")
+        assert (begun["layout_before"], begun["layout_after"]) == ("raid5", "raid4")
+        assert (begun["members_before"], begun["members_after"]) == (4, 5)
+        await desk.ask("job-pause", job=begun["job"])
+        status = await desk.ask("status")
+        assert (status["state"], status["redundancy_left"]) == ("restriping", 1)
+        assert "resume" in status["action"]
+        for write in (False, True):
+            assert (await desk.ask("explain", offset=0, length=8192, write=write))["stripes"]
+        dry = await desk.ask("replace-disk", old="4", new="b", dry_run=True)
+        assert dry["bytes_moved"] > 0
+        with pytest.raises(RaidxError, match="a restripe is under way"):
+            await desk.ask("reshape", members=[], layout="raid0")
+        await desk.ask("job-resume", job=begun["job"])
+        ended = await desk.ask("job-wait", job=begun["job"])
+        assert ended["state"] == "done"
+        status = await desk.ask("status")
+        assert (status["state"], status["size"]) == ("clean", size * 4 // 3)
+        assert (status["layout"], status["layout_parameters"]) == ("raid4", {})
+        assert desk.volume.size_bytes == size * 4 // 3
+        assert bytes(await array.read(0, size)) == before
+
+    with_desk(scene)
+
+
+def test_a_restripe_that_does_not_begin_gives_the_newcomers_back() -> None:
+    async def scene(desk: Desk) -> None:
+        with pytest.raises(SignatureFoundError):
+            await desk.ask("reshape", members=["a", "used"])
+        assert desk.shelf.released == [desk.shelf.opened["a"]]
+        with pytest.raises(UsageError, match="already"):
+            await desk.ask("reshape", members=[])
+        assert (await desk.ask("status"))["state"] == "clean"
+
+    with_desk(scene)

@@ -18,7 +18,7 @@ from raidx_fuse import campaign
 from raidx_fuse.errors import UsageError
 from raidx_fuse.growth import Growth
 from raidx_fuse.jobs.grow_copy import Copier
-from raidx_fuse.journal import MODES
+from raidx_fuse.journal import MODES, Journal
 from raidx_fuse.members.powercut import CutRecord
 from raidx_fuse.testing.campaign import matrix
 from raidx_fuse.testing.campaign.disks import is_member
@@ -35,6 +35,7 @@ TWO_LOSSES_STATES = 250
 BUNDLE_STATES = 150
 MEMBERS_STATES = 150
 GROWTH_STATES = 250
+RESTRIPE_STATES = 100
 BROKEN_STATES = 1000
 
 
@@ -139,6 +140,27 @@ def test_a_growth_that_breaks_its_order_is_found_out(
         if tally.violations:
             break
     assert tally.violations, "a campaign that cannot fail proves nothing"
+
+
+@pytest.mark.parametrize(
+    "cell", ["raid5:partial:restripe", "raid0:none:restripe", "upc:full:restripe"]
+)
+def test_a_restripe_keeps_its_promises(cell: str) -> None:
+    tally = Tally()
+    for task in matrix.tasks_of([Cell.parse(cell)], RESTRIPE_STATES, SEED):
+        tally.add(matrix.run_task(task))
+    assert not tally.violations, report(tally)
+    assert tally.total >= RESTRIPE_STATES
+    assert "restripe" in {verb for _, verb, _ in tally.states}
+
+
+def test_a_restripe_that_does_not_wait_for_its_watermark_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Journal, "durable_mark", property(lambda journal: journal.mark))
+    cell = Cell("raid5", "partial", theme="restripe")
+    tally = crash_workloads(cell, range(100, 200), BROKEN_STATES, stop_after=1)
+    assert tally.violations, "it overwrites what a crash goes back to"
 
 
 @pytest.mark.parametrize("mode", ["partial", "full"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -9,8 +10,13 @@ from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 
+from raidx_fuse.check import check_members
+from raidx_fuse.errors import ArrayFailedError, BusyError, MemberError, RaidxError
 from raidx_fuse.jobs.restripe import Restripe
+from raidx_fuse.layouts.restripe import RestripeLayout
+from raidx_fuse.members.base import Member
 from raidx_fuse.testing.arrays import Rig
 from raidx_fuse.testing.virtual import run
 
@@ -32,11 +38,11 @@ PAIRS = [
 
 
 class SmallRig(Rig):
-    """A rig with some seventy chunks on a member, and a log for windows of several stripes."""
+    """A rig with some hundred chunks on a member, and a log for windows of several stripes."""
 
     def __init__(self, layout: str, width: int, **options: Any) -> None:
         super().__init__(layout, width, chunk_bytes=CHUNK, **options)
-        self.member_bytes = (1 << 20) + 4 * CHUNK  # rows that every code here divides
+        self.member_bytes = 660 << 10
 
 
 async def restripe(rig: Rig, name: str, width: int, *, window_bytes: int = 6 * CHUNK) -> Restripe:
@@ -55,6 +61,14 @@ def job_of(rig: Rig) -> Restripe:
     assert rig.array is not None
     (job,) = (job for job in rig.array.jobs.running() if isinstance(job, Restripe))
     return job
+
+
+async def reach(job: Restripe, done_bytes: float) -> None:
+    """Return when so much is done, or all."""
+    while True:
+        if job.finished.is_set() or job.done_bytes >= done_bytes:
+            return
+        await trio.sleep(0.01)
 
 
 def enlarge(rig: Rig) -> None:
@@ -148,13 +162,14 @@ def test_a_restripe_keeps_every_byte_under_writes_and_reads(
     old: str, before: int, new: str, after: int
 ) -> None:
     rig = SmallRig(old, before, slow=True, reads_zero=old != "raid5")
-    if new in ("rdp", "evenodd", "upc"):
-        rig.member_bytes *= 2  # for a log that holds one of their stripes twice
+    if new in ("rdp", "evenodd") or (old, new) == ("raid5", "upc"):
+        rig.member_bytes = 2 << 20  # for a log that holds one of their stripes twice
+    windows = 6 if rig.member_bytes < 2 << 20 else 24
 
     async def body(rig: Rig) -> None:
         await fill(rig, 0.7)
         async with under_load(rig):
-            job = await restripe(rig, new, after)
+            job = await restripe(rig, new, after, window_bytes=windows * CHUNK)
             await job.finished.wait()
         await ended(rig, job)
         assert rig.array is not None
@@ -166,5 +181,223 @@ def test_a_restripe_keeps_every_byte_under_writes_and_reads(
         rig.model[:] = data
         await rig.compare()
         await scrubbed(rig)
+
+    play(rig, body)
+
+
+def test_the_cost_is_md_s_or_less_and_one_flush_a_window() -> None:
+    """4+1: all data read once and written once, with a parity for four chunks; more in the log."""
+    rig = SmallRig("raid4", 4)
+    rig.member_bytes = 4 << 20
+
+    def moved_bytes(rig: Rig) -> int:
+        assert rig.array is not None
+        queues = [queue for queue in rig.array.store.queues if queue is not None]
+        return sum(queue.read_bytes + queue.write_bytes for queue in queues)
+
+    async def body(rig: Rig) -> None:
+        await fill(rig)
+        assert rig.array is not None
+        await rig.array.core.journal.drain()
+        before, size = moved_bytes(rig), rig.array.size_bytes
+        job = await restripe(rig, "raid4", 5, window_bytes=1 << 20)
+        await job.finished.wait()
+        assert 2.25 <= (moved_bytes(rig) - before) / size < 2.6
+        assert job.checkpoints < 40
+
+    play(rig, body)
+
+
+@pytest.mark.parametrize("when", [0.2, 0.8])
+@pytest.mark.parametrize(("old", "before", "new", "after"), [PAIRS[1], PAIRS[3], PAIRS[4]])
+def test_a_cancel_moves_everything_back_and_lets_go_of_the_newcomers(
+    old: str, before: int, new: str, after: int, when: float
+) -> None:
+    rig = SmallRig(old, before, slow=True)
+
+    async def body(rig: Rig) -> None:
+        await fill(rig, 0.8)
+        assert rig.array is not None
+        released: list[Member] = []
+        rig.array.restriper.on_release.append(released.append)
+        size = rig.array.size_bytes
+        async with under_load(rig):
+            job = await restripe(rig, new, after)
+            await reach(job, when * job.total_bytes)
+            job.cancel()
+            assert job.status()["going_back"]
+            await job.finished.wait()
+        assert released == rig.members[before:]
+        del rig.members[before:]
+        await ended(rig, job, "cancelled")
+        assert rig.array.size_bytes == size
+        config = rig.array.store.config
+        assert (config.layout, config.width, config.params) == (old, before, {})
+
+    play(rig, body)
+
+
+@pytest.mark.parametrize("role", [0, 2, 4])
+def test_it_goes_on_without_a_member_that_is_lost_and_waits_while_one_is_rebuilt(role: int) -> None:
+    rig = SmallRig("raid5", 4, slow=True)
+
+    async def body(rig: Rig) -> None:
+        await fill(rig)
+        assert rig.array is not None
+        async with under_load(rig):
+            job = await restripe(rig, "raid5", 5)
+            await reach(job, 0.3 * job.total_bytes)
+            await rig.array.fail_disk(role)
+            await reach(job, job.done_bytes + 20 * CHUNK)
+            member = rig.new_member()
+            await rig.array.replace_disk(role, member)
+            rig.members[role] = member
+            rebuild = next(j for j in rig.array.jobs.running() if j.kind == "rebuild")
+            await rebuild.finished.wait()
+            assert rebuild.state == "done", rebuild.status()
+            await job.finished.wait()
+        await ended(rig, job)
+        assert not rig.array.store.lost
+
+    play(rig, body)
+
+
+def test_a_layout_without_redundancy_needs_all_members_and_has_them_when_it_begins() -> None:
+    rig = SmallRig("raid5", 4)
+
+    async def body(rig: Rig) -> None:
+        await fill(rig)
+        assert rig.array is not None
+        job = await restripe(rig, "raid0", 4)
+        with pytest.raises(ArrayFailedError, match="role 1 cannot be spared"):
+            await rig.array.fail_disk(1)
+        assert rig.array.status()["redundancy_left"] == 0
+        await ended(rig, job)
+
+    play(rig, body)
+
+
+@pytest.mark.parametrize(("old", "before", "new", "after"), [PAIRS[1], PAIRS[3], PAIRS[10]])
+def test_it_goes_on_where_it_stopped_after_a_remount(
+    old: str, before: int, new: str, after: int
+) -> None:
+    rig = SmallRig(old, before, slow=True)
+
+    async def body(rig: Rig) -> None:
+        await fill(rig, 0.9)
+        job = await restripe(rig, new, after)
+        stops = 0
+        while True:
+            await reach(job, 60 * CHUNK)
+            if job.finished.is_set():
+                break
+            await rig.close()
+            if stops == 0:  # in the middle, at rest: sound, and nothing is written
+                report = await check_members(list(rig.members))
+                assert report["ok"], report
+                assert report["state"] == "restriping"
+            stops += 1
+            await rig.open()
+            left = job.total_bytes - job.done_bytes
+            job = job_of(rig)
+            job.window_bytes = 6 * CHUNK
+            await trio.lowlevel.checkpoint()
+            assert job.total_bytes <= left
+            await rig.compare()
+        assert stops > 1
+        await ended(rig, job)
+
+    play(rig, body)
+
+
+def test_paused_it_stands_and_users_work_on_both_sides() -> None:
+    rig = SmallRig("raid4", 4)
+
+    async def body(rig: Rig) -> None:
+        await fill(rig, 0.5)
+        assert rig.array is not None
+        job = await restripe(rig, "raid5", 5, window_bytes=CHUNK)
+        rig.array.jobs.limit(job.job_id, None, 100 * CHUNK)
+        await trio.sleep(0.5)
+        rig.array.jobs.pause(job.job_id)
+        await trio.sleep(0.5)
+        layout = rig.array.core.layout
+        assert isinstance(layout, RestripeLayout)
+        mark = layout.watermark
+        assert 0 < mark < layout.image_chunks
+        await fill(rig, 0.5, seed=9)
+        await rig.compare()
+        await scrubbed(rig)
+        assert layout.watermark == mark
+        assert rig.array.status()["state"] == "restriping"
+        rig.array.jobs.limit(job.job_id, None, 0)
+        rig.array.jobs.resume(job.job_id)
+        await ended(rig, job)
+
+    play(rig, body)
+
+
+def test_what_cannot_be_is_refused_in_one_line_and_changes_nothing() -> None:
+    async def refuse(rig: Rig, words: str, added: int, name: str | None, **params: Any) -> None:
+        assert rig.array is not None
+        before = rig.array.store.config
+        with pytest.raises(RaidxError, match=words) as refused:
+            await rig.array.restripe([rig.new_member() for _ in range(added)], name, params)
+        assert "\n" not in str(refused.value)
+        assert rig.array.store.config.width == before.width
+        assert rig.array.core.journal.mode == "partial"
+
+    async def raid5(rig: Rig) -> None:
+        await refuse(rig, "is raid5 on 4 members already", 0, None)
+        await refuse(rig, "has room for .* chunks of the image's", 0, "rdp")
+        await refuse(rig, "does not exist for 5 members", 1, "upc")
+        await refuse(rig, "unknown layout", 1, "raid9")
+        await refuse(rig, "place each by a table", 1, "raidx-parity")
+        await refuse(rig, "too small for stripes of rdp on 20 members", 16, "rdp")
+        assert rig.array is not None
+        await rig.array.fail_disk(1)
+        await refuse(rig, "role 1 is lost: a degraded array is not restriped", 1, None)
+
+    async def grown(rig: Rig) -> None:
+        assert rig.array is not None
+        job = (await rig.array.grow([rig.new_member()]))["job"]
+        await rig.array.jobs.wait(job)
+        await refuse(rig, "do not lie in the order of the image", 1, "raid5")
+
+    async def moving(rig: Rig) -> None:
+        assert rig.array is not None
+        await fill(rig, 0.5)
+        job = await restripe(rig, "raid5", 5, window_bytes=CHUNK)
+        with pytest.raises(BusyError, match="under way"):
+            await rig.array.restripe([], "raid0", {})
+        with pytest.raises(BusyError, match="under way"):
+            await rig.array.grow([rig.new_member()])
+        await ended(rig, job)
+
+    play(SmallRig("raid5", 4), raid5)
+    play(SmallRig("raid4", 4), grown)
+    play(SmallRig("raid4", 4), moving)
+
+
+def test_a_newcomer_whose_host_is_full_makes_it_wait_and_go_on_by_itself() -> None:
+    rig = SmallRig("raid5", 4)
+
+    async def body(rig: Rig) -> None:
+        await fill(rig)
+        assert rig.array is not None
+        job = await restripe(rig, "raid5", 5)
+        newcomer = rig.members[4]
+
+        def full(*_: Any) -> None:
+            raise MemberError(newcomer.path, "reserve", 0, errno.ENOSPC)
+
+        newcomer.reserve = full  # type: ignore[method-assign]
+        await trio.sleep(20)
+        assert job.error is not None
+        assert not job.finished.is_set()
+        assert job.done_bytes == 0
+        await rig.compare()
+        del newcomer.reserve  # type: ignore[method-assign]
+        await ended(rig, job)
 
     play(rig, body)
