@@ -386,18 +386,18 @@ def test_a_newcomer_whose_host_is_full_makes_it_wait_and_go_on_by_itself() -> No
         await fill(rig)
         assert rig.array is not None
         job = await restripe(rig, "raid5", 5)
-        newcomer = rig.members[4]
+        newcomer: Any = rig.members[4]
 
         def full(*_: Any) -> None:
             raise MemberError(newcomer.path, "reserve", 0, errno.ENOSPC)
 
-        newcomer.reserve = full  # type: ignore[method-assign]
+        newcomer.reserve = full
         await trio.sleep(20)
         assert job.error is not None
         assert not job.finished.is_set()
         assert job.done_bytes == 0
         await rig.compare()
-        del newcomer.reserve  # type: ignore[method-assign]
+        del newcomer.reserve
         await ended(rig, job)
 
     play(rig, body)
