@@ -12,7 +12,7 @@ wrap after two years, intervals end at 17 minutes, and 0 is an interval that nob
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,11 +74,13 @@ class Access:
         self.speeds = [(0.0, 0.0)] * layout.width
         self.changed: set[int] = set()
 
-    def renew(self) -> None:
-        """Make room for roles that are new."""
+    def renew(self, fresh: Iterable[int] = ()) -> None:
+        """Make room for roles that are new; of the members of *fresh* ones nothing is known."""
         new = self._layout.width - len(self.speeds)
         self.queue_means += [0.0] * new
         self.speeds += [(0.0, 0.0)] * new
+        for role in fresh:
+            self.queue_means[role], self.speeds[role] = 0.0, (0.0, 0.0)
 
     @property
     def arrivals(self) -> int:

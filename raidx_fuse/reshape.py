@@ -52,6 +52,7 @@ class Reshape:
         self.layout = layout
         self.mover = Mover(array.core, layout, degraded=True)
         self.room = Room(array.core, layout)
+        self.declined: frozenset[int] = frozenset()  # lost roles that a user does not want restored
         self.break_ordering = False  # tests only: show that the campaign notices
 
     # -- may it? -------------------------------------------------------------------------------
@@ -142,7 +143,7 @@ class Reshape:
         store.seat_epoch += 1
         self.layout.take_counts(counts)
         store.config = replace(self._described(config), jobs={**config.jobs, KEY: {"kind": GROW}})
-        self._renew()
+        self._renew(roles)
 
     def _described(self, config: ArrayConfig, bundles: int | None = None) -> ArrayConfig:
         """Return *config* with the layout's parameters as they are now."""
@@ -155,11 +156,11 @@ class Reshape:
         }
         return replace(config, width=layout.width, params=params)
 
-    def _renew(self) -> None:
-        """Let everything that goes by roles know of the new ones."""
+    def _renew(self, fresh: Sequence[int] = ()) -> None:
+        """Let everything that goes by roles know of the new ones, *fresh* members' among them."""
         self.core.journal.shares.renew()
         if self.core.access is not None:
-            self.core.access.renew()
+            self.core.access.renew(fresh)
         self.core.take_layout(self.layout)
         self.store.refresh()
 
@@ -211,6 +212,7 @@ class Reshape:
         if job.kind == GROW:
             await self._extend()
         elif job.kind == RESTORE:
+            self.declined = self.store.lost if job.given_up else frozenset()
             for role in sorted(self.store.lost):
                 await self._retire(role)
         elif completed and not await self._retire(job.extra["role"]):

@@ -68,6 +68,8 @@ class Restore:
             self._lost, self._lost_s, self._looked_s = store.lost, now, -RETRY_S
         if not store.lost or self.after_s is None or now < self._lost_s + self.after_s:
             return
+        if store.lost == self.reshape.declined:
+            return
         busy = {job.kind for job in jobs.running()} - {GROW, EVACUATE, "scrub"}
         if busy or jobs.closing or store.watermarks or self.array.core.dirty.pending_regions():
             return

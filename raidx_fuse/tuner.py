@@ -67,7 +67,7 @@ class Tuner:
         self._random = random.Random(0)
         self._began_s = 0.0  # when the present round began
         self._basis: list[MemberLoad] = []
-        self._basis_at = -1  # arrivals when the basis was taken
+        self._basis_at: object = None  # arrivals and members when the basis was taken
         self._planned_at = -1  # arrivals when the last plan found nothing to do
         kept = self.core.store.config.jobs.get(JOB_KEY, {})
         self._unscrubbed_s = float(kept.get(SINCE_SCRUB, 0.0))  # before *_counted_from_s*
@@ -132,8 +132,9 @@ class Tuner:
         are alike would hand chunks to and fro.
         """
         means = self.access.queue_means
-        if self._basis_at != self.access.arrivals:
-            self._basis_at, self._basis = self.access.arrivals, self.loads()
+        basis_at = (self.access.arrivals, self.core.store.seat_epoch, self.layout.counts)
+        if self._basis_at != basis_at:
+            self._basis_at, self._basis = basis_at, self.loads()
             if self.planner.settled:
                 self.planner.settled.clear()
                 self.planner.survey()

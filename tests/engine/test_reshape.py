@@ -458,3 +458,51 @@ def test_a_degraded_array_without_room_takes_a_small_disk_for_what_it_lost() -> 
         await rig.remount()
 
     play(scenario)
+
+
+def test_a_restoration_that_a_user_cancels_does_not_begin_again() -> None:
+    async def scenario() -> None:
+        rig = UnlikeRig("raidx-parity", 3, (40, 34, 38, 36, 40), room=0.5, slow=True)
+        array = await rig.create()
+        await rig.fill(0.9)
+        await array.set("speed_max", "8KiB")
+        await array.set("restore.after", "0")
+        await array.fail_disk(0)
+        await trio.sleep(3)
+        (job,) = array.jobs.running()
+        array.jobs.cancel(job.job_id)
+        await job.finished.wait()
+        assert job.state == "cancelled"
+        await array.set("speed_max", "0")
+        await trio.sleep(300)
+        assert array.store.lost == {0}
+        assert not array.jobs.running()
+        await array.remove_disk(0)  # the user's word
+        await rig.settle()
+        assert not array.store.lost
+        await rig.check()
+
+    play(scenario)
+
+
+def test_the_tuner_forgets_who_left() -> None:
+    async def scenario() -> None:
+        rig = UnlikeRig("raidx-copy", 2, (40, 34, 38, 36), room=0.6, slow=True)
+        array = await rig.create()
+        await rig.fill(0.9)
+        tuner = array.tuner
+        assert tuner is not None
+        for _ in range(3):  # hot chunks on role 0, which is far slower than role 2, it is said
+            for at in range(0, len(rig.model), CHUNK):
+                await array.read(at, CHUNK)
+        assert array.core.access is not None
+        array.core.access.speeds[:] = [(1.0, 1.0), (1.0, 1.0), (1e-4, 1e-4), (1.0, 1.0)]
+        assert tuner.plan().steps
+        await array.remove_disk(2)
+        await rig.settle()
+        assert 2 not in {load.role for load in tuner.loads()}
+        assert all(step.target != 2 for step in tuner.plan().steps)
+        await trio.sleep(30)
+        await rig.check()
+
+    play(scenario)
