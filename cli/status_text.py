@@ -165,6 +165,8 @@ def job_line(job: Mapping[str, Any], out: Output) -> Text:
     line.append("━" * filled, style="green")
     line.append("━" * (30 - filled), style="bright_black")
     line.append(f" {share:5.1f} %  {job_amount(job, out)}")
+    if job.get("error"):
+        line.append(f"\n      {job['error']}", style="red")
     return line
 
 

@@ -9,7 +9,8 @@ that a block leaves belongs to a block that nobody has written yet, which counts
 Cancelled, the job goes the same way back: blocks return to their old places, which are dead until
 the growth is over, and the array has its old shape again. A block is only ever moved onto a member
 that is there and has room: while one is lost, or its host full, the job waits. What lies on a lost
-member is read by its chain.
+member is read by its chain; at a block that nobody can give back it pauses until it is told to go
+on.
 """
 
 from __future__ import annotations
@@ -218,6 +219,9 @@ class Grow(Job):
                 await self._copier.drop(stripes)
             except MemberLostError:
                 return 0
+            except RaidxError as error:
+                self._stall(error)
+                return 0
             if self._strays:
                 del self._strays[: len(stripes)]
                 return 0
@@ -245,7 +249,7 @@ class Grow(Job):
         """Copy in batches, the next one read while one is written; the position follows.
 
         Returns how many blocks were copied: fewer than all when a member went (`ready` sees who)
-        or when somebody waits for the window. Raises RaidxError.
+        or when somebody waits for the window. Pauses the job at what cannot be read or written.
         """
         stripes, sources, targets = (
             (column[::-1] if self.back else column).tolist() for column in moves
@@ -279,7 +283,21 @@ class Grow(Job):
             if self.error is None:
                 log.error("the growth waits: %s", error)
             self.error = str(error)
+        except RaidxError as error:
+            self._stall(error)
         return copied
+
+    def _stall(self, error: RaidxError) -> None:
+        """Pause at a block that cannot be had: whoever mends it lets the growth go on."""
+        log.error("the growth is paused at stripe %d: %s", self.layout.migrated, error)
+        self.error = f"{error}; then let it go on: `raidx job ARRAY resume`, or cancel it"
+        self.pause()
+
+    def resume(self) -> None:
+        """Go on after a pause; what could not be read is tried again."""
+        if self.state == "paused":
+            self.error = None
+        super().resume()
 
     def _cuts(self, stripes: list[int]) -> list[int]:
         """Return where to cut moves into batches, between two stripes."""

@@ -501,3 +501,53 @@ def test_a_spare_of_before_takes_over_while_the_array_grows() -> None:
         await rig.compare()
 
     play(SmallRig(), body)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_it_pauses_at_a_block_that_nobody_can_give_back(cancelled: bool) -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig)
+        await array.core.journal.drain()
+        size = len(rig.model)
+        await array.fail_disk(1)
+        (other,) = (m for m in rig.members if m.path == "ram0")
+        start = array.store.config.regions.data.offset
+        # A degraded array does not begin to grow, but it goes on: so lose the member after that.
+        await rig._step_replace()
+        await rig._step_settle()
+        rig.members[1] = rig.members.pop()
+        job = await grow(rig, 1)
+        job.pause()
+        await array.fail_disk(1)
+        fault = other.error(("read",), offset_bytes=start + 40 * CHUNK, length_bytes=CHUNK)
+        job.resume()
+        await eventually(lambda: job.state == "paused")
+        stopped = job.layout.migrated
+        assert 20 < stopped <= 40
+        assert "resume" in job.status()["error"]
+        assert array.status()["state"] == "degraded"
+        array.jobs.resume(job.job_id)  # it is still unreadable
+        await eventually(lambda: job.state == "paused" and job.error is not None)
+        assert job.layout.migrated >= stopped
+        if cancelled:
+            array.jobs.cancel(job.job_id)
+            fault.lift()
+            await eventually(lambda: job.status()["waits_for_role"] == 1)  # blocks go back there
+            await rig._step_replace()
+        else:
+            fault.lift()
+            array.jobs.resume(job.job_id)
+        with trio.fail_after(600):
+            await job.finished.wait()
+        assert job.state == ("cancelled" if cancelled else "done")
+        assert job.error is None
+        if cancelled:
+            rig.width -= 1
+            assert array.size_bytes == size
+        else:
+            enlarge(rig)
+        await rig.compare()
+
+    play(SmallRig(), body)
