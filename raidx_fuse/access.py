@@ -26,6 +26,7 @@ INTERVAL_MAX = 65535
 NOTED_MAX = 8192  # chunks in the lists before they go into the table
 SAMPLE_MASK = 15  # one chunk in 16
 QUEUE_WEIGHT = 1 / 8  # of the newest queue length in its moving average
+SPEED_STEP = 1 / 16  # of a member's service time, towards the newest
 SHARE_WEIGHT = 1 / 128  # of the newest request in the share of writes
 CHANGED_MAX = 1 << 16
 OLD_WEIGHT = 3  # of the old interval beside the newest time between two accesses
@@ -34,12 +35,23 @@ Intervals = NDArray[np.float64]
 Chunks = NDArray[np.int64]
 
 
+def _towards(middle_s: float, newest_s: float) -> float:
+    """Return *middle_s*, a running median, a step nearer to *newest_s*.
+
+    One answer that took a thousand times as long, because the host did something else, moves a mean
+    by more than what tells members apart, and a median by a step.
+    """
+    if not middle_s or not newest_s:
+        return middle_s or newest_s
+    return middle_s * (1 + SPEED_STEP if newest_s > middle_s else 1 - SPEED_STEP)
+
+
 class Access:
     """Notes accesses of logical chunks in *noted*: chunk for a read, ~chunk for a write.
 
     Who appends calls `sample` whenever the list's length is a multiple of `SAMPLE_MASK` + 1.
     *queue_means* are the arrival-instant queue lengths by role, *speeds* the service times (read,
-    write; 0: unknown) at the last sample, *write_share* the part of requests that are writes.
+    write; 0: unknown), medians over the samples, *write_share* the part of requests that write.
     """
 
     __slots__ = (
@@ -102,7 +114,11 @@ class Access:
             if queue is not None:
                 length = queue.reads_waiting + queue.writes_waiting
                 means[role] += QUEUE_WEIGHT * (length - means[role])
-                speeds[role] = queue.read_service_s, queue.write_service_s
+                read_s, write_s = speeds[role]
+                speeds[role] = (
+                    _towards(read_s, queue.read_service_s),
+                    _towards(write_s, queue.write_service_s),
+                )
         if len(self.noted) >= NOTED_MAX:
             self.digest()
 

@@ -137,6 +137,22 @@ def test_like_members_are_left_alone() -> None:
     run(with_array, [("ssd", 16), ("ssd", 16), ("ssd", 16)], scenario)
 
 
+def test_an_answer_that_was_held_up_once_moves_nothing() -> None:
+    """The moving average of the queue is then far off for a while; members are as alike as ever."""
+
+    async def scenario(array: Array, model: bytearray) -> None:
+        await load(array, model, 1)
+        queue = array.store.queues[0]
+        assert queue is not None
+        queue.read_service_s = 0.05
+        await load(array, model, 2, 40)
+        await trio.sleep(60)
+        assert array.tuner is not None
+        assert (array.tuner.moved, array.tuner.state) == (0, "balanced")
+
+    run(with_array, [("ssd", 16), ("ssd", 16), ("ssd", 16)], scenario)
+
+
 def test_when_queues_build_up_the_under_used_member_is_taken() -> None:
     """All hot chunks lie on the fast one of two; so many requests at once are too much for it."""
 
