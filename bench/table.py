@@ -5,9 +5,9 @@
     python bench/table.py --json       for machines
 
 Part by part: `mount_ratio.py`, `log_ratio.py`, `rebuild_ratio.py`, `growth_ratio.py`,
-`bench_codes.py`, `two_loss_mount.py`, `large_array.py`, `simulation_speed.py`; `pytest bench` times
-the hot paths without a mount. Run it while nothing else runs: with 2 processors a neighbour takes
-one.
+`bench_codes.py`, `two_loss_mount.py`, `raidx_mount.py`, `large_array.py`, `simulation_speed.py`;
+`pytest bench` times the hot paths without a mount. Run it while nothing else runs: with 2
+processors a neighbour takes one.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import growth_ratio
 import large_array
 import log_ratio
 import mount_ratio
+import raidx_mount
 import rebuild_ratio
 import simulation_speed
 import two_loss_mount
@@ -65,6 +66,7 @@ def main() -> int:
         rounds=min(rounds, 3),
         seconds=seconds / 2,
     )
+    lines += raidx_mount.run(options.directory, min(rounds, 5), seconds)
     lines += large_array.run(options.directory, min(rounds, 3))
     lines += simulation_speed.run(rounds=min(rounds, 3))
     return print_lines(lines, as_json=options.json)
