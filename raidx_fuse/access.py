@@ -58,6 +58,7 @@ class Access:
         "_base",
         "_clock",
         "_digested",
+        "_done",
         "_layout",
         "_queues",
         "_started_s",
@@ -81,6 +82,7 @@ class Access:
         self._base = -1  # the table is not loaded yet
         self.noted: list[int] = []
         self._digested = 0
+        self._done = [(0, 0)] * layout.width  # reads and writes of each role at the last sample
         self.write_share = 0.0
         self.queue_means = [0.0] * layout.width
         self.speeds = [(0.0, 0.0)] * layout.width
@@ -90,6 +92,7 @@ class Access:
         """Make room for roles that are new; of the members of *fresh* ones nothing is known."""
         new = self._layout.width - len(self.speeds)
         self.queue_means += [0.0] * new
+        self._done += [(0, 0)] * new
         self.speeds += [(0.0, 0.0)] * new
         for role in fresh:
             self.queue_means[role], self.speeds[role] = 0.0, (0.0, 0.0)
@@ -114,11 +117,15 @@ class Access:
             if queue is not None:
                 length = queue.reads_waiting + queue.writes_waiting
                 means[role] += QUEUE_WEIGHT * (length - means[role])
-                read_s, write_s = speeds[role]
-                speeds[role] = (
-                    _towards(read_s, queue.read_service_s),
-                    _towards(write_s, queue.write_service_s),
-                )
+                done = queue.reads, queue.writes
+                before, self._done[role] = self._done[role], done
+                if done != before:
+                    read_s, write_s = speeds[role]
+                    if done[0] != before[0]:
+                        read_s = _towards(read_s, queue.read_service_s)
+                    if done[1] != before[1]:
+                        write_s = _towards(write_s, queue.write_service_s)
+                    speeds[role] = read_s, write_s
         if len(self.noted) >= NOTED_MAX:
             self.digest()
 

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 PROBE_READS = 32  # of each member whose speed is not known; the moving average forgets its 0 then
 PROBE_BYTES = 4096
+MEASURE_AGAIN_S = 60.0
 STEPS_A_ROUND = 64  # planning them takes some 25 ms, which a request may have to wait
 STEPS_SHOWN_MAX = 256
 ROUNDS_MAX = 256  # of one tuning at the user's word: speeds that waver must not make it endless
@@ -65,6 +66,8 @@ class Tuner:
         self.moved = self.rounds = 0
         self.work_s = 0.0
         self._random = random.Random(0)
+        self._measured_s = 0.0
+        self._reads_seen: dict[int, int] = {}  # by role, when it was measured
         self._began_s = 0.0  # when the present round began
         self._basis: list[MemberLoad] = []
         self._basis_at: object = None  # arrivals and members when the basis was taken
@@ -106,14 +109,23 @@ class Tuner:
     async def measure(self, *, patiently: bool = False) -> None:
         """Read a little of every member that was hardly read: a first guess of its speed.
 
-        Ends early when a request comes, unless *patiently*.
+        Again of those that nobody read for a minute: what was held up then may be idle now, and a
+        copy that once answered late is not asked any more. Ends early when a request comes, unless
+        *patiently*.
         """
         core = self.core
+        now_s = core.store.clock()
+        again = now_s - self._measured_s >= MEASURE_AGAIN_S
+        if again:
+            self._measured_s = now_s
         for role, queue in enumerate(core.store.readable):
             if queue is None:
                 continue
+            enough = PROBE_READS
+            if again and queue.reads == self._reads_seen.get(role):
+                enough = queue.reads + PROBE_READS
             room = self.layout.counts[role] * core.chunk_bytes - PROBE_BYTES
-            while queue.reads < PROBE_READS:
+            while queue.reads < enough:
                 if self._is_wanted() and not patiently:
                     return
                 place = self._random.randrange(room // PROBE_BYTES + 1) * PROBE_BYTES
@@ -123,6 +135,8 @@ class Tuner:
                     await core.store.read([request], background=True)
                 except MemberLostError:
                     return
+            if again:
+                self._reads_seen[role] = queue.reads
 
     def plan(self, limit: int = STEPS_A_ROUND) -> Plan:
         """Return what is worth moving now.

@@ -377,3 +377,24 @@ def test_a_balanced_array_looks_only_at_chunks_that_are_used_otherwise_than_befo
         assert all(layout_of(array).disk[chunk] == 1 for chunk in cold)
 
     run(with_array, [("hdd", 40), ("ssd", 16)], scenario)
+
+
+def test_a_copy_that_once_answered_late_is_asked_again() -> None:
+    """Its moving average said so for ever: nobody read it, so nothing else was measured."""
+
+    async def scenario(array: Array, model: bytearray) -> None:
+        await load(array, model, 1)
+        await trio.sleep(100)
+        late, other = array.store.queues[:2]
+        assert late is not None
+        assert other is not None
+        late.read_service_s = 0.002
+        before = late.reads
+        await load(array, model, 2, 50, writes=0.0)
+        assert late.reads == before, "copies are read where the answer comes first"
+        await trio.sleep(100)
+        await load(array, model, 3, 50, writes=0.0)
+        await trio.sleep(100)
+        assert late.read_service_s < 2 * other.read_service_s
+
+    run(with_array, [("ssd", 16), ("ssd", 16)], scenario, "raidx-copy", 8 * MIB)
