@@ -28,6 +28,7 @@ from raidx_fuse.core import Core
 from raidx_fuse.errors import NoSpaceError, RaidxError
 from raidx_fuse.growth import JOB_KEY, SURROGATE, Growth
 from raidx_fuse.jobs.grow_copy import Batch, Copier, Load
+from raidx_fuse.jobs.vacated import Vacated
 from raidx_fuse.jobs.window import BUSY_S, WINDOW_BYTES, Job
 from raidx_fuse.store import MemberLostError
 
@@ -60,6 +61,7 @@ class Grow(Job):
         self._turn = False
         self._ending = False
         self._copier = Copier(core, self.growth, back)
+        self._vacated = Vacated(core, self.layout)
         self._strays: list[int] = []  # beyond the position, but with old copies in their parity
         sources = self.layout.disks_before
         self._batch = max(1, min(sources * WINDOW_BYTES, BATCH_BYTES_MAX) >> core.shift)
@@ -234,13 +236,17 @@ class Grow(Job):
         return copied << core.shift
 
     async def checkpoint(self) -> None:
-        """Make the position durable."""
+        """Make the position durable; what blocks have left below it goes back to the host."""
         await self.growth.save()
+        if not self.back and not self._copier.piggyback:
+            await self._vacated.give_back(self.growth.saved)
 
     async def finish(self, completed: bool) -> None:
         """Conclude the growth, or keep its position for the next mount."""
-        await self.growth.save()
-        if completed:
+        if not completed:
+            await self.growth.save()
+        else:
+            await self.checkpoint()
             await self._end(self.back)
 
     # -- copying -------------------------------------------------------------------------------

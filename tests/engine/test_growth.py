@@ -14,6 +14,7 @@ from raidx_fuse.array import Array, open_array
 from raidx_fuse.check import check_members
 from raidx_fuse.errors import MemberError
 from raidx_fuse.jobs.grow import Grow
+from raidx_fuse.members.faulty import FaultMember
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.testing.arrays import Rig
 from raidx_fuse.testing.growing import (
@@ -551,3 +552,49 @@ def test_it_pauses_at_a_block_that_nobody_can_give_back(cancelled: bool) -> None
         await rig.compare()
 
     play(SmallRig(), body)
+
+
+def test_places_that_blocks_left_go_back_to_the_host_once_that_is_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    punched: list[tuple[str, int]] = []
+    punch = FaultMember.punch
+
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig)
+        await array.core.journal.drain()
+        start = array.store.data_offset
+
+        async def noting(member: FaultMember, offset: int, length: int) -> bool:
+            growth = array.core.growth
+            if growth is None:  # a newcomer's metadata
+                return await punch(member, offset, length)
+            rows = range((offset - start) // CHUNK, (offset - start + length) // CHUNK)
+            assert rows.stop <= growth.saved  # durable before a byte goes
+            assert array.store.config.params["migrated"] >= rows.stop
+            punched.extend((member.path, row) for row in rows)
+            await trio.sleep(0.001)  # a user reads and writes meanwhile
+            return await punch(member, offset, length)
+
+        monkeypatch.setattr(FaultMember, "punch", noting)
+        job = await grow(rig, 2)
+        job.speed_max_bytes = job.speed_min_bytes = 20 * CHUNK  # some checkpoints on the way
+        async with under_load(rig, pause_s=0.01):
+            await job.finished.wait()
+        monkeypatch.setattr(FaultMember, "punch", punch)
+        assert job.state == "done", job.error
+        assert job.growth.checkpoints > 2
+        layout = job.layout
+        moves = zip(*layout.moving(0, layout.stripes), strict=True)
+        left = {(f"ram{old}", row) for row, old, _, _ in moves}
+        assert set(punched) == left
+        assert len(punched) == len(left)
+        enlarge(rig)
+        await rig.compare()
+        await scrubbed(rig)
+        await fill(rig, seed=3, share=0.3)
+        await rig.compare()
+
+    play(SmallRig(slow=True), body)

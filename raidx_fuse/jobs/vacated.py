@@ -1,0 +1,65 @@
+"""Places that blocks have left in a growth: their room goes back to the host, where it can.
+
+Safe once the position that the blocks passed is durable, and until the growth is over: a crash
+finds the new places, and nobody is born in the old ones yet. A read that looked a place up before
+the block left it would find zeros: it is made to look again (`Core.reuse_epoch`).
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import trio
+
+from raidx_fuse.core import Core
+from raidx_fuse.errors import MemberError
+from raidx_fuse.layouts.mcpod import ElasticLayout
+
+log = logging.getLogger(__name__)
+
+SCAN_STRIPES = 1 << 14
+
+
+class Vacated:
+    """Gives back what the growth of *layout* leaves, in rising stripes.
+
+    Memory is not: it would only cost the time to fault it in again. A member that cannot punch
+    holes, or fails to, is not asked any more.
+    """
+
+    def __init__(self, core: Core, layout: ElasticLayout) -> None:
+        self.core = core
+        self.layout = layout
+        self._next = 0  # the first stripe that was not looked at
+        self._not_asked: set[int] = set()
+
+    async def give_back(self, end: int) -> None:
+        """Punch holes in the old disks below stripe *end*: the position has durably passed it."""
+        while self._next < end:
+            stop = min(end, self._next + SCAN_STRIPES)
+            stripes, old, _, chunks = self.layout.moving(self._next, stop)
+            live = self.core.written.is_written_many(chunks)
+            self.core.reuse_epoch += 1
+            for disk in range(self.layout.disks_before):
+                rows = stripes[live & (old == disk)]
+                for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
+                    if len(run):
+                        await self._punch(disk, int(run[0]), len(run))
+            self._next = stop
+
+    async def _punch(self, disk: int, row: int, count: int) -> None:
+        core = self.core
+        role = self.layout.role_of(disk, after=True)
+        queue = core.store.queues[role]
+        if queue is None or role in self._not_asked or queue.member.kind == "ram":
+            return
+        done = False
+        try:
+            with trio.move_on_after(core.store.io_timeout_s):
+                offset = core.data_offset + (row << core.shift)
+                done = await queue.member.punch(offset, count << core.shift)
+        except MemberError as error:
+            log.warning("%s; no more room is given back there", error)
+        if not done:
+            self._not_asked.add(role)
