@@ -109,6 +109,27 @@ class Course:
             raise LayoutError("no change of the layout fits in the log")
         return self._window(mark, cut)
 
+    def leap(self, limit_chunks: int) -> Window | None:
+        """Return a window of up to *limit_chunks* of which nothing was ever written; None if none.
+
+        It writes nothing, so nothing has to be saved and nothing is logged.
+        """
+        mark, rest = self.layout.watermark, self.rest
+        unit = self.source.code.data_count
+        unit = self.aligned if 2 * self.aligned <= limit_chunks else unit
+        if self.upward:
+            end = mark + limit_chunks
+            end = rest.stop if end >= rest.stop else end // unit * unit
+            return self._window(end, 0) if end > mark and self._safe(end) else None
+        first = _up(max(0, mark - limit_chunks), unit)
+        return (
+            self._window(first, self.target.chunks) if first < mark and self._safe(first) else None
+        )
+
+    def _safe(self, mark: int) -> bool:
+        """Say whether the watermark may stand at *mark*: what moved lies where nothing counts."""
+        return mark == (self.rest.stop if self.upward else 0) or self._clears(mark)
+
     def _direct_cut(self, saved: int) -> int:
         """Return the chunk up to (from) which target stripes lie in free rows."""
         source, target = self.source.code, self.target.code
@@ -141,7 +162,7 @@ class Course:
                 end = min(end, self.rest.stop)
                 if self._logged_chunks(mark, end, cut) > self.record_chunks:
                     return best
-                if end == self.rest.stop or self._clears(end):
+                if self._safe(end):
                     best = end
                 if end == self.rest.stop or (best > mark and end - mark >= limit):
                     return best
@@ -150,7 +171,7 @@ class Course:
         while True:
             if self._logged_chunks(first, mark, cut) > self.record_chunks:
                 return best
-            if first == 0 or self._clears(first):
+            if self._safe(first):
                 best = first
             if first == 0 or (best < mark and mark - first >= limit):
                 return best

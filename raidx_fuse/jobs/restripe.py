@@ -28,7 +28,7 @@ import numpy as np
 import trio
 
 from raidx_fuse.core import Core
-from raidx_fuse.errors import NoSpaceError
+from raidx_fuse.errors import NoSpaceError, RaidxError
 from raidx_fuse.format.journal import ENTRY_BYTES, RECORD_HEADER_BYTES
 from raidx_fuse.format.regions import SECTOR_BYTES
 from raidx_fuse.jobs.restripe_copy import Copier, Prepared
@@ -134,6 +134,9 @@ class Restripe(Job):
         await self._wait_for_members()
         if self._cancelled or (self._turn and not self.back) or not self.course.rest:
             return
+        self._window = self._leap()
+        if self._window is not None:
+            return
         journal = self.core.journal
         while True:
             self._window = self.course.window(journal.durable_mark, self._limit())
@@ -179,6 +182,16 @@ class Restripe(Job):
                 size = WINDOW_BYTES * max(1, code.data_count // code.rows)
         return max(1, min(size >> self.core.shift, STRIPES_MAX * code.data_count))
 
+    def _leap(self) -> Window | None:
+        """Return a large window of chunks that nobody has written, None if some come soon."""
+        rest, count = self.course.rest, STRIPES_MAX * self.course.source.code.data_count
+        near = rest[:count] if self.course.upward else rest[-count:]
+        written = self.core.written.is_written_many(np.arange(near.start, near.stop))
+        if not self.course.upward:
+            written = written[::-1]
+        dead = int(written.argmax()) if written.any() else len(near)
+        return self.course.leap(dead) if dead > self._limit() else None
+
     async def _turn_round(self) -> None:
         core = self.core
         await core.journal.drain()
@@ -210,6 +223,8 @@ class Restripe(Job):
             epoch = core.store.seat_epoch
             try:
                 prepared = await self._copier.prepare(window)
+                if prepared.logged_chunks > self.course.record_chunks:
+                    return 0  # it was to be a leap, but somebody has written there meanwhile
                 if await self._write(prepared, window, epoch):
                     core.counters.chunks_moved += prepared.moved
                     for stripe in prepared.stripes:  # their parity is another one now
@@ -224,7 +239,22 @@ class Restripe(Job):
                     log.error("the restripe waits: %s", error)
                 self.error = str(error)
                 break
+            except RaidxError as error:
+                self._stall(error)
+                break
         return 0
+
+    def _stall(self, error: RaidxError) -> None:
+        """Pause at a chunk that cannot be had: whoever mends it lets the restripe go on."""
+        log.error("the restripe is paused at chunk %d: %s", self.layout.watermark, error)
+        self.error = f"{error}; then let it go on: `raidx job ARRAY resume`, or cancel it"
+        self.pause()
+
+    def resume(self) -> None:
+        """Go on after a pause; what could not be read is tried again."""
+        if self.state == "paused":
+            self.error = None
+        super().resume()
 
     async def _write(self, prepared: Prepared, window: Window, epoch: int) -> bool:
         """Write what was prepared, then commit; False if the members changed meanwhile."""

@@ -40,6 +40,11 @@ class Prepared:
     places: list[tuple[int, int]] = field(default_factory=list)
     moved: int = 0
 
+    @property
+    def logged_chunks(self) -> int:
+        """How many chunks go by the log."""
+        return sum(len(buffers) for _, _, buffers, _ in self.logged)
+
 
 class Copier:
     """Reads and computes windows of the restripe of *core* onto *target*, below or above.

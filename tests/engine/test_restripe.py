@@ -401,3 +401,52 @@ def test_a_newcomer_whose_host_is_full_makes_it_wait_and_go_on_by_itself() -> No
         await ended(rig, job)
 
     play(rig, body)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_it_pauses_at_a_chunk_that_nobody_can_give_back(cancelled: bool) -> None:
+    rig = SmallRig("raid0", 3)
+
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig)
+        await array.core.journal.drain()
+        start = array.store.config.regions.data.offset
+        fault = rig.members[1].error(("read",), offset_bytes=start + 40 * CHUNK, length_bytes=CHUNK)
+        job = await restripe(rig, "raid5", 4)
+        await trio.sleep(5)
+        assert job.state == "paused"
+        assert isinstance(array.core.layout, RestripeLayout)
+        assert 100 < array.core.layout.watermark <= 121
+        assert "resume" in job.status()["error"]
+        array.jobs.resume(job.job_id)  # it is still unreadable
+        await trio.sleep(1)
+        assert job.state == "paused"
+        fault.lift()
+        if cancelled:
+            array.jobs.cancel(job.job_id)
+            await job.finished.wait()
+            del rig.members[3]
+        else:
+            array.jobs.resume(job.job_id)
+        await ended(rig, job, "cancelled" if cancelled else "done")
+        assert job.error is None
+
+    play(rig, body)
+
+
+@pytest.mark.parametrize(("old", "before", "new", "after"), [PAIRS[1], PAIRS[3], PAIRS[4]])
+def test_it_leaps_over_what_nobody_has_written_but_not_over_who_writes_there(
+    old: str, before: int, new: str, after: int
+) -> None:
+    rig = SmallRig(old, before, slow=True)
+
+    async def body(rig: Rig) -> None:
+        await fill(rig, 0.02)
+        async with under_load(rig):
+            job = await restripe(rig, new, after)
+            await job.finished.wait()
+        await ended(rig, job)
+
+    play(rig, body)

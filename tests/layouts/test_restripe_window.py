@@ -169,3 +169,27 @@ def test_a_restripe_moves_every_chunk_and_keeps_cells_of_the_other_side_dead() -
             assert rows[stripe].tolist() == own
         live = rows[rows != layout.nowhere]
         assert sorted(live.tolist())[: layout.image_chunks] == list(range(layout.image_chunks))
+
+
+def test_a_leap_ends_where_the_watermark_may_stand() -> None:
+    for old, new in PAIRS:
+        layout = both(old, new)
+        for upward in (True, False):
+            layout.watermark = 0 if upward else layout.image_chunks
+            course = Course(layout, upward, LOG_CHUNKS)
+            while course.rest:
+                window = course.leap(50)
+                if window is None:  # no place to stand on so near
+                    window = course.window(layout.watermark, 50)
+                else:
+                    assert not window.direct
+                assert window is not None
+                moved = places(layout, window.first, window.end)
+                layout.watermark = window.mark
+                stays = (
+                    places(layout, window.end, layout.image_chunks)
+                    if upward
+                    else places(layout, 0, window.first)
+                )
+                assert not places(layout, window.first, window.end) & stays
+                assert moved
