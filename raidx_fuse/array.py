@@ -48,7 +48,8 @@ from raidx_fuse.settings import SETTINGS, setting_named
 from raidx_fuse.shares import Shares
 from raidx_fuse.startable import check_startable
 from raidx_fuse.store import Store
-from raidx_fuse.tuner import Tuner, Tuning
+from raidx_fuse.tuner import Tuner
+from raidx_fuse.tuning import Tuning
 from raidx_fuse.writer import Writer
 from raidx_fuse.written import WrittenMap
 

@@ -5,7 +5,7 @@ is dirty; read a little of every member whose speed is not known; choose (tuner_
 (mover.py) in slices of 50 ms. A request that comes in between ends the round, and the next one
 begins a second after the last request. A scrub is started when the last one is long ago.
 
-`Tuning` is the same at the user's word, as a job that can be paused, limited and waited for.
+tuning.py does the same at the user's word, as a job that can be paused, limited and waited for.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from raidx_fuse.access import Access
 from raidx_fuse.core import Core
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.config import ArrayConfig
-from raidx_fuse.jobs.window import Job
 from raidx_fuse.layouts.raidx import BundleLayout
 from raidx_fuse.mover import Mover
 from raidx_fuse.store import MemberLostError
@@ -37,7 +36,6 @@ PROBE_BYTES = 4096
 MEASURE_AGAIN_S = 60.0
 STEPS_A_ROUND = 64  # planning them takes some 25 ms, which a request may have to wait
 STEPS_SHOWN_MAX = 256
-ROUNDS_MAX = 256  # of one tuning at the user's word: speeds that waver must not make it endless
 REST_S = 1.0
 ROUNDING_S = 1e-3  # a rest too short to move the clock would be asked for again and again
 SHOWN_MAX = 20
@@ -347,55 +345,3 @@ class Tuner:
         obstacle = self.obstacle()
         if obstacle is not None:
             raise UsageError(f"no chunk can be moved now: {obstacle}")
-
-
-class Tuning(Job):
-    """Moves all that is worth moving now, without waiting for idle time."""
-
-    kind = "tuning"
-
-    def __init__(self, core: Core, job_id: int, tuner: Tuner) -> None:
-        super().__init__(core, job_id)
-        self.tuner = tuner
-        self.moved = 0
-        self._steps: list[Step] = []
-        self._rounds = 0
-        self._tried = 0
-
-    def detail(self) -> dict[str, Any]:
-        """Say how many chunks moved."""
-        return {"chunks_moved": self.moved}
-
-    async def prepare(self) -> None:
-        """Measure, and plan the first round."""
-        self.tuner.planner.survey()
-        await self.tuner.measure(patiently=True)
-        self._plan()
-        self.total_bytes = sum(len(step.moves) for step in self._steps) << self.core.shift
-
-    def _plan(self) -> None:
-        self._steps = self.tuner.plan().steps[::-1]
-        self._rounds += 1
-        self._tried = self.moved
-
-    def next_window(self) -> list[int] | None:
-        """Return the bundles of the next step."""
-        if not self._steps and self._rounds < ROUNDS_MAX and self.moved > self._tried:
-            self._plan()
-        if not self._steps:
-            return None
-        length = self.tuner.layout.length
-        return sorted({cell // length for cell, _role, _chunk in self._steps[-1].moves})
-
-    async def work(self, stripes: list[int]) -> int:
-        """Carry out one step; its bundles are locked."""
-        step = self._steps.pop()
-        if not await self.tuner.mover.move_locked(stripes, step.moves):
-            return 0
-        self.moved += len(step.moves)
-        return self.tuner.note(step)
-
-    async def finish(self, completed: bool) -> None:
-        """Make the moves durable."""
-        if self.moved:
-            await self.core.store.flush()

@@ -37,7 +37,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("room",),
     ("reshape",),
     ("restore",),
-    ("membership", "settings", "status", "grower", "restriper", "tuner"),
+    ("membership", "settings", "status", "grower", "restriper", "tuner", "tuning"),
     ("array",),
     ("check", "estimate", "reshape_cost", "interval", "volume", "testing"),
     ("lab",),

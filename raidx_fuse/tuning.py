@@ -1,0 +1,64 @@
+"""Tuning at the user's word: a job that can be paused, limited and waited for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raidx_fuse.core import Core
+from raidx_fuse.jobs.window import Job
+from raidx_fuse.tuner import Tuner
+from raidx_fuse.tuner_plan import Step
+
+ROUNDS_MAX = 256  # speeds that waver must not make it endless
+
+
+class Tuning(Job):
+    """Moves all that is worth moving now, without waiting for idle time."""
+
+    kind = "tuning"
+
+    def __init__(self, core: Core, job_id: int, tuner: Tuner) -> None:
+        super().__init__(core, job_id)
+        self.tuner = tuner
+        self.moved = 0
+        self._steps: list[Step] = []
+        self._rounds = 0
+        self._tried = 0
+
+    def detail(self) -> dict[str, Any]:
+        """Say how many chunks moved."""
+        return {"chunks_moved": self.moved}
+
+    async def prepare(self) -> None:
+        """Measure, and plan the first round."""
+        self.tuner.planner.survey()
+        await self.tuner.measure(patiently=True)
+        self._plan()
+        self.total_bytes = sum(len(step.moves) for step in self._steps) << self.core.shift
+
+    def _plan(self) -> None:
+        self._steps = self.tuner.plan().steps[::-1]
+        self._rounds += 1
+        self._tried = self.moved
+
+    def next_window(self) -> list[int] | None:
+        """Return the bundles of the next step."""
+        if not self._steps and self._rounds < ROUNDS_MAX and self.moved > self._tried:
+            self._plan()
+        if not self._steps:
+            return None
+        length = self.tuner.layout.length
+        return sorted({cell // length for cell, _role, _chunk in self._steps[-1].moves})
+
+    async def work(self, stripes: list[int]) -> int:
+        """Carry out one step; its bundles are locked."""
+        step = self._steps.pop()
+        if not await self.tuner.mover.move_locked(stripes, step.moves):
+            return 0
+        self.moved += len(step.moves)
+        return self.tuner.note(step)
+
+    async def finish(self, completed: bool) -> None:
+        """Make the moves durable."""
+        if self.moved:
+            await self.core.store.flush()
