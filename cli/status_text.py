@@ -70,12 +70,21 @@ def _grid(*, right_first: bool = False) -> Table:
     return grid
 
 
+def _layout(status: Status, in_role: int) -> str:
+    """Return what the array is, and during a restripe what it becomes."""
+    moving = status.get("layout_parameters", {}).get("restripe")
+    if moving is None:
+        return f"{status['layout']} on {plural(in_role, 'member')}"
+    old, new = moving["from"], moving["to"]
+    return f"{old['layout']} on {old['width']} members, becoming {new['layout']} on {new['width']}"
+
+
 def _head(status: Status, out: Output) -> Table:
     grid = _grid(right_first=True)
     in_role = sum(member["role"] >= 0 for member in status["members"])
     chunk = out.size(status["chunk_size"])
     grid.add_row("array:", Text(f"{status['name']}  ({status['uuid']})"))
-    grid.add_row("layout:", f"{status['layout']} on {plural(in_role, 'member')}, chunk {chunk}")
+    grid.add_row("layout:", f"{_layout(status, in_role)}, chunk {chunk}")
     grid.add_row("size:", out.size(status["size"]))
     grid.add_row("state:", state_text(status["state"]) + Text(f", {_redundancy(status)}"))
     if status.get("action"):

@@ -567,3 +567,14 @@ def test_reshape_says_where_it_goes_and_add_disk_can_do_the_same(
         assert daemon.run(*words).exit_code == 2
     daemon.answers["reshape"] = {"job": 5, "members_after": 3, **shape, **sizes, "size_after": 0}
     assert "losetup" not in daemon.run("reshape", "ARRAY", "--layout", "raid5").stdout
+
+
+def test_status_says_what_a_restriping_array_becomes(daemon: Daemon) -> None:
+    shape = {"layout": "raid0", "width": 3, "params": {}}
+    sides = {"from": shape, "to": {"layout": "raid5", "width": 4, "params": {}}}
+    daemon.answers["status"] = status() | {
+        "state": "restriping",
+        "layout_parameters": {"restripe": sides},
+    }
+    text = daemon.run("status", "ARRAY").stdout
+    assert "raid0 on 3 members, becoming raid5 on 4, chunk" in text
