@@ -214,9 +214,10 @@ class Restriper:
             while True:
                 for job in self._others():  # they work with both codes
                     await job.finished.wait()
+                await core.dirty.clean_quiet(all_regions=True)
                 await core.journal.drain()
                 async with core.locks.alone():
-                    if not self._others():
+                    if not self._others() and core.dirty.idle:
                         released = self._settle(back)
                         break
             await store.update(lambda config: config)
@@ -241,8 +242,11 @@ class Restriper:
         gone = [queue for queue in store.queues[shape.width :] if queue is not None]
         jobs = {key: value for key, value in config.jobs.items() if key != JOB_KEY}
         for role in list(store.watermarks):  # a rebuild that was given up: stripes count anew
-            store.watermarks[role] = 0
-            jobs[checkpoint_key(role)] = {"next_stripe": 0}
+            del store.watermarks[role]
+            jobs.pop(checkpoint_key(role), None)
+            if role < shape.width:
+                store.watermarks[role] = 0
+                jobs[checkpoint_key(role)] = {"next_stripe": 0}
         del store.queues[shape.width :]
         store.config = replace(
             config,
