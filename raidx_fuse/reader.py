@@ -58,11 +58,9 @@ class Reader:
         """
         core = self.core
         place, readable = core.layout.place, core.store.readable
-        nearest = (0, *place(stripe, 0))
-        if core.dirty.pending_regions():
-            return nearest
+        nearest = None
         least_s = inf
-        for copy in self._copies or ():
+        for copy in self._copies if self._copies and not core.dirty.pending_regions() else ():
             role, chunk = place(stripe, copy)
             queue = readable[role]
             if queue is not None:
@@ -71,7 +69,7 @@ class Reader:
                     answer_s = queue.answer_s()
                 if answer_s < least_s:
                     nearest, least_s = (copy, role, chunk), answer_s
-        return nearest
+        return nearest or (0, *place(stripe, 0))
 
     async def read(self, offset: int, length: int) -> memoryview:
         """Return *length* bytes at *offset*; the buffer is valid until the caller's next await.
