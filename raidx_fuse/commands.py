@@ -18,7 +18,7 @@ from raidx_fuse.array import Array
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.estimate import growth_estimate, rebuild_estimate
 from raidx_fuse.format.table import bytes_needed
-from raidx_fuse.growth import parity_way
+from raidx_fuse.growth import PARITY_WORDS, parity_way
 from raidx_fuse.layouts.mcpod import ElasticLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.reshaping import Reshaping
@@ -256,7 +256,8 @@ class Commands:
         status = self._array.status()
         return {
             "dry_run": True,
-            "does": f"grows from {layout.history[-2]} to {layout.history[-1]} members",
+            "does": f"grows from {layout.history[-2]} to {layout.history[-1]} members"
+            + PARITY_WORDS[parity],
             "parity": parity,
             **await growth_estimate(self._array, layout, parity),
             "redundancy_left": status["redundancy_left"],

@@ -35,6 +35,11 @@ MIGRATED = "migrated"
 PARITY = "parity"
 LIVE, PIGGYBACK, SURROGATE = PARITY_WAYS
 JOB_KEY = "grow"
+PARITY_WORDS = {
+    LIVE: "",
+    PIGGYBACK: "; old copies stay part of the parity",
+    SURROGATE: "; parity goes to the surrogate, who has it now becomes a spare",
+}
 
 
 def parity_way(role: str | None, parity: str | None, surrogate: str | None) -> str:

@@ -313,6 +313,7 @@ def test_the_papers_ways_of_parity_survive_a_kill_and_a_lost_disk(
     asked = ["--parity", "piggyback"] if way == "piggyback" else ["--surrogate", taker]
     dry = array.ask("add-disk", "ARRAY", *new, *asked, "--create", "-n")
     assert dry["parity"] == way
+    assert ("surrogate" in dry["does"]) == (way == "surrogate")
     assert dry["bytes_logged"] == (0 if way == "surrogate" else dry["bytes_logged"] or -1)
     assert not taker.exists()
     array.raidx("add-disk", "ARRAY", *new, *asked, "--create")
