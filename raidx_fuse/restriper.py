@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
-from raidx_fuse.format.config import MemberRecord
+from raidx_fuse.format.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.journal import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.format.shapes import RESTRIPE, Shape, restriping, shape_of, shapes_of
@@ -181,12 +181,10 @@ class Restriper:
         config = self.store.config
         sides = {"from": shape_of(config).as_dict(), "to": shape.as_dict()}
         changed = seat(self.store, config, records)
-        # What has moved away from a place does not read as zero.
-        members = tuple(replace(record, reads_zero=False) for record in changed.members)
         self.store.config = replace(
             changed,
             width=layout.width,
-            members=members,
+            members=_used(changed),
             params={RESTRIPE: sides},
             jobs={**config.jobs, JOB_KEY: {"back": False}},
         )
@@ -253,7 +251,7 @@ class Restriper:
             layout=shape.layout,
             width=shape.width,
             params=shape.params,
-            members=tuple(r for r in config.members if r.role < shape.width),
+            members=tuple(r for r in _used(config) if r.role < shape.width),  # and who came later
             jobs=jobs,
         )
         core.written.extend(final.chunks)
@@ -264,3 +262,8 @@ class Restriper:
         for queue in gone:
             queue.close()
         return [queue.member for queue in gone]
+
+
+def _used(config: ArrayConfig) -> tuple[MemberRecord, ...]:
+    """Return the members, none with a role read as zero: what moved away is still there."""
+    return tuple(replace(r, reads_zero=r.reads_zero and r.role < 0) for r in config.members)

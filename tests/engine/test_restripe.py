@@ -450,3 +450,39 @@ def test_it_leaps_over_what_nobody_has_written_but_not_over_who_writes_there(
         await ended(rig, job)
 
     play(rig, body)
+
+
+def test_who_takes_a_role_on_the_way_is_not_taken_to_read_as_zero() -> None:
+    """It was given what has moved away from there since: a first write must fill its chunk."""
+    rig = SmallRig("raid5", 4)
+
+    async def write_into_the_dead(first: int) -> None:
+        assert rig.array is not None
+        for chunk in range(first, len(rig.model) // CHUNK, 2):
+            if not rig.array.core.written.is_written(chunk):
+                at = chunk * CHUNK + 50
+                await rig.array.write(at, b"one hundred" * 9)
+                rig.model[at : at + 99] = b"one hundred" * 9
+
+    async def body(rig: Rig) -> None:
+        await fill(rig, 0.5)
+        job = await restripe(rig, "raid5", 5)
+        job.pause()
+        assert rig.array is not None
+        await rig.array.fail_disk(1)
+        rig.members[1] = rig.new_member()
+        await rig.array.jobs.wait((await rig.array.replace_disk(1, rig.members[1]))["job"])
+        job.speed_max_bytes = 1 << 20
+        job.resume()
+        while job.done_bytes < 0.6 * job.total_bytes:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        job.pause()
+        await write_into_the_dead(0)
+        await rig.compare()
+        job.resume()
+        await job.finished.wait()
+        enlarge(rig)
+        await write_into_the_dead(1)
+        await ended(rig, job)
+
+    play(rig, body)
