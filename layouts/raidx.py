@@ -26,7 +26,6 @@ The table changes by `move` only, and the caller sees to it that places stay dis
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,6 +33,7 @@ from numpy.typing import NDArray
 
 from raidx_fuse.layouts.bundle import Table, allocate, check_bundles
 from raidx_fuse.layouts.code import Code, LayoutError
+from raidx_fuse.layouts.founding import Founding, are_counts, founding_from
 from raidx_fuse.layouts.horizontal import replicas, single_parity, striping
 from raidx_fuse.layouts.layout import Layout
 
@@ -68,25 +68,6 @@ def bundle_code(name: str, length: object = None) -> Code:
     if length < shortest:
         raise LayoutError(f"{name} needs bundles of {shortest} chunks or more, not {length}")
     return build(length)
-
-
-@dataclass(frozen=True, slots=True)
-class Founding:
-    """What the array began with: chunks by role (*counts*), how many *bundles* were made of them,
-    and the *roles* whose member, or one rebuilt in its place, still is the founding one.
-    """
-
-    counts: tuple[int, ...]
-    bundles: int
-    roles: frozenset[int]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return {
-            "counts": list(self.counts),
-            "bundles": self.bundles,
-            "roles": sorted(self.roles),
-        }
 
 
 class BundleLayout(Layout):
@@ -309,6 +290,25 @@ class BundleLayout(Layout):
         self._index.clear()
         return range(first, first + len(disk))
 
+    def settle(self, cells: Cells, role: int, chunks: Cells) -> None:
+        """Give *cells* that have no place *chunks* of *role*."""
+        self.disk[cells] = role
+        self.offset[cells] = chunks
+        self._index.pop(role, None)
+
+    def problem_beyond_founding(self) -> str | None:
+        """Say in words what is impossible about bundles that came later, as `problem` does."""
+        first = self.founding_stripes
+        rows = np.sort(self.disk[first * self.length : self.cells].reshape(-1, self.length), axis=1)
+        twice = np.flatnonzero((rows[:, 1:] == rows[:, :-1]).any(axis=1))
+        if len(twice):
+            return f"bundle {first + int(twice[0])} has two chunks on one member"
+        for role in np.unique(rows).tolist():
+            held = int(np.count_nonzero(self.cells_of(role) != NOWHERE))
+            if held != int(np.count_nonzero(self.disk == role)):
+                return f"two chunks lie at one place of role {role}"
+        return None
+
     def open_appended(self) -> None:
         """Let the bundles appended last be part of the image."""
         self._count(len(self.disk) // self.length)
@@ -362,25 +362,9 @@ def make_bundles(
 ) -> BundleLayout:
     """Return the raidx layout *name* over members of *counts* chunks. Raises LayoutError."""
     code = bundle_code(name, length)
-    if not _are_counts(counts):
+    if not are_counts(counts):
         raise LayoutError(f"chunk_counts must be a list of numbers of chunks, not {counts!r}")
     if bundles is not None and (not isinstance(bundles, int) or bundles < 1):
         raise LayoutError(f"bundles must be a number of bundles, not {bundles!r}")
-    found = None if founding is None else _founding_from(founding)
+    found = None if founding is None else founding_from(founding)
     return BundleLayout(name, code, chunk_bytes, counts, bundles, found)  # type: ignore[arg-type]
-
-
-def _are_counts(values: object) -> bool:
-    return (
-        isinstance(values, list | tuple)
-        and bool(values)
-        and all(isinstance(value, int) and value >= 0 for value in values)
-    )
-
-
-def _founding_from(values: object) -> Founding:
-    match values:
-        case {"counts": counts, "bundles": int(bundles), "roles": roles}:
-            if _are_counts(counts) and (not roles or _are_counts(roles)):
-                return Founding(tuple(counts), bundles, frozenset(roles))
-    raise LayoutError(f"founding must say counts, bundles and roles, not {values!r}")

@@ -222,14 +222,14 @@ class Array:
         """Start rebuilding *roles* (their members attached, marked rebuilding)."""
         job = self.jobs.start(lambda core, job_id: Rebuild(core, job_id, roles))
         self.nursery.start_soon(self._go_on_after, job)
-        if self.reshape is not None:  # a larger member: its space, when it is whole
-            self.reshape.resume()
         return job.job_id
 
     async def _go_on_after(self, rebuild: Job) -> None:
         """A spare that came while *rebuild* ran takes the next vacant role when it has ended."""
         await rebuild.finished.wait()
         self.membership.rebuild_onto_spare()
+        if self.reshape is not None and not self.store.lost:  # what a larger member has more
+            self.reshape.resume()
 
     def require_writable(self) -> None:
         """Raise ReadOnlyError if the array was started read-only."""

@@ -215,6 +215,8 @@ class Reshape:
             self.declined = self.store.lost if job.given_up else frozenset()
             for role in sorted(self.store.lost):
                 await self._retire(role)
+            if not self.store.lost:
+                self.resume()
         elif completed and not await self._retire(job.extra["role"]):
             await self._forget_job()
             raise RaidxError(

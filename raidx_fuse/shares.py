@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 Move = tuple[int, int, int]  # cell, its new role, its new member chunk
 Cells = NDArray[np.int64]
+PAGES_AT_ONCE = 4096  # of memory, when many are saved
 
 
 class Shares:
@@ -78,7 +79,9 @@ class Shares:
                     f"the journal moves chunk {cell}, which the array does not have"
                 )
         self._take_access_times(claims)
+        displaced = self._take_later_places(claims)
         moved, gone = self._differences(claims)
+        gone |= displaced
         first_disk = layout.disk
         for cell, (role, _chunk) in moved.items():
             home = int(first_disk[cell])
@@ -87,16 +90,16 @@ class Shares:
             if home in claims.pages and cell not in gone and cell not in self._redone:
                 raise self._contradiction(cell, home, role)
         homeless = (gone - moved.keys()) | self._displaced(moved, claims)
-        homeless.update(set(np.flatnonzero(layout.disk == NOBODY).tolist()) - moved.keys())
         changes = [(cell, role, chunk) for cell, (role, chunk) in moved.items()]
         for _cell, role, _chunk in changes:
             layout.cells_of(role)  # made before the first move: `move` and `problem` go by it
         layout.move(changes)
         self._unsaved.update((role, chunk // PAGE_ENTRIES) for _cell, role, chunk in changes)
         self._place_homeless(sorted(homeless), claims)
+        self._place_later_ones(claims)
         self._written |= self._unsaved
         self._redone = {}
-        problem = layout.problem([*moved, *homeless])
+        problem = layout.problem([*moved, *homeless]) or layout.problem_beyond_founding()
         if problem is not None:
             raise AssemblyError(
                 f"the members' shares of the look-up table contradict each other: {problem}",
@@ -115,6 +118,47 @@ class Shares:
                 cells = held["cell"].astype(np.int64) - 1
                 layout.last[cells] = held["last"]
                 layout.interval[cells] = held["interval"]
+
+    def _take_later_places(self, claims: Claims) -> set[int]:
+        """Take the places of cells that had none at first: those of later bundles are many.
+
+        Returns the cells that lay there at first, and have left. One that two pages claim has a
+        place when the second one is looked at: `_differences` tells.
+        """
+        layout = self.layout
+        assert layout is not None
+        redone = np.fromiter(self._redone, np.int64, len(self._redone))
+        left: set[int] = set()
+        for role, pages in claims.pages.items():
+            index = layout.cells_of(role) if pages else None
+            for page, entries in pages.items():
+                chunks = np.flatnonzero(entries["cell"])
+                cells = entries["cell"][chunks].astype(np.int64) - 1
+                new = layout.disk[cells] == NOBODY
+                if len(redone):
+                    new &= ~np.isin(cells, redone)
+                if index is not None and new.any():
+                    places = page * PAGE_ENTRIES + chunks[new]
+                    before = index[places]
+                    left.update(before[before != NOWHERE].tolist())
+                    layout.settle(cells[new], role, places)
+        return left
+
+    def _place_later_ones(self, claims: Claims) -> None:
+        """Give cells that never had a place, and that nobody claims, one on absent members."""
+        layout = self.layout
+        assert layout is not None
+        cells = np.flatnonzero(layout.disk == NOBODY)
+        absent = [r for r, n in enumerate(layout.counts) if n and r not in claims.pages]
+        if len(absent) != 1:
+            self._place_homeless(cells.tolist(), claims)
+            return
+        (role,) = absent  # nothing to choose: all at once
+        free = layout.free_chunks(role)[: len(cells)]
+        if len(free) < len(cells):
+            raise self._nobody_says(int(cells[len(free)]))
+        layout.settle(cells, role, free)
+        self._unsaved.update((role, int(page)) for page in np.unique(free // PAGE_ENTRIES))
 
     def _differences(self, claims: Claims) -> tuple[dict[int, tuple[int, int]], set[int]]:
         """Return the cells that lie elsewhere than at first, and those that left their first place.
@@ -199,15 +243,20 @@ class Shares:
             there = [r for c, r in enumerate(layout.roles(bundle)) if c != column]
             roles = [role for role, chunks in free.items() if chunks and role not in there]
             if not roles:
-                raise AssemblyError(
-                    f"no member's share of the look-up table says where chunk {column} of bundle "
-                    f"{bundle} lies",
-                    action="attach all members",
-                )
+                raise self._nobody_says(cell)
             role = max(roles, key=lambda r: len(free[r]))
             chunk = free[role].pop()
             layout.move([(cell, role, chunk)])
             self._unsaved.add((role, chunk // PAGE_ENTRIES))
+
+    def _nobody_says(self, cell: int) -> AssemblyError:
+        assert self.layout is not None
+        bundle, column = divmod(cell, self.layout.length)
+        return AssemblyError(
+            f"no member's share of the look-up table says where chunk {column} of bundle "
+            f"{bundle} lies",
+            action="attach all members",
+        )
 
     def _agrees(self, page: Page, claims: Claims) -> bool:
         """Say whether a present member's page says what the table says, and in both its slots."""
@@ -311,21 +360,28 @@ class Shares:
         self._written = {page for page in self._written if page[0] not in vacant}
         self._unsaved = {page for page in self._unsaved if page[0] not in vacant}
 
-    async def save_places(self, cells: Iterable[int]) -> None:
+    async def save_places(self, cells: range) -> None:
         """Save the pages that say where *cells* lie; nobody else saves pages now. Durable then."""
         layout = self.layout
         assert layout is not None
-        for cell in cells:
-            self._unsaved.add((int(layout.disk[cell]), int(layout.offset[cell]) // PAGE_ENTRIES))
+        roles, chunks = (
+            layout.disk[cells.start : cells.stop],
+            layout.offset[cells.start : cells.stop],
+        )
+        for role in np.unique(roles).tolist():
+            pages = np.unique(chunks[roles == role] // PAGE_ENTRIES)
+            self._unsaved.update((role, int(page)) for page in pages)
         self._written |= self._unsaved
-        pages = self.take_unsaved()
-        try:
-            await self.store.flush()  # records of moves that the pages know of
-            await self.save_as(pages)
-            await self.store.flush()
-        except BaseException:
-            self.put_back(pages)
-            raise
+        await self.store.flush()  # records of moves that the pages know of
+        while self._unsaved:
+            some = sorted(self._unsaved)[:PAGES_AT_ONCE]
+            self._unsaved.difference_update(some)
+            try:
+                await self.save_as({page: self._payload(page) for page in some})
+                await self.store.flush()
+            except BaseException:
+                self.put_back(some)
+                raise
 
     async def save_all(self) -> None:
         """Write every page that is not as at first: a new member must hold its own."""

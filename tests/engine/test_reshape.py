@@ -113,6 +113,7 @@ class UnlikeRig(Rig):
         while running := self.array.jobs.running():
             await running[0].finished.wait()
             ended.append(running[0].status())
+            await trio.sleep(0.01)  # another one may follow from it
         return ended
 
     async def check(self) -> None:
