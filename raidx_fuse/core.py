@@ -178,18 +178,22 @@ class Core:
         self.reuse_epoch += 1
 
     def recorded_zero_roles(self) -> frozenset[int]:
-        """Return the roles whose members read as zero where nobody ever wrote."""
+        """Return the roles whose members read as zero where nobody ever wrote.
+
+        None during a restripe: a place is unwritten there as soon as what it held has moved away,
+        and a member that took a role meanwhile was given what lay there then.
+        """
+        if isinstance(self.layout, RestripeLayout):
+            return frozenset()
         return frozenset(r.role for r in self.store.config.members if r.reads_zero)
 
     def note_zero_roles(self) -> None:
         """Derive the roles whose unwritten places can be relied on to read as zero.
 
         None while a resync is due: a write of before the crash may lie where its bit never came.
-        Nor during a restripe: a place is unwritten there as soon as what it held has moved away,
-        and a member that took a role meanwhile was given what lay there then.
         """
-        unsure = self.dirty.pending_regions() or isinstance(self.layout, RestripeLayout)
-        self.zero_roles = frozenset() if unsure else self.recorded_zero_roles()
+        pending = self.dirty.pending_regions()
+        self.zero_roles = frozenset() if pending else self.recorded_zero_roles()
         self.all_read_zero = self.zero_roles.issuperset(self.store.config.roles())
 
     def distrust_zeros(self) -> None:

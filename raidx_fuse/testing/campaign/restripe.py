@@ -46,7 +46,7 @@ async def theme_restripe(player: Player) -> None:
         with suppress(UsageError):  # no room, or the log of so small members is too short
             await restripe(player, name, added)
             break
-    for _ in range(player.rng.randint(0, 2)):
+    for _ in range(player.rng.randint(1, 4)):
         await player.step()
 
 
