@@ -21,11 +21,14 @@ PEERS = Path(__file__).resolve().parent / "peers"
 RAIDX = [sys.executable, "-c", "from raidx_fuse.cli.main import main; main()"]
 MEMBERS = 4
 TWO_LOSS_WIDTHS = {"rdp": 8, "evenodd": 9, "xcode": 7, "pcode": 6, "upc": 6}  # all of p = 7
+MEMBER_BYTES_MIN = 2 << 30
 CHUNK = "64KiB"
 MIB = 1 << 20
 START_S = 30
 RAIDX_LAYOUTS = {"raidx-zero", "raidx-copy"}
-ARRAYS = {"raid0", "raid4", "raid5", *TWO_LOSS_WIDTHS, *RAIDX_LAYOUTS}  # measured without a journal
+WIDE = "raid5x5"  # of one member more: a stripe divides 1 MiB
+# Measured without a journal.
+ARRAYS = {"raid0", "raid4", "raid5", WIDE, *TWO_LOSS_WIDTHS, *RAIDX_LAYOUTS}
 LOGGED = "+log"  # ends the name of a candidate that keeps its journal, as arrays do by default
 
 
@@ -84,12 +87,14 @@ def built_in_command(name: str, directory: Path, mountpoint: Path, size: int) ->
         return [str(program), str(mountpoint), str(backing)] if program else None
     layout = name.removesuffix(LOGGED)
     width = TWO_LOSS_WIDTHS.get(layout, MEMBERS)
+    if layout == WIDE:
+        layout, width = "raid5", MEMBERS + 1
     members = [str(directory / f"{name}-{role}.img") for role in range(width)]
     data_members = width - (2 if layout in TWO_LOSS_WIDTHS else layout in {"raid4", "raid5"})
     if layout == "raidx-copy":
         data_members = width // 2
-    # Room for the superblock, maps and log beside the data.
-    member_bytes = -(-size // data_members // MIB) * MIB + 64 * MIB
+    # Sparse, and large enough for what follows from their size: the journal has its full length.
+    member_bytes = max(-(-size // data_members // MIB) * MIB + 96 * MIB, MEMBER_BYTES_MIN)
     create = ["create", "--layout", layout, "--chunk", CHUNK, "--size", str(member_bytes)]
     subprocess.run([*RAIDX, *create, *members], check=True, stdout=subprocess.DEVNULL)
     return [*RAIDX, "mount", "--foreground", *members, str(mountpoint)]

@@ -27,7 +27,9 @@ from raidx_fuse.members.ram import RamMember
 
 KIB, MIB = 1 << 10, 1 << 20
 IMAGE_BYTES = 48 * MIB
+MEMBER_BYTES = 256 << 20  # whose ring the filling goes round: its memory is there when we measure
 MEMBERS = 4
+WIDE_MEMBERS = 5  # whose stripes divide 1 MiB: no request ends inside one
 BATCH_BYTES = 4 * MIB  # of one mode's turn
 FSYNCS = 200
 DOOR_BATCH = 8  # requests that the FUSE door answers before it lets others run
@@ -43,9 +45,11 @@ class CountedMember(RamMember):
         await super().flush()
 
 
-async def start(stack: AsyncExitStack, journal: str) -> tuple[Array, list[CountedMember]]:
-    """Return an array that was written in full, and its members."""
-    members = [CountedMember(64 * MIB, name=f"ram{number}") for number in range(MEMBERS)]
+async def start(
+    stack: AsyncExitStack, journal: str, width: int = MEMBERS
+) -> tuple[Array, list[CountedMember]]:
+    """Return an array of which what is measured was written in full, and its members."""
+    members = [CountedMember(MEMBER_BYTES, name=f"ram{number}") for number in range(width)]
     await create_array(members, "raid5", name="bench", now_s=0, chunk_bytes=64 * KIB)
     array = await stack.enter_async_context(open_array(members))
     await array.set("journal", journal)
@@ -82,9 +86,14 @@ async def measure(rounds: int) -> list[Line]:
     lines = []
     rng = random.Random(2)
     async with AsyncExitStack() as stack:
-        plain, _ = await start(stack, "none")
-        logged, members = await start(stack, "partial")
-        for title, size in (("4 KiB random write, engine", 4 * KIB), ("1 MiB write, engine", MIB)):
+        narrow, members = await start(stack, "partial")
+        pair = [(await start(stack, "none"))[0], narrow]
+        wide = [(await start(stack, mode, WIDE_MEMBERS))[0] for mode in ("none", "partial")]
+        for title, size, (plain, logged) in (
+            ("4 KiB random write, engine", 4 * KIB, pair),
+            ("1 MiB write, engine", MIB, pair),
+            (f"1 MiB write, engine, {WIDE_MEMBERS} members", MIB, wide),
+        ):
             count, places = BATCH_BYTES // size, IMAGE_BYTES // size
             ratios, times = [], []
             for number in range(rounds):
@@ -103,7 +112,7 @@ async def measure(rounds: int) -> list[Line]:
                     unit="x",
                 )
             )
-        flushes = await flush_rounds(logged, members)
+        flushes = await flush_rounds(narrow, members)
         text = f"{FSYNCS} fsyncs"
         row = "fsync after a 4 KiB write"
         lines.append(Line(row, "raid5+log", text, flushes, flushes, flushes, 2, " flushes", True))

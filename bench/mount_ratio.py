@@ -15,7 +15,8 @@ spends CPU time on that too, which the rows 1 deep show.
 
 A ratio below 1 would mean slower than `peers/passthrough_stock.py`, which is pyfuse3 with its own
 main loop. `fast` is raidx's FUSE door over one file, the most an array can reach; `c` is libfuse;
-`+log` is an array with its journal, as arrays are by default; the others have none.
+`+log` is an array with its journal, as arrays are by default; the others have none. `raid5x5` has
+five members instead of four (``--only raid5x5,raid5x5+log``): its stripes divide 1 MiB.
 
 A candidate of your own is a command that stays in the foreground, shows an image named ``disk`` in
 {mountpoint}, may use {directory}, makes it of {size} bytes, and unmounts on SIGTERM.
@@ -39,12 +40,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from candidates import LOGGED, MIB, Candidate, mounted
+from candidates import LOGGED, MIB, WIDE, Candidate, mounted
 from lines import Line, print_lines
 
 TRIES = 4
 DISTURBED_MAX = 0.1
 NAMES = ("stock", "fast", "c", "raid0", "raid5", "raid5+log")
+WIDE_NAMES = ("stock", WIDE, WIDE + LOGGED)  # for `WIDE_ROWS`
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ ROWS = (
     Row("1 MiB sequential read", "read", "1m", 1, {"raid0": 0.95, "raid5": 0.75}),
     Row("1 MiB sequential write", "write", "1m", 1, {"raid0": 1.0, "raid5": 0.7}, 0.9),
 )
+WIDE_ROWS = [row for row in ROWS if row.streams and row.mode == "write"]
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,13 @@ def main() -> int:
         seconds=seconds,
         directory=options.directory,
     )
+    lines += mount_ratio.run(
+        mount_ratio.WIDE_NAMES,
+        rows=mount_ratio.WIDE_ROWS,
+        rounds=rounds,
+        seconds=seconds,
+        directory=options.directory,
+    )
     lines += log_ratio.run(3 * rounds)
     lines += rebuild_ratio.run(256 if options.quick else 512, min(rounds, 5))
     lines += growth_ratio.run(128 if options.quick else 256, min(rounds, 5))
