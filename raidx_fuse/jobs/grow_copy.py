@@ -16,6 +16,7 @@ and a crash leaves the stripe to a resync.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from raidx_fuse.core import Core
+from raidx_fuse.errors import MemberError
 from raidx_fuse.growth import PIGGYBACK, Growth
 from raidx_fuse.layouts.code import Unrecoverable
 from raidx_fuse.layouts.plan import rebuild_plan
@@ -87,14 +89,22 @@ class CellReader:
         core, store = self.core, self.core.store
         if store.lost or store.overlay:  # the members' memory alone does not tell
             return [self.add(*place)[0] for place in zip(stripes, cells, strict=True)]
-        place, shift, size = core.layout.place, core.shift, core.chunk_bytes
-        queues, start = store.queues, core.data_offset
+        size, first = core.chunk_bytes, min(stripes)
+        span = max(stripes) + 1 - first << core.shift
+        lent: dict[int, memoryview | None] = {}
+        for cell, count in Counter(cells).items():  # of one window: all on one side of the position
+            role, offset = core.position(first, cell)
+            queue = store.queues[role]
+            share = count * size / span
+            try:
+                lent[cell] = None if queue is None else queue.view(offset, span, share)
+            except MemberError:
+                lent[cell] = None  # the queue finds the member out
         views = []
         for stripe, cell in zip(stripes, cells, strict=True):
-            role, chunk = place(stripe, cell)
-            queue = queues[role]
-            view = queue.view(start + (chunk << shift), size) if queue is not None else None
-            views.append(self.add(stripe, cell)[0] if view is None else view)
+            whole = lent[cell]
+            at = stripe - first << core.shift
+            views.append(self.add(stripe, cell)[0] if whole is None else whole[at : at + size])
         return views
 
     def add(self, stripe: int, cell: int) -> tuple[Any, Bytes]:

@@ -36,6 +36,8 @@ class Vacated:
 
     async def give_back(self, end: int) -> None:
         """Punch holes in the old disks below stripe *end*: the position has durably passed it."""
+        if not any(map(self._may_ask, range(self.layout.disks_before))):
+            self._next = end
         while self._next < end:
             stop = min(end, self._next + SCAN_STRIPES)
             stripes, old, _, chunks = self.layout.moving(self._next, stop)
@@ -48,11 +50,16 @@ class Vacated:
                         await self._punch(disk, int(run[0]), len(run))
             self._next = stop
 
+    def _may_ask(self, disk: int) -> bool:
+        role = self.layout.role_of(disk, after=True)
+        queue = self.core.store.queues[role]
+        return queue is not None and role not in self._not_asked and queue.member.kind != "ram"
+
     async def _punch(self, disk: int, row: int, count: int) -> None:
         core = self.core
         role = self.layout.role_of(disk, after=True)
         queue = core.store.queues[role]
-        if queue is None or role in self._not_asked or queue.member.kind == "ram":
+        if queue is None or not self._may_ask(disk):
             return
         done = False
         try:
