@@ -76,7 +76,7 @@ def test_layouts_that_lose_two_keep_their_promises(layout: str) -> None:
 @pytest.mark.parametrize("layout", ["raidx-zero", "raidx-copy", "raidx-parity"])
 def test_bundles_keep_their_promises_while_chunks_move(layout: str) -> None:
     tally = Tally()
-    cells = [Cell(layout, mode, theme="moves" if mode != "none" else "") for mode in MODES]
+    cells = [Cell(layout, mode, theme="moves") for mode in MODES]
     for task in matrix.tasks_of(cells, BUNDLE_STATES, SEED):
         tally.add(matrix.run_task(task))
     assert not tally.violations, report(tally)
