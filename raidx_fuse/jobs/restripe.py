@@ -41,6 +41,7 @@ from raidx_fuse.write_work import Preparer
 JOB_KEY = "restripe"
 IDLE_BYTES = 64 << 20  # of the image, in a window at full speed with no users
 STRIPES_MAX = 4096  # of the source, whose locks one window takes
+LEAP_CHUNKS_MAX = 1 << 16  # of which nothing is written; the other side may have a stripe for each
 COUNT_CHUNKS = 1 << 20
 POLL_S = 0.25
 NO_SPACE_S = 5.0  # until a host without room is tried again
@@ -184,7 +185,8 @@ class Restripe(Job):
 
     def _leap(self) -> Window | None:
         """Return a large window of chunks that nobody has written, None if some come soon."""
-        rest, count = self.course.rest, STRIPES_MAX * self.course.source.code.data_count
+        rest = self.course.rest
+        count = min(STRIPES_MAX * self.course.source.code.data_count, LEAP_CHUNKS_MAX)
         near = rest[:count] if self.course.upward else rest[-count:]
         written = self.core.written.is_written_many(np.arange(near.start, near.stop))
         if not self.course.upward:
