@@ -13,6 +13,7 @@ from typing import Any
 
 import trio
 
+from raidx_fuse.errors import BusyError, UsageError
 from raidx_fuse.growth import LIVE, PIGGYBACK, SURROGATE
 from raidx_fuse.jobs.grow import Grow
 from raidx_fuse.jobs.window import Job
@@ -127,8 +128,12 @@ async def lose(player: Player, _job: Job) -> None:
     await player.array.fail_disk(role)
     for _ in range(player.rng.randint(0, 2)):
         await player.step()
+    former = player.recording.holder(player.width - 1, player.event)
     disk = player.new_disk()
-    await player.array.replace_disk(role, player.disks[disk])
+    try:
+        await player.array.replace_disk(role, player.disks[disk])
+    except (BusyError, UsageError):  # the growth ended, and who had the parity takes the role
+        disk = former
     while not is_whole(player, role):
         await trio.sleep(0.3)
         if player.rng.random() < 0.2:
