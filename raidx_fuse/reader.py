@@ -25,6 +25,7 @@ from raidx_fuse.zeros import ZEROS
 
 REPLY_BYTES = 1 << 20  # the largest FUSE read
 _VIEWS_KEPT = 64
+AT_ONCE_S = 20e-6  # to look for a copy that answers sooner would take as long as it could gain
 
 
 class Reader:
@@ -67,6 +68,8 @@ class Reader:
                 answer_s = queue.read_service_s
                 if queue.reads_waiting or queue.writes_waiting:
                     answer_s = queue.answer_s()
+                elif answer_s < AT_ONCE_S:
+                    return copy, role, chunk
                 if answer_s < least_s:
                     nearest, least_s = (copy, role, chunk), answer_s
         return nearest or (0, *place(stripe, 0))

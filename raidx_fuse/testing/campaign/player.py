@@ -36,6 +36,7 @@ WIDTHS = {
     **{"raid0": (2, 3), "raid1": (2, 3), "raid4": (3, 4), "raid5": (3, 4)},
     **{"raidx-zero": (2, 3), "raidx-copy": (3, 4), "raidx-parity": (4, 5)},
 }
+CACHE_BYTES = (0, 8 << 10, 256 << 10)  # of every third workload none, little, enough for all
 STEPS: tuple[str, ...] = ("write", "again", "burst", "flush", "tidy", "policy")
 STEP_WEIGHTS: tuple[int, ...] = (10, 3, 4, 4, 2, 1)
 MOVES_WEIGHT = 8
@@ -204,6 +205,7 @@ class Player:
         self.array = await self._stack.enter_async_context(
             open_array([d for d in self.disks if is_member(d.cut.state.image)], start_degraded=True)
         )
+        self.array.core.use_cache(CACHE_BYTES[self.seed % len(CACHE_BYTES)])
         if self.cell.broken and self.cell.theme == "members" and self.array.reshape is not None:
             self.array.reshape.break_ordering = True  # that of table and superblocks
         elif self.cell.broken:
