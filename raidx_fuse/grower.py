@@ -141,6 +141,7 @@ class Grower:
                 records = await join(store, members, layout.chunks)
                 try:
                     # No record of who had one of the new roles before may ever be replayed.
+                    self.core.journal.streams.paused = True
                     await self.core.journal.drain()
                     async with self.core.locks.alone():
                         layout = self.wider(added, parity)  # nothing began, nobody failed meanwhile
@@ -149,7 +150,7 @@ class Grower:
                     await leave(store, records)
                     raise
             finally:
-                membership.waiting = False
+                self.core.journal.streams.paused = membership.waiting = False
             for pages in store.page_stores:
                 await pages.save_all()
             await store.flush()  # the maps before the superblock that gives a role

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import trio
 
@@ -34,11 +35,13 @@ from raidx_fuse.format.journal import (
     record_bytes,
     record_parts,
 )
+from raidx_fuse.inflight import InFlight
 from raidx_fuse.marked import Marked
 from raidx_fuse.pagestore import PageStore
 from raidx_fuse.ring import Ring, Tail
 from raidx_fuse.shares import Move, Shares
 from raidx_fuse.store import Request, Store
+from raidx_fuse.streams import Filling, Streams
 from raidx_fuse.written import WrittenMap
 
 log = logging.getLogger(__name__)
@@ -58,16 +61,16 @@ class Journal(Marked):
         self.shares = shares
         self.written = written
         self.overlay = store.overlay
-        self.break_ordering = False  # tests only: show that the campaign notices
+        # Tests only, to show that the campaign notices.
+        self.break_ordering = self.break_streams = False
         self.commits = self.commit_bytes = self.placements = 0
         self.ring = Ring(store, head)
         self.capacity = self.ring.capacity
+        self.streams = Streams(store, self.capacity)
         self.roles: tuple[int, ...] = ()
         self.leaving = -1  # a role that is about to be given up: no record shall be there alone
-        self._inflight: dict[int, int] = {}  # sequence -> position, until readers see its effect
-        self._landed: set[int] = set()  # those of them that are written
-        self._unfinished: dict[int, Sequence[Request]] = {}  # of them: not seen yet
-        self._moved = trio.Event()  # renewed whenever one lands or is over
+        self._inflight = InFlight()
+        self._unfinished: dict[int, Sequence[Request]] = {}  # of them: what `finish` will show
         self._gate: trio.Event | None = None  # closed while the ring is being emptied
         self.placing = trio.Lock()
         self._wake = trio.Event()
@@ -124,38 +127,77 @@ class Journal(Marked):
         may have passed). If it says no, nothing takes effect and False is returned: the caller
         plans and commits again; a replay would redo both, in order. Raises what the members raise.
         """
+        # What the log lacks of the stripes comes first: the writes may change a part of it.
+        writes = [*self.streams.parities(stripes, writes), *writes]
         fields, parts, total = entry_fields(writes)
         fields += map_fields(fresh, dead, moves, mark)
-        size = record_bytes(len(fields) // 4, total)
-        await self._make_room(size)
+        await self._make_room(record_bytes(len(fields) // 4, total))
         if not still_valid():
             return False
-        ring = self.ring
-        sequence, position, offset = ring.allocate(size, stripes)
-        roles = [role for role in self.roles if self.store.queues[role] is not None]
-        assert roles, "more log members than may be lost"
-        record = encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)
-        self._inflight[sequence] = position
+        sequence, record = await self._append(stripes, fields, parts, total)
         try:
-            await self.store.write([(role, offset, [record], size) for role in roles])
-            await self._wait_for_earlier(sequence)
+            await self._inflight.wait_for_earlier(sequence)
             if not still_valid():
                 return False
             self._take_effect(record, len(fields) // 4, writes)
+            self.streams.finish(stripes)
             self.written.set_bits(fresh)
             self.written.clear_bits(dead)
             if moves:
                 self.shares.apply(moves)
             if mark is not None:
                 self.take_mark(mark)
-        except RaidxError:
-            self._withdraw(sequence, position)
-            raise
         finally:
-            self.land(sequence)
+            self._inflight.end(sequence)
+        return True
+
+    async def commit_filled(
+        self, filled: Sequence[Filling], still_valid: Callable[[], bool]
+    ) -> bool:
+        """Log the data of stripes that are filled from the front; their parity follows from it.
+
+        As `commit`, but *still_valid* is asked only before: the members all had their roles when
+        this was planned, so it is right for whoever takes one. False, too, if the log was placed
+        meanwhile and lacks now what the stripes began with. The caller has reserved room for their
+        parities, and releases it (streams.py).
+        """
+        writes = [request for filling in filled for request in filling.data]
+        stripes = [filling.stripe for filling in filled]
+        fields, parts, total = entry_fields(writes)
+        fields += self.streams.entries(filled)
+        await self._make_room(record_bytes(len(fields) // 4, total))
+        if not still_valid() or not self.streams.fit(filled):
+            return False
+        sequence, record = await self._append(stripes, fields, parts, total)
+        try:
+            await self._inflight.wait_for_earlier(sequence)
+            self._take_effect(record, len(fields) // 4, writes)
+            self.streams.take_effect(filled)
+        finally:
+            self._inflight.end(sequence)
+        return True
+
+    async def _append(
+        self, stripes: Sequence[int], fields: Sequence[int], parts: Sequence[Any], total: int
+    ) -> tuple[int, bytes]:
+        """Write a record to the ring; it is in flight until its end. Raises what members raise."""
+        ring = self.ring
+        size = record_bytes(len(fields) // 4, total)
+        sequence, position, offset = ring.allocate(size, stripes)
+        roles = [role for role in self.roles if self.store.queues[role] is not None]
+        assert roles, "more log members than may be lost"
+        record = encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)
+        self._inflight.add(sequence, position)
+        try:
+            await self.store.write([(role, offset, [record], size) for role in roles])
+        except BaseException as error:
+            if isinstance(error, RaidxError):
+                self._withdraw(sequence, position)
+            self._inflight.end(sequence)
+            raise
         self.commits += 1
         self.commit_bytes += size
-        return True
+        return sequence, record
 
     def _withdraw(self, sequence: int, position: int) -> None:
         """Take back a record that could not be written: the next one takes its place.
@@ -175,12 +217,15 @@ class Journal(Marked):
         what could not be written at once: if any, the caller takes the stripe's lock and awaits
         `finish`.
         """
+        streams = self.streams
         if self._gate is not None or self._inflight or not self.roles:
+            return None
+        if stripe in streams.unfinished:
             return None
         ring, overlay = self.ring, self.overlay
         fields, parts, total = entry_fields(writes)
         size = record_bytes(len(writes), total)
-        if not ring.has_room(size):
+        if not ring.has_room(size + streams.reserve_bytes):
             return None
         if ring.used_bytes() > ring.hurry_bytes or overlay.held_bytes > OVERLAY_BYTES_MAX:
             self._wake.set()
@@ -197,7 +242,7 @@ class Journal(Marked):
                 pass  # tried once more with what is left, then failed
             left.append((role, offset, buffers, size))
         if left:
-            self._inflight[sequence] = position
+            self._inflight.add(sequence, position)
             self._unfinished[sequence] = writes
         else:
             for role, place, (buffer,), _ in writes:
@@ -214,10 +259,10 @@ class Journal(Marked):
             for role, place, (buffer,), _ in writes:
                 self.overlay.put(role, place, buffer)
         except RaidxError:
-            self._withdraw(sequence, self._inflight[sequence])
+            self._withdraw(sequence, self._inflight.position(sequence))
             raise
         finally:
-            self.land(sequence)
+            self._inflight.end(sequence)
 
     def _take_effect(self, record: bytes, entries: int, writes: Sequence[Request]) -> None:
         """Show committed *writes* to readers; the overlay keeps the *record* itself."""
@@ -228,39 +273,25 @@ class Journal(Marked):
             overlay.put(role, offset, view[at : at + size])
             at += size
 
-    async def _wait_for_earlier(self, sequence: int) -> None:
-        """Note that a record is written, and wait until all before it are (law 1)."""
-        if len(self._inflight) == 1:
-            return
-        self._landed.add(sequence)
-        self._notify()
-        while any(s < sequence and s not in self._landed for s in self._inflight):
-            await self._moved.wait()
-
-    def land(self, sequence: int) -> None:
-        """Note that the effect of a record is seen, or that it has none: it may be placed."""
-        self._landed.discard(sequence)
-        del self._inflight[sequence]
-        self._notify()
-
-    def _notify(self) -> None:
-        moved, self._moved = self._moved, trio.Event()
-        moved.set()
-
     async def _make_room(self, size: int) -> None:
-        """Wait until *size* bytes, and the rest of a lap, are free. Raises RaidxError."""
-        while self._gate is not None:
-            await self._gate.wait()
-        if not self.roles:
-            raise RaidxError("the journal is lost: the array takes no more writes")
+        """Wait until *size* bytes, and the rest of a lap, are free and the gate is open.
+
+        Raises RaidxError.
+        """
         if 2 * size > self.capacity:
             raise RaidxError(
                 f"a change of {size} bytes does not fit in the journal of {self.capacity}"
             )
-        ring = self.ring
-        while not ring.has_room(size):
+        ring, streams = self.ring, self.streams
+        while True:
+            while self._gate is not None:
+                await self._gate.wait()
+            if not self.roles:
+                raise RaidxError("the journal is lost: the array takes no more writes")
+            if ring.has_room(size + streams.reserve_bytes):
+                break
             await self.place()
-            if not ring.has_room(size):
+            if not ring.has_room(size + streams.reserve_bytes):
                 await self.store.flush()  # makes the head page durable that frees the space
         if ring.used_bytes() > ring.hurry_bytes or self.overlay.held_bytes > OVERLAY_BYTES_MAX:
             self._wake.set()
@@ -273,10 +304,11 @@ class Journal(Marked):
             ring = self.ring
             if not ring.open:
                 return
+            if self.streams.unfinished:
+                await self._finish_streams()
             tail: Tail = ring.next_sequence, ring.position, self.mark
             if self._inflight:
-                first = min(self._inflight)
-                tail = first, self._inflight[first], self.mark
+                tail = *self._inflight.first(), self.mark
             self.overlay.freeze()
             pages = self.written.take_unsaved()  # as they are now: later bits are not durable yet
             shares = self.shares.take_unsaved()
@@ -298,6 +330,30 @@ class Journal(Marked):
             await ring.move_tail(tail)
             self.placements += 1
 
+    async def _finish_streams(self) -> None:
+        """Log the parities that the log lacks, while nobody commits."""
+        gate = None
+        if self._gate is None:
+            gate = self._gate = trio.Event()
+        try:
+            streams = self.streams
+            while streams.unfinished:
+                await self._inflight.wait_for_all()
+                lacking = dict(streams.unfinished)
+                if lacking and not self.roles:
+                    raise RaidxError("the journal is lost: its records wait for the next mount")
+                if lacking and not self.break_streams:
+                    fields, parts, total = entry_fields(streams.parities(lacking))
+                    self._inflight.end((await self._append([*lacking], fields, parts, total))[0])
+                # Should the gate have opened (a drain that was given up), it may have gone on.
+                streams.finish(
+                    [s for s, was in lacking.items() if streams.unfinished.get(s) is was]
+                )
+        finally:
+            if gate is not None:
+                self._gate = None
+                gate.set()
+
     async def _write_frozen(self) -> None:
         """Write the frozen layer to its places; others get their turn now and then."""
         writes = self.overlay.frozen_writes(self.store.queues)
@@ -315,8 +371,7 @@ class Journal(Marked):
             await self._gate.wait()
         self._gate = trio.Event()
         try:
-            while self._inflight:
-                await self._moved.wait()
+            await self._inflight.wait_for_all()
             while self.ring.open or self.ring.durable_tail[0] != self.ring.next_sequence:
                 await self.place()
                 await self.store.flush()

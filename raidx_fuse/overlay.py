@@ -1,8 +1,9 @@
 """What is in the journal and not yet in its place: newer than the members, laid over every read.
 
-Content is kept by pages of 4 KiB of a member. A page that is known whole is one buffer; of others
-the known pieces are kept in order. Two layers: *current* takes new commits, *frozen* is on its way
-to its place. Reads see the member, then frozen, then current.
+Content is kept by pages of 4 KiB of a member. A page that is known whole is a buffer of its own, or
+a part of a *span*: one buffer of many pages. Of other pages the known pieces are kept. Two layers:
+*current* takes new commits, *frozen* is on its way to its place. Reads see the member, then frozen,
+then current.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _RUN_PAGES_MAX = 256  # of one write: the kernel takes 1024 buffers
 
 Pieces = list[tuple[int, Any]]
 Write = tuple[int, int, list[Any], int]  # role, byte offset on the member, buffers, size
-Pages = dict[int, Any]  # role << _ROLE_SHIFT | page -> whole buffer or Pieces
+Span = tuple[int, memoryview]  # the key of its first page, and the content
+Pages = dict[int, Any]  # role << _ROLE_SHIFT | page -> whole buffer, Span or Pieces
 
 
 class Overlay:
@@ -55,8 +57,8 @@ class Overlay:
             self._put_piece(_key(role, offset), offset & PAGE_MASK, view[:first])
         if first < end:
             key = _key(role, offset + first)
-            whole = [view[at : at + PAGE_BYTES] for at in range(first, end, PAGE_BYTES)]
-            pages.update(zip(range(key, key + len(whole)), whole, strict=True))
+            span = key, view[first:end]
+            pages.update(dict.fromkeys(range(key, key + (end - first >> PAGE_SHIFT)), span))
         elif end:
             self._put_piece(_key(role, offset), offset & PAGE_MASK, view[:end])
         if end < length:
@@ -77,7 +79,7 @@ class Overlay:
                     kept.append((start, old[start - at :]))
             self.current[key] = kept
         else:
-            page = bytearray(known)
+            page = bytearray(_page(known, key))
             page[inner : inner + len(piece)] = piece
             self.current[key] = page
 
@@ -87,13 +89,15 @@ class Overlay:
         Both begin and end with pages.
         """
         key = _key(role, offset)
-        keys = range(key, key + (len(buffer) >> PAGE_SHIFT))
         current, frozen = self.current, self.frozen
+        keys = range(key, key + (len(buffer) >> PAGE_SHIFT))
         found = [current.get(key) or frozen.get(key) for key in keys]
         if None in found or list in map(type, found):
             return False
-        for at, known in zip(range(0, len(buffer), PAGE_BYTES), found, strict=True):
-            buffer[at : at + PAGE_BYTES] = known
+        at = 0
+        for part in _parts(found, key):
+            buffer[at : at + len(part)] = part
+            at += len(part)
         return True
 
     def whole_page(self, role: int, offset: int, length: int) -> Any | None:
@@ -104,6 +108,8 @@ class Overlay:
             known = self.frozen.get(key)
         if known is None or isinstance(known, list):
             return None
+        if known.__class__ is tuple:
+            known = _page(known, key)
         inner = offset & PAGE_MASK
         if length == PAGE_BYTES and not inner:
             return known
@@ -114,31 +120,29 @@ class Overlay:
     def patch(self, role: int, offset: int, buffers: Sequence[Any]) -> None:
         """Lay what is known over *buffers*, which were read from the member at *offset*."""
         if len(buffers) == 1 and (offset & PAGE_MASK) + len(buffers[0]) <= PAGE_BYTES:
-            page = offset >> PAGE_SHIFT
-            key = role << _ROLE_SHIFT | page
+            key = _key(role, offset)
             if key in self.frozen:
-                self._lay(memoryview(buffers[0]), offset, page << PAGE_SHIFT, self.frozen[key])
+                self._lay(memoryview(buffers[0]), offset, key, self.frozen[key])
             if key in self.current:
-                self._lay(memoryview(buffers[0]), offset, page << PAGE_SHIFT, self.current[key])
+                self._lay(memoryview(buffers[0]), offset, key, self.current[key])
             return
         for buffer in buffers:
             length = len(buffer)
-            first = offset >> PAGE_SHIFT
-            last = offset + length - 1 >> PAGE_SHIFT
+            keys = range(_key(role, offset), _key(role, offset + length - 1) + 1)
             for pages in (self.frozen, self.current):
                 if not pages:
                     continue
-                for page in range(first, last + 1):
-                    known = pages.get(role << _ROLE_SHIFT | page)
+                for key in keys:
+                    known = pages.get(key)
                     if known is not None:
-                        self._lay(memoryview(buffer), offset, page << PAGE_SHIFT, known)
+                        self._lay(memoryview(buffer), offset, key, known)
             offset += length
 
     @staticmethod
-    def _lay(target: memoryview, offset: int, page_offset: int, known: Any) -> None:
-        pieces = known if isinstance(known, list) else ((0, known),)
+    def _lay(target: memoryview, offset: int, key: int, known: Any) -> None:
+        page_offset = (key & _PAGE_NUMBER) << PAGE_SHIFT
         end = offset + len(target)
-        for inner, piece in pieces:
+        for inner, piece in _pieces(known, key):
             start = page_offset + inner
             low = max(offset, start)
             high = min(end, start + len(piece))
@@ -155,8 +159,7 @@ class Overlay:
         """After a placement that failed: put the frozen layer back under *current*."""
         newer, self.current, self.frozen = self.current, self.frozen, {}
         for key, known in newer.items():
-            pieces = known if isinstance(known, list) else [(0, known)]
-            for inner, piece in pieces:
+            for inner, piece in _pieces(known, key):
                 start = (key & _PAGE_NUMBER) << PAGE_SHIFT
                 self.put(key >> _ROLE_SHIFT, start + inner, piece)
 
@@ -184,12 +187,12 @@ class Overlay:
                 continue
             for at in range(first, end, _RUN_PAGES_MAX):
                 run = keys[at : min(at + _RUN_PAGES_MAX, end)]
-                parts = [frozen[key] for key in run]
-                offset = (run[0] & _PAGE_NUMBER) << PAGE_SHIFT
-                if list in map(type, parts):
-                    _join_pieces(writes, role, offset, parts)
+                found = [frozen[key] for key in run]
+                if list in map(type, found):
+                    _join_pieces(writes, role, run[0], found)
                 else:
-                    writes.append((role, offset, parts, len(parts) << PAGE_SHIFT))
+                    offset = (run[0] & _PAGE_NUMBER) << PAGE_SHIFT
+                    writes.append((role, offset, _parts(found, run[0]), len(run) << PAGE_SHIFT))
         return writes
 
 
@@ -197,11 +200,43 @@ def _key(role: int, offset: int) -> int:
     return role << _ROLE_SHIFT | offset >> PAGE_SHIFT
 
 
-def _join_pieces(writes: list[Write], role: int, page_offset: int, pages: Sequence[Any]) -> None:
-    """Add the writes of neighbouring *pages*, of which not all are known whole."""
+def _page(known: Any, key: int) -> Any:
+    """Return the content of the page *key*, of which *known* has all."""
+    if known.__class__ is not tuple:
+        return known
+    start = key - known[0] << PAGE_SHIFT
+    return known[1][start : start + PAGE_BYTES]
+
+
+def _pieces(known: Any, key: int) -> Sequence[tuple[int, Any]]:
+    """Return what is known of the page *key* as (byte of the page, content)."""
+    return known if isinstance(known, list) else ((0, _page(known, key)),)
+
+
+def _parts(found: Sequence[Any], key: int) -> list[Any]:
+    """Return the contents of neighbouring whole pages from *key* on; of a span in one piece."""
+    parts: list[Any] = []
+    at, count = 0, len(found)
+    while at < count:
+        known = found[at]
+        end = at + 1
+        if known.__class__ is tuple:
+            while end < count and found[end] is known:
+                end += 1
+            start = key + at - known[0] << PAGE_SHIFT
+            parts.append(known[1][start : start + (end - at << PAGE_SHIFT)])
+        else:
+            parts.append(known)
+        at = end
+    return parts
+
+
+def _join_pieces(writes: list[Write], role: int, key: int, pages: Sequence[Any]) -> None:
+    """Add the writes of neighbouring *pages* from *key* on, of which not all are known whole."""
     end = -1
-    for known in pages:
-        for inner, part in sorted(known) if isinstance(known, list) else ((0, known),):
+    for number, known in enumerate(pages, key):
+        page_offset = (number & _PAGE_NUMBER) << PAGE_SHIFT
+        for inner, part in sorted(_pieces(known, number)):
             offset, length = page_offset + inner, len(part)
             if offset == end:
                 _, begin, buffers, size = writes[-1]
@@ -210,4 +245,3 @@ def _join_pieces(writes: list[Write], role: int, page_offset: int, pages: Sequen
             else:
                 writes.append((role, offset, [part], length))
             end = offset + length
-        page_offset += PAGE_BYTES

@@ -5,27 +5,33 @@ array would have it on (a cut may have left it on one, which may be the next to 
 places are written, and the epoch that makes the records invalid is changed after all of them are
 durable in their places. A read-only start lays the records
 over its reads in memory and writes nothing.
+
+Where a record says that a stripe's parity follows from its data (streams.py), it is computed here,
+in the order of the records; and logged, too, if the stripe's places are needed to compute it.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raidx_fuse.errors import MemberError
+from raidx_fuse.following import Following
 from raidx_fuse.format.journal import (
     HEAD,
     RECORD_HEADER_BYTES,
     Record,
     decode_record,
+    encode_record,
+    entry_fields,
     header_fits,
-    uuid_bytes,
+    record_bytes,
 )
 from raidx_fuse.journal import Journal
 from raidx_fuse.members.base import Member
 from raidx_fuse.pagestore import PageStore
-from raidx_fuse.ring import HEAD_BYTES
-from raidx_fuse.store import Store
+from raidx_fuse.store import Request, Store
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +50,9 @@ class _Ring:
 
     def __init__(self, journal: Journal, store: Store, epoch: int) -> None:
         self._members = [queue.member for queue in store.queues if queue is not None]
-        self._offset = store.config.regions.log.offset + HEAD_BYTES
+        self._offset = journal.ring.offset
         self._capacity = journal.capacity
-        self._array = uuid_bytes(store.config.array_uuid)
+        self._array = journal.ring.array
         self._epoch = epoch
 
     def offset(self, position: int) -> int:
@@ -90,23 +96,23 @@ async def replay(journal: Journal, store: Store, head: PageStore) -> Replayed:
     """
     epoch, sequence, position, mark = HEAD.unpack_from(head.payload)
     records = data_bytes = 0
+    following = Following(store, journal.written)
     copies: list[tuple[int, bytes]] = []  # ring offset and content of every record
     if epoch:
         ring = _Ring(journal, store, epoch)
         while True:
             found = await ring.record(sequence, position)
             if found is None and position % journal.capacity:
-                following = position + journal.capacity - position % journal.capacity
-                found = await ring.record(sequence, following)
+                next_lap = position + journal.capacity - position % journal.capacity
+                found = await ring.record(sequence, next_lap)
                 if found is not None:
-                    position = following
+                    position = next_lap
             if found is None:
                 break
             record, content = found
             copies.append((ring.offset(position), content))
-            for role, offset, data in record.data:
-                store.overlay.put(role, offset, data)
-                data_bytes += len(data)
+            data_bytes += sum(len(data) for _role, _offset, data in record.data)
+            await following.redo(record)
             for first, count in record.written:
                 journal.written.set_bits(range(first, first + count))
             for first, count in record.unwritten:
@@ -120,6 +126,10 @@ async def replay(journal: Journal, store: Store, head: PageStore) -> Replayed:
     journal.take_mark(mark)
     if store.read_only:
         return Replayed(epoch, records, data_bytes)
+    parities = following.parities()
+    if parities:
+        copies.append(_parity_record(journal, epoch, sequence, position, parities))
+        log.warning("the parity of stripes that were being filled is computed and logged")
     if records:
         log.warning("replaying %d journal records, %d bytes", records, data_bytes)
         journal.choose_roles()
@@ -134,6 +144,22 @@ async def replay(journal: Journal, store: Store, head: PageStore) -> Replayed:
     await _place(journal, store)
     await journal.begin(epoch + 1)
     return Replayed(epoch, records, data_bytes)
+
+
+def _parity_record(
+    journal: Journal, epoch: int, sequence: int, position: int, parities: Sequence[Request]
+) -> tuple[int, bytes]:
+    """Return ring offset and content of a record behind the last: *parities* that the log lacks."""
+    fields, parts, total = entry_fields(parities)
+    size = record_bytes(len(parities), total)
+    capacity = journal.capacity
+    lap = position % capacity
+    if lap + size > capacity:
+        position += capacity - lap
+        lap = 0
+    # There is room: `Streams.reserve_bytes` were kept free.
+    content = encode_record(epoch, sequence, position, journal.ring.array, fields, parts, total)
+    return journal.ring.offset + lap, content
 
 
 async def _place(journal: Journal, store: Store) -> None:

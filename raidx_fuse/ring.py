@@ -24,8 +24,9 @@ Tail = tuple[int, int, int]  # sequence number and position of a record, waterma
 class Ring:
     """The log region of *store*, its *head* page included.
 
-    *next_sequence* and *position* are those of the next record, over all laps of this *epoch*;
-    *open* has (sequence, position) of the records that are not yet in place, in order.
+    *offset* is where the records begin on the members. *next_sequence* and *position* are those of
+    the next record, over all laps of this *epoch*; *open* has (sequence, position) of the records
+    that are not yet in place, in order.
     """
 
     def __init__(self, store: Store, head: PageStore) -> None:
@@ -39,7 +40,7 @@ class Ring:
         self.open: deque[tuple[int, int]] = deque()
         self.durable_tail: Tail = (1, 0, 0)
         self.stripes: dict[int, int] = {}  # stripe -> sequence of its newest record
-        self._offset = region.offset + HEAD_BYTES
+        self.offset = region.offset + HEAD_BYTES
         self._head = head
         self._noted_tail = self._flushing_tail = self.durable_tail
         self._saves = self._saves_flushing = 0
@@ -116,7 +117,7 @@ class Ring:
         self.open.append((sequence, position))
         for stripe in stripes:
             self.stripes[stripe] = sequence
-        return sequence, position, self._offset + lap
+        return sequence, position, self.offset + lap
 
     def take_back(self, sequence: int, position: int) -> bool:
         """Let the next record take the place of this one; False if others came after it.

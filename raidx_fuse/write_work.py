@@ -36,7 +36,7 @@ class Piece:
     """The part of a request inside one stripe: bytes *start* of cell *first* .. *end* of *last*.
 
     *data_at* is where it begins in the request. The cells between them follow one another in the
-    request.
+    request. *fills*: only its data is logged, behind the cells *logged* (streams.py).
     """
 
     stripe: int
@@ -45,6 +45,8 @@ class Piece:
     last: int
     end: int
     data_at: int
+    fills: bool = False
+    logged: int = 0
 
     @property
     def touched(self) -> int:
@@ -127,7 +129,7 @@ def _split_scattered(core: Core, offset: int, at: int, length: int) -> list[Piec
         else:
             if not isinstance(known, ScatteredPiece):
                 first = {known.first: (known.start, known.end, known.data_at - known.start)}
-                known = pieces[stripe] = ScatteredPiece(stripe, 0, 0, 0, 0, 0, first)
+                known = pieces[stripe] = ScatteredPiece(stripe, 0, 0, 0, 0, 0, parts=first)
             known.parts[cell] = start, start + size, at - start
         at += size
     return list(pieces.values())
@@ -185,8 +187,9 @@ class Preparer:
             if core.cache is not None:
                 sources = (rmw.read_mask if rmw else 0) | (rcw.read_mask if rcw else 0)
                 known = core.cached(stripe, sources, low, high)
-            plan = core.policy(rmw, rcw, stripe, known)
-            work.plans.append((plan, plan.pre_reads_beside(known)))
+            at_hand = known | piece.logged
+            plan = core.policy(rmw, rcw, stripe, at_hand)
+            work.plans.append((plan, plan.pre_reads_beside(at_hand)))
             found = self._prepare_band(piece, plan, low, high, view, work, known)
             if core.cache is not None:
                 self._note_contents(piece, touched, low, high, view, found, work)

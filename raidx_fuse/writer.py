@@ -17,6 +17,7 @@ from raidx_fuse.at_once import AtOnce
 from raidx_fuse.cache import address_of
 from raidx_fuse.core import Core
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.filler import Filler
 from raidx_fuse.grown_stripes import GrownStripes
 from raidx_fuse.layouts.mcpod import ElasticLayout
 from raidx_fuse.layouts.plan import BandPlan, cells_of, write_plans
@@ -34,6 +35,7 @@ class Writer:
     def __init__(self, core: Core) -> None:
         self.core = core
         self._preparer = Preparer(core)
+        self._filler = Filler(core)
         self._prepare_fast()
         core.on_layout.append(self._prepare_fast)
 
@@ -116,6 +118,7 @@ class Writer:
                     core.forget_stripe(stripe)
                 raise
             finally:
+                core.journal.streams.release(stripes)
                 if marked:
                     core.dirty.leave(marked)
         finally:
@@ -209,6 +212,7 @@ class Writer:
             records = []
             for piece in logged:
                 record = Work()
+                piece.fills = self._filler.takes(piece)
                 self._preparer.prepare(piece, view, record)
                 records.append(record)
             every = [work, *records]
@@ -281,6 +285,8 @@ class Writer:
         writes: list[Request] = []
         size = 0
         for piece, record in zip(logged, records, strict=True):
+            if piece.fills:
+                continue
             # Every stripe is atomic for itself; a request of many is cut to what the ring takes.
             more = sum(request[3] for request in record.writes)
             if stripes and size + more > journal.capacity // 4:
@@ -291,9 +297,11 @@ class Writer:
             writes += record.writes
             fresh += record.fresh
             size += more
-        if stripes or fresh:
-            return await journal.commit(stripes, join(writes), fresh, still_valid)
-        return True
+        if (stripes or fresh) and not await journal.commit(
+            stripes, join(writes), fresh, still_valid
+        ):
+            return False
+        return await self._filler.commit(logged, records, still_valid)
 
     def _note_torn(self, pieces: list[Piece]) -> None:
         """Remember which lost chunks a half-done write took down with it."""

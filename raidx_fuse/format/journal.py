@@ -1,8 +1,9 @@
 """Journal records: bytes of the redo log, pure. FORMAT.md has the byte tables.
 
 A record is one atomic change: ranges of data for roles, logical chunks that come alive or are dead
-again, and cells of bundles that have a new place. It is padded to whole sectors, so a torn write
-never reaches into the record before it.
+again, cells of bundles that have a new place, and stripes whose parity follows from their data
+(streams.py). It is padded to whole sectors, so a torn write never reaches into the record before
+it.
 
     | header 64 | entries 16 each | data of the entries, end to end | zeros to a whole sector |
 
@@ -32,7 +33,7 @@ _CRC = struct.Struct("<I")
 ENTRY = struct.Struct("<HHIQ")
 """kind, role, length, offset."""
 ENTRY_BYTES = ENTRY.size
-DATA, WRITTEN, TABLE, UNWRITTEN, MARK = 1, 2, 3, 4, 5
+DATA, WRITTEN, TABLE, UNWRITTEN, MARK, PARITY = 1, 2, 3, 4, 5, 6
 _HEADS: dict[int, struct.Struct] = {}  # entries -> header and entries in one
 _ZEROS = bytes(SECTOR_BYTES)
 HEAD = struct.Struct("<QQQQ")
@@ -45,7 +46,8 @@ class Record:
     """A decoded record: *data* is (role, byte offset, bytes); *written* runs of chunks.
 
     *unwritten* are runs of chunks that count as never written from now on; *table* is (cell, role,
-    member chunk): where cells of bundles lie from now on; *mark* the watermark of a restripe.
+    member chunk): where cells of bundles lie from now on; *mark* the watermark of a restripe;
+    *parity* is (stripe, complete): its parity follows from its data, all in the log if complete.
     """
 
     sequence: int
@@ -55,6 +57,7 @@ class Record:
     table: tuple[tuple[int, int, int], ...] = ()
     unwritten: tuple[tuple[int, int], ...] = ()
     mark: int | None = None
+    parity: tuple[tuple[int, bool], ...] = ()
 
 
 def record_bytes(entries: int, data_bytes: int) -> int:
@@ -184,6 +187,7 @@ def decode_record(content: bytes) -> Record | None:
     table: list[tuple[int, int, int]] = []
     unwritten: list[tuple[int, int]] = []
     mark: int | None = None
+    parity: list[tuple[int, bool]] = []
     for index in range(count):
         kind, role, length, offset = ENTRY.unpack_from(
             content, RECORD_HEADER_BYTES + index * ENTRY_BYTES
@@ -199,6 +203,8 @@ def decode_record(content: bytes) -> Record | None:
             unwritten.append((offset, length))
         elif kind == MARK:
             mark = offset
+        elif kind == PARITY:
+            parity.append((offset, bool(length)))
         else:
             return None  # a newer format: what it means is not known, so it does not count
     if at != end:
@@ -211,6 +217,7 @@ def decode_record(content: bytes) -> Record | None:
         tuple(table),
         tuple(unwritten),
         mark,
+        tuple(parity),
     )
 
 

@@ -65,7 +65,8 @@ def test_magics_and_kinds_are_the_documents() -> None:
     for name, number in regions.PAGE_KINDS.items():
         assert f"{number} {name}" in DOCUMENT
     kinds = f"{journal.DATA} data, {journal.WRITTEN} written, {journal.TABLE} table"
-    assert f"{kinds}, {journal.UNWRITTEN} unwritten" in DOCUMENT
+    assert f"{kinds}, {journal.UNWRITTEN} unwritten, {journal.MARK} mark" in DOCUMENT
+    assert f"{journal.MARK} mark, {journal.PARITY} parity" in DOCUMENT
     assert f"{table.PAGE_ENTRIES} p .. " in DOCUMENT
 
 

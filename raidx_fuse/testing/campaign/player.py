@@ -208,6 +208,8 @@ class Player:
         self.array.core.use_cache(CACHE_BYTES[self.seed % len(CACHE_BYTES)])
         if self.cell.broken and self.cell.theme == "members" and self.array.reshape is not None:
             self.array.reshape.break_ordering = True  # that of table and superblocks
+        elif self.cell.broken and self.cell.theme == "streams":
+            self.array.core.journal.break_streams = True
         elif self.cell.broken:
             self.array.core.journal.break_ordering = True
         self.history.end(span, self.event)

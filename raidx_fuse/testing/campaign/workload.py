@@ -5,7 +5,8 @@ before and lost power, the theme and its steps. Themes are "writes" (all sizes a
 bursts, overlaps, flushes, pauses in which the array tidies up), "disks" (a failure, a replacement
 or a spare, a rebuild under writes), "scrub" (rotten parity, a repair under writes), "remounts" and,
 for layouts that can, "growth" (growth.py), "restripe" (restripe.py), "moves" (of chunks of bundles)
-and "members" that come and leave (members.py).
+and "members" that come and leave (members.py). "streams" (requests one behind the other that end
+inside stripes) are played only when asked for by name.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
     if find_layout(cell.layout).bundled:
         themes["moves"] = (theme_moves, 4)
         themes["members"] = (theme_members, 4)
+    if find_layout(cell.layout).tolerance(3):
+        themes["streams"] = (theme_streams, 0)
     return themes
 
 
@@ -69,6 +72,43 @@ async def theme_writes(player: Player) -> None:
     """Write, flush and wait, some steps."""
     for _ in range(player.rng.randint(5, 9)):
         await player.step()
+
+
+async def theme_streams(player: Player) -> None:
+    """Write streams of requests of whole chunks, which end inside stripes, over full stripes."""
+    rng = player.rng
+    await player.write(0, player.stripes * player.stripe_bytes)
+    chunks = player.stripes * player.stripe_bytes // CHUNK_BYTES
+    per_stripe = player.stripe_bytes // CHUNK_BYTES
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(player.stripes) * per_stripe
+        for _ in range(rng.randint(2, 6)):
+            count = min(rng.randint(1, 2 * per_stripe + 1), chunks - at)
+            if count <= 0:
+                break
+            await player.write(at * CHUNK_BYTES, count * CHUNK_BYTES)
+            at += count
+            await _beside_a_stream(player, min(at, chunks - 1) * CHUNK_BYTES)
+
+
+async def _beside_a_stream(player: Player, offset: int) -> None:
+    """Do something, or nothing, between requests of a stream; the next begins at *offset*."""
+    rng = player.rng
+    draw = rng.random()
+    if draw < 0.2:
+        await player.flush()
+    elif draw < 0.25:
+        await player.tidy()
+    elif draw < 0.55:
+        await player.array.core.journal.place()
+    elif draw < 0.7:  # in the stripe that is being filled, before or behind what the log has
+        low = max(0, offset + rng.randint(-4, 3) * SECTOR_BYTES * rng.choice((1, 8)))
+        room = player.sectors * SECTOR_BYTES - low
+        if room > 0:
+            await player.write(low, min(room, rng.randint(1, 3) * SECTOR_BYTES))
+    elif draw < 0.74:
+        role = rng.randrange(player.width)
+        await lose_and_rebuild(player, role, spare=False, fail_first=True)
 
 
 async def theme_moves(player: Player) -> None:

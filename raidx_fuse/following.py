@@ -1,0 +1,124 @@
+"""Parity that follows from data in the log (streams.py), computed while a replay redoes records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from raidx_fuse.format.journal import Record
+from raidx_fuse.layouts.plan import dead_cells, write_plans
+from raidx_fuse.parity import Bytes, xor_into
+from raidx_fuse.store import MemberLostError, Request, Store
+from raidx_fuse.written import WrittenMap
+
+
+class Following:
+    """Redoes the data of records into the overlay of *store*, and what parity follows from it."""
+
+    def __init__(self, store: Store, written: WrittenMap) -> None:
+        self.store = store
+        self.written = written
+        self._size = store.layout.chunk_bytes
+        # Stripes whose parity came from their places -> where it belongs.
+        self._unfinished: dict[int, set[tuple[int, int]]] = {}
+
+    async def redo(self, record: Record) -> None:
+        """Lay the data of *record* over what the members hold, then the parity that follows.
+
+        Raises MemberError, or Unrecoverable if more is lost than the code tolerates.
+        """
+        overlay = self.store.overlay
+        parities: list[Request] = []
+        for stripe, complete in record.parity:
+            if not complete:  # computed from the places: before the data hides them
+                parities += await self._parity_of(stripe, dict(self._cells(record, stripe)))
+        for role, offset, data in record.data:
+            overlay.put(role, offset, data)
+            self._note_logged(role, offset, len(data))
+        for stripe, complete in record.parity:
+            if complete:
+                parities += await self._parity_of(stripe, self._known_cells(stripe))
+                self._unfinished.pop(stripe, None)
+        for role, offset, (buffer,), _ in parities:
+            overlay.put(role, offset, buffer)
+        for stripe, complete in record.parity:
+            if not complete:
+                mine = {r[:2] for r in parities if self._stripe_at(*r[:2]) == stripe}
+                self._unfinished.setdefault(stripe, set()).update(mine)
+
+    def _note_logged(self, role: int, offset: int, length: int) -> None:
+        """Forget a parity that the log has after all: a recovery that was cut logs it but once."""
+        if self._unfinished and length == self._size:
+            stripe = self._stripe_at(role, offset)
+            places = self._unfinished.get(stripe) if stripe is not None else None
+            if places is not None:
+                places.discard((role, offset))
+
+    def parities(self) -> list[Request]:
+        """Return the parities that are to be logged before any place is written."""
+        requests: list[Request] = []
+        for places in self._unfinished.values():
+            for role, offset in sorted(places):
+                buffer = bytearray(self._size)
+                known = self.store.overlay.read(role, offset, buffer)
+                assert known, "what was computed is in the overlay"
+                requests.append((role, offset, [buffer], self._size))
+        return requests
+
+    def _place(self, stripe: int, cell: int) -> tuple[int, int]:
+        role, chunk = self.store.layout.place(stripe, cell)
+        return role, self.store.data_offset + chunk * self._size
+
+    def _stripe_at(self, role: int, offset: int) -> int | None:
+        chunk = (offset - self.store.data_offset) // self._size
+        found = self.store.layout.inverse(role, chunk)
+        return found[0] if found else None
+
+    def _cells(self, record: Record, stripe: int) -> Iterator[tuple[int, Bytes]]:
+        """Yield the data cells of *stripe* in *record* with their content."""
+        layout = self.store.layout
+        content = {(role, offset): data for role, offset, data in record.data}
+        for cell in range(layout.code.data_count):
+            data = content.get(self._place(stripe, cell))
+            if data is not None and len(data) == self._size:
+                yield cell, np.frombuffer(data, np.uint8)
+
+    def _known_cells(self, stripe: int) -> dict[int, Bytes]:
+        """Return the data cells of *stripe* that are known from records alone."""
+        known: dict[int, Bytes] = {}
+        for cell in range(self.store.layout.code.data_count):
+            content = np.empty(self._size, np.uint8)
+            if self.store.overlay.read(*self._place(stripe, cell), content.data):
+                known[cell] = content
+        return known
+
+    async def _parity_of(self, stripe: int, new: dict[int, Bytes]) -> list[Request]:
+        """Return what the parities become when the cells in *new* get that content."""
+        store, code = self.store, self.store.layout.code
+        dead = dead_cells(code, self.written.dead_data(store.layout, stripe))
+        while True:
+            lost = store.layout.lost_cells(stripe, store.lost_at(stripe))
+            rmw, rcw = write_plans(code, _mask(new), lost, dead & ~_mask(new))
+            plan = rcw or rmw
+            assert plan is not None, "one of them is possible, or Unrecoverable is raised"
+            old = {cell: np.empty(self._size, np.uint8) for cell in plan.reads}
+            reads: list[Request] = [
+                (*self._place(stripe, cell), [old[cell].data], self._size) for cell in plan.reads
+            ]
+            try:
+                await store.read(reads)
+            except MemberLostError:
+                continue  # another plan, without that member
+            requests: list[Request] = []
+            for output in plan.outputs:
+                out = np.empty(self._size, np.uint8)
+                sources = [old[cell] for cell in output.old] + [new[cell] for cell in output.new]
+                xor_into(out, sources)
+                role, offset = self._place(stripe, output.cell)
+                requests.append((role, offset, [out.data], self._size))
+            return requests
+
+
+def _mask(cells: dict[int, Bytes]) -> int:
+    return sum(1 << cell for cell in cells)

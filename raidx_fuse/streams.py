@@ -1,0 +1,139 @@
+"""Stripes that one request after another fills from the front: only their data is logged.
+
+A request of 1 MiB over stripes of 192 KiB ends in the middle of one, and the next request goes on
+there. Its parity changes with both, so to log it each time, twice, and to place it was a third of
+what sequential writing cost. A record may say instead that the parity of a stripe follows from the
+data (format/journal.py, PARITY). Readers see no difference: the overlay has the parity as always.
+
+What a replay needs to compute it is one of two things, and one of them it always has:
+
+* **complete**: all data cells of the stripe are in the log, in this record and those that it
+  follows. What lies in the places, half written by a placement perhaps, is not looked at.
+* **unfinished**: the stripe's places are as they were before the first of these records. So before
+  a placement begins, the parities of all unfinished stripes are logged after all, in one record
+  (`Journal.place`); so does any other record of such a stripe with its own change. A replay that
+  finds one unfinished logs its parity before it writes the first place, too; *reserve_bytes* of the
+  ring are kept free for that.
+
+A stripe is filled only while it lacks nothing: no member, no cell that was never written. Before
+the layout changes the log is drained, with *paused* set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from raidx_fuse.format.journal import ENTRY_BYTES, PARITY, record_bytes
+from raidx_fuse.store import Request, Store
+
+SHARE_MAX = 8  # of the ring may be kept free for parities, one part of so many
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """The cells *touched*, whole, of *stripe*, of which the cells *before* are in the log already.
+
+    *parities* are what the parity cells become; their buffers are copied.
+    """
+
+    stripe: int
+    before: int
+    touched: int
+    data: Sequence[Request]
+    parities: Sequence[Request]
+
+
+class Streams:
+    """The stripes whose parity the log lacks: stripe -> (cells in the log, places of parities)."""
+
+    def __init__(self, store: Store, capacity: int) -> None:
+        self.unfinished: dict[int, tuple[int, dict[tuple[int, int], int]]] = {}
+        self.reserve_bytes = 0
+        self.paused = False  # the layout is about to change: the records name stripes of this one
+        self._store = store
+        self._overlay = store.overlay
+        self._capacity = capacity
+        self._reserved: set[int] = set()  # unfinished, or about to be
+
+    def cells(self, stripe: int) -> int:
+        """Return the cells of an unfinished *stripe* that are in the log, else 0."""
+        known = self.unfinished.get(stripe)
+        return known[0] if known else 0
+
+    def _size(self, stripes: int) -> int:
+        layout = self._store.layout
+        each = layout.code.parity_count * (layout.chunk_bytes + ENTRY_BYTES)
+        return record_bytes(0, stripes * each) if stripes else 0
+
+    def _most_bytes(self) -> int:
+        # Small rings hold two records of a stripe; one of ours may have its parities twice.
+        layout = self._store.layout
+        stripe_bytes = len(layout.code.cells) * layout.chunk_bytes
+        return self._capacity // SHARE_MAX if self._capacity >= 3 * stripe_bytes else 0
+
+    def reserve(self, stripe: int) -> bool:
+        """Keep room for the parities of *stripe*, which is about to be filled; False if none."""
+        reserved = self._reserved | {stripe}
+        if self.paused or self._size(len(reserved)) > self._most_bytes():
+            return False
+        self._reserved = reserved
+        self.reserve_bytes = self._size(len(reserved))
+        return True
+
+    def release(self, stripes: Iterable[int]) -> None:
+        """Give back what was kept for those of *stripes* that are not unfinished."""
+        if self._reserved:
+            self._reserved.difference_update(s for s in stripes if s not in self.unfinished)
+            self.reserve_bytes = self._size(len(self._reserved))
+
+    def _is_complete(self, filling: Filling) -> bool:
+        return filling.before | filling.touched == self._store.layout.code.data_mask
+
+    def entries(self, filled: Sequence[Filling]) -> list[int]:
+        """Return the fields of the entries that say whose parity follows."""
+        fields: list[int] = []
+        for filling in filled:
+            complete = self._is_complete(filling)
+            fields += (PARITY, 0, int(complete), filling.stripe)
+        return fields
+
+    def fit(self, filled: Sequence[Filling]) -> bool:
+        """Say whether the log has of every stripe what it had when *filled* was planned."""
+        return not self.paused and all(
+            self.cells(filling.stripe) == filling.before for filling in filled
+        )
+
+    def take_effect(self, filled: Sequence[Filling]) -> None:
+        """Show the parities to readers, and note what is unfinished now."""
+        for filling in filled:
+            stripe = filling.stripe
+            _, places = self.unfinished.pop(stripe, (0, {}))
+            for role, offset, (buffer,), size in filling.parities:
+                self._overlay.put(role, offset, bytes(buffer))
+                places[role, offset] = size
+            if not self._is_complete(filling):
+                self.unfinished[stripe] = filling.before | filling.touched, places
+
+    def parities(self, stripes: Iterable[int], writes: Iterable[Request] = ()) -> list[Request]:
+        """Return the parities that the log lacks of *stripes*, as they are, if not in *writes*."""
+        requests: list[Request] = []
+        if not self.unfinished:
+            return requests
+        given = {(role, offset): size for role, offset, _, size in writes}
+        for stripe in stripes:
+            for (role, offset), size in self.unfinished.get(stripe, (0, {}))[1].items():
+                if given.get((role, offset), 0) >= size:
+                    continue
+                buffer = bytearray(size)
+                known = self._overlay.read(role, offset, buffer)
+                assert known, "the parity of an unfinished stripe is in the overlay"
+                requests.append((role, offset, [buffer], size))
+        return requests
+
+    def finish(self, stripes: Iterable[int]) -> None:
+        """Note that the log has the parities of *stripes*."""
+        stripes = list(stripes)
+        for stripe in stripes:
+            self.unfinished.pop(stripe, None)
+        self.release(stripes)

@@ -1,0 +1,216 @@
+"""Power cuts at every boundary while requests, one behind the other, end inside stripes.
+
+Only the data of such a stripe is logged; its parity follows from it (streams.py). Each moment is
+crashed with each member lost, and so is the recovery from it; and each rule that makes this safe is
+broken once, to see that it is noticed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from raidx_fuse.array import open_array
+from raidx_fuse.following import Following
+from raidx_fuse.journal import Journal
+from raidx_fuse.members.powercut import CutRecord, DiskState
+from raidx_fuse.ring import HEAD_BYTES
+from raidx_fuse.streams import Streams
+from raidx_fuse.testing.campaign.disks import SectorDisk, is_member
+from raidx_fuse.testing.campaign.judge import Left, judge
+from raidx_fuse.testing.campaign.player import CHUNK_BYTES, Player, Shape
+from raidx_fuse.testing.campaign.recording import Recording
+from raidx_fuse.testing.campaign.state import Cell, Cut, State, ViolationError
+from raidx_fuse.testing.campaign.workload import record_workload
+from raidx_fuse.virtual_time import run
+
+WIDTH = 4  # three data cells
+DECISIONS = ("d", "k", "s1", "s2")
+Step = Callable[[Player], Awaitable[None]]
+
+
+def write(first: int, chunks: int) -> Step:
+    """Return the step that writes *chunks* chunks from *first* on."""
+    return lambda player: player.write(first * CHUNK_BYTES, chunks * CHUNK_BYTES)
+
+
+def piece(offset: int, length: int) -> Step:
+    """Return the step that writes some bytes."""
+    return lambda player: player.write(offset, length)
+
+
+async def flush(player: Player) -> None:
+    """Make all that was written durable."""
+    await player.flush()
+
+
+async def place(player: Player) -> None:
+    """Bring all that was committed to its place."""
+    await player.array.core.journal.place()
+
+
+# Stripe 1 is begun, and perhaps completed; what happens to it meanwhile differs.
+STORIES: dict[str, tuple[Step, ...]] = {
+    "placed unfinished": (write(0, 4), flush, place),
+    "completed": (write(0, 4), flush, write(4, 5), place),
+    "completed late": (write(0, 4), place, write(4, 2), flush, place),
+    "in three": (write(3, 1), write(4, 1), flush, write(5, 1), place),
+    "a piece behind": (write(0, 4), piece(4 * CHUNK_BYTES + 512, 700), flush, place),
+    "a piece before": (write(0, 5), piece(3 * CHUNK_BYTES, 512), flush, write(5, 1), place),
+    "begun again": (write(0, 4), write(4, 2), write(0, 4), flush, place),
+}
+
+
+def record(story: str, seed: int) -> tuple[Recording, int]:
+    """Return the record of a story, and the event with which it begins."""
+    begin = 0
+
+    async def script(player: Player) -> None:
+        nonlocal begin
+        await player.write(0, player.stripes * player.stripe_bytes)
+        await player.flush()
+        await place(player)
+        await player.flush()
+        begin = player.event
+        for step in STORIES[story]:
+            await step(player)
+
+    shape = Shape(WIDTH, stripes=3, pace=("inline", "uneven")[seed % 2])
+    return record_workload(Cell("raid5", "partial"), seed, script, shape), begin
+
+
+def left_by(
+    disks: Sequence[DiskState], state: State, numbers: Iterable[int]
+) -> dict[int, bytearray]:
+    """Return the images that a cut leaves, by number."""
+    cuts = zip(numbers, disks, state.cut.decisions(disks), strict=True)
+    images = {n: disk.crash(cut) for n, disk, cut in cuts if n not in state.cut.lost}
+    return {n: image for n, image in images.items() if is_member(image)}
+
+
+def crashed(story: str, seed: int) -> Iterator[str | None]:
+    """Crash every moment of a story, with and without a loss; yield what broke, None if nothing."""
+    recording, begin = record(story, seed)
+    for index, disks, _event in recording.record.moments():
+        if index < begin:
+            continue
+        expected = recording.history.at(index)
+        for turn, lost in enumerate([(), *((role,) for role in range(WIDTH))]):
+            state = State(recording.cell, seed, Cut(index, DECISIONS[(index + turn) % 4], lost))
+            images = left_by(list(disks), state, range(WIDTH))
+            left = Left(recording, index, images, frozenset(lost), expected)
+            yield what_breaks(left, state)
+
+
+def crashed_again(story: str, seed: int) -> Iterator[str | None]:
+    """Crash the recovery from moments of a story, and lose a member then."""
+    recording, begin = record(story, seed)
+    for index, disks, _event in recording.record.moments():
+        if index < begin or index % 5:
+            continue
+        state = State(recording.cell, seed, Cut(index, DECISIONS[index // 5 % 4]))
+        images = left_by(list(disks), state, range(WIDTH))
+        left = Left(recording, index, images, frozenset(), recording.history.at(index))
+        recovery = CutRecord()
+        left.exempt = judge(left, state.generator("recovery"), recovery)
+        for number, again, _event in recovery.moments():
+            lost = (index + number) % WIDTH
+            cut = State(state.cell, seed, Cut(number, DECISIONS[number % 4], (lost,)))
+            images = left_by(list(again), cut, sorted(left.images))
+            yield what_breaks(replace(left, images=images, away=frozenset({lost})), cut)
+
+
+def what_breaks(left: Left, state: State) -> str | None:
+    """Return the promise that is broken, or None."""
+    try:
+        judge(left, state.generator("look"))
+    except ViolationError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_stripe_that_is_filled_by_several_requests(story: str) -> None:
+    found = list(crashed(story, list(STORIES).index(story)))
+    assert [what for what in found if what is not None] == []
+    assert len(found) > 50
+
+
+@pytest.mark.parametrize("story", ["placed unfinished", "in three"])
+def test_a_recovery_that_is_cut_in_its_turn(story: str) -> None:
+    found = list(crashed_again(story, 0))
+    assert [what for what in found if what is not None] == []
+    assert len(found) > 50
+
+
+def test_a_recovery_that_is_cut_again_and_again_logs_the_parity_once() -> None:
+    """Else the records would in the end reach round the ring."""
+    recording, begin = record("placed unfinished", 0)
+    grown = 0
+    for index, disks, _event in recording.record.moments():
+        if index < begin:
+            continue
+        state = State(recording.cell, 0, Cut(index, "k"))
+        images = left_by(list(disks), state, range(WIDTH))
+        found = []
+        for _ in range(3):  # each time cut when its records are durable and nothing is placed
+            again = CutRecord()
+            members = [
+                SectorDisk(bytearray(image), random.Random(0), name=f"disk{n}", record=again)
+                for n, image in sorted(images.items())
+            ]
+            found.append(run(_records_of, members))
+            log = recording.regions.log
+            cuts = [
+                number
+                for number, event in enumerate(again.events)
+                if event.operation == "write"
+                and log.offset + HEAD_BYTES <= event.offset_bytes < log.end
+            ]
+            if not cuts:
+                break
+            cut = max(cuts) + 1 + WIDTH  # the flush after the last record is through
+            for number, after, _event in again.moments():
+                if number == cut:
+                    images = left_by(list(after), state, range(WIDTH))
+        assert max(found) <= found[0] + 1
+        grown += max(found) > found[0]
+    assert grown, "no recovery was cut behind its record of the parity"
+
+
+async def _records_of(members: list[SectorDisk]) -> int:
+    async with open_array(members) as array:
+        assert array.replayed is not None
+        return array.replayed.records
+
+
+# -- each rule, broken ---------------------------------------------------------------------------
+
+
+def test_places_written_before_the_parity_is_logged_are_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def no_record(journal: Journal) -> None:
+        journal.streams.finish(list(journal.streams.unfinished))
+
+    monkeypatch.setattr(Journal, "_finish_streams", no_record)
+    assert any(crashed("placed unfinished", 0)), "a test that cannot fail proves nothing"
+
+
+def test_a_recovery_that_logs_no_parity_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Following, "parities", lambda _following: [])
+    assert any(crashed_again("placed unfinished", 0))
+
+
+def test_a_record_beside_that_lacks_the_parity_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Streams.parities
+
+    def none_beside(streams: Streams, stripes: Any, writes: Any = None) -> Any:
+        return kept(streams, stripes) if writes is None else []
+
+    monkeypatch.setattr(Streams, "parities", none_beside)
+    assert any(crashed("a piece behind", 0)) or any(crashed("a piece before", 0))
