@@ -24,7 +24,7 @@ from raidx_fuse.shares import Move
 
 log = logging.getLogger(__name__)
 
-UNWRITTEN_MAX = 128  # moves without content in one record
+UNWRITTEN_MAX = 1024  # moves without content in one record
 WRITTEN_MAX = 16  # moves with content in one window
 POLL_S = 0.25
 NO_SPACE_S = 5.0  # until a host without room is tried again
