@@ -1,10 +1,10 @@
-"""Do the arguments of a request fit the command that it names? By the types of its parameters."""
+"""Do the arguments of a request fit the command that it names? By type, and members by name."""
 
 from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from raidx_fuse.errors import UsageError
@@ -23,6 +23,14 @@ def check_arguments(name: str, handler: Callable[..., Any], arguments: dict[str,
                 raise UsageError(f"{name} needs the argument {key!r}")
         elif not _fits(arguments[key], hints[key]):
             raise UsageError(f"{name}: {key} cannot be {arguments[key]!r}")
+
+
+def refuse_twice(members: Sequence[str]) -> None:
+    """Raise UsageError if *members*, as users name them, name a path twice."""
+    paths = [member.split(",")[0] for member in members]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise UsageError(f"{path} is named twice", action="give as many members as are meant")
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import trio
 
 from raidx_fuse import advice, interval, reshape_cost
-from raidx_fuse.arguments import check_arguments
+from raidx_fuse.arguments import check_arguments, refuse_twice
 from raidx_fuse.array import Array
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.estimate import growth_estimate, rebuild_estimate
@@ -191,6 +191,7 @@ class Commands:
         if role not in (None, "spare"):
             raise UsageError(f"a member cannot be added as {role!r}: it can as 'spare'")
         way = parity_way(role, parity, surrogate)
+        refuse_twice([*members, *([] if surrogate is None else [surrogate])])
         smallest = min(record.size_bytes for record in self._records())
         reshape = self._array.reshape
         if role is None and reshape is not None:

@@ -402,6 +402,9 @@ def test_growth_refuses_what_it_cannot_do_and_gives_the_newcomers_back() -> None
         before = desk.array.store.config
         with pytest.raises(UsageError, match="255"):
             await desk.ask("add-disk", members=[f"m{n}" for n in range(252)], dry_run=True)
+        for twice in ({"members": ["a", "b", "a,size=1GiB"]}, {"members": ["a"], "surrogate": "a"}):
+            with pytest.raises(UsageError, match="a is named twice"):
+                await desk.ask("add-disk", **twice, dry_run=True)
         with pytest.raises(SignatureFoundError):
             await desk.ask("add-disk", members=["a", "used"])
         assert desk.shelf.released == [desk.shelf.opened["a"]]
