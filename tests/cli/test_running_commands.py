@@ -276,7 +276,7 @@ def test_stats_since_the_mount_and_by_interval(daemon: Daemon) -> None:
 
 
 def test_fail_replace_add_remove_pass_their_arguments_on(daemon: Daemon, tmp_path: Path) -> None:
-    done = {"role": 2, "job": 5, "path": "/disks/d2.img"}
+    done = {"role": 2, "job": 5, "path": "/disks/d2.img", "chunks_to_move": 3}
     daemon.answers |= dict.fromkeys(("fail-disk", "replace-disk", "add-disk", "remove-disk"), done)
     new = tmp_path / "new.img"
     assert daemon.run_json("fail-disk", "ARRAY", "2") == done
