@@ -294,7 +294,9 @@ class BundleLayout(Layout):
         """Give *cells* that have no place *chunks* of *role*."""
         self.disk[cells] = role
         self.offset[cells] = chunks
-        self._index.pop(role, None)
+        index = self._index.get(role)
+        if index is not None:  # who lay there at first may still be said to: these come later
+            index[chunks] = cells
 
     def problem_beyond_founding(self) -> str | None:
         """Say in words what is impossible about bundles that came later, as `problem` does."""

@@ -15,7 +15,7 @@ from raidx_fuse.errors import AssemblyError
 from raidx_fuse.format.regions import PageRegion
 from raidx_fuse.format.table import chunks_that_fit, share_bytes, shares_of
 from raidx_fuse.layouts.bundle import greedy, maximum
-from raidx_fuse.layouts.raidx import BundleLayout, bundle_code, make_bundles
+from raidx_fuse.layouts.raidx import NOBODY, BundleLayout, bundle_code, make_bundles
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.mover import Mover
 from raidx_fuse.testing.arrays import Rig
@@ -307,3 +307,20 @@ def test_a_place_that_changed_hands_on_a_member_that_is_lost() -> None:
         await rig.close()
 
     run(scenario)
+
+
+def test_who_came_later_hides_who_lay_there_at_first() -> None:
+    """A cell whose founding member left lies where another one did: found by the crash campaign."""
+    counts = (11, 11, 6, 7)
+    founding = make_bundles("raidx-copy", counts, 4096, 2)
+    founding.forget_founder(0)
+    layout = make_bundles(
+        "raidx-copy", (0, *counts[1:]), 4096, 2, founding.stripes, founding.founding.as_dict()
+    )
+    (cell,) = np.flatnonzero(layout.disk == NOBODY)[:1].tolist()
+    former = int(layout.cells_of(3)[0])
+    assert cell < former
+    layout.settle(np.array([cell]), 3, np.array([0]))
+    assert layout.cells_of(3)[0] == cell
+    layout.move([(former, 3, 6)])  # what its own page says of it
+    assert layout.cells_of(3)[[0, 6]].tolist() == [cell, former]
