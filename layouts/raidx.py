@@ -101,6 +101,7 @@ class BundleLayout(Layout):
         self.chunk_bytes = chunk_bytes
         self._index: dict[int, Cells] = {}
         self.closed: set[int] = set()  # roles that take no more chunks: their members will leave
+        self.promised: set[tuple[int, int]] = set()  # places that chunks are on their way to
         self.take_counts(counts)
         first = founding.counts if founding is not None else tuple(counts)
         table = allocate(first, self.length, spare=SPARE_CHUNKS)
@@ -215,8 +216,10 @@ class BundleLayout(Layout):
         return index
 
     def free_chunks(self, role: int) -> Cells:
-        """Return the chunks of *role* that hold no cell, ascending."""
-        return np.flatnonzero(self.cells_of(role) == NOWHERE)
+        """Return the chunks of *role* that hold no cell and await none, ascending."""
+        free = np.flatnonzero(self.cells_of(role) == NOWHERE)
+        awaiting = [chunk for other, chunk in self.promised if other == role]
+        return np.setdiff1d(free, awaiting, assume_unique=True) if awaiting else free
 
     def used_chunks(self) -> list[int]:
         """Return how many chunks of each member hold cells."""

@@ -86,9 +86,19 @@ class Mover:
 
     async def move_locked(self, bundles: Sequence[int], moves: Sequence[Move]) -> bool:
         """Do the same under the locks of *bundles*, which the caller holds."""
-        core = self.core
-        if self.problem(moves) is not None:
+        promised = self.layout.promised
+        places = {(role, chunk) for _cell, role, chunk in moves}
+        # A free place is under no lock: another mover may have it in a record that is on its way.
+        if self.problem(moves) is not None or promised & places:
             return False
+        promised |= places
+        try:
+            return await self._move(bundles, moves)
+        finally:
+            promised -= places
+
+    async def _move(self, bundles: Sequence[int], moves: Sequence[Move]) -> bool:
+        core = self.core
         try:
             writes = await self._contents(moves)
         except (MemberLostError, UnrecoverableError):

@@ -26,7 +26,7 @@ from raidx_fuse.format.table import chunks_that_fit, erase_share, share_region
 from raidx_fuse.jobs.relocate import Relocate
 from raidx_fuse.joining import join, leave, release
 from raidx_fuse.layouts.bundle import allocate, maximum
-from raidx_fuse.layouts.raidx import SPARE_CHUNKS, BundleLayout
+from raidx_fuse.layouts.raidx import NOWHERE, SPARE_CHUNKS, BundleLayout
 from raidx_fuse.layouts.rebundle import Moves
 from raidx_fuse.members.base import Member
 from raidx_fuse.mover import Mover
@@ -243,6 +243,8 @@ class Reshape:
         async with core.journal.placing:
             caps = self.room.caps(layout.counts, store.lost, SPARE_CHUNKS)
             used = layout.used_chunks()
+            for role, chunk in layout.promised:
+                used[role] += int(layout.cells_of(role)[chunk] == NOWHERE)
             free = [max(0, cap - taken) for cap, taken in zip(caps, used, strict=True)]
             more = self.room.more(self.room.caps(layout.counts, (), SPARE_CHUNKS))
             more = min(more, maximum(free, layout.length))

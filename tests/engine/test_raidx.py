@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 
 from raidx_fuse.array import open_array
 from raidx_fuse.format.create import create_array
@@ -169,6 +170,33 @@ def test_a_read_that_waits_while_its_chunk_moves_looks_again() -> None:
         start = one * rig.chunk_bytes
         assert await array.read(start, 4096) == rig.model[start : start + 4096]
         assert moved
+        await rig.close()
+
+    run(scenario)
+
+
+def test_of_two_movers_to_one_free_place_one_does_not_move() -> None:
+    """A free place is under no lock, and free until the record of the first move is written."""
+
+    async def scenario() -> None:
+        rig = BundleRig(("raidx-zero", 1, (20, 20, 30)), slow=True)
+        array = await rig.create()
+        await rig._step_write(0.0, 1.0, 3)
+        place = (2, int(rig.bundles.free_chunks(2)[0]))
+        cells = [int(rig.bundles.cells_of(role)[0]) for role in (0, 1)]
+        movers = [Mover(array.core, rig.bundles) for _ in cells]
+        moved: list[bool] = []
+
+        async def move(mover: Mover, cell: int) -> None:
+            moved.append(await mover.move([(cell, *place)]))
+
+        async with trio.open_nursery() as nursery:
+            for mover, cell in zip(movers, cells, strict=True):
+                nursery.start_soon(move, mover, cell)
+        assert sorted(moved) == [False, True]
+        assert not rig.bundles.promised
+        assert rig.bundles.problem(range(rig.bundles.cells)) is None
+        await rig.compare()
         await rig.close()
 
     run(scenario)
