@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import trio
-import trio.lowlevel
 
 from raidx_fuse.array import open_array
 from raidx_fuse.format.create import create_array
