@@ -168,8 +168,11 @@ class Preparer:
     def __init__(self, core: Core) -> None:
         self.core = core
 
-    def prepare(self, piece: Piece, view: memoryview, work: Work) -> None:
-        """Add the reads, XORs and writes of *piece* to *work*."""
+    def prepare(self, piece: Piece, view: memoryview, work: Work, *, anew: bool = False) -> None:
+        """Add the reads, XORs and writes of *piece* to *work*.
+
+        *anew*: it went to its places before, so parity may hold it already: not from the old one.
+        """
         core = self.core
         stripe = piece.stripe
         lost_roles = core.store.lost
@@ -188,7 +191,7 @@ class Preparer:
                 sources = (rmw.read_mask if rmw else 0) | (rcw.read_mask if rcw else 0)
                 known = core.cached(stripe, sources, low, high)
             at_hand = known | piece.logged
-            plan = core.policy(rmw, rcw, stripe, at_hand)
+            plan = rcw if anew and rcw is not None else core.policy(rmw, rcw, stripe, at_hand)
             work.plans.append((plan, plan.pre_reads_beside(at_hand)))
             found = self._prepare_band(piece, plan, low, high, view, work, known)
             if core.cache is not None:

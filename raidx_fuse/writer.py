@@ -204,11 +204,12 @@ class Writer:
         """Carry the pieces out under their locks: plan, read, XOR, then write or commit."""
         core = self.core
         store = core.store
+        anew = False
         while True:
             epoch = (store.seat_epoch, store.rebuild_epoch)
             work = Work()
             for piece in direct:
-                self._preparer.prepare(piece, view, work)
+                self._preparer.prepare(piece, view, work, anew=anew)
             records = []
             for piece in logged:
                 record = Work()
@@ -244,6 +245,7 @@ class Writer:
                     core.unlogged.count += 1
             if await self._settle_content(work, logged, records, epoch):
                 break
+            anew = True  # what is written past the log may be in the parity now
         if core.bad_chunks:
             self._forgive(direct + logged)
         if core.cache is not None:
