@@ -22,8 +22,9 @@ from raidx_fuse.members.powercut import (
 )
 from raidx_fuse.ring import HEAD_BYTES
 from raidx_fuse.testing.campaign.disks import is_member
+from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.testing.campaign.judge import Left, judge
-from raidx_fuse.testing.campaign.player import CHUNK_BYTES, Player, Script, Shape
+from raidx_fuse.testing.campaign.player import Player, Script
 from raidx_fuse.testing.campaign.recording import Recording
 from raidx_fuse.testing.campaign.state import Cell
 from raidx_fuse.testing.campaign.workload import lose_and_rebuild, record_workload

@@ -14,8 +14,9 @@ import trio
 
 from raidx_fuse.journal import MODES
 from raidx_fuse.testing.campaign.disks import is_member
+from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.testing.campaign.judge import Left, judge
-from raidx_fuse.testing.campaign.player import CHUNK_BYTES, Player, Shape
+from raidx_fuse.testing.campaign.player import Player
 from raidx_fuse.testing.campaign.state import Cell, Cut, State
 from raidx_fuse.testing.campaign.workload import record_workload
 

@@ -18,8 +18,9 @@ from raidx_fuse.growth import LIVE, PIGGYBACK, SURROGATE
 from raidx_fuse.jobs.grow import Grow
 from raidx_fuse.jobs.window import Job
 from raidx_fuse.members.base import SECTOR_BYTES
+from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES
 from raidx_fuse.testing.campaign.history import Span
-from raidx_fuse.testing.campaign.player import CHUNK_BYTES, Player
+from raidx_fuse.testing.campaign.player import Player
 
 SLOW_BYTES = 8192  # a second: a growth lasts through several steps
 GROWTH_LIMIT_S = 900.0

@@ -16,7 +16,8 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.jobs.relocate import Relocate
 from raidx_fuse.reshape import Reshape
 from raidx_fuse.testing.campaign.growth import write_beyond
-from raidx_fuse.testing.campaign.player import CHUNK_BYTES, Player
+from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES
+from raidx_fuse.testing.campaign.player import Player
 from raidx_fuse.testing.campaign.recording import NO_DISK
 
 SLOW_BYTES = 16384  # a second: a change lasts through several steps

@@ -8,34 +8,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
 
 import trio
 
 from raidx_fuse.array import Array, open_array
-from raidx_fuse.errors import UsageError
-from raidx_fuse.format.create import create_array
-from raidx_fuse.format.shapes import layout_of
-from raidx_fuse.layouts.raidx import BundleLayout, bundle_code
-from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths
+from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.layouts.restripe import RestripeLayout
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.powercut import CutRecord
 from raidx_fuse.mover import Mover
-from raidx_fuse.testing.campaign.disks import PACES, SectorDisk, is_member
+from raidx_fuse.testing.campaign.disks import SectorDisk, is_member
+from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, Hardware, Shape
 from raidx_fuse.testing.campaign.history import History, Span, WriteSpan
 from raidx_fuse.testing.campaign.recording import Recording
 from raidx_fuse.testing.campaign.state import Cell, ViolationError
 
-CHUNK_BYTES = 4096
-MEMBER_BYTES_MIN = 256 << 10
-MEMBER_BYTES_MAX = 8 << 20
-MEMBER_UNIT_BYTES = 64 << 10
-WIDTHS = {
-    **{"raid0": (2, 3), "raid1": (2, 3), "raid4": (3, 4), "raid5": (3, 4)},
-    **{"raidx-zero": (2, 3), "raidx-copy": (3, 4), "raidx-parity": (4, 5)},
-}
 CACHE_BYTES = (0, 8 << 10, 256 << 10)  # of every third workload none, little, enough for all
 STEPS: tuple[str, ...] = ("write", "again", "burst", "flush", "tidy", "policy")
 STEP_WEIGHTS: tuple[int, ...] = (10, 3, 4, 4, 2, 1)
@@ -43,37 +32,18 @@ MOVES_WEIGHT = 8
 TIDY_S = 7.0  # longer than the dirty regions stay marked and the log keeps what it may place
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What a workload runs on, where it is not to be drawn: see the attributes of `Player`."""
-
-    width: int
-    stripes: int = 6
-    pace: str = "inline"
-    zeroed: bool = True
-
-
 class Player:
-    """One workload while it runs; the steps are public, for scripts.
-
-    *width* members of *stripes* stripes; *pace* of the disks (disks.py); *zeroed*: they held zeros
-    at first, else noise.
-    """
+    """One workload while it runs; the steps are public, for scripts."""
 
     def __init__(self, cell: Cell, seed: int, shape: Shape | None = None) -> None:
         self.cell = cell
         self.seed = seed
         self.rng = rng = random.Random(f"{cell.layout}:{cell.journal} {seed}")
-        self.shape = shape or Shape(
-            rng.choice(WIDTHS.get(cell.layout) or allowed_widths(cell.layout)[:2]),
-            rng.randint(6, 12),
-            rng.choice(PACES),
-            rng.random() < 0.5,
-        )
+        self.shape = shape or Shape.drawn(cell, rng)
+        self.hardware = Hardware(cell, self.shape, rng)
         self.width, self.stripes = self.shape.width, self.shape.stripes
         self.tolerance = LAYOUTS[cell.layout].tolerance(self.width)
         self.bundled = LAYOUTS[cell.layout].bundled
-        self.pace, self.zeroed = self.shape.pace, self.shape.zeroed
         self.record = CutRecord()
         self.disks: list[SectorDisk] = []
         self._stack = AsyncExitStack()
@@ -93,7 +63,7 @@ class Player:
                 *(self.cell, self.seed, self.record, self.history, self.layout, self.sectors),
                 regions=self.regions,
                 holders=[(0, role, role) for role in range(self.width)],
-                zeroed=self.zeroed,
+                zeroed=self.shape.zeroed,
             )
             await self.open()
             await self._observe_undecided()
@@ -106,7 +76,7 @@ class Player:
 
     async def _prepare(self, writes: int) -> None:
         """Make the array and give it its first content, unrecorded; then make recorded disks."""
-        disks = await self._create()
+        disks = await self.hardware.create()
         async with open_array(disks) as self.array:
             self.layout = self.array.core.layout
             self.regions = self.array.store.config.regions
@@ -123,7 +93,7 @@ class Player:
     def _record_from(self, images: Sequence[bytearray]) -> None:
         self.record = CutRecord()
         self.disks = [
-            self._disk(image, f"disk{number}", self.record) for number, image in enumerate(images)
+            self.hardware.disk(image, number, self.record) for number, image in enumerate(images)
         ]
 
     async def _live_and_crash(self) -> None:
@@ -146,47 +116,6 @@ class Player:
             content = bytes(await self.array.read(sector * SECTOR_BYTES, SECTOR_BYTES))
             self.history.observe(sector, content)
 
-    def _blank(self, size_bytes: int) -> bytearray:
-        """Return the image of a disk as it comes to the array."""
-        noise = bytes(4096) if self.zeroed else self.rng.randbytes(4096)
-        return bytearray((noise * (size_bytes // 4096 + 1))[:size_bytes])
-
-    async def _create(self) -> list[SectorDisk]:
-        """Make the array on the smallest members that hold its stripes; return them."""
-        extra = [0] * self.width
-        image_bytes = None
-        if self.bundled:  # unlike members
-            extra = [self.rng.randrange(8) * CHUNK_BYTES for _ in extra]
-            if self.cell.theme == "members" and self.rng.random() < 0.7:  # some are free
-                data = bundle_code(self.cell.layout).data_count
-                image_bytes = self.stripes * data * CHUNK_BYTES
-        for size in range(MEMBER_BYTES_MIN, MEMBER_BYTES_MAX, MEMBER_UNIT_BYTES):
-            images = [self._blank(size + extra[role]) for role in range(self.width)]
-            disks = [self._disk(image, f"disk{i}", None) for i, image in enumerate(images)]
-            with suppress(UsageError):  # too small for the metadata
-                config = await create_array(
-                    disks,
-                    self.cell.layout,
-                    chunk_bytes=CHUNK_BYTES,
-                    name="campaign",
-                    now_s=0,
-                    overwrite_signature=True,
-                    size_bytes=image_bytes,
-                )
-                if layout_of(config).stripes >= self.stripes:
-                    return disks
-        raise AssertionError(f"{self.cell.layout} over {self.width} members needs large ones")
-
-    def _disk(self, image: bytearray, name: str, record: CutRecord | None) -> SectorDisk:
-        return SectorDisk(
-            image,
-            self.rng,
-            name=name,
-            record=record,
-            pace=self.pace if record is not None else "inline",
-            reads_zero=self.zeroed,
-        )
-
     @property
     def event(self) -> int:
         """Number of the next event; -1 before the record begins."""
@@ -195,8 +124,8 @@ class Player:
     def new_disk(self, size_bytes: int = 0) -> int:
         """Make one more disk, not yet a member, as large as the others; return its number."""
         number = len(self.disks)
-        image = self._blank(size_bytes or max(disk.size_bytes for disk in self.disks))
-        self.disks.append(self._disk(image, f"disk{number}", self.record))
+        image = self.hardware.blank(size_bytes or max(disk.size_bytes for disk in self.disks))
+        self.disks.append(self.hardware.disk(image, number, self.record))
         return number
 
     async def open(self) -> None:

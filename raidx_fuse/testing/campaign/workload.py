@@ -6,7 +6,7 @@ bursts, overlaps, flushes, pauses in which the array tidies up), "disks" (a fail
 or a spare, a rebuild under writes), "scrub" (rotten parity, a repair under writes), "remounts" and,
 for layouts that can, "growth" (growth.py), "restripe" (restripe.py), "moves" (of chunks of bundles)
 and "members" that come and leave (members.py). "streams" (requests one behind the other that end
-inside stripes) are played only when asked for by name.
+inside stripes) are played only when asked for by name: their members are larger (hardware.py).
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import trio
 from raidx_fuse.layouts.registry import find_layout, grows_in_place
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.testing.campaign.growth import theme_growth
+from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.testing.campaign.members import theme_members
-from raidx_fuse.testing.campaign.player import CHUNK_BYTES, Player, Script, Shape
+from raidx_fuse.testing.campaign.player import Player, Script
 from raidx_fuse.testing.campaign.recording import Recording
 from raidx_fuse.testing.campaign.restripe import restripes_of, theme_restripe
 from raidx_fuse.testing.campaign.state import Cell

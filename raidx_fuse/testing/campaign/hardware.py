@@ -1,0 +1,121 @@
+"""What a workload runs on: how many members, how large, what they held before, their pace."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from dataclasses import dataclass
+
+from raidx_fuse.errors import UsageError
+from raidx_fuse.format.create import create_array
+from raidx_fuse.format.journal import ENTRY_BYTES, record_bytes
+from raidx_fuse.format.regions import log_bytes
+from raidx_fuse.format.shapes import layout_of
+from raidx_fuse.layouts.raidx import bundle_code
+from raidx_fuse.layouts.registry import allowed_widths, find_layout
+from raidx_fuse.members.powercut import CutRecord
+from raidx_fuse.ring import HEAD_BYTES
+from raidx_fuse.streams import SHARE_MAX
+from raidx_fuse.testing.campaign.disks import PACES, SectorDisk
+from raidx_fuse.testing.campaign.state import Cell
+
+CHUNK_BYTES = 4096
+MEMBER_BYTES_MIN = 256 << 10
+MEMBER_BYTES_MAX = 8 << 20  # more than the least that will do
+MEMBER_UNIT_BYTES = 64 << 10
+WIDTHS = {
+    **{"raid0": (2, 3), "raid1": (2, 3), "raid4": (3, 4), "raid5": (3, 4)},
+    **{"raidx-zero": (2, 3), "raidx-copy": (3, 4), "raidx-parity": (4, 5)},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """*width* members of *stripes* stripes; *pace* of the disks (disks.py).
+
+    *zeroed*: they held zeros at first, else noise.
+    """
+
+    width: int
+    stripes: int = 6
+    pace: str = "inline"
+    zeroed: bool = True
+
+    @staticmethod
+    def drawn(cell: Cell, rng: random.Random) -> Shape:
+        """Draw one that *cell* can have."""
+        return Shape(
+            rng.choice(WIDTHS.get(cell.layout) or allowed_widths(cell.layout)[:2]),
+            rng.randint(6, 12),
+            rng.choice(PACES),
+            rng.random() < 0.5,
+        )
+
+
+class Hardware:
+    """Makes the disks for one workload on *cell*, of *shape*; *rng* decides what is drawn."""
+
+    def __init__(self, cell: Cell, shape: Shape, rng: random.Random) -> None:
+        self.cell = cell
+        self.shape = shape
+        self.rng = rng
+
+    def blank(self, size_bytes: int) -> bytearray:
+        """Return the image of a disk as it comes to the array."""
+        noise = bytes(4096) if self.shape.zeroed else self.rng.randbytes(4096)
+        return bytearray((noise * (size_bytes // 4096 + 1))[:size_bytes])
+
+    def disk(self, image: bytearray, number: int, record: CutRecord | None) -> SectorDisk:
+        """Return disk *number* with *image*; without a *record* it answers at once."""
+        return SectorDisk(
+            image,
+            self.rng,
+            name=f"disk{number}",
+            record=record,
+            pace=self.shape.pace if record is not None else "inline",
+            reads_zero=self.shape.zeroed,
+        )
+
+    def _least_bytes(self) -> int:
+        """Return the size from which on members are tried.
+
+        Those for streams have a log that may put off the parity of one stripe (streams.py).
+        """
+        size = MEMBER_BYTES_MIN
+        build = find_layout(self.cell.layout).build
+        if self.cell.theme == "streams" and build is not None:
+            code = build(self.shape.width)
+            stripe_bytes = len(code.cells) * CHUNK_BYTES
+            parities = record_bytes(0, code.parity_count * (CHUNK_BYTES + ENTRY_BYTES))
+            wanted = HEAD_BYTES + max(3 * stripe_bytes, SHARE_MAX * parities)
+            while log_bytes(size, stripe_bytes) < wanted:
+                size += MEMBER_UNIT_BYTES
+        return size
+
+    async def create(self) -> list[SectorDisk]:
+        """Make the array on the smallest members that hold its stripes; return them."""
+        cell, shape = self.cell, self.shape
+        extra = [0] * shape.width
+        image_bytes = None
+        if find_layout(cell.layout).bundled:  # unlike members
+            extra = [self.rng.randrange(8) * CHUNK_BYTES for _ in extra]
+            if cell.theme == "members" and self.rng.random() < 0.7:  # some are free
+                data = bundle_code(cell.layout).data_count
+                image_bytes = shape.stripes * data * CHUNK_BYTES
+        least = self._least_bytes()
+        for size in range(least, least + MEMBER_BYTES_MAX, MEMBER_UNIT_BYTES):
+            images = [self.blank(size + more) for more in extra]
+            disks = [self.disk(image, number, None) for number, image in enumerate(images)]
+            with suppress(UsageError):  # too small for the metadata
+                config = await create_array(
+                    disks,
+                    cell.layout,
+                    chunk_bytes=CHUNK_BYTES,
+                    name="campaign",
+                    now_s=0,
+                    overwrite_signature=True,
+                    size_bytes=image_bytes,
+                )
+                if layout_of(config).stripes >= shape.stripes:
+                    return disks
+        raise AssertionError(f"{cell.layout} over {shape.width} members needs large ones")
