@@ -22,11 +22,10 @@ from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.journal import MODES
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
 from raidx_fuse.testing.campaign import matrix
-from raidx_fuse.testing.campaign.state import Cell, State
+from raidx_fuse.testing.campaign.state import PROGRAM, Cell, State
 from raidx_fuse.testing.campaign.walk import FAULTS, Tally, replay
 from raidx_fuse.testing.campaign.workload import themes_of
 
-PROGRAM = "python -m raidx_fuse.campaign"
 SHOWN_MAX = 10
 
 
@@ -125,8 +124,7 @@ def _print(console: Console, tally: Tally, elapsed_s: float) -> None:
         f"({rate:.0f} a second), {sum(tally.failures.values()):,} violations"
     )
     for violation in tally.violations[:SHOWN_MAX]:
-        console.print(f"\n{violation.verb}, {violation.fault}: {violation.what}", markup=False)
-        console.print(f"{PROGRAM} --replay '{violation.state}'", markup=False, soft_wrap=True)
+        console.print(f"\n{violation}", markup=False, soft_wrap=True)
     if len(tally.violations) > SHOWN_MAX:
         console.print(f"\n... and {len(tally.violations) - SHOWN_MAX} more")
 

@@ -1,5 +1,7 @@
 """The crash campaign: thousands of states keep their promises, and a broken engine does not.
 
+What arrays do beside reading and writing has a campaign of its own each: test_themes.py.
+
 ``RAIDX_CRASH_STATES`` says how many states (10,000), ``RAIDX_CRASH_SEED`` which (1). A violation
 prints the line that replays it: ``python -m raidx_fuse.campaign --replay ...``.
 """
@@ -9,17 +11,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from raidx_fuse import campaign
 from raidx_fuse.errors import UsageError
-from raidx_fuse.growth import Growth
-from raidx_fuse.jobs.grow import Grow
-from raidx_fuse.jobs.grow_copy import Copier
-from raidx_fuse.journal import MODES, Journal
+from raidx_fuse.journal import MODES
 from raidx_fuse.members.powercut import CutRecord
 from raidx_fuse.testing.campaign import matrix
 from raidx_fuse.testing.campaign.disks import is_member
@@ -33,19 +31,7 @@ STATES = int(os.environ.get("RAIDX_CRASH_STATES", "10000"))
 SEED = int(os.environ.get("RAIDX_CRASH_SEED", "1"))
 SECONDS_A_STATE = 0.3  # far more than it takes: for the time limit of longer campaigns
 TWO_LOSSES_STATES = 250
-BUNDLE_STATES = 150
-MEMBERS_STATES = 150
-GROWTH_STATES = 250
-RESTRIPE_STATES = 100
 BROKEN_STATES = 1000
-
-
-def report(tally: Tally) -> str:
-    return "\n".join(
-        f"{violation.verb}, {violation.fault}: {violation.what}\n"
-        f"{campaign.PROGRAM} --replay '{violation.state}'"
-        for violation in tally.violations[:5]
-    )
 
 
 @pytest.mark.timeout(600 + STATES * SECONDS_A_STATE)
@@ -55,7 +41,7 @@ def test_every_state_keeps_the_promise_of_its_journal_mode() -> None:
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         for part in pool.imap_unordered(matrix.run_task, matrix.tasks_of(cells, STATES, SEED)):
             tally.add(part)
-    assert not tally.violations, report(tally)
+    assert not tally.violations, tally.report()
     assert tally.total >= STATES
     assert {cell for cell, _, _ in tally.states} == {str(cell) for cell in cells}
     if STATES >= 10_000:  # fewer do not meet everything
@@ -66,109 +52,10 @@ def test_every_state_keeps_the_promise_of_its_journal_mode() -> None:
 
 @pytest.mark.parametrize("layout", ["raid1", "rdp", "evenodd", "xcode", "pcode", "upc"])
 def test_layouts_that_lose_two_keep_their_promises(layout: str) -> None:
-    tally = Tally()
-    for task in matrix.tasks_of([Cell(layout, mode) for mode in MODES], TWO_LOSSES_STATES, SEED):
-        tally.add(matrix.run_task(task))
-    assert not tally.violations, report(tally)
+    cells = [Cell(layout, mode) for mode in MODES]
+    tally = matrix.run_cells(cells, TWO_LOSSES_STATES, SEED)
+    assert not tally.violations, tally.report()
     assert tally.total >= TWO_LOSSES_STATES
-
-
-@pytest.mark.parametrize("layout", ["raidx-zero", "raidx-copy", "raidx-parity"])
-def test_bundles_keep_their_promises_while_chunks_move(layout: str) -> None:
-    tally = Tally()
-    cells = [Cell(layout, mode, theme="moves") for mode in MODES]
-    for task in matrix.tasks_of(cells, BUNDLE_STATES, SEED):
-        tally.add(matrix.run_task(task))
-    assert not tally.violations, report(tally)
-    assert tally.total >= BUNDLE_STATES
-    assert "move" in {verb for _, verb, _ in tally.states}
-
-
-async def _not_durable(_copier: Copier) -> None:
-    """Return at once."""
-
-
-async def _give_back_first(job: Grow) -> None:
-    await job._vacated.give_back(job.layout.migrated)
-    await job.growth.save()
-
-
-def _never(_growth: Growth, _stripe: int, _cells: int) -> bool:
-    return False
-
-
-@pytest.mark.parametrize(
-    "cell", ["raidx-zero:full:members", "raidx-copy:none:members", "raidx-parity:partial:members"]
-)
-def test_members_that_come_and_leave_keep_its_promises(cell: str) -> None:
-    tally = Tally()
-    for task in matrix.tasks_of([Cell.parse(cell)], MEMBERS_STATES, SEED):
-        tally.add(matrix.run_task(task))
-    assert not tally.violations, report(tally)
-    assert tally.total >= MEMBERS_STATES
-    assert {verb for _, verb, _ in tally.states} & {"grow", "evacuate", "restore"}
-
-
-@pytest.mark.parametrize("layout", ["raidx-zero", "raidx-parity"])
-def test_places_that_are_counted_before_they_are_durable_are_found_out(layout: str) -> None:
-    cell = Cell(layout, "partial", broken=True, theme="members")
-    tally = crash_workloads(cell, range(100), BROKEN_STATES, stop_after=1)
-    assert tally.violations, "a campaign that cannot fail proves nothing"
-    violation = tally.violations[0]
-    assert "share" in violation.what or "claim" in violation.what, violation.what
-    assert replay(State.parse(violation.state)) == (violation.verb, violation.what)
-
-
-@pytest.mark.parametrize("cell", ["raid4:partial:growth", "raid4:none:growth", "raid0:full:growth"])
-def test_growth_keeps_its_promises(cell: str) -> None:
-    tally = Tally()
-    for task in matrix.tasks_of([Cell.parse(cell)], GROWTH_STATES, SEED):
-        tally.add(matrix.run_task(task))
-    assert not tally.violations, report(tally)
-    assert tally.total >= GROWTH_STATES
-    assert any(verb.startswith("grow") for _, verb, _ in tally.states)
-
-
-@pytest.mark.parametrize(
-    ("where", "what", "broken"),
-    [
-        (Copier, "_make_durable", _not_durable),  # parity may name copies that are not there
-        (Growth, "threatens", _never),  # a write that the place to go back to does not have
-        (Grow, "checkpoint", _give_back_first),  # old copies that a crash still goes back to
-    ],
-)
-def test_a_growth_that_breaks_its_order_is_found_out(
-    monkeypatch: pytest.MonkeyPatch, where: type, what: str, broken: Any
-) -> None:
-    monkeypatch.setattr(where, what, broken)
-    tally = Tally()
-    for first in range(0, 400, 10):
-        cell = Cell.parse("raid4:partial:growth")
-        tally.add(crash_workloads(cell, range(first, first + 10), 250, stop_after=1))
-        if tally.violations:
-            break
-    assert tally.violations, "a campaign that cannot fail proves nothing"
-
-
-@pytest.mark.parametrize(
-    "cell", ["raid5:partial:restripe", "raid0:none:restripe", "upc:full:restripe"]
-)
-def test_a_restripe_keeps_its_promises(cell: str) -> None:
-    tally = Tally()
-    for task in matrix.tasks_of([Cell.parse(cell)], RESTRIPE_STATES, SEED):
-        tally.add(matrix.run_task(task))
-    assert not tally.violations, report(tally)
-    assert tally.total >= RESTRIPE_STATES
-    assert "restripe" in {verb for _, verb, _ in tally.states}
-
-
-def test_a_restripe_that_does_not_wait_for_its_watermark_is_found_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Journal, "durable_mark", property(lambda journal: journal.mark))
-    cell = Cell("raid5", "partial", theme="restripe")
-    tally = crash_workloads(cell, range(100, 200), BROKEN_STATES, stop_after=1)
-    assert tally.violations, "it overwrites what a crash goes back to"
 
 
 @pytest.mark.parametrize("mode", ["partial", "full"])

@@ -19,10 +19,11 @@ from raidx_fuse.following import Following
 from raidx_fuse.journal import Journal
 from raidx_fuse.members.powercut import CutRecord, DiskState
 from raidx_fuse.ring import HEAD_BYTES
-from raidx_fuse.streams import Streams
+from raidx_fuse.streams import Filling, Streams
 from raidx_fuse.testing.campaign.disks import SectorDisk, is_member
+from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.testing.campaign.judge import Left, judge
-from raidx_fuse.testing.campaign.player import CHUNK_BYTES, Player, Shape
+from raidx_fuse.testing.campaign.player import Player
 from raidx_fuse.testing.campaign.recording import Recording
 from raidx_fuse.testing.campaign.state import Cell, Cut, State, ViolationError
 from raidx_fuse.testing.campaign.workload import record_workload
@@ -53,6 +54,30 @@ async def place(player: Player) -> None:
     await player.array.core.journal.place()
 
 
+def overtaken(first: int, chunks: int) -> Step:
+    """Return a write of which all is planned when what it goes on from is placed."""
+
+    async def step(player: Player) -> None:
+        journal = player.array.core.journal
+        commit = journal.commit_filled
+        overtakes = 0
+
+        async def late(filled: Sequence[Filling], still_valid: Callable[[], bool]) -> bool:
+            nonlocal overtakes
+            if not overtakes:
+                assert any(filling.before for filling in filled), "it goes on from nothing"
+                overtakes += 1
+                await journal.place()
+            return await commit(filled, still_valid)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(journal, "commit_filled", late)
+            await write(first, chunks)(player)
+        assert overtakes
+
+    return step
+
+
 # Stripe 1 is begun, and perhaps completed; what happens to it meanwhile differs.
 STORIES: dict[str, tuple[Step, ...]] = {
     "placed unfinished": (write(0, 4), flush, place),
@@ -62,6 +87,7 @@ STORIES: dict[str, tuple[Step, ...]] = {
     "a piece behind": (write(0, 4), piece(4 * CHUNK_BYTES + 512, 700), flush, place),
     "a piece before": (write(0, 5), piece(3 * CHUNK_BYTES, 512), flush, write(5, 1), place),
     "begun again": (write(0, 4), write(4, 2), write(0, 4), flush, place),
+    "overtaken": (write(0, 4), overtaken(4, 2), flush, place),
 }
 
 
@@ -214,3 +240,11 @@ def test_a_record_beside_that_lacks_the_parity_is_noticed(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Streams, "parities", none_beside)
     assert any(crashed("a piece behind", 0)) or any(crashed("a piece before", 0))
+
+
+def test_data_that_goes_on_from_what_the_log_lacks_by_now_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The record would say that all of the stripe is in the log; a part of it is placed."""
+    monkeypatch.setattr(Streams, "fit", lambda _streams, _filled: True)
+    assert any(crashed("overtaken", 0))

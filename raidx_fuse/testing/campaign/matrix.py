@@ -54,6 +54,14 @@ def run_tasks(tasks: Iterable[Task]) -> Iterator[Tally]:
     yield from map(run_task, tasks)
 
 
+def run_cells(cells: Sequence[Cell], states: int, seed: int) -> Tally:
+    """Run a whole campaign in this process."""
+    tally = Tally()
+    for part in run_tasks(tasks_of(cells, states, seed)):
+        tally.add(part)
+    return tally
+
+
 def rows_of(tally: Tally) -> list[tuple[str, str, list[tuple[int, int]]]]:
     """Return (cell, verb, [(states, failures) by fault]), sums of each cell last in it."""
     cells = sorted({cell for cell, _, _ in tally.states})

@@ -18,6 +18,7 @@ from itertools import islice
 from raidx_fuse.errors import UsageError
 from raidx_fuse.members.powercut import DiskState, enumerate_cuts
 
+PROGRAM = "python -m raidx_fuse.campaign"
 DROPPED, KEPT = "d", "k"
 
 
@@ -123,3 +124,7 @@ class Violation:
     verb: str
     fault: str
     what: str
+
+    def __str__(self) -> str:
+        """Return what broke, and the line that replays it."""
+        return f"{self.verb}, {self.fault}: {self.what}\n{PROGRAM} --replay '{self.state}'"

@@ -57,6 +57,10 @@ class Tally:
             self.failures[key] += 1
             self.violations.append(Violation(str(state), verb, fault, what))
 
+    def report(self, most: int = 5) -> str:
+        """Return the first violations as text."""
+        return "\n".join(map(str, self.violations[:most]))
+
     def add(self, other: Tally) -> None:
         """Take in what another process counted."""
         self.states += other.states

@@ -1,0 +1,155 @@
+"""Power cuts while arrays do what has a theme of its own: moves, members, growth, and so on.
+
+``RAIDX_CRASH_STATES`` and ``RAIDX_CRASH_SEED`` as in test_campaign.py: for so much more than 10,000
+states, each of these campaigns grows as well.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from raidx_fuse.growth import Growth
+from raidx_fuse.jobs.grow import Grow
+from raidx_fuse.jobs.grow_copy import Copier
+from raidx_fuse.journal import MODES, Journal
+from raidx_fuse.streams import Filling, Streams
+from raidx_fuse.testing.campaign import matrix
+from raidx_fuse.testing.campaign.state import Cell, State
+from raidx_fuse.testing.campaign.walk import Tally, crash_workloads, replay
+
+TIMES = max(1.0, int(os.environ.get("RAIDX_CRASH_STATES", "10000")) / 10_000)
+SEED = int(os.environ.get("RAIDX_CRASH_SEED", "1"))
+BUNDLE_STATES = int(150 * TIMES)
+MEMBERS_STATES = int(150 * TIMES)
+GROWTH_STATES = int(250 * TIMES)
+RESTRIPE_STATES = int(100 * TIMES)
+STREAMS_STATES = int(200 * TIMES)
+BROKEN_STATES = 1000
+STREAMED = ("raid4", "raid5", "evenodd", "pcode", "upc")
+STREAMED_LATER = ("rdp", "xcode") if TIMES > 1 else ()  # their stripes need large logs, so members
+
+pytestmark = pytest.mark.timeout(600 * TIMES)
+
+
+@pytest.mark.parametrize("layout", ["raidx-zero", "raidx-copy", "raidx-parity"])
+def test_bundles_keep_their_promises_while_chunks_move(layout: str) -> None:
+    cells = [Cell(layout, mode, theme="moves") for mode in MODES]
+    tally = matrix.run_cells(cells, BUNDLE_STATES, SEED)
+    assert not tally.violations, tally.report()
+    assert tally.total >= BUNDLE_STATES
+    assert "move" in {verb for _, verb, _ in tally.states}
+
+
+@pytest.mark.parametrize(
+    "cell", ["raidx-zero:full:members", "raidx-copy:none:members", "raidx-parity:partial:members"]
+)
+def test_members_that_come_and_leave_keep_its_promises(cell: str) -> None:
+    tally = matrix.run_cells([Cell.parse(cell)], MEMBERS_STATES, SEED)
+    assert not tally.violations, tally.report()
+    assert tally.total >= MEMBERS_STATES
+    assert {verb for _, verb, _ in tally.states} & {"grow", "evacuate", "restore"}
+
+
+@pytest.mark.parametrize("layout", ["raidx-zero", "raidx-parity"])
+def test_places_that_are_counted_before_they_are_durable_are_found_out(layout: str) -> None:
+    cell = Cell(layout, "partial", broken=True, theme="members")
+    tally = crash_workloads(cell, range(100), BROKEN_STATES, stop_after=1)
+    assert tally.violations, "a campaign that cannot fail proves nothing"
+    violation = tally.violations[0]
+    assert "share" in violation.what or "claim" in violation.what, violation.what
+    assert replay(State.parse(violation.state)) == (violation.verb, violation.what)
+
+
+async def _not_durable(_copier: Copier) -> None:
+    """Return at once."""
+
+
+async def _give_back_first(job: Grow) -> None:
+    await job._vacated.give_back(job.layout.migrated)
+    await job.growth.save()
+
+
+def _never(_growth: Growth, _stripe: int, _cells: int) -> bool:
+    return False
+
+
+@pytest.mark.parametrize("cell", ["raid4:partial:growth", "raid4:none:growth", "raid0:full:growth"])
+def test_growth_keeps_its_promises(cell: str) -> None:
+    tally = matrix.run_cells([Cell.parse(cell)], GROWTH_STATES, SEED)
+    assert not tally.violations, tally.report()
+    assert tally.total >= GROWTH_STATES
+    assert any(verb.startswith("grow") for _, verb, _ in tally.states)
+
+
+@pytest.mark.parametrize(
+    ("where", "what", "broken"),
+    [
+        (Copier, "_make_durable", _not_durable),  # parity may name copies that are not there
+        (Growth, "threatens", _never),  # a write that the place to go back to does not have
+        (Grow, "checkpoint", _give_back_first),  # old copies that a crash still goes back to
+    ],
+)
+def test_a_growth_that_breaks_its_order_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, where: type, what: str, broken: Any
+) -> None:
+    monkeypatch.setattr(where, what, broken)
+    tally = Tally()
+    for first in range(0, 400, 10):
+        cell = Cell.parse("raid4:partial:growth")
+        tally.add(crash_workloads(cell, range(first, first + 10), 250, stop_after=1))
+        if tally.violations:
+            break
+    assert tally.violations, "a campaign that cannot fail proves nothing"
+
+
+@pytest.mark.parametrize(
+    "cell", ["raid5:partial:restripe", "raid0:none:restripe", "upc:full:restripe"]
+)
+def test_a_restripe_keeps_its_promises(cell: str) -> None:
+    tally = matrix.run_cells([Cell.parse(cell)], RESTRIPE_STATES, SEED)
+    assert not tally.violations, tally.report()
+    assert tally.total >= RESTRIPE_STATES
+    assert "restripe" in {verb for _, verb, _ in tally.states}
+
+
+def test_a_restripe_that_does_not_wait_for_its_watermark_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Journal, "durable_mark", property(lambda journal: journal.mark))
+    cell = Cell("raid5", "partial", theme="restripe")
+    tally = crash_workloads(cell, range(100, 200), BROKEN_STATES, stop_after=1)
+    assert tally.violations, "it overwrites what a crash goes back to"
+
+
+@pytest.mark.parametrize("layout", [*STREAMED, *STREAMED_LATER])
+def test_streams_of_which_only_the_data_is_logged_keep_their_promises(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled: Counter[str] = Counter()
+    take_effect = Streams.take_effect
+
+    def counted(streams: Streams, fillings: Sequence[Filling]) -> None:
+        take_effect(streams, fillings)
+        for filling in fillings:
+            filled["left" if filling.stripe in streams.unfinished else "complete"] += 1
+
+    monkeypatch.setattr(Streams, "take_effect", counted)
+    cells = [Cell(layout, mode, theme="streams") for mode in ("partial", "full")]
+    tally = matrix.run_cells(cells, STREAMS_STATES, SEED)
+    assert not tally.violations, tally.report()
+    assert tally.total >= STREAMS_STATES
+    assert set(filled) == {"left", "complete"}, "the theme never came to what it is for"
+
+
+@pytest.mark.parametrize("cell", ["raid4:partial", "evenodd:partial", "pcode:full", "upc:full"])
+def test_places_written_before_the_parity_of_streams_is_logged_are_found_out(cell: str) -> None:
+    tally = crash_workloads(Cell.parse(f"{cell}:streams!"), range(100), BROKEN_STATES, stop_after=1)
+    assert tally.violations, "a campaign that cannot fail proves nothing"
+    violation = tally.violations[0]
+    assert "content that nobody wrote" in violation.what
+    assert replay(State.parse(violation.state)) == (violation.verb, violation.what)
