@@ -209,6 +209,10 @@ class Core:
         dead_data = self.written.dead_data(self.layout, stripe)
         return dead_cells(self.code, dead_data) if dead_data else 0
 
+    def unwritten(self, stripe: int) -> bool:
+        """Say whether no chunk of *stripe* was ever written: a rebuild passes it, locked or not."""
+        return self.written.dead_data(self.layout, stripe) == self.code.data_mask
+
     def position(self, stripe: int, cell: int) -> tuple[int, int]:
         """Return (role, byte offset on the member) of a cell's first byte."""
         role, chunk = self.layout.place(stripe, cell)

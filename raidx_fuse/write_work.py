@@ -168,11 +168,8 @@ class Preparer:
     def __init__(self, core: Core) -> None:
         self.core = core
 
-    def prepare(self, piece: Piece, view: memoryview, work: Work, *, anew: bool = False) -> None:
-        """Add the reads, XORs and writes of *piece* to *work*.
-
-        *anew*: it went to its places before, so parity may hold it already: not from the old one.
-        """
+    def prepare(self, piece: Piece, view: memoryview, work: Work) -> None:
+        """Add the reads, XORs and writes of *piece* to *work*."""
         core = self.core
         stripe = piece.stripe
         lost_roles = core.store.lost
@@ -191,7 +188,7 @@ class Preparer:
                 sources = (rmw.read_mask if rmw else 0) | (rcw.read_mask if rcw else 0)
                 known = core.cached(stripe, sources, low, high)
             at_hand = known | piece.logged
-            plan = rcw if anew and rcw is not None else core.policy(rmw, rcw, stripe, at_hand)
+            plan = core.policy(rmw, rcw, stripe, at_hand)
             work.plans.append((plan, plan.pre_reads_beside(at_hand)))
             found = self._prepare_band(piece, plan, low, high, view, work, known)
             if core.cache is not None:
@@ -202,7 +199,14 @@ class Preparer:
                 for output in plan.outputs:
                     covered.setdefault(output.cell, []).append((low, high))
         if dead:
+            work.fresh += self.fresh(piece)
             self._enliven(piece, dead, covered, work)
+
+    def fresh(self, piece: Piece) -> list[int]:
+        """Return the logical chunks that come alive by *piece*."""
+        core, stripe = self.core, piece.stripe
+        cells = cells_of(core.dead(stripe) & piece.touched)
+        return [core.layout.logical(stripe, cell) for cell in cells]
 
     def _prepare_band(
         self,
@@ -295,8 +299,6 @@ class Preparer:
     ) -> None:
         """Complete cells that come alive: zeros around what is written, unless it reads as zero."""
         core = self.core
-        for cell in cells_of(dead & piece.touched):
-            work.fresh.append(core.layout.logical(piece.stripe, cell))
         for cell, ranges in covered.items():
             if not dead >> cell & 1:
                 continue

@@ -201,15 +201,22 @@ class Writer:
     async def _write_locked(
         self, direct: list[Piece], logged: list[Piece], view: memoryview
     ) -> None:
-        """Carry the pieces out under their locks: plan, read, XOR, then write or commit."""
+        """Carry the pieces out under their locks: plan, read, XOR, then write or commit.
+
+        If a rebuild passes us by (see `_settle_content`), what lies in its place in a living stripe
+        stays: rebuilds wait for the locks of those. To write it again would be wrong: its parity
+        has taken it up, but it counts as zero until its bits are set.
+        """
         core = self.core
         store = core.store
-        anew = False
+        placed: list[Piece] = []
         while True:
             epoch = (store.seat_epoch, store.rebuild_epoch)
             work = Work()
             for piece in direct:
-                self._preparer.prepare(piece, view, work, anew=anew)
+                self._preparer.prepare(piece, view, work)
+            for piece in placed:
+                work.fresh += self._preparer.fresh(piece)
             records = []
             for piece in logged:
                 record = Work()
@@ -245,11 +252,14 @@ class Writer:
                     core.unlogged.count += 1
             if await self._settle_content(work, logged, records, epoch):
                 break
-            anew = True  # what is written past the log may be in the parity now
+            placed += [piece for piece in direct if not core.unwritten(piece.stripe)]
+            direct = [piece for piece in direct if core.unwritten(piece.stripe)]
         if core.bad_chunks:
-            self._forgive(direct + logged)
+            self._forgive(placed + direct + logged)
         if core.cache is not None:
             self._keep(every)
+            for piece in placed:
+                core.forget_stripe(piece.stripe)
         for part in every:
             for arena in part.arenas:
                 core.arenas.put(arena)

@@ -1,0 +1,131 @@
+"""Writes to their places while a rebuild moves on: done once, or again where that is right.
+
+A rebuild passes stripes that were never written without their locks, so a write that brings one of
+them to life goes down again when the watermark has moved. In a stripe that lives it must not: the
+parity has taken up the new chunk, which counts as zero until its bit is set.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from raidx_fuse.jobs.window import WINDOW_BYTES
+from raidx_fuse.layouts.plan import cells_of
+from raidx_fuse.members.faulty import Fault
+from raidx_fuse.testing.spy import SpyRig, spying
+from raidx_fuse.testing.virtual import run
+
+CHUNK = 4096
+ROLE = 1  # the one that is lost and rebuilt
+LAYOUTS = pytest.mark.parametrize(
+    ("layout", "width"),
+    [("raid4", 5), ("raid5", 6), ("rdp", 6), ("upc", 6), ("raidx-parity", 6)],
+)
+
+
+def noise(seed: int, length: int = CHUNK) -> bytes:
+    """Return bytes that no mistake produces."""
+    return random.Random(seed).randbytes(length)
+
+
+def cells_on(rig: SpyRig, stripe: int, role: int) -> int:
+    """Return the set of data cells of *stripe* that *role* has."""
+    core = rig.running.core
+    return core.layout.lost_cells(stripe, frozenset({role})) & core.code.data_mask
+
+
+def chosen(rig: SpyRig, *, on_role: bool) -> tuple[int, int]:
+    """Return the last stripe with data on ROLE and a data cell there, or (not *on_role*) not."""
+    core = rig.running.core
+    for stripe in reversed(range(core.layout.stripes)):
+        there = cells_on(rig, stripe, ROLE)
+        cells = cells_of(there if on_role else core.code.data_mask & ~there)
+        if there and cells:
+            return stripe, cells[0]
+    raise AssertionError("no stripe has data on the role")
+
+
+async def enliven(rig: SpyRig, stripe: int, cells: int) -> None:
+    """Write the data *cells* of *stripe*."""
+    for cell in cells_of(cells):
+        at = rig.running.core.layout.logical(stripe, cell) * CHUNK
+        await rig.put(at, noise(at))
+
+
+def held(rig: SpyRig, stripe: int, cell: int) -> Fault:
+    """Let writes to a cell's place wait until the fault is lifted."""
+    role, offset = rig.running.core.position(stripe, cell)
+    return rig.members[role].inject(
+        Fault("hang", ("write",), offset_bytes=offset, length_bytes=CHUNK)
+    )
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Return soon after *condition* has come true."""
+    while not condition():  # noqa: ASYNC110  # neither a fault nor a rebuild has an event for it
+        await trio.sleep(0.01)
+
+
+async def write_past_a_watermark(rig: SpyRig, stripe: int, cell: int) -> None:
+    """Write into *cell* while ROLE is rebuilt; the first part of the write, parity or data, reaches
+    its place when the watermark has moved. Return when both are done.
+    """
+    core, store = rig.running.core, rig.running.store
+    at = core.layout.logical(stripe, cell) * CHUNK + 512
+    lost = core.layout.lost_cells(stripe, frozenset({ROLE}))
+    parities = (core.data_count + p for p, s in enumerate(core.code.support) if s >> cell & 1)
+    fault = held(rig, stripe, next(c for c in (cell, *parities) if not lost >> c & 1))
+    await rig.running.set("speed_max", "64KiB")  # the first window is not limited yet
+    job = (await rig.running.replace_disk(ROLE, rig.new_member()))["job"]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.put, at, noise(at, 2000))
+        await until(lambda: fault.hits)
+        epoch = store.rebuild_epoch
+        await rig.running.set("speed_max", "0")
+        await until(lambda: store.rebuild_epoch != epoch)
+        fault.lift()
+    assert (await rig.running.jobs.wait(job))["state"] == "done"
+
+
+async def check(rig: SpyRig) -> None:
+    """Assert that everything is as it was written, the parity too, also without a member."""
+    await rig.compare()
+    scrub = await rig.running.jobs.wait(await rig.running.start_scrub(repair=False))
+    assert scrub["mismatches"] == 0, scrub["findings"]
+    await rig.running.fail_disk(2)
+    await rig.compare()
+
+
+# The cell is on ROLE or not; alive are, of the others in its stripe, none, those on other members,
+# or all: then only read-modify-write can make the parity, as what lies on ROLE cannot be read.
+@LAYOUTS
+@pytest.mark.parametrize(
+    ("on_role", "alive"),
+    [(False, "none"), (False, "others"), (False, "all"), (True, "none"), (True, "others")],
+    ids=["new", "beside-others", "beside-lost", "lost-new", "lost-beside-others"],
+)
+def test_a_write_that_a_rebuild_passes_is_in_the_parity_once(
+    layout: str, width: int, on_role: bool, alive: str
+) -> None:
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=640) as rig:
+            await rig.running.set("journal", "none")
+            core = rig.running.core
+            stripe, cell = chosen(rig, on_role=on_role)
+            window = (WINDOW_BYTES // CHUNK) * width // core.code.columns // core.code.rows
+            await rig.put(0, noise(1, 2 * window * core.data_count * CHUNK))
+            mask = core.code.data_mask & ~(1 << cell)
+            if alive == "others":
+                mask &= ~cells_on(rig, stripe, ROLE)
+            await enliven(rig, stripe, mask if alive != "none" else 0)
+            await rig.in_place()
+            await rig.running.fail_disk(ROLE)
+            with trio.fail_after(20):
+                await write_past_a_watermark(rig, stripe, cell)
+            await check(rig)
+
+    run(main)
