@@ -209,6 +209,17 @@ def is_uuid(text: object) -> bool:
     return isinstance(text, str) and _UUID.fullmatch(text) is not None
 
 
+def uuid_bytes(text: str) -> bytes:
+    """Return the 16 bytes of a UUID in its canonical form."""
+    return bytes.fromhex(text.replace("-", ""))
+
+
+def uuid_text(content: bytes) -> str:
+    """Return the canonical form of the UUID of 16 bytes."""
+    text = content.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
 # -- canonical JSON ------------------------------------------------------------------------------
 
 _RECORD_TYPES: dict[str, type] = {
@@ -250,13 +261,14 @@ def config_to_dict(config: ArrayConfig) -> dict[str, Any]:
     return {**config.extra, **values}
 
 
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
 def encode_config(config: ArrayConfig) -> bytes:
     """Return *config* as canonical JSON. It must be possible and survive the way back."""
     problem = config.problem()
     assert problem is None, problem
-    text = json.dumps(
-        config_to_dict(config), sort_keys=True, separators=(",", ":"), allow_nan=False
-    ).encode("ascii")
+    text = _ENCODER.encode(config_to_dict(config)).encode("ascii")
     assert decode_config(text) == config, "not made of JSON values (tuples, integer keys?)"
     return text
 

@@ -9,7 +9,6 @@ A page names its array, so pages that an earlier array left behind never count.
 from __future__ import annotations
 
 import struct
-import uuid as _uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,6 +17,7 @@ import crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from raidx_fuse.format.config import uuid_bytes
 from raidx_fuse.format.journal import RECORD_MAGIC
 from raidx_fuse.format.regions import (
     PAGE_BYTES,
@@ -55,16 +55,13 @@ PAGE_HEADER = struct.Struct("<IIQIHH8s")
 assert PAGE_HEADER.size == PAGE_HEADER_BYTES
 PAGE_MAGIC = 0x50584452  # "RDXP"
 PAGE_CRC_OFFSET = 4
-HEADER_DTYPE = np.dtype(
-    [
-        ("magic", "<u4"),
-        ("crc", "<u4"),
-        ("generation", "<u8"),
-        ("page", "<u4"),
-        ("kind", "<u2"),
-        ("zero", "<u2"),
-        ("array", "<u8"),
-    ]
+_SLOT_DTYPE = np.dtype(
+    {  # of a whole slot, so that many of them are looked at where they lie
+        "names": ["magic", "generation", "array"],
+        "formats": ["<u4", "<u8", "<u8"],
+        "offsets": [0, 8, 24],
+        "itemsize": PAGE_BYTES,
+    }
 )
 PAIR_BYTES = PAGE_BYTES * PAGE_SLOTS
 READ_BYTES = 2 << 20  # at once: large enough for a disk, small enough to stay in the CPU's cache
@@ -114,7 +111,7 @@ def encode_page(
     """Return the 4096 bytes of *page* of *kind*; *payload* has PAYLOAD_BYTES bytes."""
     assert len(payload) == PAYLOAD_BYTES
     assert generation > 0
-    half = _uuid.UUID(array_uuid).bytes[:8]
+    half = uuid_bytes(array_uuid)[:8]
     header = PAGE_HEADER.pack(PAGE_MAGIC, 0, generation, page, PAGE_KINDS[kind], 0, half)
     crc = crc32c.crc32c(payload, crc32c.crc32c(header))
     header = PAGE_HEADER.pack(PAGE_MAGIC, crc, generation, page, PAGE_KINDS[kind], 0, half)
@@ -151,7 +148,7 @@ async def load_pages(
     """
     pages = region.pages if count is None else count
     assert 0 <= pages <= region.pages
-    found = _Found(region.kind, _half_as_int(array_uuid), pages)
+    found = _Found(region.kind, uuid_bytes(array_uuid)[:8], pages)
     for offset, length in _blocks(member, region.offset, pages * PAIR_BYTES):
         found.scan(await _read(member, offset, length), (offset - region.offset) // PAIR_BYTES)
     return found.result
@@ -176,16 +173,13 @@ async def _read(member: Member, offset: int, length: int) -> memoryview:
     return buffer
 
 
-def _half_as_int(array_uuid: str) -> int:
-    return int.from_bytes(_uuid.UUID(array_uuid).bytes[:8], "little")
-
-
 class _Found:
     """Collects the newest valid slots of one region of one member, block by block."""
 
-    def __init__(self, kind: str, half: int, pages: int) -> None:
+    def __init__(self, kind: str, half: bytes, pages: int) -> None:
         self.kind_number = PAGE_KINDS[kind]
         self.half = half
+        self._half_number = int.from_bytes(half, "little")
         self.result = LoadedPages(
             np.zeros(pages, np.uint64),
             np.zeros((pages, PAYLOAD_BYTES), np.uint8),  # memory only where it is touched
@@ -195,37 +189,29 @@ class _Found:
 
     def scan(self, view: memoryview, first: int) -> None:
         """Judge the slots in *view*, whose first is slot 0 of page *first*."""
-        headers = _headers(view)
+        slots = np.frombuffer(view, _SLOT_DTYPE)
+        magic = slots["magic"]
         # One wrong field does not hide a page of ours: it is then damaged, and said to be.
-        written = (headers["magic"] != 0) | (headers["generation"] != 0)
-        candidates = (headers["magic"] == PAGE_MAGIC) | ((headers["array"] == self.half) & written)
-        for at in np.flatnonzero(candidates):
-            self._take(
-                view[at * PAGE_BYTES : (at + 1) * PAGE_BYTES],
-                headers[at],
-                first + int(at) // PAGE_SLOTS,
-                int(at) % PAGE_SLOTS,
-            )
+        written = (magic != 0) | (slots["generation"] != 0)
+        candidates = (magic == PAGE_MAGIC) | ((slots["array"] == self._half_number) & written)
+        for at in candidates.nonzero()[0].tolist():
+            content = view[at * PAGE_BYTES : (at + 1) * PAGE_BYTES]
+            self._take(content, first + at // PAGE_SLOTS, at % PAGE_SLOTS)
 
-    def _take(self, content: memoryview, header: np.void, page: int, slot: int) -> None:
-        generation = int(header["generation"])
-        if not _crc_holds(content, int(header["crc"])):
+    def _take(self, content: memoryview, page: int, slot: int) -> None:
+        magic, crc, generation, number, kind, _zero, half = PAGE_HEADER.unpack_from(content)
+        if not _crc_holds(content, crc):
             self.result.damaged.append(DamagedPage(page, slot, generation))
             return
-        if header["array"] != self.half:
+        if half != self.half:
             return  # an earlier array's page: whole, but not ours
-        ours = header["magic"] == PAGE_MAGIC and header["kind"] == self.kind_number
-        if not ours or header["page"] != page or not generation:
+        ours = magic == PAGE_MAGIC and kind == self.kind_number
+        if not ours or number != page or not generation:
             self.result.damaged.append(DamagedPage(page, slot, 0))  # a misdirected write
         elif generation > self.result.generations[page]:
             self.result.generations[page] = generation
             self.result.slots[page] = slot
             self.result.payload[page] = np.frombuffer(content, np.uint8)[PAGE_HEADER_BYTES:]
-
-
-def _headers(view: memoryview) -> NDArray[np.void]:
-    rows = np.frombuffer(view, np.uint8).reshape(-1, PAGE_BYTES)
-    return rows[:, :PAGE_HEADER_BYTES].copy().view(HEADER_DTYPE)[:, 0]
 
 
 def merge_pages(copies: Sequence[LoadedPages]) -> LoadedPages:
@@ -270,9 +256,9 @@ async def erase_region(member: Member, region: PageRegion) -> None:
     if await member.punch(region.offset, region.length):
         return
     for offset, length in _blocks(member, region.offset, region.length):
-        headers = _headers(await _read(member, offset, length))
-        for at in np.flatnonzero(headers["magic"] == PAGE_MAGIC):
-            await member.writev(offset + int(at) * PAGE_BYTES, [bytes(PAGE_BYTES)])
+        slots = np.frombuffer(await _read(member, offset, length), _SLOT_DTYPE)
+        for at in np.flatnonzero(slots["magic"] == PAGE_MAGIC).tolist():
+            await member.writev(offset + at * PAGE_BYTES, [bytes(PAGE_BYTES)])
 
 
 async def erase_log(member: Member, regions: Regions) -> None:

@@ -13,8 +13,8 @@ Laws (FORMAT.md, "Superblock" and "Update protocol"):
 from __future__ import annotations
 
 import logging
+import math
 import struct
-import uuid as _uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -29,6 +29,8 @@ from raidx_fuse.format.config import (
     ArrayConfig,
     decode_config,
     encode_config,
+    uuid_bytes,
+    uuid_text,
 )
 from raidx_fuse.format.regions import (
     PAGE_BYTES,
@@ -134,8 +136,8 @@ def encode_superblock(superblock: Superblock, body: bytes | None = None) -> byte
         superblock.events,
         superblock.base_events,
         superblock.sequence,
-        _uuid.UUID(superblock.array_uuid).bytes,
-        _uuid.UUID(superblock.member_uuid).bytes,
+        uuid_bytes(superblock.array_uuid),
+        uuid_bytes(superblock.member_uuid),
         bytes(48),
     ]
     fields[3] = crc32c.crc32c(body, crc32c.crc32c(HEADER.pack(*fields)))
@@ -145,7 +147,7 @@ def encode_superblock(superblock: Superblock, body: bytes | None = None) -> byte
     return content
 
 
-def decode_superblock(content: bytes, slot: int) -> Superblock:
+def decode_superblock(content: bytes | bytearray, slot: int) -> Superblock:
     """Return the superblock that *content*, the bytes of *slot*, holds.
 
     Raises FormatError naming the first condition of FORMAT.md that does not hold.
@@ -156,7 +158,7 @@ def decode_superblock(content: bytes, slot: int) -> Superblock:
         raise FormatError("no magic")
     if length > len(content) - HEADER_BYTES:
         raise FormatError(f"length {length} is beyond the slot")
-    body = content[HEADER_BYTES : HEADER_BYTES + length]
+    body = bytes(content[HEADER_BYTES : HEADER_BYTES + length])
     zeroed = content[:CRC_OFFSET] + bytes(4) + content[CRC_OFFSET + 4 : HEADER_BYTES]
     if crc32c.crc32c(body, crc32c.crc32c(zeroed)) != crc:
         raise FormatError("checksum mismatch (torn write or rot)")
@@ -165,9 +167,9 @@ def decode_superblock(content: bytes, slot: int) -> Superblock:
     if in_slot != slot or sequence % SUPERBLOCK_SLOTS != slot:
         raise FormatError(f"belongs to slot {in_slot} (misdirected write)")
     config = decode_config(body)
-    if config.events != events or _uuid.UUID(config.array_uuid).bytes != array:
+    if config.events != events or uuid_bytes(config.array_uuid) != array:
         raise FormatError("header and configuration differ")
-    superblock = Superblock(str(_uuid.UUID(bytes=member)), sequence, base, config, minor)
+    superblock = Superblock(uuid_text(member), sequence, base, config, minor)
     if config.find(superblock.member_uuid) is None:
         raise FormatError("the configuration does not name this member")
     return superblock
@@ -192,13 +194,13 @@ async def read_slots(member: Member) -> tuple[Slot, Slot]:
             errors.append(error)
             slots.append(Slot(number, problem=error.message, ours=True))
             continue
-        slots.append(_judge(number, bytes(buffer)))
+        slots.append(_judge(number, buffer))
     if len(errors) == SUPERBLOCK_SLOTS:
         raise errors[0]
     return slots[0], slots[1]
 
 
-def _judge(number: int, content: bytes) -> Slot:
+def _judge(number: int, content: bytearray) -> Slot:
     ours = content.startswith(MAGIC)
     if not ours and content.count(0) == len(content):
         return Slot(number)
@@ -272,21 +274,21 @@ async def write_config(
     before: dict[str, Superblock | None] = {}
 
     async def look(uuid: str, member: Member) -> None:
-        with trio.move_on_after(timeout_s if timeout_s is not None else float("inf")):
-            try:
-                before[uuid] = await _superblock_to_replace(member, uuid, config)
-            except (MemberError, FormatError) as error:
-                log.error("superblock not written: %s", error.message)
+        try:
+            before[uuid] = await _superblock_to_replace(member, uuid, config)
+        except (MemberError, FormatError) as error:
+            log.error("superblock not written: %s", error.message)
 
     async def write(uuid: str, member: Member, superblock: Superblock) -> None:
-        with trio.move_on_after(timeout_s if timeout_s is not None else float("inf")):
-            try:
-                await write_superblock(member, superblock, contents[uuid])
-                failed.discard(uuid)
-            except MemberError as error:
-                log.error("superblock not written: %s", error.message)
+        try:
+            await write_superblock(member, superblock, contents[uuid])
+            failed.discard(uuid)
+        except MemberError as error:
+            log.error("superblock not written: %s", error.message)
 
+    patience_s = math.inf if timeout_s is None else timeout_s
     async with trio.open_nursery() as nursery:
+        nursery.cancel_scope.deadline = trio.current_time() + patience_s
         for uuid, member in members.items():
             nursery.start_soon(look, uuid, member)
     failed.update(members)  # until proved otherwise; those that did not even answer stay
@@ -304,6 +306,7 @@ async def write_config(
     # All before any write: what does not fit is refused before any member changes.
     contents = {uuid: encode_superblock(superblock, body) for uuid, superblock in new.items()}
     async with trio.open_nursery() as nursery:
+        nursery.cancel_scope.deadline = trio.current_time() + patience_s
         for uuid, superblock in new.items():
             nursery.start_soon(write, uuid, members[uuid], superblock)
     return failed  # <- committed on every member that is not in here

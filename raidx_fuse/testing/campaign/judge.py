@@ -117,9 +117,12 @@ class _Judge:
         lend = self.record is None and self.rng.random() < 0.5
         for number, image in sorted(self.left.images.items()):
             if lend:
-                ram = RamMember(len(image), name=f"disk{number}")
+                ram = self.recording.lent.get(number)
+                if ram is None:
+                    ram = RamMember(len(image), name=f"disk{number}")
+                    ram.reads_zero = reads_zero
+                    self.recording.lent[number] = ram
                 ram.memory[:] = image
-                ram.reads_zero = reads_zero
                 members.append(ram)
                 continue
             disk = SectorDisk(

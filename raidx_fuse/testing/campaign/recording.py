@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from raidx_fuse.format.regions import Regions
 from raidx_fuse.layouts.layout import Layout
 from raidx_fuse.members.powercut import CutRecord
+from raidx_fuse.members.ram import RamMember
 from raidx_fuse.testing.campaign.history import History
 from raidx_fuse.testing.campaign.state import Cell
 
@@ -23,6 +24,9 @@ class Recording:
     between which parity is wrong on purpose; *holders*: (event, role, disk) when a role's disk
     changed; *heirs*: (from event, to event, role, role that its disk may hold instead by then);
     *limits*: (event, most) from which on no more than so many may be lost.
+
+    *memory* of the images and members *lent* to the last state that was judged, by disk number: the
+    next one has them, as fresh memory costs more than its content.
     """
 
     cell: Cell
@@ -38,6 +42,8 @@ class Recording:
     heirs: list[tuple[int, float, int, int]] = field(default_factory=list)
     limits: list[tuple[int, int]] = field(default_factory=list)
     zeroed: bool = False
+    memory: dict[int, bytearray] = field(default_factory=dict)
+    lent: dict[int, RamMember] = field(default_factory=dict)
 
     def tolerance(self, moment: int) -> int:
         """Return how many members may be lost at *moment*."""

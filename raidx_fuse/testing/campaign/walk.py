@@ -162,12 +162,18 @@ def _decisions(disks: Sequence[DiskState], generator: random.Random) -> list[str
     return [generator.choice((DROPPED, KEPT)), *drawn]
 
 
-def _images(disks: Sequence[DiskState], cut: Cut, numbers: Sequence[int]) -> dict[int, bytearray]:
-    """Return what *cut* leaves of *disks*, by number; without the lost and what is no member."""
+def _images(
+    recording: Recording, disks: Sequence[DiskState], cut: Cut, numbers: Sequence[int]
+) -> dict[int, bytearray]:
+    """Return what *cut* leaves of *disks*, by number; without the lost and what is no member.
+
+    They lie in the memory of those of the last call for *recording*.
+    """
     images = {}
+    memory = recording.memory
     for number, disk, decisions in zip(numbers, disks, cut.decisions(disks), strict=True):
         if number not in cut.lost:
-            image = disk.crash(decisions)
+            image = memory[number] = disk.crash(decisions, into=memory.get(number))
             if is_member(image):
                 images[number] = image
     return images
@@ -175,7 +181,7 @@ def _images(disks: Sequence[DiskState], cut: Cut, numbers: Sequence[int]) -> dic
 
 def _left(recording: Recording, disks: Sequence[DiskState], cut: Cut) -> Left:
     moment = cut.moment
-    images = _images(disks, cut, range(len(disks)))
+    images = _images(recording, disks, cut, range(len(disks)))
     out = recording.roles_out(moment) | recording.roles_of(cut.lost, moment)
     away = recording.away(moment, out)
     return Left(recording, moment, images, away, recording.history.at(moment))
@@ -210,7 +216,7 @@ def _judge_again(left: Left, disks: Sequence[DiskState], state: State) -> None:
     """Judge what the cut of a recovery left of *disks*, those that *left* had."""
     recording = left.recording
     assert state.again is not None
-    images = _images(disks, state.again, sorted(left.images))
+    images = _images(recording, disks, state.again, sorted(left.images))
     lost = recording.roles_of(state.again.lost, left.moment)
     away = left.away | recording.away(left.moment, lost)
     judge(replace(left, images=images, away=away), state.generator("look"))
