@@ -1,23 +1,22 @@
-"""A rig that grows: small members, windows of some stripes, and writes beside it."""
+"""A rig that grows: small members, windows of some stripes; unmounted, killed on the way."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import trio
 
+from raidx_fuse.array import open_array
+from raidx_fuse.check import check_members
 from raidx_fuse.growth import LIVE, SURROGATE
 from raidx_fuse.jobs.grow import Grow
 from raidx_fuse.members.faulty import FaultMember
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.testing.arrays import Rig
+from raidx_fuse.testing.load import CHUNK, under_load
 from raidx_fuse.testing.spy import SpyRig
-from raidx_fuse.testing.virtual import run
-
-CHUNK = 4096
 
 
 class SmallRig(Rig):
@@ -65,76 +64,77 @@ async def grow(rig: Rig, added: int, *, windows: int = 4, parity: str = LIVE) ->
     return job
 
 
-def enlarge(rig: Rig) -> None:
-    """Let the model follow the image."""
+def copied(images: Sequence[bytes | memoryview], lost: int = -1) -> list[RamMember]:
+    """Return members that hold *images*, without number *lost*."""
+    members = []
+    for number, image in enumerate(images):
+        if number != lost:
+            ram = RamMember(len(image), name=f"again{number}")
+            ram.memory[:] = image
+            members.append(ram)
+    return members
+
+
+async def check_after_kill(rig: Rig, lost: Sequence[int], *, scrub: bool) -> None:
+    """Start from what the members hold now, as after a kill, without each of *lost* in turn.
+
+    All that was written is there; with all members (-1) the growth then comes to its end,
+    and parity is right if we *scrub* (the rig's own growth goes on meanwhile).
+    """
+    images = [bytes(ram_of(member).memory) for member in rig.members]
+    model, size = bytes(rig.model), len(rig.model)
+    for missing in lost:
+        async with open_array(copied(images, missing)) as array:
+            with trio.fail_after(3600):
+                assert bytes(await array.read(0, size)) == model, f"lost {missing}"
+                if missing >= 0:
+                    continue
+                for job in array.jobs.running():
+                    await job.finished.wait()
+                assert array.core.growth is None
+                assert bytes(await array.read(0, size)) == model
+                if scrub:
+                    result = await array.jobs.wait(await array.start_scrub(repair=False))
+                    assert result["mismatches"] == 0, result["findings"]
+
+
+async def write_about(rig: Rig, rng: random.Random, most: int) -> None:
+    """Write fewer than *most* times, anywhere in what the model has."""
     assert rig.array is not None
-    rig.model.extend(bytes(rig.array.size_bytes - len(rig.model)))
+    size = len(rig.model)
+    for _ in range(rng.randrange(most)):
+        start = rng.randrange(size)
+        data = rng.randbytes(min(rng.choice((100, CHUNK, 9000)), size - start))
+        await rig.array.write(start, data)
+        rig.model[start : start + len(data)] = data
+        await trio.sleep(rng.choice((0.0, 0.002)))
 
 
-async def fill(rig: Rig, seed: int = 1, share: float = 1.0) -> None:
-    """Write a *share* of the image, chunk by chunk; all of it in large writes."""
-    assert rig.array is not None
-    rng = random.Random(seed)
-    size = len(rig.model) if share == 1.0 else CHUNK
-    for at in range(0, len(rig.model), size):
-        if share == 1.0 or rng.random() < share:
-            data = rng.randbytes(min(size, len(rig.model) - at))
-            await rig.array.write(at, data)
-            rig.model[at : at + len(data)] = data
+async def remount_until_done(
+    rig: Rig, job: Grow, chunks_a_second: int, check: Callable[[Grow], None]
+) -> int:
+    """Unmount and mount again, under load, until *job* ends; return how many times.
 
-
-async def scribble(rig: Rig, task: int, tasks: int, over: trio.Event, pause_s: float) -> None:
-    """Write and read all sizes, in every *tasks*-th twelve chunks; check every read."""
-    assert rig.array is not None
-    rng = random.Random(task)
-    unit = 12 * CHUNK
-    while not over.is_set():
-        low = rng.randrange(task, max(task + 1, len(rig.model) // unit), tasks) * unit
-        start = low + rng.randrange(unit)
-        length = rng.choice((1, 100, 512, CHUNK, CHUNK + 7, 3 * CHUNK, unit))
-        if length == unit:
-            start = low
-        length = min(length, low + unit - start, len(rig.model) - start)
-        if rng.random() < 0.6:
-            data = rng.randbytes(length)
-            await rig.array.write(start, data)
-            rig.model[start : start + length] = data
-        else:
-            got = bytes(await rig.array.read(start, length))
-            assert got == rig.model[start : start + length], f"read of {length} at {start}"
-        if rng.random() < 0.1:
-            await rig.array.flush()
-        await trio.sleep(pause_s)
-
-
-async def scrubbed(rig: Rig) -> None:
-    """Assert that all parity is right."""
-    assert rig.array is not None
-    result = await rig.array.jobs.wait(await rig.array.start_scrub(repair=False))
-    assert result["state"] == "done", result
-    assert result["mismatches"] == 0, result["findings"]
-    assert result["unchecked_stripes"] == 0 or rig.layout == "raid0"
-
-
-def play(rig: Rig, body: Callable[[Rig], Awaitable[None]], seed: int = 0) -> None:
-    """Run *body* on the rig, made and open."""
-
-    async def whole() -> None:
-        await rig.create()
-        try:
-            await body(rig)
-        finally:
-            await rig.close()
-
-    run(whole, seed=seed)
-
-
-@asynccontextmanager
-async def under_load(rig: Rig, tasks: int = 3, pause_s: float = 0.001) -> AsyncIterator[None]:
-    """Write and read beside the block."""
-    over = trio.Event()
-    async with trio.open_nursery() as nursery:
-        for number in range(tasks):
-            nursery.start_soon(scribble, rig, number, tasks, over, pause_s)
-        yield
-        over.set()
+    *check* is called with the job of each mount.
+    """
+    mounts = 0
+    while True:
+        job.speed_max_bytes = job.speed_min_bytes = chunks_a_second * CHUNK
+        async with under_load(rig):
+            with trio.move_on_after(0.3):
+                await job.finished.wait()
+        if job.finished.is_set():
+            return mounts
+        before = job.layout.migrated
+        await rig.close()
+        if not mounts:
+            report = await check_members(rig.members)  # at rest, in the middle
+            assert report["ok"], report["problems"]
+            assert report["state"] == "growing"
+        await rig.open()
+        mounts += 1
+        job = job_of(rig)
+        assert job.layout.migrated >= before  # a clean end loses no progress
+        check(job)
+        job._batch = 4
+        await rig.compare()

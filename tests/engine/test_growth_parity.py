@@ -8,24 +8,26 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.array import Array, open_array
-from raidx_fuse.check import check_members
 from raidx_fuse.errors import UsageError
 from raidx_fuse.estimate import growth_estimate
 from raidx_fuse.growth import LIVE, PIGGYBACK, SURROGATE
-from raidx_fuse.members.ram import RamMember
+from raidx_fuse.jobs.grow import Grow
 from raidx_fuse.testing.arrays import Rig
 from raidx_fuse.testing.growing import (
-    CHUNK,
     SmallRig,
-    enlarge,
-    fill,
+    check_after_kill,
     grow,
     job_of,
-    play,
-    ram_of,
-    scrubbed,
+    remount_until_done,
     small_spies,
+    write_about,
+)
+from raidx_fuse.testing.load import (
+    CHUNK,
+    enlarge,
+    fill,
+    play,
+    scrubbed,
     under_load,
 )
 from raidx_fuse.testing.spy import SpyRig
@@ -128,28 +130,12 @@ def test_only_what_moves_and_its_parity_are_read_and_written(parity: str, journa
 def test_it_goes_on_after_remounts(parity: str) -> None:
     async def body(rig: Rig) -> None:
         await fill(rig, share=0.8)
-        job = await grow(rig, 2, parity=parity)
-        mounts = 0
-        while True:
-            job.speed_max_bytes = job.speed_min_bytes = 150 * CHUNK
-            async with under_load(rig):
-                with trio.move_on_after(0.3):
-                    await job.finished.wait()
-            if job.finished.is_set():
-                break
-            before = job.layout.migrated
-            await rig.close()
-            if not mounts:
-                report = await check_members(rig.members)  # at rest, in the middle
-                assert report["ok"], report["problems"]
-            await rig.open()
-            mounts += 1
-            job = job_of(rig)
-            assert job.layout.migrated >= before
+
+        def check(job: Grow) -> None:
             assert job.detail()["parity"] == parity
-            job._batch = 4
-            await rig.compare()
-        assert mounts >= 2
+
+        job = await grow(rig, 2, parity=parity)
+        assert await remount_until_done(rig, job, 150, check) >= 2
         await take_new_end(rig)
         await rig.compare()
         await scrubbed(rig)
@@ -251,50 +237,17 @@ def test_any_member_may_be_lost_on_the_way(parity: str, role: int) -> None:
 def test_a_killed_process_at_any_point_loses_nothing_even_with_a_member(
     parity: str, back: bool
 ) -> None:
-    async def check(images: list[bytes], model: bytes, size: int, only: int) -> None:
-        for lost in range(-1, len(images)):
-            if lost not in (-1, only):
-                continue
-            members = []
-            for number, image in enumerate(images):
-                if number != lost:
-                    ram = RamMember(len(image), name=f"again{number}")
-                    ram.memory[:] = image
-                    members.append(ram)
-            async with open_array(members) as array:
-                with trio.fail_after(3600):
-                    assert bytes(await array.read(0, size)) == model, f"lost {lost}"
-                    if lost < 0:
-                        await finish(array, size, model)
-
-    async def finish(array: Array, size: int, model: bytes) -> None:
-        for job in array.jobs.running():
-            await job.finished.wait()
-        assert array.core.growth is None
-        assert bytes(await array.read(0, size)) == model
-        result = await array.jobs.wait(await array.start_scrub(repair=False))
-        assert result["mismatches"] == 0, result["findings"]
-
     async def body(rig: Rig) -> None:
-        array = rig.array
-        assert array is not None
         await fill(rig, share=0.8)
-        size = len(rig.model)
         job = await grow(rig, 2, parity=parity)
         job.speed_max_bytes = job.speed_min_bytes = 100 * CHUNK
         rng = random.Random(back)
         turn = 0
         while not job.finished.is_set():
-            for _ in range(rng.randrange(8)):
-                start = rng.randrange(size)
-                data = rng.randbytes(min(rng.choice((100, CHUNK, 9000)), size - start))
-                await array.write(start, data)
-                rig.model[start : start + len(data)] = data
-                await trio.sleep(rng.choice((0.0, 0.002)))
+            await write_about(rig, rng, 8)
             if back and job.layout.migrated > 30:
                 job.cancel()
-            images = [bytes(ram_of(member).memory) for member in rig.members]
-            await check(images, bytes(rig.model), size, turn % len(images))
+            await check_after_kill(rig, (-1, turn % len(rig.members)), scrub=True)
             turn += 1
             await trio.sleep(0.02)
         assert turn >= 5

@@ -10,6 +10,7 @@ from raidx_fuse.grown_stripes import GrownStripes
 from raidx_fuse.layouts.mcpod import ElasticLayout
 from raidx_fuse.measure import TIMED_ALL
 from raidx_fuse.testing.arrays import Rig
+from raidx_fuse.testing.load import scrubbed
 from raidx_fuse.virtual_time import run
 from raidx_fuse.whole_stripes import WholeStripes
 
@@ -177,10 +178,3 @@ def test_large_writes_to_a_grown_array(
         await rig.close()
 
     run(main)
-
-
-async def scrubbed(rig: Rig) -> None:
-    """Assert that all parity is right."""
-    assert rig.array is not None
-    job = await rig.array.start_scrub(repair=False)
-    assert (await rig.array.jobs.wait(job))["mismatches"] == 0

@@ -1,0 +1,60 @@
+"""A rig that is restriped, in small windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+import trio.lowlevel
+
+from raidx_fuse.jobs.restripe import Restripe
+from raidx_fuse.testing.arrays import Rig
+from raidx_fuse.testing.load import CHUNK, enlarge, scrubbed
+
+
+class SmallRig(Rig):
+    """A rig with some hundred chunks on a member, and a log for windows of several stripes."""
+
+    def __init__(self, layout: str, width: int, **options: Any) -> None:
+        super().__init__(layout, width, chunk_bytes=CHUNK, **options)
+        self.member_bytes = 660 << 10
+
+
+async def restripe(rig: Rig, name: str, width: int, *, window_bytes: int = 6 * CHUNK) -> Restripe:
+    """Begin a restripe to *name* on *width* members, with small windows."""
+    assert rig.array is not None
+    members = [rig.new_member() for _ in range(width - rig.width)]
+    await rig.array.restripe(members, name, {})
+    rig.members += members
+    rig.width = width
+    job = job_of(rig)
+    job.window_bytes = window_bytes
+    return job
+
+
+def job_of(rig: Rig) -> Restripe:
+    """Return the restripe that runs."""
+    assert rig.array is not None
+    (job,) = (job for job in rig.array.jobs.running() if isinstance(job, Restripe))
+    return job
+
+
+async def reach(job: Restripe, done_bytes: float) -> None:
+    """Return when so much is done, or all."""
+    while True:
+        if job.finished.is_set() or job.done_bytes >= done_bytes:
+            return
+        await trio.sleep(0.01)
+
+
+async def ended(rig: Rig, job: Restripe, state: str = "done") -> None:
+    """Wait for the end; everything reads as before, parity holds, a remount changes nothing."""
+    await job.finished.wait()
+    assert job.state == state, job.status()
+    enlarge(rig)
+    await rig.compare()
+    await scrubbed(rig)
+    await rig.close()
+    await rig.open()
+    await rig.compare()
+    await scrubbed(rig)

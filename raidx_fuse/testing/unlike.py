@@ -1,0 +1,139 @@
+"""A rig of unlike members under a table layout, whose members come and leave."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+
+from raidx_fuse.format.create import create_array, shape
+from raidx_fuse.format.table import chunks_that_fit
+from raidx_fuse.layouts.bundle import maximum
+from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.members.faulty import FaultMember
+from raidx_fuse.members.model import model_member
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.testing.arrays import UNLIKE_OVERHEAD_BYTES, Rig
+from raidx_fuse.testing.virtual import run
+
+CHUNK = 4096
+RIGS: list[UnlikeRig] = []
+
+
+def play(scenario: Callable[[], Awaitable[None]], seed: int = 0) -> None:
+    """Run *scenario* in virtual time; close its rigs however it ends."""
+
+    async def whole() -> None:
+        try:
+            await scenario()
+        finally:
+            while RIGS:
+                await RIGS.pop().close()
+
+    run(whole, seed=seed)
+
+
+class UnlikeRig(Rig):
+    """A rig of unlike members whose image leaves *room*, a share of the chunks, free."""
+
+    def __init__(
+        self, name: str, length: int, chunks: tuple[int, ...], *, room: float = 0.0, **options: Any
+    ) -> None:
+        super().__init__(
+            name, len(chunks), member_chunks=chunks, params={"length": length}, **options
+        )
+        self.room = room
+        RIGS.append(self)
+
+    async def create(self) -> Any:
+        """Make members and array."""
+        self.members = [self.new_member(role) for role in range(self.width)]
+        sizes = [member.size_bytes for member in self.members]
+        _, made = shape(self.layout, sizes, CHUNK, self.params)
+        image = int(made.size_bytes * (1 - self.room)) // CHUNK * CHUNK if self.room else None
+        await create_array(
+            self.members,
+            self.layout,
+            chunk_bytes=CHUNK,
+            name="rig",
+            now_s=0,
+            overwrite_signature=not self.reads_zero,
+            params=self.params,
+            size_bytes=image,
+        )
+        array = await self.open()
+        self.model = bytearray(array.size_bytes)
+        return array
+
+    async def open(self) -> Any:
+        """Start the array; who leaves is no member any more."""
+        array = await super().open()
+        array.grower.on_release.append(self._forget)
+        return array
+
+    def _forget(self, member: Any) -> None:
+        self.members = [kept for kept in self.members if kept is not member]
+
+    @property
+    def bundles(self) -> BundleLayout:
+        """The table."""
+        assert self.array is not None
+        layout = self.array.core.layout
+        assert isinstance(layout, BundleLayout)
+        return layout
+
+    def disk(self, chunks: int) -> FaultMember:
+        """Return a newcomer with room for about *chunks* chunks."""
+        ram = RamMember(UNLIKE_OVERHEAD_BYTES + chunks * CHUNK, name=f"new{self._made}")
+        inner = model_member(ram, "ssd", seed=self._made) if self.slow else ram
+        self._made += 1
+        return FaultMember(inner)
+
+    async def fill(self, share: float, seed: int = 1) -> None:
+        """Write *share* of the image, here and there."""
+        assert self.array is not None
+        rng = random.Random(seed)
+        for at in range(0, len(self.model), CHUNK):
+            if rng.random() < share:
+                data = rng.randbytes(min(CHUNK, len(self.model) - at))
+                await self.array.write(at, data)
+                self.model[at : at + len(data)] = data
+
+    async def settle(self) -> list[dict[str, Any]]:
+        """Wait for every job; return what they said at the end."""
+        assert self.array is not None
+        ended = []
+        while running := self.array.jobs.running():
+            await running[0].finished.wait()
+            ended.append(running[0].status())
+            await trio.sleep(0.01)  # another one may follow from it
+        return ended
+
+    async def check(self) -> None:
+        """Check places, content and parity; the image may have grown."""
+        assert self.array is not None
+        self.model += bytes(self.array.size_bytes - len(self.model))
+        layout = self.bundles
+        assert layout.problem(range(layout.cells)) is None
+        await self.compare()
+        await self._step_scrub()
+
+    async def remount(self) -> None:
+        """End cleanly and begin again."""
+        await self.close()
+        await self.open()
+        await self.check()
+
+
+def usable(rig: UnlikeRig) -> int:
+    """Return the most that the members can give, by the bound of DESIGN.md."""
+    assert rig.array is not None
+    counts = [
+        chunks_that_fit(queue.member.size_bytes, rig.array.store.data_offset, CHUNK) - 1
+        for queue in rig.array.store.queues
+        if queue is not None
+    ]
+    data = rig.bundles.code.data_count
+    return maximum(counts, rig.bundles.length) * data * CHUNK
