@@ -208,8 +208,46 @@ class Writer:
         has taken it up, but it counts as zero until its bits are set.
         """
         core = self.core
-        store = core.store
         placed: list[Piece] = []
+        begun: list[Piece] = []
+        try:
+            while True:
+                every, epoch = await self._prepare(direct, placed, logged, view)
+                begun = placed + direct
+                if every[0].writes:
+                    await self._put_down(every[0], direct)
+                if await self._settle_content(every[0], logged, every[1:], epoch):
+                    break
+                placed += [piece for piece in direct if not core.unwritten(piece.stripe)]
+                direct = [piece for piece in direct if core.unwritten(piece.stripe)]
+        except RaidxError:
+            unborn = [piece for piece in begun if self._preparer.fresh(piece)]
+            if unborn:  # something may lie now where nothing was ever written, and be in parity
+                self._note_torn(unborn)
+                core.distrust_zeros()
+            raise
+        if core.bad_chunks:
+            self._forgive(placed + direct + logged)
+        if core.cache is not None:
+            self._keep(every)
+            for piece in placed:
+                core.forget_stripe(piece.stripe)
+        for part in every:
+            for arena in part.arenas:
+                core.arenas.put(arena)
+            self._count(part.plans)
+        if core.store.unsettled:
+            await core.store.settled()
+
+    async def _prepare(
+        self, direct: list[Piece], placed: list[Piece], logged: list[Piece], view: memoryview
+    ) -> tuple[list[Work], tuple[int, int]]:
+        """Plan, read and XOR; return the work past the log, that of each record, and the epoch.
+
+        Those *placed* need no work, but what comes alive by them is the first one's to say.
+        """
+        core = self.core
+        store = core.store
         while True:
             epoch = (store.seat_epoch, store.rebuild_epoch)
             work = Work()
@@ -217,13 +255,12 @@ class Writer:
                 self._preparer.prepare(piece, view, work)
             for piece in placed:
                 work.fresh += self._preparer.fresh(piece)
-            records = []
+            every = [work]
             for piece in logged:
                 record = Work()
                 piece.fills = self._filler.takes(piece)
                 self._preparer.prepare(piece, view, record)
-                records.append(record)
-            every = [work, *records]
+                every.append(record)
             if core.cache is not None:
                 for part in every:
                     for address, size, _data, changed in part.contents:
@@ -240,32 +277,18 @@ class Writer:
                     self._preparer.reserve(part.reserve)
                 for out, sources in part.xors:
                     xor_into(out, sources)
-            if work.writes:
-                try:
-                    await store.write(join(work.writes))
-                except RaidxError:
-                    self._note_torn(direct)
-                    if work.fresh:  # something may lie now where nothing was ever written
-                        core.distrust_zeros()
-                    raise
-                finally:
-                    core.unlogged.count += 1
-            if await self._settle_content(work, logged, records, epoch):
-                break
-            placed += [piece for piece in direct if not core.unwritten(piece.stripe)]
-            direct = [piece for piece in direct if core.unwritten(piece.stripe)]
-        if core.bad_chunks:
-            self._forgive(placed + direct + logged)
-        if core.cache is not None:
-            self._keep(every)
-            for piece in placed:
-                core.forget_stripe(piece.stripe)
-        for part in every:
-            for arena in part.arenas:
-                core.arenas.put(arena)
-            self._count(part.plans)
-        if store.unsettled:
-            await store.settled()
+            return every, epoch
+
+    async def _put_down(self, work: Work, direct: list[Piece]) -> None:
+        """Write what goes past the log to its places."""
+        core = self.core
+        try:
+            await core.store.write(join(work.writes))
+        except RaidxError:
+            self._note_torn(direct)
+            raise
+        finally:
+            core.unlogged.count += 1
 
     async def _settle_content(
         self, work: Work, logged: list[Piece], records: list[Work], epoch: tuple[int, int]
@@ -323,10 +346,11 @@ class Writer:
             lost &= core.code.data_mask & ~core.dead(piece.stripe)
             for cell in cells_of(lost):
                 chunk = core.layout.logical(piece.stripe, cell)
-                log.error(
-                    "the content of %s is lost: a member failed during a degraded write",
-                    core.where(piece.stripe, (cell,)),
-                )
+                if chunk not in core.bad_chunks:
+                    log.error(
+                        "the content of %s is lost: a member failed during a degraded write",
+                        core.where(piece.stripe, (cell,)),
+                    )
                 core.bad_chunks.add(chunk)
 
     def _forgive(self, pieces: list[Piece]) -> None:

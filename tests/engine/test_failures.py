@@ -337,6 +337,39 @@ def test_a_lost_chunk_stays_lost_over_a_remount_and_a_rebuild_until_it_is_writte
     run(main)
 
 
+def test_a_first_write_that_cannot_come_alive_leaves_eio_beside_it_not_garbage() -> None:
+    """Parity has taken up a chunk that still counts as zero, when the flush before its bit fails:
+    what a lost member held of the stripe cannot be told any more."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, reads_zero=False) as rig:
+            await rig.running.set("journal", "none")
+            stripe = next(
+                s
+                for s in range(8)
+                if None not in (lost_chunk_of(rig, s, 0), lost_chunk_of(rig, s, 1))
+            )
+            gone, fresh = lost_chunk_of(rig, stripe, 0), lost_chunk_of(rig, stripe, 1)
+            assert gone is not None
+            assert fresh is not None
+            await rig.put(gone * CHUNK, noise(CHUNK, 1))
+            await rig.running.fail_disk(0)
+            await rig.running.core.dirty.enter([stripe])  # marked: its flush is not the one
+            rig.running.core.dirty.leave([stripe])
+            fault = rig.members[1].error(("flush",))
+            with pytest.raises(RaidxError):
+                await rig.running.write(fresh * CHUNK, noise(CHUNK, 2))
+            fault.lift()
+            assert await rig.get(fresh * CHUNK, CHUNK) == bytes(CHUNK)
+            with pytest.raises(UnrecoverableError):
+                await rig.get(gone * CHUNK, CHUNK)
+            await rig.put(gone * CHUNK, noise(CHUNK, 3))
+            await rig.put(fresh * CHUNK, b"x" * 512)
+            await rig.compare()
+
+    run(main)
+
+
 @pytest.mark.parametrize("whole_stripe", [False, True])
 @pytest.mark.parametrize("mode", ["none", "partial", "full"])
 def test_a_failed_first_write_leaves_no_trace_below_what_was_never_written(
