@@ -11,14 +11,13 @@ way, nobody else asks.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from time import perf_counter
 
 import numpy as np
 import trio
-from lines import Line, print_lines
+from lines import Line, main_of
 from rebuild_ratio import ram_member
 
 from raidx_fuse.array import Array, open_array
@@ -129,13 +128,11 @@ def run(data_mib: int = 256, rounds: int = 5) -> list[Line]:
     shares = [numpy_took_s / took_s for took_s, numpy_took_s, _ in results]
     rate = statistics.median(moved / took_s for took_s, _, moved in results) / MIB
     lines = [
-        Line(
-            row="growth 4+1, RAM members",
-            subject="raid4",
-            figure=f"{rate:,.0f} MiB/s",
-            value=statistics.median(shares),
-            low=min(shares),
-            high=max(shares),
+        Line.over(
+            shares,
+            "growth 4+1, RAM members",
+            "raid4",
+            f"{rate:,.0f} MiB/s",
             bar=BAR,
             unit=" of memcpy",
             detail={"rounds": results},
@@ -159,15 +156,5 @@ def run(data_mib: int = 256, rounds: int = 5) -> list[Line]:
     return lines
 
 
-def main() -> int:
-    """Measure, print, and return 1 if a bar was missed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--size", type=int, default=256, help="data of each member, MiB")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    return print_lines(run(options.size, options.rounds), as_json=options.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(run, __doc__ or "", 256))

@@ -114,13 +114,11 @@ def run(directory: str = "/dev/shm", rounds: int = 3) -> list[Line]:
         ),
         Line("  create, whole command", "raid5", f"{created_s:.2f} s", created_s, 0, 0),
         Line("  mount, until usable", "raid5", f"{mounted_s:.2f} s", mounted_s, 0, 0),
-        Line(
-            row="1 TiB, 100 MiB, rebuild",
-            subject="raid5",
-            figure=f"{large_s * 1e3:.0f} ms",
-            value=statistics.median(ratios),
-            low=min(ratios),
-            high=max(ratios),
+        Line.over(
+            ratios,
+            "1 TiB, 100 MiB, rebuild",
+            "raid5",
+            f"{large_s * 1e3:.0f} ms",
             bar=TIME_BAR,
             unit="x of 128 MiB",
             at_most=True,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -28,6 +30,14 @@ class Line:
     at_most: bool = False
     cpu_us: float | None = None
     detail: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def over(
+        cls, values: Sequence[float], row: str, subject: str, figure: str, **rest: Any
+    ) -> Line:
+        """Return the line of the median of *values*, one for each round; *rest* as for `Line`."""
+        middle = statistics.median(values)
+        return cls(row, subject, figure, middle, min(values), max(values), **rest)
 
     @property
     def passed(self) -> bool | None:
@@ -56,3 +66,13 @@ def print_lines(lines: Sequence[Line], *, as_json: bool) -> int:
             f"{line.value:>9.2f}  {spread:<12}{bar:<19}{verdict}".rstrip()
         )
     return int(missed)
+
+
+def main_of(measure: Callable[[int, int], Sequence[Line]], about: str, size_mib: int) -> int:
+    """Be the program that *measure*s with (MiB of each member, rounds); 1 if a bar was missed."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    parser.add_argument("--size", type=int, default=size_mib, help="data of each member, MiB")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    return print_lines(measure(options.size, options.rounds), as_json=options.json)

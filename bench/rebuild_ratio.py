@@ -10,7 +10,6 @@ block. Rounds alternate, and each share is taken within its round.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Awaitable, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import trio
-from lines import Line, print_lines
+from lines import Line, main_of
 from numpy.typing import NDArray
 
 from raidx_fuse.array import Array, open_array
@@ -110,13 +109,11 @@ def run(data_mib: int = 512, rounds: int = 5) -> list[Line]:
         shares = [result[at + 1] / result[at] for result in results]
         rate = MEMBERS * data_mib / statistics.median(result[at] for result in results)
         lines.append(
-            Line(
-                row=row,
-                subject="raid5",
-                figure=f"{rate:,.0f} MiB/s",
-                value=statistics.median(shares),
-                low=min(shares),
-                high=max(shares),
+            Line.over(
+                shares,
+                row,
+                "raid5",
+                f"{rate:,.0f} MiB/s",
                 bar=BAR,
                 unit=" of numpy",
                 detail={"rounds_s": results, "mib_of_all_members": MEMBERS * data_mib},
@@ -125,15 +122,5 @@ def run(data_mib: int = 512, rounds: int = 5) -> list[Line]:
     return lines
 
 
-def main() -> int:
-    """Measure, print, and return 1 if a bar was missed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--size", type=int, default=512, help="data of each member, MiB")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    return print_lines(run(options.size, options.rounds), as_json=options.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(run, __doc__ or "", 512))

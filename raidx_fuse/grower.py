@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any
 import trio
 import trio.lowlevel
 
-from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.format.journal import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
-from raidx_fuse.format.shapes import RESTRIPE
 from raidx_fuse.growth import JOB_KEY, LIVE, MIGRATED, PARITY, SURROGATE
 from raidx_fuse.jobs.grow import Grow
 from raidx_fuse.joining import join, leave, release, seat
@@ -73,17 +72,7 @@ class Grower:
             )
         if parity != LIVE and not self.core.code.parity_count:
             raise UsageError(f"{config.layout} has no parity that could follow by {parity}")
-        running = self.array.jobs.running()
-        if self.core.growth is not None or RESTRIPE in config.params or running:
-            what = running[0].kind if running else "growth"
-            raise BusyError(f"a {what} is under way", action="wait for it: `raidx job ARRAY wait`")
-        if self.core.dirty.pending_regions():
-            raise BusyError("a resync is due", action="unmount and mount anew: it is tried again")
-        if self.store.lost:
-            raise RaidxError(
-                f"role {min(self.store.lost)} is lost: a degraded array does not grow",
-                action="replace it first, or add a spare with --as spare",
-            )
+        self.array.jobs.require_settled("does not grow")
         history = [*config.params.get(HISTORY, [config.width]), config.width + added]
         try:
             LAYOUTS[config.layout].check_width(config.width + added)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.errors import UsageError
 from raidx_fuse.format.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.journal import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
@@ -82,17 +82,7 @@ class Restriper:
         Raises RaidxError (UsageError, BusyError) when it cannot be, or not now.
         """
         self.array.require_writable()
-        running = self.array.jobs.running()
-        if self.core.growth is not None or RESTRIPE in self.store.config.params or running:
-            what = running[0].kind if running else "change of the layout"
-            raise BusyError(f"a {what} is under way", action="wait for it: `raidx job ARRAY wait`")
-        if self.core.dirty.pending_regions():
-            raise BusyError("a resync is due", action="unmount and mount anew: it is tried again")
-        if self.store.lost:
-            raise RaidxError(
-                f"role {min(self.store.lost)} is lost: a degraded array is not restriped",
-                action="replace it first, or add a spare with --as spare",
-            )
+        self.array.jobs.require_settled("is not restriped")
         config = self.store.config
         try:
             layout = restriping(config, shape_of(config), shape)

@@ -28,8 +28,9 @@ from raidx_fuse.core import Core
 from raidx_fuse.errors import NoSpaceError, RaidxError
 from raidx_fuse.growth import JOB_KEY, SURROGATE, Growth
 from raidx_fuse.jobs.grow_copy import Batch, Copier, Load
+from raidx_fuse.jobs.mending import MendingJob
 from raidx_fuse.jobs.vacated import Vacated
-from raidx_fuse.jobs.window import BUSY_S, WINDOW_BYTES, Job
+from raidx_fuse.jobs.window import BUSY_S, WINDOW_BYTES
 from raidx_fuse.store import MemberLostError
 
 STRIPES_MAX = 4096  # whose locks one window takes
@@ -38,17 +39,17 @@ BATCHES_IDLE = 32  # in a window at full speed with no users: one is read while 
 UNSAVED_BYTES_MAX = 1 << 30  # of a member: how far the position may run ahead of its checkpoint
 COUNT_STRIPES = 1 << 14
 POLL_S = 0.25
-NO_SPACE_S = 5.0  # until a host without room for a new member's blocks is tried again
 
 log = logging.getLogger(__name__)
 
 End = Callable[[bool], Awaitable[None]]
 
 
-class Grow(Job):
+class Grow(MendingJob):
     """Moves the blocks of the growth under way; *back* undoes it. *end* concludes the growth."""
 
     kind = "grow"
+    title = "growth"
 
     def __init__(self, core: Core, job_id: int, back: bool, end: End) -> None:
         super().__init__(core, job_id)
@@ -161,7 +162,7 @@ class Grow(Job):
             await self._turn_round()
         if len(self.growth.unsaved) << self.core.shift > UNSAVED_BYTES_MAX:
             await self.growth.save()
-        again_s = self.core.store.clock() + (NO_SPACE_S if self.error else 0.0)
+        again_s = self.retry_s()
         while not self._cancelled and not (self._turn and not self.back):
             self.waits_for = self._blocked_by()
             # A resync fills dead places with zeros, and blocks may have left them only just now;
@@ -286,24 +287,13 @@ class Grow(Job):
         except MemberLostError:
             pass
         except NoSpaceError as error:
-            if self.error is None:
-                log.error("the growth waits: %s", error)
-            self.error = str(error)
+            self.note_no_space(error)
         except RaidxError as error:
             self._stall(error)
         return copied
 
     def _stall(self, error: RaidxError) -> None:
-        """Pause at a block that cannot be had: whoever mends it lets the growth go on."""
-        log.error("the growth is paused at stripe %d: %s", self.layout.migrated, error)
-        self.error = f"{error}; then let it go on: `raidx job ARRAY resume`, or cancel it"
-        self.pause()
-
-    def resume(self) -> None:
-        """Go on after a pause; what could not be read is tried again."""
-        if self.state == "paused":
-            self.error = None
-        super().resume()
+        self.stall(f"stripe {self.layout.migrated}", error)
 
     def _cuts(self, stripes: list[int]) -> list[int]:
         """Return where to cut moves into batches, between two stripes."""

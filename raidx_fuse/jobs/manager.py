@@ -8,7 +8,8 @@ from typing import Any
 import trio
 
 from raidx_fuse.core import Core
-from raidx_fuse.errors import BusyError, UsageError
+from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.format.shapes import RESTRIPE
 from raidx_fuse.jobs.window import Job
 
 ENDED_KEPT = 20
@@ -53,6 +54,24 @@ class Jobs:
     def running(self) -> list[Job]:
         """Return the jobs that have not ended."""
         return [job for job in self._jobs.values() if not job.finished.is_set()]
+
+    def require_settled(self, refused: str) -> None:
+        """Raise BusyError or RaidxError unless the layout may change now.
+
+        *refused* says what a degraded array is not, or does not.
+        """
+        core, running = self.core, self.running()
+        store = core.store
+        if core.growth is not None or RESTRIPE in store.config.params or running:
+            what = running[0].kind if running else "change of the layout"
+            raise BusyError(f"a {what} is under way", action="wait for it: `raidx job ARRAY wait`")
+        if core.dirty.pending_regions():
+            raise BusyError("a resync is due", action="unmount and mount anew: it is tried again")
+        if store.lost:
+            raise RaidxError(
+                f"role {min(store.lost)} is lost: a degraded array {refused}",
+                action="replace it first, or add a spare with --as spare",
+            )
 
     def list(self) -> list[dict[str, Any]]:
         """Return the status of every known job, oldest first."""

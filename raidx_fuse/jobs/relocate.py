@@ -16,7 +16,8 @@ import trio
 
 from raidx_fuse.core import Core
 from raidx_fuse.errors import NoSpaceError
-from raidx_fuse.jobs.window import WINDOW_BYTES, Job
+from raidx_fuse.jobs.mending import MendingJob
+from raidx_fuse.jobs.window import WINDOW_BYTES
 from raidx_fuse.layouts.raidx import BundleLayout
 from raidx_fuse.layouts.rebundle import Moves
 from raidx_fuse.mover import Mover
@@ -27,13 +28,12 @@ log = logging.getLogger(__name__)
 UNWRITTEN_MAX = 1024  # moves without content in one record
 WRITTEN_MAX = 16  # moves with content in one window
 POLL_S = 0.25
-NO_SPACE_S = 5.0  # until a host without room is tried again
 
 Plan = Callable[[], Moves]
 End = Callable[["Relocate", bool], Awaitable[None]]
 
 
-class Relocate(Job):
+class Relocate(MendingJob):
     """Moves chunks until *plan* has none left; *waits* names a lost role that must come back first.
 
     *end* concludes what the moves were for. *written* counts chunks moved with their content,
@@ -102,7 +102,7 @@ class Relocate(Job):
 
     async def ready(self) -> None:
         """Wait while a member is lost that the moves cannot do without, or a resync is due."""
-        again_s = self.core.store.clock() + (NO_SPACE_S if self.error else 0.0)
+        again_s = self.retry_s()
         while not self._cancelled:
             self.waits_for = self._waits()
             blocked = self.core.dirty.pending_regions() or self.core.store.watermarks
@@ -199,9 +199,8 @@ class Relocate(Job):
         try:
             done = await self.mover.move_locked(bundles, record)
         except NoSpaceError as error:
-            if self.error is None:
-                log.error("%s waits: %s", self.kind, error)
-            self.error, self._stale = str(error), True
+            self.note_no_space(error)
+            self._stale = True
             return
         if done:
             self.error = None

@@ -31,8 +31,9 @@ from raidx_fuse.core import Core
 from raidx_fuse.errors import NoSpaceError, RaidxError
 from raidx_fuse.format.journal import ENTRY_BYTES, RECORD_HEADER_BYTES
 from raidx_fuse.format.regions import SECTOR_BYTES
+from raidx_fuse.jobs.mending import MendingJob
 from raidx_fuse.jobs.restripe_copy import Copier, Prepared
-from raidx_fuse.jobs.window import BUSY_S, WINDOW_BYTES, Job
+from raidx_fuse.jobs.window import BUSY_S, WINDOW_BYTES
 from raidx_fuse.layouts.restripe import RestripeLayout
 from raidx_fuse.layouts.restripe_window import Course, Window
 from raidx_fuse.store import MemberLostError
@@ -44,7 +45,6 @@ STRIPES_MAX = 4096  # of the source, whose locks one window takes
 LEAP_CHUNKS_MAX = 1 << 16  # of which nothing is written; the other side may have a stripe for each
 COUNT_CHUNKS = 1 << 20
 POLL_S = 0.25
-NO_SPACE_S = 5.0  # until a host without room is tried again
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def record_chunks(capacity: int, chunk_bytes: int) -> int:
     return max(0, room // (chunk_bytes + ENTRY_BYTES))
 
 
-class Restripe(Job):
+class Restripe(MendingJob):
     """Moves the chunks of the restripe under way; *back* undoes it. *end* concludes it.
 
     *window_bytes* of the image a window; 0: as much as suits the load. *checkpoints* counts how
@@ -154,7 +154,7 @@ class Restripe(Job):
 
     async def _wait_for_members(self) -> None:
         store = self.core.store
-        again_s = store.clock() + (NO_SPACE_S if self.error else 0.0)
+        again_s = self.retry_s()
         while not self._cancelled and not (self._turn and not self.back):
             self.waits_for = self._blocked_by()
             # A resync finishes parity where the stripes lie as they lay before the crash.
@@ -237,26 +237,12 @@ class Restripe(Job):
                 # A read that was given up may still write into the memory we used.
                 self._copier = Copier(core, self.course.target)
             except NoSpaceError as error:
-                if self.error is None:
-                    log.error("the restripe waits: %s", error)
-                self.error = str(error)
+                self.note_no_space(error)
                 break
             except RaidxError as error:
-                self._stall(error)
+                self.stall(f"chunk {self.layout.watermark}", error)
                 break
         return 0
-
-    def _stall(self, error: RaidxError) -> None:
-        """Pause at a chunk that cannot be had: whoever mends it lets the restripe go on."""
-        log.error("the restripe is paused at chunk %d: %s", self.layout.watermark, error)
-        self.error = f"{error}; then let it go on: `raidx job ARRAY resume`, or cancel it"
-        self.pause()
-
-    def resume(self) -> None:
-        """Go on after a pause; what could not be read is tried again."""
-        if self.state == "paused":
-            self.error = None
-        super().resume()
 
     async def _write(self, prepared: Prepared, window: Window, epoch: int) -> bool:
         """Write what was prepared, then commit; False if the members changed meanwhile."""

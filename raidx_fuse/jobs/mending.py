@@ -1,0 +1,47 @@
+"""Jobs that move what lives: they never skip anything, but wait until somebody mends what is amiss.
+
+A host without room is tried again now and then; at content that cannot be had a job pauses until
+it is told to go on.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from raidx_fuse.errors import NoSpaceError, RaidxError
+from raidx_fuse.jobs.window import Job
+
+NO_SPACE_S = 5.0  # until a host without room is tried again
+
+log = logging.getLogger(__name__)
+
+
+class MendingJob(Job):
+    """A job that waits for whoever mends; *error* says for what."""
+
+    @property
+    def title(self) -> str:
+        """Its name in the log."""
+        return self.kind
+
+    def note_no_space(self, error: NoSpaceError) -> None:
+        """Say what is waited for; the log says it once."""
+        if self.error is None:
+            log.error("the %s waits: %s", self.title, error)
+        self.error = str(error)
+
+    def retry_s(self) -> float:
+        """Return when, on the array's clock, what was in the way may be tried again."""
+        return self.core.store.clock() + (NO_SPACE_S if self.error else 0.0)
+
+    def stall(self, where: str, error: RaidxError) -> None:
+        """Pause at something, *where*, that cannot be had: whoever mends it lets the job go on."""
+        log.error("the %s is paused at %s: %s", self.title, where, error)
+        self.error = f"{error}; then let it go on: `raidx job ARRAY resume`, or cancel it"
+        self.pause()
+
+    def resume(self) -> None:
+        """Go on after a pause; what could not be read is tried again."""
+        if self.state == "paused":
+            self.error = None
+        super().resume()
