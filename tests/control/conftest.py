@@ -1,0 +1,102 @@
+"""The daemon's commands on a real array of RAM members, in virtual time, without a mount."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from raidx_fuse.commands import Commands
+from raidx_fuse.errors import RaidxError, SignatureFoundError
+from raidx_fuse.members.base import Member
+from raidx_fuse.testing.arrays import Rig
+from raidx_fuse.testing.virtual import run
+from raidx_fuse.volume import Volume
+
+MOUNTPOINT = "/mnt/array"
+
+
+WithDesk = Callable[..., None]
+
+
+class Report:
+    """What a mount would report."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the mount point and one protection."""
+        return {"mountpoint": MOUNTPOINT, "protections": {}, "bugs": 0}
+
+
+class Shelf:
+    """Hands out members by name; "used" carries a signature, "absent" must be created."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.opened: dict[str, Member] = {}
+        self.released: list[Member] = []
+
+    async def open(
+        self, path: str, *, overwrite_signature: bool, create_bytes: int | None
+    ) -> Member:
+        """Return a fresh member."""
+        await self.check(
+            path, overwrite_signature=overwrite_signature, may_create=create_bytes is not None
+        )
+        self.opened[path] = self.rig.new_member()
+        return self.opened[path]
+
+    async def check(self, path: str, *, overwrite_signature: bool, may_create: bool) -> int | None:
+        """Refuse what cannot be used."""
+        if path == "used" and not overwrite_signature:
+            raise SignatureFoundError("used carries an ext4 file system")
+        if path == "absent" and not may_create:
+            raise RaidxError("absent: no such file")
+        return None
+
+    def release(self, member: Member) -> None:
+        """Note that a member is not wanted."""
+        self.released.append(member)
+
+
+class Desk:
+    """The commands of a rig's array; *ask* sends one as the control socket does."""
+
+    def __init__(self, rig: Rig) -> None:
+        assert rig.array is not None
+        self.rig = rig
+        self.array = rig.array
+        self.shelf = Shelf(rig)
+        array = rig.array
+        self.volume = Volume(
+            "disk", array.size_bytes, read=array.read, write=array.write, flush=array.flush
+        )
+        self.commands = Commands(array, [self.volume], self.shelf)
+        self.commands.mounted(Report())
+
+    async def ask(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """Return the answer to a command."""
+        return await self.commands.handle(name, arguments)
+
+
+@pytest.fixture
+def with_desk() -> WithDesk:
+    """Return a function that plays a scene at a desk."""
+    return play_scene
+
+
+def play_scene(
+    scene: Callable[[Desk], Awaitable[None]], layout: str = "raid5", width: int = 4
+) -> None:
+    """Play *scene* on an array of *width* RAM members, half of it written."""
+
+    async def play() -> None:
+        rig = Rig(layout, width)
+        array = await rig.create()
+        try:
+            await array.write(0, bytes(range(256)) * (array.size_bytes // 512))
+            await scene(Desk(rig))
+        finally:
+            await rig.close()
+
+    run(play)
