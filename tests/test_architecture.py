@@ -28,6 +28,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("store", "access", "cache", "startable"),
     ("pagestore", "joining", "marked"),
     ("written", "dirty", "claims", "unlogged", "growth", "ring", "inflight", "streams"),
+    ("settlement",),
     ("shares",),
     ("journal",),
     ("core", "following"),
