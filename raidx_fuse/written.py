@@ -123,7 +123,9 @@ class WrittenMap:
             written = self.is_written_many(layout.logical_rows(start, end))
             return start + np.flatnonzero(written.any(axis=1))
         stripes: NDArray[np.int64] = self._written_in(start * count, end * count) // count
-        return stripes[np.flatnonzero(np.diff(stripes, prepend=-1))]
+        first_of_stripe = np.ones(len(stripes), np.bool_)
+        np.not_equal(stripes[1:], stripes[:-1], out=first_of_stripe[1:])
+        return stripes[first_of_stripe]
 
     def is_written_many(self, chunks: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Say of each of *chunks*, of any shape, whether it was ever written."""

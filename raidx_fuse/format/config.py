@@ -292,6 +292,8 @@ def decode_config(text: bytes) -> ArrayConfig:
 
 def _typed(values: dict[str, Any], name: str, *types: type) -> Any:
     value = values[name]
+    if type(value) in types:
+        return value
     # bool is an int to Python, not to this format
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         raise ValueError(f"{name} is {value!r}")

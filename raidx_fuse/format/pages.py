@@ -221,13 +221,13 @@ def merge_pages(copies: Sequence[LoadedPages]) -> LoadedPages:
     any whole copy of their page, or that claim to be newer than the newest whole one. After a crash
     that is a torn write that was never acknowledged; on an array that was closed cleanly it is rot.
     """
-    generations = np.stack([copy.generations for copy in copies])
-    best = generations.argmax(axis=0)
-    newest = generations.max(axis=0)
+    newest = copies[0].generations
+    for copy in copies[1:]:
+        newest = np.maximum(newest, copy.generations)
     payload = np.zeros(copies[0].payload.shape, np.uint8)  # zeros_like would touch all of it
     slots = np.full(len(newest), -1, np.int8)
-    for page in np.flatnonzero(newest):
-        copy = copies[best[page]]
+    for page in np.flatnonzero(newest).tolist():
+        copy = next(copy for copy in copies if copy.generations[page] == newest[page])
         payload[page] = copy.payload[page]
         slots[page] = copy.slots[page]
     damaged = sorted(

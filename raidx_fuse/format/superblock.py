@@ -51,6 +51,8 @@ HEADER = struct.Struct("<8sHHIIIQQQ16s16s48s")
 """magic, major, minor, crc, length, slot, events, base events, sequence, array, member, zeros."""
 HEADER_BYTES = 128
 CRC_OFFSET = 12
+LENGTH_FIELD = 4
+HEAD_BYTES = 8 << 10  # of a slot, read first: the configuration of a dozen members
 BODY_BYTES_MAX = SUPERBLOCK_SLOT_BYTES - HEADER_BYTES
 assert HEADER.size == HEADER_BYTES
 
@@ -184,12 +186,11 @@ async def read_slots(member: Member) -> tuple[Slot, Slot]:
     errors: list[MemberError] = []
     for number in range(SUPERBLOCK_SLOTS):
         offset = number * SUPERBLOCK_SLOT_BYTES
-        buffer = bytearray(SUPERBLOCK_SLOT_BYTES)
-        if offset + len(buffer) > member.size_bytes:
+        if offset + SUPERBLOCK_SLOT_BYTES > member.size_bytes:
             slots.append(Slot(number, problem="beyond the member's end"))
             continue
         try:
-            await member.readv(offset, [buffer])
+            buffer = await _read_slot(member, offset)
         except MemberError as error:
             errors.append(error)
             slots.append(Slot(number, problem=error.message, ours=True))
@@ -198,6 +199,22 @@ async def read_slots(member: Member) -> tuple[Slot, Slot]:
     if len(errors) == SUPERBLOCK_SLOTS:
         raise errors[0]
     return slots[0], slots[1]
+
+
+async def _read_slot(member: Member, offset: int) -> bytearray:
+    """Return what a superblock in the slot at *offset* can fill; its first pages if there is none.
+
+    Few are longer than HEAD_BYTES, and a start reads hundreds of slots. Raises MemberError.
+    """
+    content = bytearray(HEAD_BYTES)
+    await member.readv(offset, [content])
+    if content.startswith(MAGIC):
+        needed = HEADER_BYTES + HEADER.unpack_from(content)[LENGTH_FIELD]
+        if HEAD_BYTES < needed <= SUPERBLOCK_SLOT_BYTES:
+            rest = bytearray(SUPERBLOCK_SLOT_BYTES - HEAD_BYTES)
+            await member.readv(offset + HEAD_BYTES, [rest])
+            content += rest
+    return content
 
 
 def _judge(number: int, content: bytearray) -> Slot:

@@ -70,12 +70,18 @@ class Expectation:
     """What a cut at one moment may leave.
 
     *allowed* contents by sector; *in_flight* and *full_in_flight*: stripes with an uncovered write,
-    and with one that covers all of the stripe.
+    and with one that covers all of the stripe. *plainest*: the first of the allowed contents of
+    every sector, for a quick look.
     """
 
     allowed: tuple[Contents, ...]
     in_flight: frozenset[int]
     full_in_flight: frozenset[int]
+    plainest: list[bytes | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        first: list[bytes | None] = [next(iter(contents), b"") for contents in self.allowed]
+        object.__setattr__(self, "plainest", first)
 
 
 def _first_writes(sector: int, contents: Contents) -> list[WriteSpan]:
