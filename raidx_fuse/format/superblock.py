@@ -17,6 +17,7 @@ import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import crc32c
 import trio
@@ -108,7 +109,7 @@ class Slot:
 
     @property
     def state(self) -> str:
-        """Return one word: valid, damaged, other (not a superblock) or empty (zeros)."""
+        """Return one word: valid, damaged, other (not a superblock) or empty (zeros first)."""
         if self.superblock is not None:
             return "valid"
         if self.ours:
@@ -154,13 +155,19 @@ def decode_superblock(content: bytes | bytearray, slot: int) -> Superblock:
 
     Raises FormatError naming the first condition of FORMAT.md that does not hold.
     """
-    header = HEADER.unpack_from(content)
-    magic, major, minor, crc, length, in_slot, events, base, sequence, array, member, _ = header
-    if magic != MAGIC:
+    if not content.startswith(MAGIC):
         raise FormatError("no magic")
+    length = HEADER.unpack_from(content)[LENGTH_FIELD]
     if length > len(content) - HEADER_BYTES:
         raise FormatError(f"length {length} is beyond the slot")
-    body = bytes(content[HEADER_BYTES : HEADER_BYTES + length])
+    return _decode(bytes(content[: HEADER_BYTES + length]), slot)
+
+
+@lru_cache(maxsize=64)  # every round reads again what the one before it wrote
+def _decode(content: bytes, slot: int) -> Superblock:
+    header = HEADER.unpack_from(content)
+    _magic, major, minor, crc, _length, in_slot, events, base, sequence, array, member, _ = header
+    body = content[HEADER_BYTES:]
     zeroed = content[:CRC_OFFSET] + bytes(4) + content[CRC_OFFSET + 4 : HEADER_BYTES]
     if crc32c.crc32c(body, crc32c.crc32c(zeroed)) != crc:
         raise FormatError("checksum mismatch (torn write or rot)")

@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raidx_fuse.errors import FormatError, MemberError
-from raidx_fuse.format.config import FAILED, ArrayConfig, MemberRecord
+from raidx_fuse.format.config import FAILED, ArrayConfig, MemberRecord, encode_config
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, plan_regions
 from raidx_fuse.format.superblock import (
     BODY_BYTES_MAX,
+    HEAD_BYTES,
     HEADER_BYTES,
     Superblock,
     decode_superblock,
@@ -92,6 +93,24 @@ def test_the_newest_valid_slot_counts() -> None:
         found = read(member)
         assert found is not None
         assert found.sequence == max(sequences)
+
+
+@pytest.mark.parametrize("length", [-300, -1, 0, 1, 5000, BODY_BYTES_MAX - HEAD_BYTES])
+def test_a_superblock_is_read_whole_however_long_it_is(length: int) -> None:
+    """Around the size that is read first, up to the whole slot; its last byte counts."""
+    used = len(encode_config(config(events=6, jobs={"list": ""}))) + HEADER_BYTES
+    jobs = {"list": "x" * (HEAD_BYTES + length - used)}
+    offset, new = content(5, 6, jobs=jobs)
+    end = HEADER_BYTES + int.from_bytes(new[16:20], "little")
+    assert end == HEAD_BYTES + length
+    member = ram(content(4, 5), (offset, new))
+    found = read(member)
+    assert found is not None
+    assert (found.events, found.config.jobs) == (6, jobs)
+    member.memory[offset + end - 1] ^= 1
+    older = read(member)
+    assert older is not None
+    assert older.events == 5
 
 
 @settings(max_examples=200, deadline=None)
