@@ -49,6 +49,13 @@ def chosen(rig: SpyRig, *, on_role: bool) -> tuple[int, int]:
     raise AssertionError("no stripe has data on the role")
 
 
+async def keep_busy(rig: SpyRig) -> None:
+    """Write what a rebuild needs two windows for."""
+    core = rig.running.core
+    window = (WINDOW_BYTES // CHUNK) * rig.width // core.code.columns // core.code.rows
+    await rig.put(0, noise(1, 2 * window * core.data_count * CHUNK))
+
+
 async def enliven(rig: SpyRig, stripe: int, cells: int) -> None:
     """Write the data *cells* of *stripe*."""
     for cell in cells_of(cells):
@@ -70,19 +77,22 @@ async def until(condition: Callable[[], object]) -> None:
         await trio.sleep(0.01)
 
 
-async def write_past_a_watermark(rig: SpyRig, stripe: int, cell: int) -> None:
-    """Write into *cell* while ROLE is rebuilt; the first part of the write, parity or data, reaches
-    its place when the watermark has moved. Return when both are done.
+async def write_past_a_watermark(
+    rig: SpyRig, stripe: int, cell: int, *, before: int = -512, size: int = 2000
+) -> None:
+    """Write *size* bytes from so many *before* the end of what precedes *cell* while ROLE is
+    rebuilt; the first part that is for *stripe*, parity or data, reaches its place when the
+    watermark has moved. Return when both are done.
     """
     core, store = rig.running.core, rig.running.store
-    at = core.layout.logical(stripe, cell) * CHUNK + 512
-    lost = core.layout.lost_cells(stripe, frozenset({ROLE}))
+    at = core.layout.logical(stripe, cell) * CHUNK - before
+    lost = core.layout.lost_cells(stripe, store.lost)
     parities = (core.data_count + p for p, s in enumerate(core.code.support) if s >> cell & 1)
     fault = held(rig, stripe, next(c for c in (cell, *parities) if not lost >> c & 1))
     await rig.running.set("speed_max", "64KiB")  # the first window is not limited yet
     job = (await rig.running.replace_disk(ROLE, rig.new_member()))["job"]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.put, at, noise(at, 2000))
+        nursery.start_soon(rig.put, at, noise(at, size))
         await until(lambda: fault.hits)
         epoch = store.rebuild_epoch
         await rig.running.set("speed_max", "0")
@@ -116,8 +126,7 @@ def test_a_write_that_a_rebuild_passes_is_in_the_parity_once(
             await rig.running.set("journal", "none")
             core = rig.running.core
             stripe, cell = chosen(rig, on_role=on_role)
-            window = (WINDOW_BYTES // CHUNK) * width // core.code.columns // core.code.rows
-            await rig.put(0, noise(1, 2 * window * core.data_count * CHUNK))
+            await keep_busy(rig)
             mask = core.code.data_mask & ~(1 << cell)
             if alive == "others":
                 mask &= ~cells_on(rig, stripe, ROLE)
@@ -126,6 +135,49 @@ def test_a_write_that_a_rebuild_passes_is_in_the_parity_once(
             await rig.running.fail_disk(ROLE)
             with trio.fail_after(20):
                 await write_past_a_watermark(rig, stripe, cell)
+            await check(rig)
+
+    run(main)
+
+
+@pytest.mark.parametrize(("layout", "width"), [("rdp", 6), ("upc", 6)])
+def test_a_write_that_a_rebuild_passes_with_another_member_gone(layout: str, width: int) -> None:
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=640) as rig:
+            await rig.running.set("journal", "none")
+            core = rig.running.core
+            stripe = core.layout.stripes - 1
+            gone = cells_on(rig, stripe, ROLE) | cells_on(rig, stripe, 3)
+            cell = cells_of(core.code.data_mask & ~gone)[0]
+            await keep_busy(rig)
+            await enliven(rig, stripe, core.code.data_mask & ~(1 << cell))
+            for role in (ROLE, 3):
+                await rig.running.fail_disk(role)
+            with trio.fail_after(20):
+                await write_past_a_watermark(rig, stripe, cell)
+            await rig.compare()
+            await rig.running.fail_disk(2)
+            await rig.compare()
+
+    run(main)
+
+
+@pytest.mark.parametrize(("layout", "width"), [("raid4", 5), ("raid5", 6), ("rdp", 6)])
+def test_a_write_of_two_stripes_of_which_one_lives(layout: str, width: int) -> None:
+    """The one goes down again, the other does not."""
+
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=640) as rig:
+            await rig.running.set("journal", "none")
+            core = rig.running.core
+            stripe = core.layout.stripes - 1
+            await keep_busy(rig)
+            await enliven(rig, stripe, core.code.data_mask & ~1)
+            await rig.running.fail_disk(ROLE)
+            assert core.unwritten(stripe - 1)
+            size = 2 * CHUNK
+            with trio.fail_after(20):
+                await write_past_a_watermark(rig, stripe, 0, before=CHUNK + 512, size=size)
             await check(rig)
 
     run(main)
