@@ -104,7 +104,7 @@ class Journal(Marked):
 
     def holds(self, stripe: int) -> bool:
         """Say whether a record of *stripe* may still be replayed (law 3)."""
-        return stripe in self.ring.stripes
+        return stripe in self.ring.stripes or stripe >= self.ring.held_from
 
     # -- committing ----------------------------------------------------------------------------
 

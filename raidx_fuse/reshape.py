@@ -258,6 +258,7 @@ class Reshape:
                 layout.drop_appended()
                 raise
             core.written.extend((layout.stripes + more) * layout.code.data_count)
+            core.journal.ring.hold_from(layout.stripes)
             layout.open_appended()
             core.dirty.stripes = layout.stripes
         core.note_zero_roles()

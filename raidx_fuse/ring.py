@@ -18,6 +18,7 @@ from raidx_fuse.pagestore import PageStore
 from raidx_fuse.store import Store
 
 HEAD_BYTES = PAGE_BYTES * PAGE_SLOTS
+NO_STRIPE = 1 << 63
 Tail = tuple[int, int, int]  # sequence number and position of a record, watermark before it
 
 
@@ -40,6 +41,8 @@ class Ring:
         self.open: deque[tuple[int, int]] = deque()
         self.durable_tail: Tail = (1, 0, 0)
         self.stripes: dict[int, int] = {}  # stripe -> sequence of its newest record
+        self.held_from = NO_STRIPE  # this one and all behind it count as having the record...
+        self._held_by = 0  # ...of this sequence number
         self.offset = region.offset + HEAD_BYTES
         self._head = head
         self._noted_tail = self._flushing_tail = self.durable_tail
@@ -54,6 +57,7 @@ class Ring:
         self.durable_tail = self._noted_tail = self._flushing_tail = tail
         self.open.clear()
         self.stripes.clear()
+        self.held_from = NO_STRIPE
         await self.save_head(tail)
 
     async def save_head(self, tail: Tail) -> None:
@@ -91,6 +95,16 @@ class Ring:
         sequence = self.durable_tail[0]
         if self.stripes:
             self.stripes = {s: n for s, n in self.stripes.items() if n >= sequence}
+        if self._held_by < sequence:
+            self.held_from = NO_STRIPE
+
+    def hold_from(self, stripe: int) -> None:
+        """Hold *stripe* and all behind it as long as any record of now may be replayed.
+
+        They are new, in places that others have left: a record of those may still come there.
+        """
+        if self.durable_tail[0] != self.next_sequence:
+            self.held_from, self._held_by = min(stripe, self.held_from), self.next_sequence - 1
 
     # -- space ---------------------------------------------------------------------------------
 
