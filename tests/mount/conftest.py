@@ -1,4 +1,4 @@
-"""Arrays mounted by the installed `raidx` command, and what users put on them.
+"""Fixtures of the tests on real mounts: arrays (real_array.py), programs, what a machine can do.
 
 Everything here runs as a user would: subprocesses only. A fixture takes everything down again,
 whatever a test left: file systems, loop devices, daemons, mounts. The name of an array carries the
@@ -11,48 +11,31 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import sysconfig
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from raidx_fuse import control
 from raidx_fuse import mountpoint as mountpoints
 from raidx_fuse.errors import RaidxError
+from tests.mount.real_array import (
+    RAIDX,
+    Completed,
+    RealArray,
+    run,
+    take_down_loop,
+    take_down_mount,
+)
 
-RAIDX = str(Path(sys.executable).with_name("raidx"))
-NAME = f"test{os.getpid()}"
-COMMAND_S = 120
 SHM = Path("/dev/shm")
 SHM_FREE_MIN_BYTES = 3 << 30
 SCALE = float(os.environ.get("RAIDX_TEST_SCALE", "1"))
 FSX_VERSION = "0.3.2"
-CAP_SYS_RESOURCE = 24
-FIO_JOBS = 8  # of one that is stopped and started again
-os.environ["PATH"] += ":/usr/sbin:/sbin"
-
-Completed = subprocess.CompletedProcess[str]
-
-
-def run(*command: str | Path, timeout_s: float = COMMAND_S, check: bool = True) -> Completed:
-    """Run *command*; with *check* fail with what it printed unless it exits with 0."""
-    words = [str(word) for word in command]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=False)
-    if check and done.returncode:
-        raise AssertionError(
-            f"{' '.join(words)}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
-        )
-    return done
 
 
 # ---- what this machine can do ----
@@ -157,322 +140,6 @@ def checksums(folder: Path) -> dict[str, str]:
         if path.is_file() and not path.is_symlink() and "lost+found" not in path.parts:
             found[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
-
-
-# ---- an array ----
-
-
-class RealArray:
-    """Member files in *folder*, an array of them, its mount on *mnt*, its image *image*."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.mnt = folder / "mnt"
-        self.mnt.mkdir(parents=True)
-        self.image = self.mnt / NAME
-        self.members: list[Path] = []
-        self.loops: list[str] = []
-
-    # -- commands --
-
-    def raidx(self, *words: str | Path, status: int = 0, timeout_s: float = COMMAND_S) -> Completed:
-        """Run `raidx`, ARRAY standing for the mount point; the exit status must be *status*."""
-        line = [str(self.mnt) if word == "ARRAY" else str(word) for word in words]
-        done = run(RAIDX, *line, timeout_s=timeout_s, check=False)
-        assert done.returncode == status, f"{line}: {done.returncode}\n{done.stdout}{done.stderr}"
-        assert "Traceback" not in done.stderr
-        return done
-
-    def ask(self, *words: str | Path, status: int = 0) -> dict[str, Any]:
-        """Return the document of a command with ``--json``."""
-        document: dict[str, Any] = json.loads(self.raidx(*words, "--json", status=status).stdout)
-        assert document["output_version"] == 1
-        return document
-
-    def refused(self, *words: str | Path, status: int = 1) -> str:
-        """Return the one line that `raidx` refuses a command with."""
-        done = self.raidx(*words, status=status)
-        assert done.stdout == ""
-        (line,) = done.stderr.splitlines()
-        assert line.startswith("raidx: ")
-        return line
-
-    # -- life --
-
-    def create(self, layout: str, width: int, size: str, *options: str) -> RealArray:
-        """Make *width* member files of *size* and an array of them."""
-        self.members = [self.folder / f"disk{role}.img" for role in range(width)]
-        words = ["--layout", layout, "--size", size, "--name", NAME, *options]
-        self.raidx("create", *words, *self.members)
-        return self
-
-    def mount(self, *options: str, status: int = 0) -> Completed:
-        """Mount the members as they are known."""
-        return self.raidx("mount", *self.members, self.mnt, *options, status=status)
-
-    def unmount(self) -> None:
-        """Unmount as users should."""
-        self.raidx("umount", self.mnt)
-        assert not self.is_mounted()
-
-    def is_mounted(self) -> bool:
-        """Say whether the kernel's table has the mount."""
-        return mountpoints.find(self.mnt) is not None
-
-    def daemon_pid(self) -> int:
-        """Return the process that serves the mount."""
-        with control.Connection(self.mnt, timeout_s=10) as connection:
-            return connection.daemon_pid
-
-    def send(self, number: signal.Signals) -> None:
-        """Send the daemon a signal and wait until it has ended."""
-        pid = self.daemon_pid()
-        os.kill(pid, number)
-        self.await_end(pid)
-
-    def await_end(self, pid: int) -> None:
-        """Return when the daemon *pid* has ended."""
-        assert control.wait_for_exit(pid, 30), "the daemon does not end"
-
-    def clear(self) -> None:
-        """Clear the mount point that a killed daemon has left."""
-        run("umount" if os.geteuid() == 0 else "fusermount3", *_clear_options(), self.mnt)
-
-    # -- members and jobs --
-
-    def fail(self, role: int) -> None:
-        """Take a member out."""
-        self.raidx("fail-disk", "ARRAY", str(role))
-
-    def replace(self, role: int, *options: str) -> Path:
-        """Put a new member file in the place of *role*; return its path."""
-        new = self.folder / f"disk{role}.new{len(list(self.folder.glob('*.img')))}.img"
-        self.raidx("replace-disk", "ARRAY", str(role), new, "--create", *options)
-        self.members[role] = new
-        return new
-
-    # These ask the daemon itself: tests look often, and each `raidx` takes half a second.
-
-    def call(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """Return what the daemon answers to a command."""
-        return control.call(self.mnt, command, timeout_s=COMMAND_S, **arguments)
-
-    def status(self) -> dict[str, Any]:
-        """Return what `status` answers."""
-        return self.call("status")
-
-    def jobs(self) -> list[dict[str, Any]]:
-        """Return all jobs, ended ones too."""
-        return list(self.call("job-list")["jobs"])
-
-    def counters(self) -> dict[str, Any]:
-        """Return the array's counters since it was mounted."""
-        return dict(self.call("stats")["array"])
-
-    def wait_jobs(self) -> None:
-        """Wait until no job runs."""
-        while running := [job for job in self.jobs() if job["state"] in ("running", "paused")]:
-            self.call("job-wait", job=running[0]["id"])
-
-    def scrub(self) -> dict[str, Any]:
-        """Scrub; everything must be right. Return the job."""
-        job = self.call("job-wait", job=self.call("scrub")["job"])
-        assert job["state"] == "done", job
-        assert (job["mismatches"], job["unchecked_stripes"]) == (0, 0), job
-        return job
-
-    def await_written(self, amount_bytes: int, timeout_s: float = COMMAND_S) -> None:
-        """Return when users have written *amount_bytes* since the mount."""
-        deadline_s = time.monotonic() + timeout_s
-        while self.counters()["write_bytes"] < amount_bytes:
-            assert time.monotonic() < deadline_s, f"{amount_bytes} bytes are never written"
-            time.sleep(0.01)
-
-    # -- on the image --
-
-    def read(self, length: int) -> bytes:
-        """Return the first *length* bytes of the image."""
-        with self.image.open("rb") as image:
-            return image.read(length)
-
-    def loop(self, *, direct_io: bool, read_only: bool = False) -> str:
-        """Put a loop device on the image; return its path."""
-        options = [f"--direct-io={'on' if direct_io else 'off'}"]
-        options += ["--read-only"] if read_only else []
-        device = run("losetup", "--find", "--show", *options, self.image).stdout.strip()
-        self.loops.append(device)
-        return device
-
-    def detach(self, device: str) -> None:
-        """Take a loop device off; return when the kernel has let go of the image."""
-        run("losetup", "-d", device)
-        self.loops.remove(device)
-        deadline_s = time.monotonic() + 10
-        while any(loop == device for loop, _ in mountpoints.loop_devices(str(self.mnt))):
-            assert time.monotonic() < deadline_s, f"{device} stays"
-            time.sleep(0.01)
-
-    def mount_loop(self, device: str, *options: str) -> Path:
-        """Mount the file system on *device*; return where."""
-        where = self.folder / f"fs-{Path(device).name}"
-        where.mkdir(exist_ok=True)
-        run("mount", *options, device, where)
-        return where
-
-    def file_system(self) -> LoopFileSystem:
-        """Return an ext4 on this image, yet to be made."""
-        return LoopFileSystem(self)
-
-    def fio(self, target: Path, size_bytes: int, *lines: str) -> RestartedFio:
-        """Return fio on *target*, that can be stopped and asked what was acknowledged."""
-        return RestartedFio(self, target, size_bytes, lines)
-
-    # -- the end --
-
-    def close(self) -> None:
-        """Take everything down, whatever its state."""
-        for device, _ in mountpoints.loop_devices(str(self.mnt)):
-            take_down_loop(device)
-        if self.is_mounted():
-            with contextlib.suppress(Exception):
-                run(RAIDX, "umount", self.mnt, timeout_s=30)
-        if self.is_mounted():
-            take_down_mount(str(self.mnt))
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-class LoopFileSystem:
-    """ext4 on a loop device on the image of *array*: on *device*, mounted on *where*."""
-
-    def __init__(self, array: RealArray) -> None:
-        self.array = array
-        self.device = ""
-        self.where = Path()
-
-    def make(self, *options: str) -> None:
-        """Make it and mount it."""
-        self.device = self.array.loop(direct_io=True)
-        run("mkfs.ext4", "-q", *options, self.device)
-        self.where = self.array.mount_loop(self.device)
-
-    def take_down(self) -> None:
-        """Unmount it, be it that it has lost its disk, and detach the device."""
-        run("umount", self.where)
-        self.array.detach(self.device)
-
-    def bring_up(self) -> None:
-        """Mount again: ext4 replays its own journal. Then its checker must be content."""
-        self.device = self.array.loop(direct_io=True)
-        self.where = self.array.mount_loop(self.device)
-        self.again()
-
-    def check(self) -> None:
-        """The checker finds nothing wrong; it is not mounted."""
-        run("e2fsck", "-fn", self.device)
-
-    def again(self) -> None:
-        """Unmount, check, mount: nothing of it is in memory then."""
-        run("umount", self.where)
-        self.check()
-        self.array.mount_loop(self.device)
-
-    def enlarge(self) -> None:
-        """Use all of an image that has grown; on-line where the kernel lets us."""
-        run("losetup", "-c", self.device)
-        (line,) = (x for x in Path("/proc/self/status").read_text().splitlines() if "CapEff" in x)
-        if int(line.split()[1], 16) >> CAP_SYS_RESOURCE & 1:
-            run("resize2fs", self.device)
-            return
-        run("umount", self.where)
-        run("fsck.ext4", "-fp", self.device)
-        run("resize2fs", self.device)
-        self.array.mount_loop(self.device)
-
-
-class RestartedFio:
-    """fio writing *target* once over at random, whose saved state says what was acknowledged.
-
-    *lines* go into its job file. A file named trigger makes fio save its state and end. The state
-    takes all but the last few writes for acknowledged, as many as may be under way at once; but
-    one that waits for a growth or a rebuild is older than that. So there are as many jobs, with
-    one write each.
-    """
-
-    def __init__(
-        self, array: RealArray, target: Path, size_bytes: int, lines: Sequence[str]
-    ) -> None:
-        self.target = target
-        self.folder = array.folder / "fio"
-        self.folder.mkdir()
-        self.trigger = self.folder / "trigger"
-        self._array = array
-        self._size_bytes = size_bytes
-        self._lines = lines
-
-    def _words(self, seed: int) -> list[str]:
-        file = self.folder / "job.fio"
-        share = self._size_bytes // FIO_JOBS
-        lines = [
-            *("[global]", f"filename={self.target}", f"size={share}", f"offset_increment={share}"),
-            *("ioengine=libaio", "iodepth=1", f"numjobs={FIO_JOBS}", "thread=1", "direct=1"),
-            *("verify=crc32c", "fallocate=none", "allow_file_create=0", "invalidate=0"),
-            *(f"randseed={seed}",),
-            *("[small]", "rw=randwrite", "bs=4k", *self._lines),
-        ]
-        file.write_text("\n".join(lines) + "\n")
-        words = ["--output-format=json", f"--output={self.folder / 'out'}"]
-        return ["env", "-C", str(self.folder), "fio", *words, str(file)]
-
-    def begin(self, seed: int, *, kill: bool) -> subprocess.Popen[bytes]:
-        """Start writing; the trigger saves the state and ends fio, with *kill* the daemon too."""
-        self.trigger.unlink(missing_ok=True)
-        for state in self.folder.glob("*.state"):
-            state.unlink()
-        command = f"kill -9 {self._array.daemon_pid()}" if kill else "true"
-        words = [*self._words(seed), f"--trigger-file={self.trigger}", f"--trigger={command}"]
-        return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def check(self, seed: int) -> int:
-        """Verify every block acknowledged before the state was saved; return their bytes."""
-        assert len(list(self.folder.glob("*.state"))) == FIO_JOBS, "fio has not saved its state"
-        words = [*self._words(seed), "--verify_state_load=1", "--verify_only=1"]
-        run(*words, timeout_s=60)
-        text = (self.folder / "out").read_text()
-        jobs = json.loads(text[text.index("{") :])["jobs"]
-        assert [job["error"] for job in jobs] == [0] * FIO_JOBS
-        return sum(job["read"]["io_bytes"] for job in jobs)
-
-
-def _clear_options() -> list[str]:
-    return [] if os.geteuid() == 0 else ["-u"]
-
-
-def take_down_loop(device: str) -> None:
-    """Unmount what is on a loop device, at once if need be, and detach it."""
-    for mount in list(mountpoints.mounts()):
-        if mount.source == device:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                if run("umount", mount.path, timeout_s=20, check=False).returncode == 0:
-                    continue
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                run("umount", "-l", mount.path, timeout_s=20, check=False)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        run("losetup", "-d", device, timeout_s=20, check=False)
-
-
-def take_down_mount(path: str) -> None:
-    """Kill the daemon of a mount, end the kernel's waiting for it, unmount."""
-    with contextlib.suppress(RaidxError, ProcessLookupError):
-        with control.Connection(path, timeout_s=5) as connection:
-            pid = connection.daemon_pid
-        os.kill(pid, signal.SIGKILL)
-        control.wait_for_exit(pid, 10)
-    mount = mountpoints.find(path)
-    if mount is not None:
-        with contextlib.suppress(OSError):
-            Path(f"/sys/fs/fuse/connections/{mount.device[1]}/abort").write_text("1")
-        lazily = ["umount", "-l"] if os.geteuid() == 0 else ["fusermount3", "-uz"]
-        run(*lazily, path, check=False)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.mount.conftest import RealArray
+    from tests.mount.real_array import RealArray
 
 pytestmark = [pytest.mark.mount]
 

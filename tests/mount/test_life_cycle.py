@@ -16,7 +16,7 @@ import pytest
 from raidx_fuse import mountpoint as mountpoints
 
 if TYPE_CHECKING:
-    from tests.mount.conftest import Completed, RealArray
+    from tests.mount.real_array import Completed, RealArray
 
 pytestmark = [pytest.mark.mount]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.mount.conftest import RealArray
+    from tests.mount.real_array import RealArray
 
 pytestmark = [pytest.mark.mount]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.mount.conftest import Completed, RealArray
+    from tests.mount.real_array import Completed, RealArray
 
 pytestmark = [pytest.mark.mount]
 
