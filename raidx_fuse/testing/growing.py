@@ -8,7 +8,6 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.array import open_array
 from raidx_fuse.check import check_members
 from raidx_fuse.growth import LIVE, SURROGATE
 from raidx_fuse.jobs.grow import Grow
@@ -16,7 +15,7 @@ from raidx_fuse.members.faulty import FaultMember
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.testing.arrays import Rig
 from raidx_fuse.testing.load import CHUNK, under_load
-from raidx_fuse.testing.spy import SpyRig
+from raidx_fuse.testing.spy import SpyRig, restarted
 
 
 class SmallRig(Rig):
@@ -64,17 +63,6 @@ async def grow(rig: Rig, added: int, *, windows: int = 4, parity: str = LIVE) ->
     return job
 
 
-def copied(images: Sequence[bytes | memoryview], lost: int = -1) -> list[RamMember]:
-    """Return members that hold *images*, without number *lost*."""
-    members = []
-    for number, image in enumerate(images):
-        if number != lost:
-            ram = RamMember(len(image), name=f"again{number}")
-            ram.memory[:] = image
-            members.append(ram)
-    return members
-
-
 async def check_after_kill(rig: Rig, lost: Sequence[int], *, scrub: bool) -> None:
     """Start from what the members hold now, as after a kill, without each of *lost* in turn.
 
@@ -84,7 +72,8 @@ async def check_after_kill(rig: Rig, lost: Sequence[int], *, scrub: bool) -> Non
     images = [bytes(ram_of(member).memory) for member in rig.members]
     model, size = bytes(rig.model), len(rig.model)
     for missing in lost:
-        async with open_array(copied(images, missing)) as array:
+        held = [image for number, image in enumerate(images) if number != missing]
+        async with restarted(held) as array:
             with trio.fail_after(3600):
                 assert bytes(await array.read(0, size)) == model, f"lost {missing}"
                 if missing >= 0:

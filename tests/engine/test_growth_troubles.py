@@ -9,14 +9,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from raidx_fuse.array import Array, open_array
+from raidx_fuse.array import Array
 from raidx_fuse.errors import MemberError
 from raidx_fuse.jobs.grow import Grow
 from raidx_fuse.testing.arrays import Rig
 from raidx_fuse.testing.growing import (
     SmallRig,
     check_after_kill,
-    copied,
     grow,
     job_of,
     ram_of,
@@ -31,6 +30,7 @@ from raidx_fuse.testing.load import (
     scrubbed,
     under_load,
 )
+from raidx_fuse.testing.spy import restarted
 
 
 @pytest.mark.parametrize("role", range(6))
@@ -100,7 +100,8 @@ def test_a_killed_process_at_any_point_loses_nothing_even_with_a_member(back: bo
 
 async def reopened(rig: Rig, check: Callable[[Array], Awaitable[None]]) -> None:
     """Kill the process as it were, start from what the members hold, and check that array."""
-    async with open_array(copied([ram_of(member).memory for member in rig.members])) as array:
+    images = [bytes(ram_of(member).memory) for member in rig.members]
+    async with restarted(images) as array:
         await check(array)
 
 
