@@ -30,6 +30,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _POLLED_EACH = 64  # turns of the loop: threads and Ctrl-C wait no longer than that
+_TASKS_OF_A_RUN = 3  # the first one, and two of trio's
 _REAL_WAIT_S = 3600.0  # "until something happens"; trio itself wakes once a day
 
 
@@ -72,6 +73,12 @@ class VirtualClock(trio.abc.Clock):
 
     def start_clock(self) -> None:
         """Nothing to start: time moves only in `deadline_to_sleep_time`."""
+
+    def begin_anew(self) -> None:
+        """Let time begin at zero again, when nobody waits for any."""
+        assert not any(sleeper.task for _, _, sleeper in self._sleepers)
+        self._sleepers.clear()
+        self._now_s = 0.0
 
     def current_time(self) -> float:
         # The loop asks right after its wait for I/O, before any task runs: the one moment at which
@@ -199,25 +206,54 @@ def run(
     The same seed gives the same interleaving and the same times on every machine; other seeds give
     other interleavings. Raises DeadlockError, which lists where every task waits.
     """
-    deadlocked: list[str] = []
 
     async def main() -> T:
-        with trio.CancelScope() as scope:
-
-            def on_deadlock() -> None:
-                root = lowlevel.current_root_task()
-                assert root is not None
-                deadlocked.extend(_waiting_places(root))
-                scope.cancel()
-
-            clock._on_deadlock = on_deadlock
-            _poll_seldom(clock)
-            return await async_fn(*args)
-        raise DeadlockError("every task waits and nothing is due:\n" + "\n".join(deadlocked))
+        _poll_seldom(clock)
+        return await _watched(clock, async_fn, args)
 
     clock = VirtualClock(start_s, stall_s=stall_s)
     with _seeded_scheduler(seed):
         return trio.run(main, clock=clock)
+
+
+async def begin_anew(
+    async_fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts, seed: int = 0
+) -> T:
+    """Run *async_fn* inside of a `run` as a run of its own would, without the price of a loop.
+
+    Time begins at zero again and the scheduler's choices at *seed*. Nothing else may run meanwhile:
+    the caller is the first task and has no other.
+    """
+    clock = lowlevel.current_clock()
+    assert type(clock) is VirtualClock, "only in virtual time"
+    runner = _trio_run.GLOBAL_RUN_CONTEXT.runner
+    assert len(runner.tasks) == _TASKS_OF_A_RUN, "somebody else would see time go back"
+    clock.begin_anew()
+    chance = _trio_run._r
+    chance.seed(seed)
+    chance.shuffle([0, 1])  # as the first turn of a loop does with the first task and trio's own
+    return await _watched(clock, async_fn, args)
+
+
+async def _watched(
+    clock: VirtualClock, async_fn: Callable[[Unpack[Ts]], Awaitable[T]], args: tuple[*Ts]
+) -> T:
+    """Run *async_fn* until it ends or nobody can ever wake; raises DeadlockError then."""
+    deadlocked: list[str] = []
+    with trio.CancelScope() as scope:
+
+        def on_deadlock() -> None:
+            root = lowlevel.current_root_task()
+            assert root is not None
+            deadlocked.extend(_waiting_places(root))
+            scope.cancel()
+
+        before, clock._on_deadlock = clock._on_deadlock, on_deadlock
+        try:
+            return await async_fn(*args)
+        finally:
+            clock._on_deadlock = before
+    raise DeadlockError("every task waits and nothing is due:\n" + "\n".join(deadlocked))
 
 
 @contextmanager

@@ -12,7 +12,14 @@ import trio.testing
 from trio._core import _run as _trio_run  # what `run` swaps there
 
 from raidx_fuse.members.threads import Workers
-from raidx_fuse.virtual_time import DeadlockError, VirtualClock, run, sleep, sleep_until
+from raidx_fuse.virtual_time import (
+    DeadlockError,
+    VirtualClock,
+    begin_anew,
+    run,
+    sleep,
+    sleep_until,
+)
 
 
 def test_time_is_exact_and_stands_still_while_tasks_run() -> None:
@@ -215,3 +222,55 @@ def lowlevel_manager() -> Any:
     """Return the I/O manager of the loop that runs, below the one that asks seldom."""
     runner: Any = _trio_run.GLOBAL_RUN_CONTEXT.runner
     return runner.io_manager._manager
+
+
+# -- one run after the other in one loop ---------------------------------------------------------
+
+
+async def _story(tasks: int) -> list[tuple[float, int]]:
+    """Return who ran when: the scheduler and the clock decide."""
+    story: list[tuple[float, int]] = []
+
+    async def teller(number: int) -> None:
+        for turn in range(4):
+            story.append((trio.current_time(), number))
+            if turn % 2:
+                await sleep(number % 3)
+            else:
+                await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        for number in range(tasks):
+            nursery.start_soon(teller, number)
+        with trio.move_on_after(1.5):
+            await sleep(99)
+    return story
+
+
+def test_to_begin_anew_is_to_run_alone() -> None:
+    async def all_in_one() -> list[list[tuple[float, int]]]:
+        return [await begin_anew(_story, 8, seed=seed) for seed in range(20)]
+
+    alone = [run(_story, 8, seed=seed) for seed in range(20)]
+    assert run(all_in_one, seed=5) == alone
+    assert alone[0] != alone[1]
+
+
+def test_a_deadlock_after_a_new_beginning_ends_that_one_alone() -> None:
+    async def main() -> None:
+        with pytest.raises(DeadlockError, match="nothing is due"):
+            await begin_anew(trio.Event().wait)
+        assert await begin_anew(_story, 2) == alone
+
+    alone = run(_story, 2)
+    run(main, stall_s=0.05)
+
+
+def test_nobody_sees_time_go_back() -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(sleep, 5.0)
+            with pytest.raises(AssertionError, match="somebody else"):
+                await begin_anew(_story, 2)
+
+    run(main)

@@ -25,7 +25,7 @@ from raidx_fuse.testing.campaign.history import Expectation
 from raidx_fuse.testing.campaign.promises import exempt_sectors, lost_matters
 from raidx_fuse.testing.campaign.recording import Recording
 from raidx_fuse.testing.campaign.state import ViolationError
-from raidx_fuse.virtual_time import DeadlockError, run, sleep
+from raidx_fuse.virtual_time import DeadlockError, begin_anew, run, sleep
 
 MOUNT_LIMIT_S = 3600.0  # virtual: a mount that takes longer hangs
 POLL_S = 0.25
@@ -56,9 +56,16 @@ def judge(left: Left, generator: random.Random, record: CutRecord | None = None)
     *generator* draws how it is looked at. With *record* the disks write it along (in the order of
     their numbers), so that the recovery can be cut in its turn; nothing else is done then.
     """
+    return run(judge_inside, left, generator, record)
+
+
+async def judge_inside(
+    left: Left, generator: random.Random, record: CutRecord | None = None
+) -> frozenset[int]:
+    """Do what `judge` does, in a run that judges one state after the other."""
     look = _Judge(left, generator, record)
     try:
-        run(look.look, seed=generator.getrandbits(32))
+        await begin_anew(look.look, seed=generator.getrandbits(32))
     except ViolationError:
         raise
     except RaidxError as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from raidx_fuse.members.powercut import CutRecord, DiskState, count_cuts
 from raidx_fuse.testing.campaign.disks import is_member
-from raidx_fuse.testing.campaign.judge import Left, judge
+from raidx_fuse.testing.campaign.judge import Left, judge_inside
 from raidx_fuse.testing.campaign.recording import Recording
 from raidx_fuse.testing.campaign.state import (
     DROPPED,
@@ -24,6 +24,7 @@ from raidx_fuse.testing.campaign.state import (
     ViolationError,
 )
 from raidx_fuse.testing.campaign.workload import record_workload
+from raidx_fuse.virtual_time import run
 
 ENUMERATED_MAX = 4  # combinations of whole writes that are all tried
 DRAWN = 3  # decisions drawn where there are more
@@ -97,7 +98,7 @@ def replay(state: State) -> tuple[str, str | None]:
         verb = recording.history.verb_at(state.cut.moment)
         for index, disks, _event in recording.record.moments():
             if index == state.cut.moment:
-                return verb, _what_breaks(recording, disks, state)
+                return verb, run(_what_breaks, recording, disks, state)
     return verb, f"the workload has no moment {state.cut.moment}: the code has changed"
 
 
@@ -132,6 +133,14 @@ def _crash_one(
         tally.count(State(cell, seed, Cut(0, KEPT)), "running", what)
         return
     generator = random.Random(f"{cell} {seed} {turn} cuts")
+    run(_crash_at_moments, recording, budget, generator, tally)
+
+
+async def _crash_at_moments(
+    recording: Recording, budget: int, generator: random.Random, tally: Tally
+) -> None:
+    """Crash *recording* about *budget* times and judge what is left, all in one run of trio."""
+    cell, seed = recording.cell, recording.seed
     moments = len(recording.record.events) + 1
     for index, disks, _event in recording.record.moments():
         left = moments - index
@@ -144,10 +153,10 @@ def _crash_one(
             lost = recording.losses(index, generator) if generator.random() < 0.55 else ()
             state = State(cell, seed, Cut(index, decision, lost))
             verb = recording.history.verb_at(index)
-            tally.count(state, verb, _what_breaks(recording, disks, state))
+            tally.count(state, verb, await _what_breaks(recording, disks, state))
             budget -= 1
             if generator.random() < AGAIN_SHARE:
-                budget -= _crash_recovery(recording, disks, state, verb, generator, tally)
+                budget -= await _crash_recovery(recording, disks, state, verb, generator, tally)
 
 
 def _decisions(disks: Sequence[DiskState], generator: random.Random) -> list[str]:
@@ -187,42 +196,44 @@ def _left(recording: Recording, disks: Sequence[DiskState], cut: Cut) -> Left:
     return Left(recording, moment, images, away, recording.history.at(moment))
 
 
-def _what_breaks(recording: Recording, disks: Sequence[DiskState], state: State) -> str | None:
+async def _what_breaks(
+    recording: Recording, disks: Sequence[DiskState], state: State
+) -> str | None:
     """Return the promise that *state* breaks, or None."""
     left = _left(recording, disks, state.cut)
     try:
         if state.again is None:
-            judge(left, state.generator("look"))
+            await judge_inside(left, state.generator("look"))
             return None
-        record = _record_recovery(left, state)
+        record = await _record_recovery(left, state)
         for index, again, _event in record.moments():
             if index == state.again.moment:
-                _judge_again(left, again, state)
+                await _judge_again(left, again, state)
                 return None
         return f"the recovery has no moment {state.again.moment}: the code has changed"
     except ViolationError as error:
         return str(error)
 
 
-def _record_recovery(left: Left, state: State) -> CutRecord:
+async def _record_recovery(left: Left, state: State) -> CutRecord:
     """Recover from *left* and return the record of it; note in *left* what it had to give up."""
     record = CutRecord()
     first = replace(state, again=None)
-    left.exempt = judge(left, first.generator("recovery"), record)
+    left.exempt = await judge_inside(left, first.generator("recovery"), record)
     return record
 
 
-def _judge_again(left: Left, disks: Sequence[DiskState], state: State) -> None:
+async def _judge_again(left: Left, disks: Sequence[DiskState], state: State) -> None:
     """Judge what the cut of a recovery left of *disks*, those that *left* had."""
     recording = left.recording
     assert state.again is not None
     images = _images(recording, disks, state.again, sorted(left.images))
     lost = recording.roles_of(state.again.lost, left.moment)
     away = left.away | recording.away(left.moment, lost)
-    judge(replace(left, images=images, away=away), state.generator("look"))
+    await judge_inside(replace(left, images=images, away=away), state.generator("look"))
 
 
-def _crash_recovery(
+async def _crash_recovery(
     recording: Recording,
     disks: Sequence[DiskState],
     state: State,
@@ -233,7 +244,7 @@ def _crash_recovery(
     """Crash the recovery from *state* at some of its boundaries; return how many states."""
     left = _left(recording, disks, state.cut)
     try:
-        record = _record_recovery(left, state)
+        record = await _record_recovery(left, state)
     except ViolationError as error:
         tally.count(state, verb, f"the recovery fails: {error}")
         return 1
@@ -249,7 +260,7 @@ def _crash_recovery(
         crashed = replace(state, again=Cut(index, decision, lost))
         what: str | None = None
         try:
-            _judge_again(left, again, crashed)
+            await _judge_again(left, again, crashed)
         except ViolationError as error:
             what = str(error)
         tally.count(crashed, verb, what)
