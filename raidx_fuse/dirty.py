@@ -181,6 +181,10 @@ class DirtyMap:
         """Return how many regions still wait for their resync."""
         return len(self._resync)
 
+    def awaits_resync(self, stripe: int) -> bool:
+        """Say whether the parity of *stripe* cannot be trusted yet."""
+        return stripe >= self.resynced_below and stripe // self.per_region in self._resync
+
     def regions_to_resync(self) -> list[int]:
         """Return the regions that were in flight at the last crash, ascending."""
         return sorted(self._resync)

@@ -180,7 +180,9 @@ class Scrub(Job):
         if not violated:
             return
         self.mismatches += 1
-        liars = locate(chains, syndromes) if self.locate else {}
+        # What a crash tore may hold parities of content that was never acknowledged: no witnesses.
+        trusted = self.locate and not self.core.dirty.awaits_resync(stripe)
+        liars = locate(chains, syndromes) if trusted else {}
         requests: list[Request] = []
         assumed = False
         if liars:
