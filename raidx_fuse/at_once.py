@@ -19,6 +19,7 @@ from numpy import bitwise_xor, frombuffer, uint8
 from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError
 from raidx_fuse.layouts.plan import BandPlan, write_plans
+from raidx_fuse.overlay import WHOLE
 from raidx_fuse.parity import Arena, Bytes
 from raidx_fuse.policy import BpuPolicy, Policy
 from raidx_fuse.store import Request
@@ -144,26 +145,31 @@ class AtOnce:
         change_buffers, change = slots[0]
         role, position, _, _ = writes[0]
         old = change
-        if unplaced and (known := overlay.whole_page(role, position, length)) is not None:
+        known = overlay.newest(role, position, length) if unplaced else None
+        if known.__class__ in WHOLE:
             old = frombuffer(known, uint8)
-        elif not queues[role].try_readv(position, change_buffers, length):  # type: ignore[union-attr]
-            return False
-        elif unplaced:
-            overlay.patch(role, position, change_buffers)
+        else:
+            if not queues[role].try_readv(position, change_buffers, length):  # type: ignore[union-attr]
+                return False
+            if known is not None:
+                overlay.patch(role, position, change_buffers)
         bitwise_xor(old, frombuffer(data, uint8), change)
         for number, parity in enumerate(parities, 1):
             buffers, content = slots[number]
             role, member_chunk = place(stripe, parity)
             position = base + (member_chunk << shift)
             old = content
-            if unplaced and (known := overlay.whole_page(role, position, length)) is not None:
+            known = overlay.newest(role, position, length) if unplaced else None
+            if known.__class__ in WHOLE:
                 old = frombuffer(known, uint8)
-            elif not queues[role].try_readv(position, buffers, length):  # type: ignore[union-attr]
-                return False
-            elif unplaced:
-                overlay.patch(role, position, buffers)
+            else:
+                if not queues[role].try_readv(position, buffers, length):  # type: ignore[union-attr]
+                    return False
+                if known is not None:
+                    overlay.patch(role, position, buffers)
             if kept:
-                buffers = [bitwise_xor(old, change).data]
+                # As bytes, which the garbage collector need not look at.
+                buffers = [bitwise_xor(old, change, content).tobytes()]
             else:
                 bitwise_xor(old, change, content)
             writes.append((role, position, buffers, length))

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import trio
 
@@ -29,16 +28,14 @@ from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.format.journal import (
     ENTRY_BYTES,
     RECORD_HEADER_BYTES,
-    encode_record,
     entry_fields,
     map_fields,
     record_bytes,
     record_parts,
 )
-from raidx_fuse.inflight import InFlight
-from raidx_fuse.marked import Marked
+from raidx_fuse.log_writer import LogWriter
 from raidx_fuse.pagestore import PageStore
-from raidx_fuse.ring import Ring, Tail
+from raidx_fuse.ring import Tail
 from raidx_fuse.shares import Move, Shares
 from raidx_fuse.store import Request, Store
 from raidx_fuse.streams import Filling, Streams
@@ -52,33 +49,22 @@ PLACE_AFTER_S = 1.0
 PLACED_AT_ONCE = 256  # writes of places that others wait for: some 1 ms in a page cache
 
 
-class Journal(Marked):
+class Journal(LogWriter):
     """The redo log of one array. *mode* is what goes through it; see MODES and writer.py."""
 
     def __init__(self, store: Store, written: WrittenMap, head: PageStore, shares: Shares) -> None:
-        super().__init__("partial")
-        self.store = store
+        super().__init__(store, head, "partial")
         self.shares = shares
         self.written = written
         self.overlay = store.overlay
         # Tests only, to show that the campaign notices.
         self.break_ordering = self.break_streams = False
-        self.commits = self.commit_bytes = self.placements = 0
-        self.ring = Ring(store, head)
-        self.capacity = self.ring.capacity
+        self.placements = 0
         self.streams = Streams(store, self.capacity)
-        self.roles: tuple[int, ...] = ()
-        self.leaving = -1  # a role that is about to be given up: no record shall be there alone
-        self._inflight = InFlight()
         self._unfinished: dict[int, Sequence[Request]] = {}  # of them: what `finish` will show
         self._gate: trio.Event | None = None  # closed while the ring is being emptied
         self.placing = trio.Lock()
         self._wake = trio.Event()
-
-    @property
-    def durable_mark(self) -> int:
-        """The watermark that a start would find even without one record."""
-        return self.ring.durable_tail[2]
 
     async def save_mark(self, mark: int) -> None:
         """Make the watermark at which a restripe begins durable."""
@@ -86,25 +72,6 @@ class Journal(Marked):
             self.mark = mark
             await self.ring.save_mark(mark)
         await self.store.flush()
-
-    # -- starting ------------------------------------------------------------------------------
-
-    async def begin(self, epoch: int) -> None:
-        """Start *epoch* with an empty ring; whatever an older one left never counts again."""
-        await self.ring.begin(epoch, self.mark)
-        await self.store.flush()
-        self.choose_roles()
-
-    def choose_roles(self) -> None:
-        """Take the first members that are whole, one more than may be lost."""
-        store = self.store
-        whole = [role for role, queue in enumerate(store.readable) if queue is not None]
-        active = [role for role in whole if role != self.leaving]
-        self.roles = tuple(active[: store.layout.code.tolerance + 1])
-
-    def holds(self, stripe: int) -> bool:
-        """Say whether a record of *stripe* may still be replayed (law 3)."""
-        return stripe in self.ring.stripes or stripe >= self.ring.held_from
 
     # -- committing ----------------------------------------------------------------------------
 
@@ -134,9 +101,10 @@ class Journal(Marked):
         await self._make_room(record_bytes(len(fields) // 4, total))
         if not still_valid():
             return False
-        sequence, record = await self._append(stripes, fields, parts, total)
+        self.streams.note_others(stripes)
+        sequence, record = await self.append(stripes, fields, parts, total)
         try:
-            await self._inflight.wait_for_earlier(sequence)
+            await self.inflight.wait_for_earlier(sequence)
             if not still_valid():
                 return False
             self._take_effect(record, len(fields) // 4, writes)
@@ -148,7 +116,7 @@ class Journal(Marked):
             if mark is not None:
                 self.take_mark(mark)
         finally:
-            self._inflight.end(sequence)
+            self.inflight.end(sequence)
         return True
 
     async def commit_filled(
@@ -168,45 +136,15 @@ class Journal(Marked):
         await self._make_room(record_bytes(len(fields) // 4, total))
         if not still_valid() or not self.streams.fit(filled):
             return False
-        sequence, record = await self._append(stripes, fields, parts, total)
+        self.streams.begin(filled, self.ring.stripes)
+        sequence, record = await self.append(stripes, fields, parts, total)
         try:
-            await self._inflight.wait_for_earlier(sequence)
+            await self.inflight.wait_for_earlier(sequence)
             self._take_effect(record, len(fields) // 4, writes)
             self.streams.take_effect(filled)
         finally:
-            self._inflight.end(sequence)
+            self.inflight.end(sequence)
         return True
-
-    async def _append(
-        self, stripes: Sequence[int], fields: Sequence[int], parts: Sequence[Any], total: int
-    ) -> tuple[int, bytes]:
-        """Write a record to the ring; it is in flight until its end. Raises what members raise."""
-        ring = self.ring
-        size = record_bytes(len(fields) // 4, total)
-        sequence, position, offset = ring.allocate(size, stripes)
-        roles = [role for role in self.roles if self.store.queues[role] is not None]
-        assert roles, "more log members than may be lost"
-        record = encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)
-        self._inflight.add(sequence, position)
-        try:
-            await self.store.write([(role, offset, [record], size) for role in roles])
-        except BaseException as error:
-            if isinstance(error, RaidxError):
-                self._withdraw(sequence, position)
-            self._inflight.end(sequence)
-            raise
-        self.commits += 1
-        self.commit_bytes += size
-        return sequence, record
-
-    def _withdraw(self, sequence: int, position: int) -> None:
-        """Take back a record that could not be written: the next one takes its place.
-
-        Later ones cannot be reached by a replay then, so with any the journal ends here.
-        """
-        if not self.ring.take_back(sequence, position):
-            log.critical("the journal cannot be written; no more changes are taken")
-            self.roles = ()
 
     def commit_now(
         self, stripe: int, writes: Sequence[Request]
@@ -218,7 +156,7 @@ class Journal(Marked):
         `finish`.
         """
         streams = self.streams
-        if self._gate is not None or self._inflight or not self.roles:
+        if self._gate is not None or self.inflight or not self.roles:
             return None
         if stripe in streams.unfinished:
             return None
@@ -227,8 +165,9 @@ class Journal(Marked):
         size = record_bytes(len(writes), total)
         if not ring.has_room(size + streams.reserve_bytes):
             return None
-        if ring.used_bytes() > ring.hurry_bytes or overlay.held_bytes > OVERLAY_BYTES_MAX:
+        if ring.must_hurry() or overlay.held_bytes > OVERLAY_BYTES_MAX:
             self._wake.set()
+        streams.note_others((stripe,))
         sequence, position, offset = ring.allocate(size, (stripe,))
         buffers = record_parts(ring.epoch, sequence, position, ring.array, fields, parts, total)
         left: list[Request] = []
@@ -242,7 +181,7 @@ class Journal(Marked):
                 pass  # tried once more with what is left, then failed
             left.append((role, offset, buffers, size))
         if left:
-            self._inflight.add(sequence, position)
+            self.inflight.add(sequence, position)
             self._unfinished[sequence] = writes
         else:
             for role, place, (buffer,), _ in writes:
@@ -259,10 +198,10 @@ class Journal(Marked):
             for role, place, (buffer,), _ in writes:
                 self.overlay.put(role, place, buffer)
         except RaidxError:
-            self._withdraw(sequence, self._inflight.position(sequence))
+            self.withdraw(sequence, self.inflight.position(sequence))
             raise
         finally:
-            self._inflight.end(sequence)
+            self.inflight.end(sequence)
 
     def _take_effect(self, record: bytes, entries: int, writes: Sequence[Request]) -> None:
         """Show committed *writes* to readers; the overlay keeps the *record* itself."""
@@ -293,7 +232,7 @@ class Journal(Marked):
             await self.place()
             if not ring.has_room(size + streams.reserve_bytes):
                 await self.store.flush()  # makes the head page durable that frees the space
-        if ring.used_bytes() > ring.hurry_bytes or self.overlay.held_bytes > OVERLAY_BYTES_MAX:
+        if ring.must_hurry() or self.overlay.held_bytes > OVERLAY_BYTES_MAX:
             self._wake.set()
 
     # -- placing -------------------------------------------------------------------------------
@@ -307,8 +246,8 @@ class Journal(Marked):
             if self.streams.unfinished:
                 await self._finish_streams()
             tail: Tail = ring.next_sequence, ring.position, self.mark
-            if self._inflight:
-                tail = *self._inflight.first(), self.mark
+            if self.inflight:
+                tail = *self.inflight.first(), self.mark
             self.overlay.freeze()
             pages = self.written.take_unsaved()  # as they are now: later bits are not durable yet
             shares = self.shares.take_unsaved()
@@ -338,13 +277,13 @@ class Journal(Marked):
         try:
             streams = self.streams
             while streams.unfinished:
-                await self._inflight.wait_for_all()
+                await self.inflight.wait_for_all()
                 lacking = dict(streams.unfinished)
                 if lacking and not self.roles:
                     raise RaidxError("the journal is lost: its records wait for the next mount")
                 if lacking and not self.break_streams:
                     fields, parts, total = entry_fields(streams.parities(lacking))
-                    self._inflight.end((await self._append([*lacking], fields, parts, total))[0])
+                    self.inflight.end((await self.append([*lacking], fields, parts, total))[0])
                 # Should the gate have opened (a drain that was given up), it may have gone on.
                 streams.finish(
                     [s for s, was in lacking.items() if streams.unfinished.get(s) is was]
@@ -371,7 +310,7 @@ class Journal(Marked):
             await self._gate.wait()
         self._gate = trio.Event()
         try:
-            await self._inflight.wait_for_all()
+            await self.inflight.wait_for_all()
             while self.ring.open or self.ring.durable_tail[0] != self.ring.next_sequence:
                 await self.place()
                 await self.store.flush()

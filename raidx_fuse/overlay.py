@@ -21,6 +21,7 @@ _ROLE_SHIFT = 56  # above the pages of any member, so that keys sort by role, th
 _PAGE_NUMBER = (1 << _ROLE_SHIFT) - 1
 _RUN_PAGES_MAX = 256  # of one write: the kernel takes 1024 buffers
 
+WHOLE = frozenset((bytes, bytearray, memoryview))  # classes of a range that is known whole
 Pieces = list[tuple[int, Any]]
 Write = tuple[int, int, list[Any], int]  # role, byte offset on the member, buffers, size
 Span = tuple[int, memoryview]  # the key of its first page, and the content
@@ -100,22 +101,27 @@ class Overlay:
             at += len(part)
         return True
 
-    def whole_page(self, role: int, offset: int, length: int) -> Any | None:
-        """Return the bytes if the newest page that is known holds all of the range, else None."""
+    def newest(self, role: int, offset: int, length: int) -> Any | None:
+        """Return the bytes of a range if the newest page that is known holds all of it (WHOLE).
+
+        None if nothing is known of the page it lies in, something else if parts may be known.
+        """
         key = role << _ROLE_SHIFT | offset >> PAGE_SHIFT
+        inner = offset & PAGE_MASK
+        if inner + length > PAGE_BYTES:
+            return ()
         known = self.current.get(key)
         if known is None:
             known = self.frozen.get(key)
-        if known is None or isinstance(known, list):
-            return None
+            if known is None:
+                return None
+        if known.__class__ is list:
+            return ()
         if known.__class__ is tuple:
             known = _page(known, key)
-        inner = offset & PAGE_MASK
-        if length == PAGE_BYTES and not inner:
+        if length == PAGE_BYTES:
             return known
-        if inner + length > PAGE_BYTES:
-            return None
-        return known[inner : inner + length]
+        return memoryview(known)[inner : inner + length]
 
     def patch(self, role: int, offset: int, buffers: Sequence[Any]) -> None:
         """Lay what is known over *buffers*, which were read from the member at *offset*."""
@@ -148,6 +154,14 @@ class Overlay:
             high = min(end, start + len(piece))
             if low < high:
                 target[low - offset : high - offset] = piece[low - start : high - start]
+
+    def drop(self, role: int, offset: int, length: int) -> None:
+        """Forget what *current* has of whole pages: it is in its place."""
+        key = _key(role, offset)
+        pop = self.current.pop
+        for number in range(key, key + (length >> PAGE_SHIFT)):
+            if pop(number, None) is not None:
+                self.held_bytes -= PAGE_BYTES
 
     def freeze(self) -> None:
         """Make *current* the frozen layer; the one before must have been dropped."""
@@ -182,9 +196,16 @@ class Overlay:
         cuts = np.flatnonzero(np.diff(ordered) != 1) + 1
         writes: list[Write] = []
         for first, end in pairwise([0, *cuts.tolist(), len(keys)]):
-            role = keys[first] >> _ROLE_SHIFT
+            key = keys[first]
+            role = key >> _ROLE_SHIFT
             if present[role] is None:
                 continue
+            if end == first + 1:  # as most are after small writes here and there
+                known = frozen[key]
+                if known.__class__ is not tuple and known.__class__ is not list:
+                    offset = (key & _PAGE_NUMBER) << PAGE_SHIFT
+                    writes.append((role, offset, [known], PAGE_BYTES))
+                    continue
             for at in range(first, end, _RUN_PAGES_MAX):
                 run = keys[at : min(at + _RUN_PAGES_MAX, end)]
                 found = [frozen[key] for key in run]

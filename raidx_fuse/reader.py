@@ -19,6 +19,7 @@ from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError, UnrecoverableError
 from raidx_fuse.layouts.code import Unrecoverable
 from raidx_fuse.layouts.plan import bands, read_plan
+from raidx_fuse.overlay import WHOLE
 from raidx_fuse.parity import xor_into
 from raidx_fuse.store import MemberLostError, Request, join
 from raidx_fuse.zeros import ZEROS
@@ -116,8 +117,8 @@ class Reader:
                 overlay = store.overlay
                 current = overlay.current
                 if current:
-                    known = overlay.whole_page(role, position, length)
-                    if known is not None:
+                    known = overlay.newest(role, position, length)
+                    if known.__class__ in WHOLE:
                         core.touch_at_once(started_s)
                         return memoryview(known)
                 reply = self._reply_of(length)

@@ -27,14 +27,16 @@ class Ring:
 
     *offset* is where the records begin on the members. *next_sequence* and *position* are those of
     the next record, over all laps of this *epoch*; *open* has (sequence, position) of the records
-    that are not yet in place, in order.
+    that are not yet in place, in order; *noted_tail* is behind those that are.
     """
 
     def __init__(self, store: Store, head: PageStore) -> None:
         region = store.config.regions.log
         self.array = uuid_bytes(store.config.array_uuid)
         self.capacity = region.length - HEAD_BYTES
-        self.hurry_bytes = self.capacity // 2  # used: from here on places are not put off
+        # Not placed: from here on it is not put off. What one placement frees is free after the
+        # flush with which the next begins, so there is room for two, and for what comes meanwhile.
+        self.hurry_bytes = self.capacity // 3
         self.epoch = 0
         self.next_sequence = 1
         self.position = 0
@@ -45,7 +47,7 @@ class Ring:
         self._held_by = 0  # ...of this sequence number
         self.offset = region.offset + HEAD_BYTES
         self._head = head
-        self._noted_tail = self._flushing_tail = self.durable_tail
+        self.noted_tail = self._flushing_tail = self.durable_tail
         self._saves = self._saves_flushing = 0
         store.flush_observers.append(self)
 
@@ -54,7 +56,7 @@ class Ring:
         self.epoch = epoch
         self.next_sequence, self.position = 1, 0
         tail = (1, 0, mark)
-        self.durable_tail = self._noted_tail = self._flushing_tail = tail
+        self.durable_tail = self.noted_tail = self._flushing_tail = tail
         self.open.clear()
         self.stripes.clear()
         self.held_from = NO_STRIPE
@@ -68,21 +70,21 @@ class Ring:
 
     async def save_mark(self, mark: int) -> None:
         """Write the head page with the watermark *mark* (not flushed)."""
-        self._noted_tail = (*self._noted_tail[:2], mark)
-        await self.save_head(self._noted_tail)
+        self.noted_tail = (*self.noted_tail[:2], mark)
+        await self.save_head(self.noted_tail)
 
     async def move_tail(self, tail: Tail) -> None:
         """Note that all records before *tail* are in their places, durably."""
         while self.open and self.open[0][0] < tail[0]:
             self.open.popleft()
         await self.save_head(tail)
-        self._noted_tail = tail
+        self.noted_tail = tail
 
     # -- flush observer ------------------------------------------------------------------------
 
     def flush_begins(self) -> None:
         """The head page that was saved last becomes durable with this flush."""
-        self._flushing_tail = self._noted_tail
+        self._flushing_tail = self.noted_tail
         self._saves_flushing = self._saves
 
     def flush_ends(self) -> None:
@@ -108,9 +110,9 @@ class Ring:
 
     # -- space ---------------------------------------------------------------------------------
 
-    def used_bytes(self) -> int:
-        """Return how much of the ring may not be overwritten."""
-        return self.position - self.durable_tail[1]
+    def must_hurry(self) -> bool:
+        """Say whether so much is not in its place that placing it is not to be put off."""
+        return self.position - self.noted_tail[1] > self.hurry_bytes
 
     def has_room(self, size: int) -> bool:
         """Say whether *size* bytes, and the rest of a lap, are free."""

@@ -15,18 +15,21 @@ What a replay needs to compute it is one of two things, and one of them it alway
   finds one unfinished logs its parity before it writes the first place, too; *reserve_bytes* of the
   ring are kept free for that.
 
+Once all of a stripe is known, its last part need not be logged either, see closing.py.
+
 A stripe is filled only while it lacks nothing: no member, no cell that was never written. Before
 the layout changes the log is drained, with *paused* set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from raidx_fuse.format.journal import ENTRY_BYTES, PARITY, record_bytes
 from raidx_fuse.store import Request, Store
 
+KNOWN_MIN = 64  # stripes of which is known what the log has, also after it gave them up
 SHARE_MAX = 8  # of the ring may be kept free for parities, one part of so many
 
 
@@ -55,6 +58,8 @@ class Streams:
         self._overlay = store.overlay
         self._capacity = capacity
         self._reserved: set[int] = set()  # unfinished, or about to be
+        # Of stripes all of whose records that may be replayed are of this kind: the cells in them.
+        self._held_cells: dict[int, int] = {}
 
     def cells(self, stripe: int) -> int:
         """Return the cells of an unfinished *stripe* that are in the log, else 0."""
@@ -103,6 +108,27 @@ class Streams:
         return not self.paused and all(
             self.cells(filling.stripe) == filling.before for filling in filled
         )
+
+    def begin(self, filled: Sequence[Filling], held: Collection[int]) -> None:
+        """Note that the log gets *filled*; of the stripes *held* it has records already."""
+        cells = self._held_cells
+        if len(cells) > 2 * len(held) + KNOWN_MIN:  # of most the log has given up all
+            cells = self._held_cells = {s: cells[s] for s in held if s in cells}
+        for filling in filled:
+            stripe = filling.stripe
+            if stripe not in held:
+                cells[stripe] = filling.touched
+            elif stripe in cells:
+                cells[stripe] |= filling.touched
+
+    def note_others(self, stripes: Iterable[int]) -> None:
+        """Note that the log gets other records of *stripes*."""
+        for stripe in stripes:
+            self._held_cells.pop(stripe, None)
+
+    def is_all_of(self, stripe: int, cells: int) -> bool:
+        """Say whether all that a replay may find of *stripe* are these *cells*, as they are now."""
+        return not self._held_cells.get(stripe, -1) & ~cells
 
     def take_effect(self, filled: Sequence[Filling]) -> None:
         """Show the parities to readers, and note what is unfinished now."""

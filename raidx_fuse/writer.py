@@ -15,12 +15,14 @@ from typing import Any
 from raidx_fuse.access import SAMPLE_MASK
 from raidx_fuse.at_once import AtOnce
 from raidx_fuse.cache import address_of
+from raidx_fuse.closing import Closing
 from raidx_fuse.core import Core
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.filler import Filler
 from raidx_fuse.grown_stripes import GrownStripes
 from raidx_fuse.layouts.mcpod import ElasticLayout
 from raidx_fuse.layouts.plan import BandPlan, cells_of, write_plans
+from raidx_fuse.log_rules import LogRules
 from raidx_fuse.parity import xor_into
 from raidx_fuse.store import MemberLostError, Request, join
 from raidx_fuse.whole_stripes import WholeStripes
@@ -36,6 +38,7 @@ class Writer:
         self.core = core
         self._preparer = Preparer(core)
         self._filler = Filler(core)
+        self._rules = LogRules(core)
         self._prepare_fast()
         core.on_layout.append(self._prepare_fast)
 
@@ -43,6 +46,7 @@ class Writer:
         """Prepare the fast ways for the layout as it is now."""
         self._at_once = AtOnce(self.core)
         grown = isinstance(self.core.layout, ElasticLayout)
+        self._closing = Closing(self.core)
         self._whole_stripes = (GrownStripes if grown else WholeStripes)(self.core)
 
     async def write(self, offset: int, data: Any) -> None:
@@ -72,7 +76,14 @@ class Writer:
             else:
                 access.note(first, last, is_write=True)
         if not store.lost and not store.unsettled and not core.bad_chunks:
-            if (offset & core.inner_mask) + length <= core.chunk_bytes:
+            at = 0
+            if core.journal.streams.unfinished:
+                at = self._closing.write(offset, view, length)
+                if at == length:
+                    core.touch_at_once(started_s)
+                    return
+                ranges = [(at, length)]
+            if not at and (offset & core.inner_mask) + length <= core.chunk_bytes:
                 done = None
                 if core.cache is None or self._may_pass_cache(offset, length):
                     done = self._at_once.write(offset, data, length)
@@ -85,10 +96,12 @@ class Writer:
                             core.cache.wrote(offset, view)
                         core.touch_at_once(started_s)
                     return
-            elif (whole := self._whole_stripes.write(offset, view, length)) is not None:
+            elif (
+                whole := self._whole_stripes.write(offset + at, view[at:], length - at)
+            ) is not None:
                 middle, end = whole
-                ranges = [(0, middle - offset), (end - offset, length)]
-                if middle == offset and end == offset + length:
+                ranges = [(at, middle - offset), (end - offset, length)]
+                if middle == offset + at and end == offset + length:
                     core.touch_at_once(started_s)
                     return
         while True:
@@ -104,11 +117,11 @@ class Writer:
             growth = core.growth
             if growth is not None and any(growth.threatens(p.stripe, p.touched) for p in pieces):
                 await growth.save()
-            logged = [piece for piece in pieces if self._must_log(piece)]
+            logged = [piece for piece in pieces if self._rules.must_log(piece)]
             direct = pieces if not logged else [piece for piece in pieces if piece not in logged]
             if logged and core.unlogged.may_tear(offset, length):
                 await store.flush()
-            marked = [piece.stripe for piece in direct if self._must_mark(piece)]
+            marked = [piece.stripe for piece in direct if self._rules.must_mark(piece)]
             if marked and not core.dirty.enter_now(marked):
                 await core.dirty.enter(marked)
             try:
@@ -159,44 +172,6 @@ class Writer:
             core.locks.release(stripe)
         if core.store.unsettled:
             await core.store.settled()
-
-    def _must_log(self, piece: Piece) -> bool:
-        """Say whether *piece* goes through the journal, which makes it all or nothing.
-
-        A full stripe need not: its parity is finished by a resync, and what it overwrites was to go
-        anyway. Nor a write that changes no parity and brings nothing to life.
-        """
-        core = self.core
-        journal = core.journal
-        if journal.holds(piece.stripe):
-            return True  # an older record may still be replayed over what lies in its place
-        if journal.mode != "partial":
-            return journal.mode == "full"
-        if core.code.parity_count and not self._is_full(piece):
-            return True
-        if core.store.lost and core.store.lost_at(piece.stripe):
-            return True  # no resync can finish the parity of a stripe that lacks a member
-        if core.all_read_zero:
-            return False
-        return bool(core.dead(piece.stripe) & piece.touched)
-
-    def _must_mark(self, piece: Piece) -> bool:
-        """Say whether a crash during the direct write of *piece* leaves something to finish."""
-        core = self.core
-        if core.code.parity_count or core.journal.mode == "none":
-            return True
-        return bool(core.dead(piece.stripe) & piece.touched)
-
-    def _is_full(self, piece: Piece) -> bool:
-        """Say whether all that lives in the stripe is overwritten: the whole of it, or one birth
-        of an array that has grown, beside which nothing lives (see `GrownStripes`).
-        """
-        core, layout = self.core, self.core.layout
-        whole, every = piece.whole_cells(core.chunk_bytes), core.code.data_mask
-        if whole == every or not isinstance(layout, ElasticLayout) or core.growth is not None:
-            return whole == every
-        beside = every & ~whole
-        return beside & ~core.dead(piece.stripe) == 0 and layout.is_birth(piece.stripe, whole)
 
     async def _write_locked(
         self, direct: list[Piece], logged: list[Piece], view: memoryview

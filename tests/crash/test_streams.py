@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from raidx_fuse.array import open_array
+from raidx_fuse.closing import Closing
 from raidx_fuse.following import Following
 from raidx_fuse.journal import Journal
 from raidx_fuse.members.powercut import CutRecord, DiskState
@@ -72,6 +73,7 @@ def overtaken(first: int, chunks: int) -> Step:
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(journal, "commit_filled", late)
+            patched.setattr(Closing, "write", lambda *_: 0)  # which would not use the log
             await write(first, chunks)(player)
         assert overtakes
 
@@ -88,6 +90,12 @@ STORIES: dict[str, tuple[Step, ...]] = {
     "a piece before": (write(0, 5), piece(3 * CHUNK_BYTES, 512), flush, write(5, 1), place),
     "begun again": (write(0, 4), write(4, 2), write(0, 4), flush, place),
     "overtaken": (write(0, 4), overtaken(4, 2), flush, place),
+    "closed twice": (write(0, 4), write(4, 2), flush, write(0, 4), flush, write(4, 2), place),
+    "closed over a piece": (piece(5 * CHUNK_BYTES, 512), write(0, 4), write(4, 2), flush, place),
+    "a piece of what is closed": (
+        *(write(0, 4), write(4, 2), flush),
+        *(piece(4 * CHUNK_BYTES, 512), flush, place),
+    ),
 }
 
 
@@ -248,3 +256,27 @@ def test_data_that_goes_on_from_what_the_log_lacks_by_now_is_noticed(
     """The record would say that all of the stripe is in the log; a part of it is placed."""
     monkeypatch.setattr(Streams, "fit", lambda _streams, _filled: True)
     assert any(crashed("overtaken", 0))
+
+
+def test_a_closed_stripe_under_an_older_record_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Streams, "is_all_of", lambda *_: True)
+    with pytest.raises(ViolationError):
+        list(crashed("closed over a piece", 0))
+
+
+def test_a_stripe_that_is_closed_while_older_content_is_placed_is_not_lost() -> None:
+    """What the placement brings late would lie over it."""
+
+    async def script(player: Player) -> None:
+        await player.write(0, player.stripes * player.stripe_bytes)
+        await write(0, 4)(player)
+        journal = player.array.core.journal
+        journal.overlay.freeze()
+        frozen = journal.overlay.frozen_writes(player.array.store.queues)
+        await write(0, 4)(player)
+        await write(4, 2)(player)
+        await player.array.store.write(frozen)
+        journal.overlay.drop_frozen()
+        await player.compare()
+
+    record_workload(Cell("raid5", "partial"), 0, script, Shape(WIDTH, stripes=3, pace="inline"))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from raidx_fuse.members.base import SECTOR_BYTES
@@ -57,11 +57,17 @@ class Span:
 
 @dataclass(slots=True, eq=False)
 class WriteSpan(Span):
-    """A write. *stripes* it touches, *full* those that it covers whole, *sectors* their content."""
+    """A write. *stripes* it touches, *full* those that it covers whole, *sectors* their content.
+
+    *closes* are the sectors of stripes that it brings the last part of (fronts.py), *loose* those
+    of them that were on their way when an earlier story was cut.
+    """
 
     version: int = 0
     stripes: frozenset[int] = frozenset()
     full: frozenset[int] = frozenset()
+    closes: frozenset[int] = frozenset()
+    loose: frozenset[int] = frozenset()
     sectors: dict[int, bytes] = field(default_factory=dict)
 
 
@@ -70,13 +76,15 @@ class Expectation:
     """What a cut at one moment may leave.
 
     *allowed* contents by sector; *in_flight* and *full_in_flight*: stripes with an uncovered write,
-    and with one that covers all of the stripe. *plainest*: the first of the allowed contents of
-    every sector, for a quick look.
+    and with one that covers all of the stripe; *loose*: sectors with an uncovered write in stripes
+    that an uncovered write brought the last part of. *plainest*: the first of the allowed contents
+    of every sector, for a quick look.
     """
 
     allowed: tuple[Contents, ...]
     in_flight: frozenset[int]
     full_in_flight: frozenset[int]
+    loose: frozenset[int]
     plainest: list[bytes | None] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,6 +100,14 @@ def _first_writes(sector: int, contents: Contents) -> list[WriteSpan]:
         write.sectors = {sector: content}
         writes.append(write)
     return writes
+
+
+def _loose(open_writes: Sequence[WriteSpan]) -> frozenset[int]:
+    closes = frozenset().union(*(write.closes for write in open_writes))
+    loose = frozenset().union(*(write.loose for write in open_writes))
+    if closes:
+        loose |= closes.intersection(*[set().union(*(write.sectors for write in open_writes))])
+    return loose
 
 
 class History:
@@ -124,6 +140,7 @@ class History:
         new._by_sector = [_first_writes(s, c) for s, c in enumerate(expected.allowed)]
         earlier = WriteSpan("", -1, -2)  # in flight until the resync is through
         earlier.stripes, earlier.full = expected.in_flight, expected.full_in_flight
+        earlier.loose = expected.loose
         new.writes.append(earlier)
         new.before = earlier
         return new
@@ -233,6 +250,7 @@ class History:
             tuple(self._allowed(sector, moment, flushed) for sector in range(self.sectors)),
             frozenset().union(*(write.stripes for write in open_writes)),
             frozenset().union(*(write.full for write in open_writes)),
+            _loose(open_writes),
         )
         self._cached = key, expectation
         return expectation

@@ -20,6 +20,7 @@ from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.powercut import CutRecord
 from raidx_fuse.mover import Mover
 from raidx_fuse.testing.campaign.disks import SectorDisk, is_member
+from raidx_fuse.testing.campaign.fronts import Fronts
 from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, Hardware, Shape
 from raidx_fuse.testing.campaign.history import History, Span, WriteSpan
 from raidx_fuse.testing.campaign.recording import Recording
@@ -47,6 +48,7 @@ class Player:
         self.record = CutRecord()
         self.disks: list[SectorDisk] = []
         self._stack = AsyncExitStack()
+        self._fronts = Fronts()
         self.array: Array
         self.history: History
         self.recording: Recording
@@ -131,6 +133,7 @@ class Player:
     async def open(self) -> None:
         """Mount the disks."""
         span = self.history.begin("mount", self.event)
+        self._fronts = Fronts()  # a start begins with an empty log
         self.array = await self._stack.enter_async_context(
             open_array([d for d in self.disks if is_member(d.cut.state.image)], start_degraded=True)
         )
@@ -252,11 +255,12 @@ class Player:
 
     def _begin_write(self, offset: int, length: int) -> tuple[Span, bytes]:
         end = offset + length
-        stripes, full = self._stripes_of(offset, end)
+        stripes, full, closes = self._stripes_of(offset, end)
         verb = "write stripes" if len(full) == len(stripes) else "write part"
         if full and verb == "write part":
             verb = "write mixed"
         span: WriteSpan = self.history.begin_write(verb, self.event, stripes, full)
+        span.closes = closes
         parts = []
         for sector in range(offset // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
             low = max(offset - sector * SECTOR_BYTES, 0)
@@ -264,19 +268,27 @@ class Player:
             parts.append(self.history.add_sector(span, sector, low, high))
         return span, b"".join(parts)
 
-    def _stripes_of(self, offset: int, end: int) -> tuple[frozenset[int], frozenset[int]]:
-        """Return the stripes of a write, and those that it covers from end to end."""
+    def _stripes_of(
+        self, offset: int, end: int
+    ) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
+        """Return the stripes of a write, those that it covers, and the sectors of those it closes.
+
+        See fronts.py for the last.
+        """
         layout = self.array.core.layout
         if isinstance(layout, RestripeLayout):  # everything is logged meanwhile
             chunks = range(offset // CHUNK_BYTES, -(-end // CHUNK_BYTES))
-            return frozenset(layout.locate(chunk)[0] for chunk in chunks), frozenset()
+            stripes = frozenset(layout.locate(chunk)[0] for chunk in chunks)
+            return stripes, frozenset(), frozenset()
         stripe_bytes = self.stripe_bytes
         if layout.contiguous:
             stripe_bytes = layout.code.data_count * CHUNK_BYTES
         stripes = frozenset(range(offset // stripe_bytes, -(-end // stripe_bytes)))
-        return stripes, frozenset(
-            s for s in stripes if offset <= s * stripe_bytes and (s + 1) * stripe_bytes <= end
-        )
+        closes = frozenset[int]()
+        if layout.contiguous:
+            closes = self._fronts.note(offset, end, stripe_bytes)
+        full = (s for s in stripes if offset <= s * stripe_bytes and (s + 1) * stripe_bytes <= end)
+        return stripes, frozenset(full), closes
 
     # -- places --------------------------------------------------------------------------------
 

@@ -5,7 +5,9 @@ parity consistent once the mount's own work is done. With up to *tolerance* memb
 
 full     the same, always.
 partial  the same, but for the sectors on the lost members in stripes that a write covered whole
-         and no flush had covered yet.
+         and no flush had covered yet. Writes of whole chunks that fill a stripe one behind the
+         other, from its front, count as one when the last has begun; of such a stripe only the
+         sectors that no flush had covered.
 none     the same (as md), but for the sectors on the lost members in stripes that were being
          written: any write that no flush had covered.
 """
@@ -41,6 +43,11 @@ def exempt_sectors(
             if layout.place(stripe, cell)[0] in lost:
                 first = layout.logical(stripe, cell) * per_chunk
                 exempt.update(range(first, min(first + per_chunk, sectors)))
+    if journal == "partial" and layout.contiguous:
+        for sector in expected.loose:
+            stripe, cell = layout.locate(sector // per_chunk)
+            if layout.place(stripe, cell)[0] in lost_of_stripe[stripe]:
+                exempt.add(sector)
     return frozenset(exempt)
 
 

@@ -1,0 +1,107 @@
+"""The last part of a stripe that requests have filled from the front: it goes to its place at once.
+
+    log         [ 0.0 | 0.1 ]                 the request before ended here (streams.py)
+    request                 [ 0.2 | 1.0 ... ]
+    places      [ 0.0 | 0.1 | 0.2 | parity ]  what is known now, and its parity
+
+All of the stripe is known now, as if one request had covered it, so it bypasses the log as such a
+request does: one I/O a member, nothing is read. What the log has of it stays true: a replay lays
+the same data there. But only while the log has nothing else of the stripe, older perhaps, that a
+replay would lay over what the request brought (`Streams.is_all_of`); and only if no placement is
+under way, which might bring something older to its place after us.
+
+The parity that a replay computes for it comes from the places, which agree with the log now. Later
+records of the stripe are placed over them, but those bring all of the parity that they change.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from raidx_fuse.core import Core
+from raidx_fuse.errors import MemberError
+from raidx_fuse.layouts.plan import cells_of
+from raidx_fuse.xor_program import encoder
+
+
+class Closing:
+    """Writes the ends of stripes that were filled from the front to *core*."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        layout, code = core.layout, core.code
+        self._stripe_bytes = core.data_count << core.shift
+        self._fits = layout.contiguous and layout.aligned and code.parity_count > 0
+        self._encoder = encoder(code)
+
+    def write(self, offset: int, view: memoryview, length: int) -> int:
+        """Write what the stripe at *offset* lacks; return how many bytes that were, 0 if it cannot.
+
+        The caller has seen that no member is lost, no chunk bad and no change of membership under
+        way. After a 0 the general way writes the same again, under the stripe's lock.
+        """
+        core = self.core
+        stripe, inner = divmod(offset, self._stripe_bytes)
+        size = self._stripe_bytes - inner
+        if size > length or not inner or inner & core.inner_mask or not self._fits:
+            return 0
+        filled = (1 << (inner >> core.shift)) - 1
+        journal, overlay = core.journal, core.store.overlay
+        streams = journal.streams
+        if streams.cells(stripe) != filled or not streams.is_all_of(stripe, filled):
+            return 0
+        if journal.mode != "partial" or journal.forced or overlay.frozen or streams.paused:
+            return 0
+        if stripe in core.locks.held or not core.dirty.touch(stripe):
+            return 0
+        if not core.written.whole(core.layout, stripe, stripe + 1):
+            return 0
+        core.unlogged.count += 1  # also if only some members take it at once
+        if core.cache is not None:
+            core.forget_stripe(stripe)
+        if not self._place(stripe, filled, view[:size]):
+            return 0
+        for cell in (*cells_of(filled), *cells_of(core.code.parity_mask)):
+            overlay.drop(*core.position(stripe, cell), core.chunk_bytes)
+        core.store.place_epoch += 1  # who reads a place just now looks again
+        streams.finish((stripe,))
+        core.counters.full_stripe += 1
+        if core.cache is not None:
+            core.cache.keep(offset, view[:size])
+        return size
+
+    def _place(self, stripe: int, filled: int, view: memoryview) -> bool:
+        """Write all of *stripe*; False if a member does not write at once."""
+        core = self.core
+        chunk_bytes, code, overlay = core.chunk_bytes, core.code, core.store.overlay
+        known = filled.bit_count()
+        arena = core.arenas.get((known + code.parity_count) * chunk_bytes)
+        slots = arena.slots(chunk_bytes, known + code.parity_count)
+        cells: list[Any] = []
+        arrays = []
+        for cell in range(known):
+            buffer, array = slots[cell]
+            if not overlay.read(*core.position(stripe, cell), buffer):
+                return False
+            cells.append(buffer)
+            arrays.append(array)
+        for at in range(0, len(view), chunk_bytes):
+            cells.append(view[at : at + chunk_bytes])
+            arrays.append(np.frombuffer(cells[-1], dtype=np.uint8))
+        for buffer, array in slots[known:]:
+            cells.append(buffer)
+            arrays.append(array)
+        self._encoder.run(arrays)
+        position = core.data_offset + (stripe * code.rows << core.shift)
+        try:
+            for role, column in zip(core.layout.roles(stripe), code.column_cells, strict=True):
+                queue = core.store.readable[role]
+                parts = [cells[cell] for cell in column]
+                if queue is None or not queue.try_writev(position, parts, code.rows << core.shift):
+                    return False
+        except MemberError:
+            return False  # the general way tries again, and fails the member
+        core.arenas.put(arena)
+        return True

@@ -1,0 +1,52 @@
+"""Which parts of a request go through the journal, and which are marked dirty meanwhile."""
+
+from __future__ import annotations
+
+from raidx_fuse.core import Core
+from raidx_fuse.layouts.mcpod import ElasticLayout
+from raidx_fuse.write_work import Piece
+
+
+class LogRules:
+    """The rules of *core*; the locks of the stripes are held."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def must_log(self, piece: Piece) -> bool:
+        """Say whether *piece* goes through the journal, which makes it all or nothing.
+
+        A full stripe need not: its parity is finished by a resync, and what it overwrites was to go
+        anyway. Nor a write that changes no parity and brings nothing to life.
+        """
+        core = self.core
+        journal = core.journal
+        if journal.holds(piece.stripe):
+            return True  # an older record may still be replayed over what lies in its place
+        if journal.mode != "partial":
+            return journal.mode == "full"
+        if core.code.parity_count and not self._is_full(piece):
+            return True
+        if core.store.lost and core.store.lost_at(piece.stripe):
+            return True  # no resync can finish the parity of a stripe that lacks a member
+        if core.all_read_zero:
+            return False
+        return bool(core.dead(piece.stripe) & piece.touched)
+
+    def must_mark(self, piece: Piece) -> bool:
+        """Say whether a crash during the direct write of *piece* leaves something to finish."""
+        core = self.core
+        if core.code.parity_count or core.journal.mode == "none":
+            return True
+        return bool(core.dead(piece.stripe) & piece.touched)
+
+    def _is_full(self, piece: Piece) -> bool:
+        """Say whether all that lives in the stripe is overwritten: the whole of it, or one birth
+        of an array that has grown, beside which nothing lives (see `GrownStripes`).
+        """
+        core, layout = self.core, self.core.layout
+        whole, every = piece.whole_cells(core.chunk_bytes), core.code.data_mask
+        if whole == every or not isinstance(layout, ElasticLayout) or core.growth is not None:
+            return whole == every
+        beside = every & ~whole
+        return beside & ~core.dead(piece.stripe) == 0 and layout.is_birth(piece.stripe, whole)
