@@ -66,7 +66,7 @@ def record_bytes(entries: int, data_bytes: int) -> int:
     return -(-size // SECTOR_BYTES) * SECTOR_BYTES
 
 
-def record_parts(
+def encode_record(
     epoch: int,
     sequence: int,
     position: int,
@@ -74,11 +74,11 @@ def record_parts(
     fields: Sequence[int],
     buffers: Sequence[Any],
     data_bytes: int,
-) -> list[Any]:
-    """Return a record as buffers to be written end to end, padding included.
+) -> bytes:
+    """Return a record, padding included.
 
     *fields* are kind, role, length, offset of every entry, end to end; *buffers* hold the bytes of
-    the data entries in order, *data_bytes* in all; they are not copied.
+    the data entries in order, *data_bytes* in all.
     """
     count = len(fields) >> 2
     heads = _HEADS.get(count)
@@ -96,22 +96,7 @@ def record_parts(
         crc = crc32c(buffer, crc)
     _CRC.pack_into(head, CRC_OFFSET, crc)
     padding = -(RECORD_HEADER_BYTES + body) % SECTOR_BYTES
-    return [head, *buffers, _ZEROS[:padding]] if padding else [head, *buffers]
-
-
-def encode_record(
-    epoch: int,
-    sequence: int,
-    position: int,
-    array_uuid: bytes,
-    fields: Sequence[int],
-    buffers: Sequence[Any],
-    data_bytes: int,
-) -> bytes:
-    """Return `record_parts` as one piece."""
-    return b"".join(
-        record_parts(epoch, sequence, position, array_uuid, fields, buffers, data_bytes)
-    )
+    return b"".join((head, *buffers, _ZEROS[:padding]))
 
 
 def entry_fields(
