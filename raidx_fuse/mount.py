@@ -12,6 +12,7 @@ The caller flushes and closes the array after `serve` has returned or raised.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -113,6 +114,10 @@ async def serve(
         page_cache=options.page_cache,
     )
     server = control.ControlServer(files.socket, control_handler)
+    # What is here now is here to stay: a full collection, which writes through the log cause now
+    # and then, need not look at all of it each time.
+    gc.collect()
+    gc.freeze()
     try:
         with _mounted(operations, path, options) as device_fd:
             async with trio.open_nursery() as nursery:
@@ -140,6 +145,7 @@ async def serve(
     except BaseExceptionGroup as group:
         raise _single(group) from None
     finally:
+        gc.unfreeze()
         server.close()
 
 
