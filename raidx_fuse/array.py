@@ -150,6 +150,8 @@ class Array:
             await self.store.update(
                 lambda config: replace(config, settings={**config.settings, **kept})
             )
+            if key == "journal":  # else what the log still has of a stripe keeps it in there
+                await self.core.journal.drain()
         return value if setting.in_force is None else setting.in_force(self)
 
     def apply_settings(self) -> None:

@@ -7,8 +7,9 @@
 All of the stripe is known now, as if one request had covered it, so it bypasses the log as such a
 request does: one I/O a member, nothing is read. What the log has of it stays true: a replay lays
 the same data there. But only while the log has nothing else of the stripe, older perhaps, that a
-replay would lay over what the request brought (`Streams.is_all_of`); and only if no placement is
-under way, which might bring something older to its place after us.
+replay would lay over what the request brought (`Streams.is_all_of`); else it is asked to give up
+what it has. And only if no placement of the stripe is under way, which might bring something older
+to its place after us.
 
 The parity that a replay computes for it comes from the places, which agree with the log now. Later
 records of the stripe are placed over them, but those bring all of the parity that they change.
@@ -50,13 +51,17 @@ class Closing:
         filled = (1 << (inner >> core.shift)) - 1
         journal, overlay = core.journal, core.store.overlay
         streams = journal.streams
-        if streams.cells(stripe) != filled or not streams.is_all_of(stripe, filled):
+        if streams.cells(stripe) != filled or journal.mode != "partial" or streams.paused:
             return 0
-        if journal.mode != "partial" or journal.forced or overlay.frozen or streams.paused:
+        if not streams.is_all_of(stripe, filled):
+            journal.give_up_soon()
             return 0
         if stripe in core.locks.held or not core.dirty.touch(stripe):
             return 0
         if not core.written.whole(core.layout, stripe, stripe + 1):
+            return 0
+        places = [core.position(stripe, cell) for cell in cells_of(core.code.all_mask)]
+        if overlay.frozen and any(overlay.is_placing(*at, core.chunk_bytes) for at in places):
             return 0
         core.unlogged.count += 1  # also if only some members take it at once
         if core.cache is not None:

@@ -6,48 +6,48 @@ import trio
 
 
 class InFlight:
-    """Sequence number -> position of each. False when there are none."""
+    """*open*: sequence number -> position of each. False when there are none."""
 
-    __slots__ = ("_landed", "_moved", "_positions")
+    __slots__ = ("_landed", "_moved", "open")
 
     def __init__(self) -> None:
-        self._positions: dict[int, int] = {}
+        self.open: dict[int, int] = {}
         self._landed: set[int] = set()  # those of them that are written
         self._moved = trio.Event()  # renewed whenever one lands or is over
 
     def __bool__(self) -> bool:
-        return bool(self._positions)
+        return bool(self.open)
 
     def add(self, sequence: int, position: int) -> None:
         """Note that a record is on its way."""
-        self._positions[sequence] = position
+        self.open[sequence] = position
 
     def position(self, sequence: int) -> int:
         """Return where a record on its way lies."""
-        return self._positions[sequence]
+        return self.open[sequence]
 
     def first(self) -> tuple[int, int]:
         """Return sequence number and position of the earliest."""
-        return min(self._positions.items())
+        return min(self.open.items())
 
     async def wait_for_earlier(self, sequence: int) -> None:
         """Note that a record is written, and wait until all before it are (journal.py, law 1)."""
-        if len(self._positions) == 1:
+        if len(self.open) == 1:
             return
         self._landed.add(sequence)
         self._notify()
-        while any(s < sequence and s not in self._landed for s in self._positions):
+        while any(s < sequence and s not in self._landed for s in self.open):
             await self._moved.wait()
 
     async def wait_for_all(self) -> None:
         """Return when none is on its way."""
-        while self._positions:
+        while self.open:
             await self._moved.wait()
 
     def end(self, sequence: int) -> None:
         """Note that the effect of a record is seen, or that it has none: it may be placed."""
         self._landed.discard(sequence)
-        del self._positions[sequence]
+        del self.open[sequence]
         self._notify()
 
     def _notify(self) -> None:

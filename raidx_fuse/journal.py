@@ -28,7 +28,7 @@ from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.format.journal import (
     ENTRY_BYTES,
     RECORD_HEADER_BYTES,
-    encode_record,
+    encode_writes,
     entry_fields,
     map_fields,
     record_bytes,
@@ -46,7 +46,6 @@ log = logging.getLogger(__name__)
 MODES = ("partial", "full", "none")
 OVERLAY_BYTES_MAX = 32 << 20
 PLACE_AFTER_S = 1.0
-PLACED_AT_ONCE = 256  # writes of places that others wait for: some 1 ms in a page cache
 
 
 class Journal(LogWriter):
@@ -65,6 +64,8 @@ class Journal(LogWriter):
         self._gate: trio.Event | None = None  # closed while the ring is being emptied
         self.placing = trio.Lock()
         self._wake = trio.Event()
+        self._gives_up = False
+        self._gives_up_from_s = 0.0  # not more often than it is placed anyway
 
     async def save_mark(self, mark: int) -> None:
         """Make the watermark at which a restripe begins durable."""
@@ -151,26 +152,27 @@ class Journal(LogWriter):
     ) -> tuple[int, list[Request]] | None:
         """Log *writes* of one stripe without suspending; None if that cannot be: nothing was done.
 
-        The one buffer of each belongs to the journal from now on. Returns the sequence number and
-        what could not be written at once: if any, the caller takes the stripe's lock and awaits
-        `finish`.
+        All have one length, and one buffer, which belongs to the journal from now on. Returns the
+        sequence number and what could not be written at once: if any, the caller takes the stripe's
+        lock and awaits `finish`.
         """
         streams = self.streams
-        if self._gate is not None or self.inflight or not self.roles:
+        if self._gate is not None or self.inflight.open or not self.roles:
             return None
         if stripe in streams.unfinished:
             return None
         ring, overlay = self.ring, self.overlay
-        fields, parts, total = entry_fields(writes)
-        size = record_bytes(len(writes), total)
+        size = record_bytes(len(writes), len(writes) * writes[0][3])
         if not ring.has_room(size + streams.reserve_bytes):
             return None
+        sequence, position, offset = ring.take(size)
+        ring.stripes[stripe] = sequence
         if ring.must_hurry() or overlay.held_bytes > OVERLAY_BYTES_MAX:
             self._wake.set()
-        streams.note_others((stripe,))
-        sequence, position, offset = ring.allocate(size, (stripe,))
+        if streams.held_cells:
+            streams.note_others((stripe,))
         # In one piece: that is copied once more, but each member then takes one buffer, not four.
-        record = [encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)]
+        record = [encode_writes(ring.epoch, sequence, position, ring.array, writes)]
         left: list[Request] = []
         queues = self.store.queues
         for role in self.roles:
@@ -185,8 +187,9 @@ class Journal(LogWriter):
             self.inflight.add(sequence, position)
             self._unfinished[sequence] = writes
         else:
+            put = overlay.put
             for role, place, (buffer,), _ in writes:
-                overlay.put(role, place, buffer)
+                put(role, place, buffer)
         self.commits += 1
         self.commit_bytes += size
         return sequence, left
@@ -296,11 +299,16 @@ class Journal(LogWriter):
 
     async def _write_frozen(self) -> None:
         """Write the frozen layer to its places; others get their turn now and then."""
-        writes = self.overlay.frozen_writes(self.store.queues)
-        for at in range(0, len(writes), PLACED_AT_ONCE):
-            if at:
-                await trio.lowlevel.checkpoint()
-            await self.store.write(writes[at : at + PLACED_AT_ONCE], background=True)
+        store = self.store
+        queues = {role: queue for role, queue in enumerate(store.queues) if queue is not None}
+        for role, writes in self.overlay.frozen_writes(queues):
+            if store.queues[role] is not queues[role]:
+                continue  # failed since; whoever took the role gets the content otherwise
+            done = queues[role].try_writes(writes)
+            if done < len(writes):
+                left = [(role, *write) for write in writes[done:]]
+                await store.write(left, background=True)
+            await trio.lowlevel.checkpoint()
 
     async def drain(self) -> None:
         """Place everything and make the empty tail durable: nothing would be replayed now.
@@ -324,6 +332,12 @@ class Journal(LogWriter):
         await self.drain()
         self.choose_roles()  # no suspension since the ring was empty
 
+    def give_up_soon(self) -> None:
+        """Place soon, and let the log give up what is placed: it stands in the way of others."""
+        if not self._gives_up and self.store.clock() >= self._gives_up_from_s:
+            self._gives_up = True
+            self._wake.set()
+
     async def tend(self) -> None:
         """Place lazily: a second after the last placement, or when space runs short."""
         while True:
@@ -332,6 +346,10 @@ class Journal(LogWriter):
             if self.ring.open:
                 try:
                     await self.place()
+                    if self._gives_up:
+                        await self.store.flush()  # of the head page
+                        self._gives_up_from_s = self.store.clock() + PLACE_AFTER_S
+                        self._gives_up = False
                 except RaidxError as error:
                     log.error("committed changes cannot reach their places: %s", error)
             self._wake = trio.Event()  # what hurried us is in its place, or the next commit hurries

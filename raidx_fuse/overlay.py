@@ -8,8 +8,7 @@ then current.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,12 @@ PAGE_BYTES = 1 << PAGE_SHIFT
 PAGE_MASK = PAGE_BYTES - 1
 _ROLE_SHIFT = 56  # above the pages of any member, so that keys sort by role, then place
 _PAGE_NUMBER = (1 << _ROLE_SHIFT) - 1
+PLACED_AT_ONCE = 256  # writes of places that others wait for: some 1 ms in a page cache
 _RUN_PAGES_MAX = 256  # of one write: the kernel takes 1024 buffers
 
 WHOLE = frozenset((bytes, bytearray, memoryview))  # classes of a range that is known whole
 Pieces = list[tuple[int, Any]]
-Write = tuple[int, int, list[Any], int]  # role, byte offset on the member, buffers, size
+Placed = tuple[int, list[Any], int]  # byte offset on the member, buffers, size
 Span = tuple[int, memoryview]  # the key of its first page, and the content
 Pages = dict[int, Any]  # role << _ROLE_SHIFT | page -> whole buffer, Span or Pieces
 
@@ -163,6 +163,11 @@ class Overlay:
             if pop(number, None) is not None:
                 self.held_bytes -= PAGE_BYTES
 
+    def is_placing(self, role: int, offset: int, length: int) -> bool:
+        """Say whether any of these whole pages is in *frozen*: something may come there late."""
+        key = _key(role, offset)
+        return not self.frozen.keys().isdisjoint(range(key, key + (length >> PAGE_SHIFT)))
+
     def freeze(self) -> None:
         """Make *current* the frozen layer; the one before must have been dropped."""
         assert not self.frozen, "one placement at a time"
@@ -181,40 +186,49 @@ class Overlay:
         """Forget the frozen layer: it is in its place."""
         self.frozen = {}
 
-    def frozen_writes(self, present: Sequence[object]) -> list[Write]:
-        """Return the frozen layer as (role, byte offset, buffers, size); neighbours are joined.
+    def frozen_writes(self, roles: Collection[int]) -> Iterator[tuple[int, list[Placed]]]:
+        """Yield the frozen layer of *roles*: (role, its next writes); neighbours are joined.
 
-        Ordered by role and offset; no two overlap. Only of roles whose item of *present* is not
-        None: what the others miss lives on in their stripes.
+        Ordered by role and offset; no two overlap. Only some of them at once, as thousands would
+        set off garbage collections that cost more than the writes.
         """
         frozen = self.frozen
         if not frozen:
-            return []
+            return
         ordered = np.fromiter(frozen, np.uint64, len(frozen))
         ordered.sort()
         keys: list[int] = ordered.tolist()
         cuts = np.flatnonzero(np.diff(ordered) != 1) + 1
-        writes: list[Write] = []
-        for first, end in pairwise([0, *cuts.tolist(), len(keys)]):
+        first, last_role = 0, -1
+        writes: list[Placed] = []
+        for end in (*cuts.tolist(), len(keys)):
             key = keys[first]
             role = key >> _ROLE_SHIFT
-            if present[role] is None:
-                continue
-            if end == first + 1:  # as most are after small writes here and there
+            if writes and (role != last_role or len(writes) >= PLACED_AT_ONCE):
+                yield last_role, writes
+                writes = []
+            last_role = role
+            if role in roles:
                 known = frozen[key]
-                if known.__class__ is not tuple and known.__class__ is not list:
-                    offset = (key & _PAGE_NUMBER) << PAGE_SHIFT
-                    writes.append((role, offset, [known], PAGE_BYTES))
-                    continue
-            for at in range(first, end, _RUN_PAGES_MAX):
-                run = keys[at : min(at + _RUN_PAGES_MAX, end)]
-                found = [frozen[key] for key in run]
-                if list in map(type, found):
-                    _join_pieces(writes, role, run[0], found)
+                if end == first + 1 and known.__class__ in WHOLE:
+                    # As most are after small writes here and there.
+                    writes.append(((key & _PAGE_NUMBER) << PAGE_SHIFT, [known], PAGE_BYTES))
                 else:
-                    offset = (run[0] & _PAGE_NUMBER) << PAGE_SHIFT
-                    writes.append((role, offset, _parts(found, run[0]), len(run) << PAGE_SHIFT))
-        return writes
+                    self._join(writes, keys[first:end])
+            first = end
+        if writes:
+            yield last_role, writes
+
+    def _join(self, writes: list[Placed], keys: Sequence[int]) -> None:
+        """Add the writes of neighbouring pages of one role."""
+        for at in range(0, len(keys), _RUN_PAGES_MAX):
+            run = keys[at : at + _RUN_PAGES_MAX]
+            found = [self.frozen[key] for key in run]
+            if list in map(type, found):
+                _join_pieces(writes, run[0], found)
+            else:
+                offset = (run[0] & _PAGE_NUMBER) << PAGE_SHIFT
+                writes.append((offset, _parts(found, run[0]), len(run) << PAGE_SHIFT))
 
 
 def _key(role: int, offset: int) -> int:
@@ -252,7 +266,7 @@ def _parts(found: Sequence[Any], key: int) -> list[Any]:
     return parts
 
 
-def _join_pieces(writes: list[Write], role: int, key: int, pages: Sequence[Any]) -> None:
+def _join_pieces(writes: list[Placed], key: int, pages: Sequence[Any]) -> None:
     """Add the writes of neighbouring *pages* from *key* on, of which not all are known whole."""
     end = -1
     for number, known in enumerate(pages, key):
@@ -260,9 +274,9 @@ def _join_pieces(writes: list[Write], role: int, key: int, pages: Sequence[Any])
         for inner, part in sorted(_pieces(known, number)):
             offset, length = page_offset + inner, len(part)
             if offset == end:
-                _, begin, buffers, size = writes[-1]
+                begin, buffers, size = writes[-1]
                 buffers.append(part)
-                writes[-1] = role, begin, buffers, size + length
+                writes[-1] = begin, buffers, size + length
             else:
-                writes.append((role, offset, [part], length))
+                writes.append((offset, [part], length))
             end = offset + length

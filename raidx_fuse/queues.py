@@ -22,6 +22,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.errors import MemberError
+from raidx_fuse.latch import Latch
 from raidx_fuse.measure import TIMED_ALL, TIMED_EACH, Latency
 from raidx_fuse.members.base import Member
 
@@ -30,33 +31,6 @@ log = logging.getLogger(__name__)
 READ, WRITE, FLUSH = "read", "write", "flush"
 EWMA_WEIGHT = 0.1  # of the newest service time in the moving average
 _FAILED_KEPT = 16
-
-
-class Latch:
-    """Wakes one task when a known number of operations has ended."""
-
-    __slots__ = ("pending", "task")
-
-    def __init__(self) -> None:
-        self.pending = 0
-        self.task: trio.lowlevel.Task | None = None
-
-    def done(self) -> None:
-        """Count one operation as ended."""
-        self.pending -= 1
-        if not self.pending and self.task is not None:
-            task, self.task = self.task, None
-            trio.lowlevel.reschedule(task)
-
-    async def wait(self) -> None:
-        """Sleep until nothing is pending; not cancellable (see the module's laws)."""
-        if self.pending:
-            self.task = trio.lowlevel.current_task()
-
-            def abort(_raise_cancel: Any) -> trio.lowlevel.Abort:
-                return trio.lowlevel.Abort.FAILED
-
-            await trio.lowlevel.wait_task_rescheduled(abort)
 
 
 class Operation:
@@ -182,6 +156,27 @@ class MemberQueue:
         self.writes = number
         self.write_bytes += size_bytes
         return True
+
+    def try_writes(self, writes: Sequence[tuple[int, Sequence[Any], int]]) -> int:
+        """Write (offset, buffers, bytes) one after the other; return how many it took at once."""
+        if self.writes_waiting or self._failed:
+            return 0
+        self.unflushed = True
+        start = self.clock()
+        try:
+            done = self.member.try_writes(writes)
+        except MemberError as error:
+            offset, _, size_bytes = writes[0]
+            self._note_failed(WRITE, offset, size_bytes, error)
+            return 0
+        if done:
+            elapsed = self.clock() - start
+            self.write_latency.add_many(elapsed / done, done)
+            self.write_service_s += EWMA_WEIGHT * (elapsed / done - self.write_service_s)
+            self.busy_s += elapsed
+            self.writes += done
+            self.write_bytes += sum(write[2] for write in writes[:done])
+        return done
 
     def _note_failed(self, kind: str, offset: int, size_bytes: int, error: MemberError) -> None:
         log.warning("%s; trying once more", error.message)

@@ -165,7 +165,9 @@ def _parity_record(
 async def _place(journal: Journal, store: Store) -> None:
     """Write everything to its place and make it durable."""
     store.overlay.freeze()
-    await store.write(store.overlay.frozen_writes(store.queues))
+    roles = [role for role, queue in enumerate(store.queues) if queue is not None]
+    placed = store.overlay.frozen_writes(roles)
+    await store.write([(role, *write) for role, writes in placed for write in writes])
     await journal.written.pages.save_as(journal.written.take_unsaved())
     await journal.shares.save_as(journal.shares.take_unsaved())
     await store.flush()

@@ -123,6 +123,13 @@ class Ring:
 
         Return the number, its position, and the byte offset on the members.
         """
+        taken = self.take(size)
+        for stripe in stripes:
+            self.stripes[stripe] = taken[0]
+        return taken
+
+    def take(self, size: int) -> tuple[int, int, int]:
+        """As `allocate`; the caller notes the stripes."""
         sequence, position = self.next_sequence, self.position
         lap = position % self.capacity
         if lap + size > self.capacity:  # records do not wrap: go on at the start of the next lap
@@ -131,8 +138,6 @@ class Ring:
         self.next_sequence = sequence + 1
         self.position = position + size
         self.open.append((sequence, position))
-        for stripe in stripes:
-            self.stripes[stripe] = sequence
         return sequence, position, self.offset + lap
 
     def take_back(self, sequence: int, position: int) -> bool:

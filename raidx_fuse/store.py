@@ -14,44 +14,24 @@ import errno
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import trio
 
 from raidx_fuse.errors import ArrayFailedError, MemberError, NoSpaceError
 from raidx_fuse.format.config import ArrayConfig
 from raidx_fuse.format.superblock import write_config
+from raidx_fuse.latch import Latch
 from raidx_fuse.layouts.layout import Layout
 from raidx_fuse.members.base import Member
+from raidx_fuse.observers import FlushObserver, PagesOfMembers
 from raidx_fuse.overlay import PAGE_MASK, Overlay
-from raidx_fuse.queues import FLUSH, READ, WRITE, Latch, MemberQueue, Operation
+from raidx_fuse.queues import FLUSH, READ, WRITE, MemberQueue, Operation
 
 log = logging.getLogger(__name__)
 
 Request = tuple[int, int, list[Any], int]  # role, byte offset on the member, buffers, size
 Hook = Callable[[], None]
-
-
-class FlushObserver(Protocol):
-    """Hears when a flush of all members begins and when it has succeeded."""
-
-    def flush_begins(self) -> None:
-        """Note what is written so far."""
-
-    def flush_ends(self) -> None:
-        """What was noted is durable."""
-
-
-class PagesOfMembers(FlushObserver, Protocol):
-    """Pages that every member holds, and what was found damaged of them."""
-
-    damaged: list[str]
-
-    async def save_all(self) -> None:
-        """Write every page to every present member."""
-
-    async def heal(self) -> None:
-        """Make every present member hold the newest copy of every page, durably."""
 
 
 class MemberLostError(Exception):

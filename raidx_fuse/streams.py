@@ -59,7 +59,7 @@ class Streams:
         self._capacity = capacity
         self._reserved: set[int] = set()  # unfinished, or about to be
         # Of stripes all of whose records that may be replayed are of this kind: the cells in them.
-        self._held_cells: dict[int, int] = {}
+        self.held_cells: dict[int, int] = {}
 
     def cells(self, stripe: int) -> int:
         """Return the cells of an unfinished *stripe* that are in the log, else 0."""
@@ -111,9 +111,9 @@ class Streams:
 
     def begin(self, filled: Sequence[Filling], held: Collection[int]) -> None:
         """Note that the log gets *filled*; of the stripes *held* it has records already."""
-        cells = self._held_cells
+        cells = self.held_cells
         if len(cells) > 2 * len(held) + KNOWN_MIN:  # of most the log has given up all
-            cells = self._held_cells = {s: cells[s] for s in held if s in cells}
+            cells = self.held_cells = {s: cells[s] for s in held if s in cells}
         for filling in filled:
             stripe = filling.stripe
             if stripe not in held:
@@ -124,11 +124,11 @@ class Streams:
     def note_others(self, stripes: Iterable[int]) -> None:
         """Note that the log gets other records of *stripes*."""
         for stripe in stripes:
-            self._held_cells.pop(stripe, None)
+            self.held_cells.pop(stripe, None)
 
     def is_all_of(self, stripe: int, cells: int) -> bool:
         """Say whether all that a replay may find of *stripe* are these *cells*, as they are now."""
-        return not self._held_cells.get(stripe, -1) & ~cells
+        return not self.held_cells.get(stripe, -1) & ~cells
 
     def take_effect(self, filled: Sequence[Filling]) -> None:
         """Show the parities to readers, and note what is unfinished now."""

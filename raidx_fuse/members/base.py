@@ -54,6 +54,24 @@ class Member(ABC):
         """
         return False
 
+    def try_writes(self, writes: Sequence[tuple[int, Sequence[ReadBuffer], int]]) -> int:
+        """Write (offset, buffers, bytes) one after the other while that does not block.
+
+        Return how many are written. Raises MemberError for the first, else stops before the one
+        that would.
+        """
+        done = 0
+        for offset_bytes, buffers, _ in writes:
+            try:
+                if not self.try_writev(offset_bytes, buffers):
+                    break
+            except MemberError:
+                if not done:
+                    raise
+                break
+            done += 1
+        return done
+
     @abstractmethod
     async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
         """Fill *buffers* in order from *offset_bytes*. Raises MemberError, also for short reads."""

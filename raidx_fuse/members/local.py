@@ -153,6 +153,23 @@ class LocalMember(Member):
             self._inline_writes_skipped = SLOW_WRITES_SKIPPED
         return True
 
+    def try_writes(self, writes: Sequence[tuple[int, Sequence[ReadBuffer], int]]) -> int:
+        if self._read_flags or self._inline_writes_skipped:
+            return super().try_writes(writes)  # each may be slow, and the rest are to wait then
+        pwritev, fd, end = os.pwritev, self._fd, self._writable_bytes
+        done = 0
+        try:
+            for offset_bytes, buffers, size_bytes in writes:
+                if offset_bytes + size_bytes > end or offset_bytes < 0:
+                    break
+                if pwritev(fd, buffers, offset_bytes) != size_bytes:
+                    break  # written again, whole
+                done += 1
+        except OSError:
+            pass  # whoever tries it once more hears why
+        self._writes += max(1, done)
+        return done
+
     async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
         length = sum(map(len, buffers))
         self._check("read", offset_bytes, length)

@@ -99,6 +99,25 @@ class MemberContract:
 
         run(main)
 
+    def test_writes_in_a_row_stop_before_the_first_that_is_not_done(self, member: Member) -> None:
+        async def main() -> None:
+            writes = [(at, [b"\x55" * 100, b"\x66" * 156], 256) for at in range(0, 4096, 512)]
+            done = member.try_writes(writes)
+            assert 0 <= done <= len(writes)
+            for number, (at, buffers, size) in enumerate(writes):
+                assert await read(member, at, size) == (
+                    b"".join(buffers) if number < done else bytes(size)
+                )
+            if done:
+                outside = (member.size_bytes - 100, [b"x" * 256], 256)
+                assert member.try_writes([writes[0], outside, writes[1]]) == 1
+                assert await read(member, outside[0], 100) == bytes(100)
+            await member.flush()
+            member.close()
+            assert await refused(lambda: bool(member.try_writes(writes))) in (0, errno.ENODEV)
+
+        run(main)
+
     def test_first_and_last_byte_and_nothing_at_all(self, member: Member) -> None:
         async def main() -> None:
             last = member.size_bytes - 1

@@ -272,10 +272,11 @@ def test_a_stripe_that_is_closed_while_older_content_is_placed_is_not_lost() -> 
         await write(0, 4)(player)
         journal = player.array.core.journal
         journal.overlay.freeze()
-        frozen = journal.overlay.frozen_writes(player.array.store.queues)
+        frozen = list(journal.overlay.frozen_writes(range(WIDTH)))
         await write(0, 4)(player)
         await write(4, 2)(player)
-        await player.array.store.write(frozen)
+        for role, writes in frozen:
+            await player.array.store.write([(role, *placed) for placed in writes])
         journal.overlay.drop_frozen()
         await player.compare()
 

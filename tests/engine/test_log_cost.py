@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 import trio
@@ -101,6 +102,65 @@ def test_what_is_not_logged_yet_is_not_placed() -> None:
             written = [touch.offset_bytes for touch in rig.log.touches if touch.kind == WRITE]
             assert rig.data.offset in written
             assert rig.data.offset + 3 * CHUNK not in written
+            await rig.compare()
+
+    run(main)
+
+
+def logged_bytes(rig: SpyRig) -> int:
+    """Return how much went to the log of all members."""
+    log = rig.running.store.config.regions.log
+    return sum(
+        touch.size_bytes
+        for touch in rig.log.touches
+        if touch.kind == WRITE and log.offset <= touch.offset_bytes < log.end
+    )
+
+
+def test_of_requests_that_end_inside_stripes_only_the_ends_are_logged() -> None:
+    """Requests of 4 chunks on stripes of 3: of 12 chunks, the log has the 1 and 2 before an end."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=PAGE, stripes=1500) as rig:
+            await prepare(rig, "partial")
+            for number in range(3):
+                await rig.put(number * 4 * PAGE, noise(4 * PAGE, number))
+            copies = 2
+            assert 0 <= logged_bytes(rig) - 3 * PAGE * copies < 2 * PAGE
+            assert not rig.running.core.journal.overlay, "whole stripes are in their places"
+            await rig.compare()
+
+    run(main)
+
+
+def test_the_log_gives_up_what_keeps_stripes_from_being_closed() -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=PAGE, stripes=1500) as rig:
+            await prepare(rig, "partial")
+            await rig.put(5 * PAGE, noise(512, 5))  # in the last chunk of the second stripe
+            full = [rig.running.core.counters.full_stripe]
+            for turn in range(3):
+                for number in range(2):
+                    await rig.put(number * 4 * PAGE, noise(4 * PAGE, 2 * turn + number))
+                full.append(rig.running.core.counters.full_stripe)
+                await trio.sleep(0.1)
+            assert [after - before for before, after in pairwise(full)] == [1, 2, 2]
+            await rig.compare()
+
+    run(main)
+
+
+def test_without_the_log_nothing_is_logged_from_the_first_write_on() -> None:
+    """Not even into stripes of which the log had something when it was switched off."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, rows=4) as rig:
+            await prepare(rig, "partial")
+            await rig.put(0, noise(PAGE, 1))
+            await rig.running.set("journal", "none")
+            rig.log.clear()
+            await rig.put(PAGE, noise(PAGE, 2))
+            assert logged_bytes(rig) == 0
             await rig.compare()
 
     run(main)
