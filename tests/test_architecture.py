@@ -19,18 +19,8 @@ MODULE_LINES_MAX = 400
 # for a folder with everything in it; every module must be found in the table.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("layouts",),
-    (
-        "errors",
-        "measure",
-        "sizes",
-        "zeros",
-        "unwrap",
-        "virtual_time",
-        "locks",
-        "parity",
-        "advice",
-        "latch",
-    ),
+    ("errors", "measure", "sizes", "zeros", "unwrap", "virtual_time", "locks", "parity", "advice"),
+    ("latch", "observers"),
     ("overlay", "bad_chunks", "xor_program"),
     ("members",),
     ("format",),
