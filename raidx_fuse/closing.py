@@ -9,7 +9,7 @@ request does: one I/O a member, nothing is read. What the log has of it stays tr
 the same data there. But only while the log has nothing else of the stripe, older perhaps, that a
 replay would lay over what the request brought (`Streams.is_all_of`); else it is asked to give up
 what it has. And only if no placement of the stripe is under way, which might bring something older
-to its place after us.
+to its place, or its parity so far to the log, after us.
 
 The parity that a replay computes for it comes from the places, which agree with the log now. Later
 records of the stripe are placed over them, but those bring all of the parity that they change.
@@ -56,7 +56,7 @@ class Closing:
         if not streams.is_all_of(stripe, filled):
             journal.give_up_soon()
             return 0
-        if stripe in core.locks.held or not core.dirty.touch(stripe):
+        if journal.is_gated or stripe in core.locks.held or not core.dirty.touch(stripe):
             return 0
         if not core.written.whole(core.layout, stripe, stripe + 1):
             return 0

@@ -287,6 +287,7 @@ class Journal(LogWriter):
                     raise RaidxError("the journal is lost: its records wait for the next mount")
                 if lacking and not self.break_streams:
                     fields, parts, total = entry_fields(streams.parities(lacking))
+                    streams.note_others(lacking)
                     self.inflight.end((await self.append([*lacking], fields, parts, total))[0])
                 # Should the gate have opened (a drain that was given up), it may have gone on.
                 streams.finish(
@@ -331,6 +332,11 @@ class Journal(LogWriter):
         """After a member became whole: keep the log on it too, from an empty ring on."""
         await self.drain()
         self.choose_roles()  # no suspension since the ring was empty
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether nobody may commit just now: parities are being logged, or the ring emptied."""
+        return self._gate is not None
 
     def give_up_soon(self) -> None:
         """Place soon, and let the log give up what is placed: it stands in the way of others."""

@@ -22,7 +22,7 @@ class Fronts:
             base = stripe * stripe_bytes
             low, high = max(offset - base, 0), min(end - base, stripe_bytes)
             filled = self._filled.pop(stripe, 0)
-            if low % CHUNK_BYTES or high % CHUNK_BYTES or low != filled:
+            if low % CHUNK_BYTES or high % CHUNK_BYTES or low not in (0, filled):
                 continue
             if high < stripe_bytes:
                 self._filled[stripe] = high
