@@ -100,13 +100,32 @@ class Closing:
             arrays.append(array)
         self._encoder.run(arrays)
         position = core.data_offset + (stripe * code.rows << core.shift)
+        begun = False
         try:
             for role, column in zip(core.layout.roles(stripe), code.column_cells, strict=True):
                 queue = core.store.readable[role]
                 parts = [cells[cell] for cell in column]
                 if queue is None or not queue.try_writev(position, parts, code.rows << core.shift):
-                    return False
+                    break
+                begun = True
+            else:
+                core.arenas.put(arena)
+                return True
         except MemberError:
-            return False  # the general way tries again, and fails the member
+            begun = True  # perhaps; the general way tries again, and fails the member
+        if begun:
+            self._keep(stripe, cells, known)
         core.arenas.put(arena)
-        return True
+        return False
+
+    def _keep(self, stripe: int, cells: list[Any], known: int) -> None:
+        """After some members took it: let all see the new data, and the parity that goes with it.
+
+        Some of the old data is gone from the places, by which the old parity would go on, and give
+        back what lies on a member that is lost now. The log does not get this parity before it gets
+        the data: after a cut it still follows from the places, as if they had been written whole.
+        """
+        for cell in range(known, len(self.core.code.cells)):
+            role, offset = self.core.position(stripe, cell)
+            self.core.store.overlay.put(role, offset, bytes(cells[cell]))
+        self.core.journal.streams.finish((stripe,))

@@ -105,6 +105,39 @@ def finished_beside(first: int, chunks: int) -> Step:
     return step
 
 
+def closed_in_part(first: int, chunks: int, between: Step | None = None) -> Step:
+    """Return the last part of stripe 1, which all but the last member take at once.
+
+    *between* comes before it goes on the general way.
+    """
+
+    async def step(player: Player) -> None:
+        journal = player.array.core.journal
+        disk = player.disks[player.layout.roles(1)[-1]]
+        player.array.core.use_policy("rmw")  # which reads what some have no more
+        at_once, commit = disk.try_writev, journal.commit
+        late = 0
+
+        def try_writev(offset: int, buffers: Sequence[Any]) -> bool:
+            nonlocal late
+            late += offset >= player.regions.data.offset
+            return offset < player.regions.data.offset and at_once(offset, buffers)
+
+        async def late_commit(*change: Any) -> bool:
+            patched.undo()
+            if between is not None:
+                await between(player)
+            return await commit(*change)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(disk, "try_writev", try_writev)
+            patched.setattr(journal, "commit", late_commit)
+            await write(first, chunks)(player)
+        assert late == 1 or player.shape.pace == "uneven"  # then another may be late before it
+
+    return step
+
+
 async def fail_to_place(player: Player) -> None:
     """Begin to bring what was committed to its place, and log the parities for it."""
     journal = player.array.core.journal
@@ -132,6 +165,10 @@ STORIES: dict[str, tuple[Step, ...]] = {
     "closed after a placement failed": (
         *(write(0, 4), fail_to_place, flush),
         *(write(0, 4), write(4, 2), flush, write(0, 1), flush),
+    ),
+    "closed in part": (write(0, 5), flush, closed_in_part(5, 1), flush, place),
+    "closed in part, then placed": (
+        *(write(0, 5), flush, closed_in_part(5, 1, place), flush, place),
     ),
     "closed twice": (write(0, 4), write(4, 2), flush, write(0, 4), flush, write(4, 2), place),
     "closed over a piece": (piece(5 * CHUNK_BYTES, 512), write(0, 4), write(4, 2), flush, place),
