@@ -14,7 +14,6 @@ ring), so one that is left from an earlier lap or an earlier mount never counts.
 from __future__ import annotations
 
 import struct
-import uuid as _uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -236,8 +235,3 @@ def decode_record(content: bytes) -> Record | None:
         mark,
         tuple(parity),
     )
-
-
-def uuid_bytes(text: str) -> bytes:
-    """Return the 16 bytes of a UUID."""
-    return _uuid.UUID(text).bytes
