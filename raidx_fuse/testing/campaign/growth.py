@@ -89,8 +89,11 @@ def inherit(player: Player) -> None:
     recording, now = player.recording, player.event
     begin, _, role, heir = recording.heirs.pop()
     recording.heirs.append((begin, now, role, heir))
-    if player.array.store.config.width == role:
-        recording.holders.append((now, heir, recording.holder(role, now)))
+    config = player.array.store.config
+    if config.width == role:
+        # Not always the surrogate: it may have been replaced in its turn since the growth ended.
+        disk = int(config.record(heir).path_hint.removeprefix("disk"))
+        recording.holders.append((now, heir, disk))
 
 
 async def let_go(player: Player) -> None:

@@ -71,10 +71,18 @@ class Player:
             await self._observe_undecided()
             await script(self)
             await self.compare()
+            self._check_holders()
             await self.close()
         finally:
             await self._stack.aclose()
         return self.recording
+
+    def _check_holders(self) -> None:
+        """Check the notes of who has which role: a judge who is wrong there loses too many."""
+        for record in self.array.store.config.members:
+            if record.role >= 0 and record.state == "active":
+                disk = self.recording.holder(record.role, self.event)
+                assert record.path_hint == f"disk{disk}", f"{record.path_hint} is not disk{disk}"
 
     async def _prepare(self, writes: int) -> None:
         """Make the array and give it its first content, unrecorded; then make recorded disks."""
