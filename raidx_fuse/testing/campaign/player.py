@@ -258,10 +258,14 @@ class Player:
     async def write(self, offset: int, length: int) -> None:
         """Write *length* bytes at *offset*, and note it."""
         span, data = self._begin_write(offset, length)
+        unlogged = self.array.core.unlogged
+        before = unlogged.count
         await self.array.write(offset, data)
+        if unlogged.count == before:
+            span.closes = frozenset()  # all of it went through the log
         self.history.end(span, self.event)
 
-    def _begin_write(self, offset: int, length: int) -> tuple[Span, bytes]:
+    def _begin_write(self, offset: int, length: int) -> tuple[WriteSpan, bytes]:
         end = offset + length
         stripes, full, closes = self._stripes_of(offset, end)
         verb = "write stripes" if len(full) == len(stripes) else "write part"
