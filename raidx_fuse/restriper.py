@@ -209,8 +209,8 @@ class Restriper:
                         released = self._settle(back)
                         break
             await store.update(lambda config: config)
-            core.journal.forced = False
             await core.journal.reform()  # on as many members as may be lost now
+            core.journal.forced = False  # only now: its records named stripes of the two layouts
         size = self.array.size_bytes
         log.warning("restriped to %s: the image has %d bytes", core.layout.name, size)
         await release(released, self.on_release)

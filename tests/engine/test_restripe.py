@@ -363,3 +363,38 @@ def test_who_takes_a_role_on_the_way_is_not_taken_to_read_as_zero() -> None:
         await ended(rig, job)
 
     play(rig, body)
+
+
+def test_a_write_while_a_restripe_turns_back_is_not_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record names a stripe as it was: nothing bypasses the log before that gave it up."""
+
+    async def body(rig: Rig) -> None:
+        await fill(rig)
+        job = await restripe(rig, "raid5", 5)
+        assert rig.array is not None
+        core, array = rig.array.core, rig.array
+        drain, reform = core.journal.drain, core.journal.reform
+        at = slice(24 * CHUNK, 27 * CHUNK)  # a stripe, which may bypass the log
+
+        async def put(seed: int) -> None:
+            rig.model[at] = random.Random(seed).randbytes(3 * CHUNK)
+            await array.write(at.start, bytes(rig.model[at]))
+
+        async def drain_and_write() -> None:
+            await drain()
+            if isinstance(core.layout, RestripeLayout):
+                await put(1)
+
+        async def write_and_reform() -> None:
+            await put(2)
+            await reform()
+
+        monkeypatch.setattr(core.journal, "drain", drain_and_write)
+        monkeypatch.setattr(core.journal, "reform", write_and_reform)
+        await reach(job, 1)
+        job.cancel()
+        await job.finished.wait()
+        del rig.members[4:]
+        await ended(rig, job, "cancelled")
+
+    play(SmallRig("raid5", 4), body)
