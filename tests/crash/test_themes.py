@@ -146,9 +146,11 @@ def test_streams_of_which_only_the_data_is_logged_keep_their_promises(
     assert set(filled) == {"left", "complete"}, "the theme never came to what it is for"
 
 
-@pytest.mark.parametrize("cell", ["raid5:partial", "raid5:full", "evenodd:partial", "pcode:full"])
+@pytest.mark.parametrize("cell", ["upc:partial", "evenodd:partial", "upc:full", "pcode:full"])
 def test_places_written_before_the_parity_of_streams_is_logged_are_found_out(cell: str) -> None:
-    tally = crash_workloads(Cell.parse(f"{cell}:streams!"), range(100), BROKEN_STATES, stop_after=1)
+    tally = crash_workloads(
+        Cell.parse(f"{cell}:streams!"), range(100, 200), BROKEN_STATES, stop_after=1
+    )
     assert tally.violations, "a campaign that cannot fail proves nothing"
     violation = tally.violations[0]
     assert "content that nobody wrote" in violation.what
