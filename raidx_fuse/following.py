@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from raidx_fuse.errors import MemberError
 from raidx_fuse.format.journal import Record
-from raidx_fuse.layouts.plan import dead_cells, write_plans
+from raidx_fuse.layouts.plan import cells_of, dead_cells, write_plans
 from raidx_fuse.parity import Bytes, xor_into
 from raidx_fuse.store import MemberLostError, Request, Store
 from raidx_fuse.written import WrittenMap
@@ -54,6 +55,37 @@ class Following:
             places = self._unfinished.get(stripe) if stripe is not None else None
             if places is not None:
                 places.discard((role, offset))
+
+    async def forget_placed(self) -> None:
+        """Forget the stripes of which the places hold all that would be written there.
+
+        Those that were closed past the log (closing.py), as a rule: no room was kept for them.
+        """
+        for stripe in list(self._unfinished):
+            if await self._is_placed(stripe):
+                del self._unfinished[stripe]
+
+    def forget_oldest(self) -> None:
+        """Forget one stripe for want of room, the first that was begun."""
+        del self._unfinished[next(iter(self._unfinished))]
+
+    async def _is_placed(self, stripe: int) -> bool:
+        store = self.store
+        new, old = bytearray(self._size), bytearray(self._size)
+        for cell in cells_of(store.layout.code.all_mask):
+            role, offset = self._place(stripe, cell)
+            queue = store.queues[role]
+            if queue is None:
+                continue  # nothing is written there
+            try:
+                await queue.member.readv(offset, [old])
+            except MemberError:
+                return False
+            new[:] = old
+            store.overlay.patch(role, offset, [new])
+            if new != old:
+                return False
+        return True
 
     def parities(self) -> list[Request]:
         """Return the parities that are to be logged before any place is written."""

@@ -96,6 +96,7 @@ async def replay(journal: Journal, store: Store, head: PageStore) -> Replayed:
     """
     epoch, sequence, position, mark = HEAD.unpack_from(head.payload)
     records = data_bytes = 0
+    tail = position
     following = Following(store, journal.written)
     copies: list[tuple[int, bytes]] = []  # ring offset and content of every record
     if epoch:
@@ -126,7 +127,11 @@ async def replay(journal: Journal, store: Store, head: PageStore) -> Replayed:
     journal.take_mark(mark)
     if store.read_only:
         return Replayed(epoch, records, data_bytes)
-    parities = following.parities()
+    await following.forget_placed()
+    while parities := following.parities():
+        if position + 2 * _parity_bytes(parities) - tail <= journal.capacity:
+            break
+        following.forget_oldest()  # of a closing that no flush covered: the records go first
     if parities:
         copies.append(_parity_record(journal, epoch, sequence, position, parities))
         log.warning("the parity of stripes that were being filled is computed and logged")
@@ -146,6 +151,10 @@ async def replay(journal: Journal, store: Store, head: PageStore) -> Replayed:
     return Replayed(epoch, records, data_bytes)
 
 
+def _parity_bytes(parities: Sequence[Request]) -> int:
+    return record_bytes(len(parities), sum(request[3] for request in parities))
+
+
 def _parity_record(
     journal: Journal, epoch: int, sequence: int, position: int, parities: Sequence[Request]
 ) -> tuple[int, bytes]:
@@ -157,7 +166,7 @@ def _parity_record(
     if lap + size > capacity:
         position += capacity - lap
         lap = 0
-    # There is room: `Streams.reserve_bytes` were kept free.
+    # There is room: `Streams.reserve_bytes` were kept free, and `replay` has looked.
     content = encode_record(epoch, sequence, position, journal.ring.array, fields, parts, total)
     return journal.ring.offset + lap, content
 

@@ -11,10 +11,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from raidx_fuse.array import Array
+from raidx_fuse import replay
+from raidx_fuse.array import Array, open_array
 from raidx_fuse.closing import Closing
+from raidx_fuse.following import Following
 from raidx_fuse.testing.arrays import Rig
 from raidx_fuse.testing.load import scrubbed
+from raidx_fuse.testing.spy import members_from, restarted, spying
 from raidx_fuse.virtual_time import run
 
 CHUNK = 4096
@@ -99,3 +102,45 @@ def test_another_member_that_fails_then(
     for gone in range(width):
         monkeypatch.setattr(Closing, "write", write)
         run(main, gone)
+
+
+@pytest.mark.parametrize("covered", [True, False])
+@pytest.mark.parametrize(("layout", "rows", "stripes"), [("raid5", 1, 22), ("rdp", 2, 19)])
+def test_a_recovery_that_is_cut_after_many_were_closed(
+    layout: str, rows: int, stripes: int, covered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parities that it would log have no room kept for them: they spare the records."""
+
+    async def cut(*_: object) -> None:
+        raise RuntimeError("cut")
+
+    async def none_found(_following: Following) -> None:
+        pass
+
+    async def main() -> None:
+        async with spying(layout, 4, chunk_bytes=CHUNK, stripes=60, rows=rows) as rig:
+            await rig.put(0, random.Random(1).randbytes(len(rig.model)))
+            await rig.in_place()
+            await rig.put(len(rig.model) - CHUNK, random.Random(2).randbytes(CHUNK))
+            core = rig.running.core
+            size = core.data_count * CHUNK
+            for stripe in range(stripes):
+                data = random.Random(stripe).randbytes(size)
+                await rig.put(stripe * size, data[: 2 * CHUNK])
+                await rig.put(stripe * size + 2 * CHUNK, data[2 * CHUNK :])
+            assert core.journal.ring.position > core.journal.capacity * 0.6
+            images, model = rig.images(), bytes(rig.model)
+        members = members_from(images)
+        with monkeypatch.context() as patched:
+            patched.setattr(replay, "_place", cut)
+            if not covered:
+                patched.setattr(Following, "forget_placed", none_found)
+            with pytest.raises(RuntimeError):
+                async with open_array(members):
+                    pass
+        async with restarted([bytes(member.memory) for member in members]) as array:
+            assert array.replayed is not None
+            assert array.replayed.records > stripes
+            assert bytes(await array.read(0, len(model))) == model
+
+    run(main)
