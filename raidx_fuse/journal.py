@@ -28,7 +28,7 @@ from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.format.journal import (
     ENTRY_BYTES,
     RECORD_HEADER_BYTES,
-    encode_writes,
+    encode_record,
     entry_fields,
     map_fields,
     record_bytes,
@@ -152,9 +152,9 @@ class Journal(LogWriter):
     ) -> tuple[int, list[Request]] | None:
         """Log *writes* of one stripe without suspending; None if that cannot be: nothing was done.
 
-        All have one length, and one buffer, which belongs to the journal from now on. Returns the
-        sequence number and what could not be written at once: if any, the caller takes the stripe's
-        lock and awaits `finish`.
+        The one buffer of each belongs to the journal from now on. Returns the sequence number and
+        what could not be written at once: if any, the caller takes the stripe's lock and awaits
+        `finish`.
         """
         streams = self.streams
         if self._gate is not None or self.inflight.open or not self.roles:
@@ -162,7 +162,8 @@ class Journal(LogWriter):
         if stripe in streams.unfinished:
             return None
         ring, overlay = self.ring, self.overlay
-        size = record_bytes(len(writes), len(writes) * writes[0][3])
+        fields, parts, total = entry_fields(writes)
+        size = record_bytes(len(writes), total)
         if not ring.has_room(size + streams.reserve_bytes):
             return None
         sequence, position, offset = ring.take(size)
@@ -172,7 +173,7 @@ class Journal(LogWriter):
         if streams.held_cells:
             streams.note_others((stripe,))
         # In one piece: that is copied once more, but each member then takes one buffer, not four.
-        record = [encode_writes(ring.epoch, sequence, position, ring.array, writes)]
+        record = [encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)]
         left: list[Request] = []
         queues = self.store.queues
         for role in self.roles:

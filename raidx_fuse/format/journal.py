@@ -80,48 +80,14 @@ def encode_record(
     the data entries in order, *data_bytes* in all.
     """
     count = len(fields) >> 2
+    heads = _HEADS.get(count)
+    if heads is None:
+        heads = _HEADS[count] = struct.Struct(RECORD_HEADER.format + ENTRY.format[1:] * count)
     body = count * ENTRY_BYTES + data_bytes
-    head = bytearray(_heads(count).size)
-    _heads(count).pack_into(
-        *(head, 0, RECORD_MAGIC, 0, epoch, sequence, position, body, count, 0, array_uuid),
-        *fields,
-    )
-    return _record(head, buffers, body)
-
-
-def encode_writes(
-    epoch: int,
-    sequence: int,
-    position: int,
-    array_uuid: bytes,
-    writes: Sequence[tuple[int, int, Sequence[Any], int]],
-) -> bytes:
-    """Return the record of *writes* (role, offset, one buffer, size) alone, in the fewest steps."""
-    fields: list[int] = []
-    buffers: list[Any] = []
-    body = 0
-    for role, offset, parts, size in writes:
-        fields += (DATA, role, size, offset)
-        buffers += parts
-        body += ENTRY_BYTES + size
-    count = len(buffers)
-    heads = _HEADS.get(count) or _heads(count)
     head = bytearray(heads.size)
     heads.pack_into(
         head, 0, RECORD_MAGIC, 0, epoch, sequence, position, body, count, 0, array_uuid, *fields
     )
-    return _record(head, buffers, body)
-
-
-def _heads(count: int) -> struct.Struct:
-    heads = _HEADS.get(count)
-    if heads is None:
-        heads = _HEADS[count] = struct.Struct(RECORD_HEADER.format + ENTRY.format[1:] * count)
-    return heads
-
-
-def _record(head: bytearray, buffers: Sequence[Any], body: int) -> bytes:
-    """Return header, entries and data as one, with checksum and padding."""
     crc = crc32c(head)
     for buffer in buffers:
         crc = crc32c(buffer, crc)

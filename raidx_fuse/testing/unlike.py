@@ -8,6 +8,7 @@ from typing import Any
 
 import trio
 
+from raidx_fuse.array import Array
 from raidx_fuse.format.create import create_array, shape
 from raidx_fuse.format.table import chunks_that_fit
 from raidx_fuse.layouts.bundle import maximum
@@ -79,10 +80,7 @@ class UnlikeRig(Rig):
     @property
     def bundles(self) -> BundleLayout:
         """The table."""
-        assert self.array is not None
-        layout = self.array.core.layout
-        assert isinstance(layout, BundleLayout)
-        return layout
+        return bundles_of(self.array)
 
     def disk(self, chunks: int) -> FaultMember:
         """Return a newcomer with room for about *chunks* chunks."""
@@ -137,3 +135,10 @@ def usable(rig: UnlikeRig) -> int:
     ]
     data = rig.bundles.code.data_count
     return maximum(counts, rig.bundles.length) * data * CHUNK
+
+
+def bundles_of(array: Array | None) -> BundleLayout:
+    """Return the table of an array that is open."""
+    assert array is not None
+    assert isinstance(array.core.layout, BundleLayout)
+    return array.core.layout

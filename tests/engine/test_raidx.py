@@ -19,6 +19,7 @@ from raidx_fuse.members.model import model_member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.mover import Mover
 from raidx_fuse.testing.arrays import Rig
+from raidx_fuse.testing.unlike import bundles_of
 from raidx_fuse.testing.virtual import run
 
 KINDS = [
@@ -47,10 +48,7 @@ class BundleRig(Rig):
     @property
     def bundles(self) -> BundleLayout:
         """The table."""
-        assert self.array is not None
-        layout = self.array.core.layout
-        assert isinstance(layout, BundleLayout)
-        return layout
+        return bundles_of(self.array)
 
     async def _step_moves(self, count: int, seed: int) -> None:
         """Move chunks onto free ones, or let two change places, wherever that is allowed."""
