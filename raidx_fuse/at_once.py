@@ -18,6 +18,7 @@ from numpy import bitwise_xor, frombuffer, uint8
 
 from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError
+from raidx_fuse.gather import Gathering
 from raidx_fuse.layouts.plan import BandPlan, write_plans
 from raidx_fuse.overlay import WHOLE
 from raidx_fuse.parity import Arena, Bytes
@@ -46,7 +47,7 @@ class AtOnce:
 
     def write(
         self, offset: int, data: Any, length: int
-    ) -> tuple[int, list[Request], int | None] | None:
+    ) -> tuple[int, list[Request] | Gathering, int | None] | None:
         """Write *data* inside one chunk; None if that cannot be done at once: nothing was done.
 
         Else returns the stripe, the writes that are left, usually none, and for a write that went

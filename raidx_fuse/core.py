@@ -91,6 +91,7 @@ class Core:
         self.unlogged = Unlogged()
         store.flush_observers.append(self.unlogged)
         self.locks = StripeLocks()
+        journal.locks = self.locks
         self.arenas = ArenaPool()
         self.counters = ArrayCounters()
         self.latency = Latency()

@@ -43,6 +43,7 @@ from pyfuse3 import (
 )
 
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.gather import DOOR
 from raidx_fuse.volume import Volume
 
 log = logging.getLogger(__name__)
@@ -148,9 +149,12 @@ class VolumeOperations(pyfuse3.Operations):
                 if size <= 0:
                     raise FUSEError(errno.ENOSPC)
                 buf = buf[:size]
-            await volume.write(off, buf)
             if fh & 1:
+                DOOR.holds = False  # it is not answered before a flush
+                await volume.write(off, buf)
                 await volume.flush()
+            else:
+                await volume.write(off, buf)
             return size
         except Exception as error:
             self._fail("write", volume, off, size, error)

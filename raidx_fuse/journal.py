@@ -33,6 +33,7 @@ from raidx_fuse.format.journal import (
     map_fields,
     record_bytes,
 )
+from raidx_fuse.gather import DOOR, Gathering
 from raidx_fuse.log_writer import LogWriter
 from raidx_fuse.pagestore import PageStore
 from raidx_fuse.ring import Tail
@@ -44,7 +45,6 @@ from raidx_fuse.written import WrittenMap
 log = logging.getLogger(__name__)
 
 MODES = ("partial", "full", "none")
-OVERLAY_BYTES_MAX = 32 << 20
 PLACE_AFTER_S = 1.0
 
 
@@ -63,7 +63,6 @@ class Journal(LogWriter):
         self._unfinished: dict[int, Sequence[Request]] = {}  # of them: what `finish` will show
         self._gate: trio.Event | None = None  # closed while the ring is being emptied
         self.placing = trio.Lock()
-        self._wake = trio.Event()
         self._gives_up = False
         self._gives_up_from_s = 0.0  # not more often than it is placed anyway
 
@@ -149,12 +148,13 @@ class Journal(LogWriter):
 
     def commit_now(
         self, stripe: int, writes: Sequence[Request]
-    ) -> tuple[int, list[Request]] | None:
+    ) -> tuple[int, list[Request] | Gathering] | None:
         """Log *writes* of one stripe without suspending; None if that cannot be: nothing was done.
 
         The one buffer of each belongs to the journal from now on. Returns the sequence number and
         what could not be written at once: if any, the caller takes the stripe's lock and awaits
-        `finish`.
+        `finish`. A handler that may be held gets the gathering instead: it awaits `held`, then
+        `finish_gathered`.
         """
         streams = self.streams
         if self._gate is not None or self.inflight.open or not self.roles:
@@ -162,14 +162,20 @@ class Journal(LogWriter):
         if stripe in streams.unfinished:
             return None
         ring, overlay = self.ring, self.overlay
+        if DOOR.holds and (gathering := self.gather(stripe, writes, streams.reserve_bytes)):
+            if streams.held_cells:
+                streams.note_others((stripe,))
+            return gathering.sequence, gathering
+        self.write_gathered()
+        if self.inflight.open:
+            return None
         fields, parts, total = entry_fields(writes)
         size = record_bytes(len(writes), total)
         if not ring.has_room(size + streams.reserve_bytes):
             return None
         sequence, position, offset = ring.take(size)
         ring.stripes[stripe] = sequence
-        if ring.must_hurry() or overlay.held_bytes > OVERLAY_BYTES_MAX:
-            self._wake.set()
+        self.hurry()
         if streams.held_cells:
             streams.note_others((stripe,))
         # In one piece: that is copied once more, but each member then takes one buffer, not four.
@@ -230,6 +236,7 @@ class Journal(LogWriter):
         while True:
             while self._gate is not None:
                 await self._gate.wait()
+            self.write_gathered()  # its room is not taken yet
             if not self.roles:
                 raise RaidxError("the journal is lost: the array takes no more writes")
             if ring.has_room(size + streams.reserve_bytes):
@@ -237,8 +244,7 @@ class Journal(LogWriter):
             await self.place()
             if not ring.has_room(size + streams.reserve_bytes):
                 await self.store.flush()  # makes the head page durable that frees the space
-        if ring.must_hurry() or self.overlay.held_bytes > OVERLAY_BYTES_MAX:
-            self._wake.set()
+        self.hurry()
 
     # -- placing -------------------------------------------------------------------------------
 
@@ -246,10 +252,12 @@ class Journal(LogWriter):
         """Bring everything committed so far to its place and move the tail behind it."""
         async with self.placing:
             ring = self.ring
+            self.write_gathered()
             if not ring.open:
                 return
             if self.streams.unfinished:
                 await self._finish_streams()
+            await self.settle_gathered()
             tail: Tail = ring.next_sequence, ring.position, self.mark
             if self.inflight:
                 tail = *self.inflight.first(), self.mark

@@ -54,6 +54,12 @@ class StripeLocks:
 
         await trio.lowlevel.wait_task_rescheduled(abort)  # the holder hands the lock over
 
+    def take_free(self, stripes: Iterable[int]) -> list[int]:
+        """Take the locks of those of *stripes* that are free, without waiting; return them."""
+        taken = [stripe for stripe in dict.fromkeys(stripes) if stripe not in self.held]
+        self.held.update(dict.fromkeys(taken))
+        return taken
+
     def awaited(self, stripes: Iterable[int]) -> bool:
         """Say whether somebody waits for one of *stripes*."""
         return self._waiting > 0 and any(self.held.get(stripe) for stripe in stripes)

@@ -10,13 +10,19 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from raidx_fuse.errors import RaidxError
-from raidx_fuse.format.journal import encode_record, record_bytes
+import trio
+
+from raidx_fuse.errors import MemberError, RaidxError
+from raidx_fuse.format.journal import DATA, encode_record, record_bytes
+from raidx_fuse.gather import CHANGE_BYTES_MAX, DATA_BYTES_MAX, Gathering
 from raidx_fuse.inflight import InFlight
+from raidx_fuse.locks import StripeLocks
 from raidx_fuse.marked import Marked
 from raidx_fuse.pagestore import PageStore
 from raidx_fuse.ring import Ring
-from raidx_fuse.store import Store
+from raidx_fuse.store import Request, Store
+
+OVERLAY_BYTES_MAX = 32 << 20
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +38,10 @@ class LogWriter(Marked):
         self.inflight = InFlight()
         self.roles: tuple[int, ...] = ()
         self.leaving = -1  # a role that is about to be given up: no record shall be there alone
+        self.locks: StripeLocks | None = None  # of the array
+        self.gathering: Gathering | None = None  # changes that are not in the ring yet (gather.py)
+        self._late: Gathering | None = None  # one whose record the members did not take at once
+        self._wake = trio.Event()  # placing is not to be put off
         self.commits = self.commit_bytes = 0
 
     @property
@@ -62,6 +72,7 @@ class LogWriter(Marked):
         """Write a record to the ring; it is in flight until its end. Raises what members raise."""
         ring = self.ring
         size = record_bytes(len(fields) // 4, total)
+        self.write_gathered()
         sequence, position, offset = ring.allocate(size, stripes)
         roles = [role for role in self.roles if self.store.queues[role] is not None]
         assert roles, "more log members than may be lost"
@@ -77,6 +88,122 @@ class LogWriter(Marked):
         self.commits += 1
         self.commit_bytes += size
         return sequence, record
+
+    def hurry(self) -> None:
+        """Let the log be placed soon if much is not in its place."""
+        if self.ring.must_hurry() or self.store.overlay.held_bytes > OVERLAY_BYTES_MAX:
+            self._wake.set()
+
+    # -- group commit (gather.py) --------------------------------------------------------------
+
+    def gather(
+        self, stripe: int, writes: Sequence[Request], reserve_bytes: int
+    ) -> Gathering | None:
+        """Show *writes* and add them to the next record; None if they are to have their own.
+
+        So it is if they are large, or the ring has no room for a full gathering and
+        *reserve_bytes*.
+        """
+        gathering = self.gathering
+        if gathering is None or gathering.data_bytes > DATA_BYTES_MAX - CHANGE_BYTES_MAX:
+            self.write_gathered()
+            ring = self.ring
+            if self.inflight.open or not ring.has_room(2 * DATA_BYTES_MAX + reserve_bytes):
+                return None
+            gathering = Gathering(self.write_gathered, ring.next_sequence)
+        total = 0
+        for _, _, _, length in writes:
+            total += length
+        if total > CHANGE_BYTES_MAX:
+            return None
+        self.gathering = gathering
+        gathering.data_bytes += total
+        fields, parts = gathering.fields, gathering.parts
+        put = self.store.overlay.put
+        for role, offset, (buffer,), length in writes:
+            fields += (DATA, role, length, offset)
+            parts.append(buffer)
+            put(role, offset, buffer)
+        gathering.stripes.append(stripe)
+        self.ring.stripes[stripe] = gathering.sequence
+        return gathering
+
+    def write_gathered(self) -> None:
+        """Write the record of what was gathered; what members do not take at once is *late*."""
+        gathering = self.gathering
+        if gathering is None:
+            return
+        self.gathering = None
+        gathering.written = True
+        ring, queues = self.ring, self.store.queues
+        fields, total = gathering.fields, gathering.data_bytes
+        size = record_bytes(len(fields) >> 2, total)
+        sequence, position, offset = ring.take(size)
+        record = [
+            encode_record(
+                ring.epoch, sequence, position, ring.array, fields, gathering.parts, total
+            )
+        ]
+        gathering.parts = []
+        left: list[Request] = []
+        for role in self.roles:
+            queue = queues[role]
+            try:
+                if queue is None or queue.try_writev(offset, record, size):
+                    continue
+            except MemberError:
+                pass  # tried once more with what is left, then failed
+            left.append((role, offset, record, size))
+        self.commits += len(gathering.stripes)
+        self.commit_bytes += size
+        self.hurry()
+        if left:
+            self._be_late(gathering, left, sequence, position)
+
+    def _be_late(
+        self, gathering: Gathering, left: Sequence[Request], sequence: int, position: int
+    ) -> None:
+        """Let nobody build on what is shown but not logged yet, save later records."""
+        self.inflight.add(sequence, position)
+        gathering.left = left
+        gathering.over = trio.Event()
+        self._late = gathering
+        if self.locks is not None:
+            gathering.locked = self.locks.take_free(gathering.stripes)
+
+    async def finish_gathered(self, gathering: Gathering) -> None:
+        """Return when all of a gathering is written; each of its handlers waits for that.
+
+        Raises what the members raise. The log ends then, and what it lacks is never placed.
+        """
+        assert gathering.over is not None
+        left, gathering.left = gathering.left, ()
+        if not left:
+            await gathering.over.wait()
+        else:
+            try:
+                with trio.CancelScope(shield=True):
+                    await self.store.write(left)
+                self._late = None
+            except RaidxError as error:
+                gathering.error = error
+                log.critical("the journal cannot be written; no more changes are taken")
+                self.roles = ()
+            finally:
+                self.inflight.end(gathering.sequence)
+                if self.locks is not None:
+                    self.locks.release_all(gathering.locked)
+                gathering.over.set()
+        if gathering.error is not None:
+            raise gathering.error
+
+    async def settle_gathered(self) -> None:
+        """Return when nothing is shown that the log lacks. Raises RaidxError if it never will."""
+        while self._late is not None:
+            if self._late.error is not None:
+                raise RaidxError("the journal is lost: its records wait for the next mount")
+            assert self._late.over is not None
+            await self._late.over.wait()
 
     def withdraw(self, sequence: int, position: int) -> None:
         """Take back a record that could not be written: the next one takes its place.

@@ -30,6 +30,7 @@ from raidx_fuse import mountpoint as mountpoints
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import VolumeOperations
 from raidx_fuse.protections import Protection, Protections, protect
+from raidx_fuse.readers import WORKERS_MAX, Readers
 from raidx_fuse.volume import Volume
 
 log = logging.getLogger(__name__)
@@ -140,7 +141,7 @@ async def serve(
                         on_ready(report)
 
                     nursery.start_soon(announce)
-                    await pyfuse3.main(min_tasks=1, max_tasks=poll_first.WORKERS_MAX)
+                    await pyfuse3.main(min_tasks=1, max_tasks=WORKERS_MAX)
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise _single(group) from None
@@ -250,7 +251,7 @@ def _why_refused(path: str, printed: str) -> str:
 # ---- the kernel's side ----
 
 
-def _awake(readers: poll_first.Readers | None) -> Protection:
+def _awake(readers: Readers | None) -> Protection:
     if readers is None or readers.awake is None:
         return Protection(False, "needs the poll-first loop")
     return Protection(readers.awake.reason is None, readers.awake.reason)

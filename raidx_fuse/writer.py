@@ -19,6 +19,7 @@ from raidx_fuse.closing import Closing
 from raidx_fuse.core import Core
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.filler import Filler
+from raidx_fuse.gather import Gathering, held
 from raidx_fuse.grown_stripes import GrownStripes
 from raidx_fuse.layouts.mcpod import ElasticLayout
 from raidx_fuse.layouts.plan import BandPlan, cells_of, write_plans
@@ -88,8 +89,19 @@ class Writer:
                 if core.cache is None or self._may_pass_cache(offset, length):
                     done = self._at_once.write(offset, data, length)
                 if done is not None:
-                    if done[1]:
-                        await self._finish(*done, offset, view)
+                    stripe, left, sequence = done
+                    if isinstance(left, Gathering):
+                        # Cached first: others that come after it may be done before it.
+                        if core.cache is not None:
+                            core.cache.wrote(offset, view)
+                        await held(left)
+                        if left.over is None:
+                            core.touch_at_once(started_s)
+                        else:
+                            await self._finish_late(stripe, left)
+                            core.touch(started_s)
+                    elif left:
+                        await self._finish(stripe, left, sequence, offset, view)
                         core.touch(started_s)
                     else:
                         if core.cache is not None:
@@ -170,6 +182,17 @@ class Writer:
             if marked:
                 core.dirty.leave([stripe])
             core.locks.release(stripe)
+        if core.store.unsettled:
+            await core.store.settled()
+
+    async def _finish_late(self, stripe: int, gathering: Gathering) -> None:
+        """Wait until the log has all of *gathering*, a change of *stripe* among it."""
+        core = self.core
+        try:
+            await core.journal.finish_gathered(gathering)
+        except RaidxError:
+            core.forget_stripe(stripe)
+            raise
         if core.store.unsettled:
             await core.store.settled()
 

@@ -29,6 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("store", "access", "cache", "startable"),
     ("pagestore", "joining", "marked"),
     ("written", "dirty", "claims", "unlogged", "growth", "ring", "inflight", "streams"),
+    ("gather",),
     ("settlement",),
     ("shares", "log_writer"),
     ("journal",),
@@ -47,7 +48,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("lab",),
     ("awake", "disks", "mountpoint", "protections", "runtime"),
     ("creation", "offline", "arguments", "commands", "control", "reshaping"),
-    ("awake",),
+    ("holding",),
+    ("readers",),
     ("fuse", "poll_first", "daemon"),
     ("mount",),
     ("pool",),
@@ -65,6 +67,7 @@ MAY_TOUCH_THE_SYSTEM = {
     "daemon",  # fork, signals
     "fuse",  # errno, stat
     "poll_first",  # the FUSE descriptor
+    "readers",  # the same
     "awake",  # the latency promise of the kernel
     "mount",  # user ids, pid
     "protections",  # prctl, mlockall

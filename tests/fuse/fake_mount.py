@@ -20,6 +20,8 @@ import trio
 
 from raidx_fuse import daemon, mount, poll_first
 from raidx_fuse.errors import NoSpaceError, RaidxError, UnrecoverableError
+from raidx_fuse.holding import Loop
+from raidx_fuse.readers import Readers
 from raidx_fuse.volume import Volume
 
 KIB = 1024
@@ -82,17 +84,20 @@ class FakeDisk:
 
 def see_phantoms(every: int) -> None:
     """Let each *every*th look into an empty queue see a request: one that its caller withdrew."""
-    construct = poll_first.Readers.__init__
+    construct = Readers.__init__
 
     def construct_with_phantoms(
-        self: poll_first.Readers, device_fd: int, start_worker: Callable[[], None]
+        self: Readers,
+        device_fd: int,
+        start_worker: Callable[[], None],
+        settle: Callable[[Loop], None],
     ) -> None:
-        construct(self, device_fd, start_worker)
+        construct(self, device_fd, start_worker, settle)
         look = self._look
         looks = itertools.count(1)
         self._look = lambda *a: look(*a) or ([(device_fd, 1)] if next(looks) % every == 0 else [])
 
-    poll_first.Readers.__init__ = construct_with_phantoms  # type: ignore[method-assign]
+    Readers.__init__ = construct_with_phantoms  # type: ignore[method-assign]
 
 
 def serve(options: argparse.Namespace, ready: Callable[[dict[str, Any]], None]) -> None:

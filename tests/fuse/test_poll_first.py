@@ -12,7 +12,9 @@ import pytest
 import trio
 import trio.testing
 
-from raidx_fuse import poll_first
+from raidx_fuse import poll_first, readers
+from raidx_fuse.holding import Loop
+from raidx_fuse.readers import Readers
 
 KIB = 1024
 Make = Callable[..., Any]
@@ -28,7 +30,7 @@ class Model:
     def __init__(self, handle: Callable[[int], Coroutine[Any, Any, None]]) -> None:
         self.reading, self.writing = os.pipe()
         os.set_blocking(self.reading, False)
-        self.readers = poll_first.Readers(self.reading, self._start_worker)
+        self.readers = Readers(self.reading, self._start_worker, self._settle)
         self.handle = handle
         self.done: list[int] = []
         self.ended = 0
@@ -41,6 +43,10 @@ class Model:
     def _start_worker(self) -> None:
         assert self.nursery is not None
         self.nursery.start_soon(self.work)
+
+    def _settle(self, loop: Loop) -> None:
+        assert self.nursery is not None
+        self.nursery.start_soon(poll_first._settle, loop, self.readers)
 
     async def _loop(self) -> None:
         while await self.readers.wait():
@@ -135,12 +141,12 @@ def test_workers_are_started_as_handlers_suspend() -> None:
         made.ask(1, 1, 1, 0, 0)
         await _until(lambda: len(made.done) == 102)
         assert made.readers.workers == 4
-        made.ask(*[1] * (2 * poll_first.WORKERS_MAX))
-        await _until(lambda: made.readers.suspended == poll_first.WORKERS_MAX)
+        made.ask(*[1] * (2 * readers.WORKERS_MAX))
+        await _until(lambda: made.readers.suspended == readers.WORKERS_MAX)
         await trio.testing.wait_all_tasks_blocked()
-        assert made.readers.workers == poll_first.WORKERS_MAX
+        assert made.readers.workers == readers.WORKERS_MAX
         release.set()
-        await _until(lambda: len(made.done) == 105 + 2 * poll_first.WORKERS_MAX)
+        await _until(lambda: len(made.done) == 105 + 2 * readers.WORKERS_MAX)
 
     run_model(handle, workers=1, use=use)
 
@@ -160,7 +166,7 @@ def test_more_requests_than_workers_all_get_done() -> None:
 
 
 def test_more_requests_than_the_limit_all_get_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poll_first, "WORKERS_MAX", 5)
+    monkeypatch.setattr(readers, "WORKERS_MAX", 5)
     test_more_requests_than_workers_all_get_done()
 
 
@@ -183,8 +189,8 @@ def test_handlers_that_never_suspend_let_trio_run() -> None:
 
     run_model(handle, workers=9, use=use)
     # Within a pass trio runs its tasks in any order, and a watcher may join; but not all nine.
-    assert max(per_pass) <= 4 * poll_first.TURNS_MAX
-    assert passes >= 4000 // (4 * poll_first.TURNS_MAX)
+    assert max(per_pass) <= 4 * readers.TURNS_MAX
+    assert passes >= 4000 // (4 * readers.TURNS_MAX)
 
 
 def test_slow_handlers_that_never_suspend_let_trio_run_by_time() -> None:
@@ -222,7 +228,7 @@ def test_suspended_handlers_get_passes_sooner() -> None:
         passes = made.readers.passes
         made.ask(*[1] * 800)
         await _until(lambda: len(made.done) == 800)
-        assert made.readers.passes - passes >= 800 // (4 * poll_first.TURNS_MAX_IN_COMPANY)
+        assert made.readers.passes - passes >= 800 // (4 * readers.TURNS_MAX_IN_COMPANY)
         release.set()
         await _until(lambda: len(made.done) == 801)
 
@@ -325,7 +331,7 @@ def test_spinning_that_does_not_pay_backs_off() -> None:
     looked = trio.run(main)
     tries = [index for index, count in enumerate(looked) if count]
     assert tries == [0, 2, 6, 14, 30]  # pauses of 1, 3, 7, 15
-    assert set(looked) == {0, poll_first.SPIN_LOOKS}
+    assert set(looked) == {0, readers.SPIN_LOOKS}
 
 
 def test_an_unknown_pyfuse3_gets_its_own_loop(

@@ -1,0 +1,107 @@
+"""Session loops that the door holds until their writes share one record (gather.py).
+
+A session loop of pyfuse3 receives a request, runs its handler and answers. One whose handler awaits
+`gather.held` stands still without trio knowing, and another takes the next request:
+
+    worker's loop --- held --> loops, while a spare loop (or a new one) looks for the next request
+    queue empty, or HELD_MAX held, or trio is to run --> the record is written; each held loop runs
+    on in turn: it answers, comes back for work, and is a spare
+
+All that passes in one step of the worker, so no other task sees a loop held. If a handler that goes
+on suspends after all (its record is late), the worker stays with it, and those not yet run get
+tasks of their own; so do all that are held when the loop in front suspends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+from raidx_fuse.gather import Gathering
+
+HELD_MAX = 8
+
+Loop = Coroutine[Any, Any, None]
+
+
+class _Step:
+    """What a loop yields to its worker instead of to trio."""
+
+
+SPARE = _Step()  # it has answered and nothing to do
+RELEASE = _Step()  # what is held shall go on first
+
+
+@types.coroutine
+def spare() -> Generator[_Step, None, None]:
+    """Return when the loop that awaits this is to take a request."""
+    yield SPARE
+
+
+@types.coroutine
+def release() -> Generator[_Step, None, None]:
+    """Return when no loop is held any more."""
+    yield RELEASE
+
+
+class Holding:
+    """*loops* that are held, in order; *spares*; *settling* while a loop runs on only to answer.
+
+    *settle* finishes a loop in a task of its own.
+    """
+
+    def __init__(self, settle: Callable[[Loop], None]) -> None:
+        self.loops: list[Loop] = []
+        self.spares: list[Loop] = []
+        self.settling = False
+        self._settle = settle
+        self._gatherings: list[Gathering] = []
+
+    def hold(self, loop: Loop, gathering: Gathering) -> None:
+        """Keep *loop*, whose handler's write is in *gathering*."""
+        self.loops.append(loop)
+        if gathering not in self._gatherings:
+            self._gatherings.append(gathering)
+
+    def _write(self) -> list[Loop]:
+        for gathering in self._gatherings:
+            if not gathering.written:
+                gathering.write()
+        self._gatherings.clear()
+        loops, self.loops = self.loops, []
+        return loops
+
+    def let_go(self) -> None:
+        """Write the records; every loop goes on in a task of its own."""
+        for loop in self._write():
+            self._settle(loop)
+
+    def release(self, before: Callable[[], None]) -> tuple[Loop, Any] | None:
+        """Write the records and run each loop until it is a spare, calling *before* each time.
+
+        One that suspends ends this: it is returned with its trap, for trio. Raises StopIteration
+        when the session is over.
+        """
+        loops = self._write()
+        self.settling = True
+        try:
+            while loops:
+                loop = loops.pop(0)
+                before()
+                trap = loop.send(None)
+                if trap is not SPARE:
+                    return loop, trap
+                self.spares.append(loop)
+        finally:
+            self.settling = False
+            for rest in loops:
+                self._settle(rest)
+        return None
+
+    def close(self) -> None:
+        """Run the spares to their end, which frees their buffers; the session must be over."""
+        while self.spares:
+            with contextlib.suppress(StopIteration):
+                self.spares.pop().send(None)

@@ -1,0 +1,251 @@
+"""The workers that read the FUSE device: who looks, who watches, who is parked (poll_first.py)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+from collections.abc import Callable
+
+import trio
+
+from raidx_fuse.awake import Awake
+from raidx_fuse.gather import DOOR
+from raidx_fuse.holding import HELD_MAX, Holding, Loop, release, spare
+
+# Multiples of 4. With suspended handlers about, a pass of trio (4 to 10 us) after each 8 requests
+# buys their latency.
+TURNS_MAX = 48
+TURNS_MAX_IN_COMPANY = 8
+TURN_TIME_MAX_S = 0.001
+WORKERS_MAX = 64
+SPIN_LOOKS = 150  # 50 us
+SPIN_PAUSE_MAX = 255
+
+
+class Readers:
+    """The workers of one session: who looks, who watches, who is parked.
+
+    *device_fd* is the open FUSE device; *start_worker* starts one more worker, *settle* a task that
+    finishes a held loop; *awake*, if set, hears whether looking on pays. *turns* counts requests
+    taken since trio last ran, *passes* the waits for trio, *suspended* the handlers now waiting for
+    something, *workers* those there are.
+    """
+
+    def __init__(
+        self,
+        device_fd: int,
+        start_worker: Callable[[], None],
+        settle: Callable[[Loop], None],
+    ) -> None:
+        self.device_fd = device_fd
+        self.awake: Awake | None = None
+        self.holding = Holding(settle)
+        self.workers = 0
+        self._start_worker = start_worker
+        self.ended = False
+        self.turns = 0
+        self.passes = 0
+        self.suspended = 0
+        self._epoll = select.epoll()
+        self._epoll.register(device_fd, select.EPOLLIN)
+        self._look = self._epoll.poll
+        self._parked: list[trio.lowlevel.Task] = []
+        self._watched = False
+        self._coming = False
+        self._passing = False
+        # Of the worker that runs now: it took a request and has not suspended since; it came out
+        # of a suspension inside a handler that has not ended yet.
+        self._taken = False
+        self._resumed = False
+        self._left_trio_s = trio.current_time()
+        # Empty queues to go by without looking on; how many it will be after the next failure.
+        self._spin_pause = 0
+        self._spin_backoff = 0
+        self._spin_allowed = len(os.sched_getaffinity(0)) > 1
+
+    def close(self) -> None:
+        self.ended = True
+        self.holding.close()
+        self._epoll.close()
+        if self.awake is not None:
+            self.awake.close()
+
+    async def wait(self) -> bool:
+        """Return True when a request can be received, False at the end of the session."""
+        if self._resumed:
+            self._resumed = False
+            self.suspended -= 1
+        holding = self.holding
+        if holding.settling:
+            self._taken = False
+            await spare()
+            if self.ended:
+                return False
+        turns = self.turns = self.turns + 1
+        if len(holding.loops) >= HELD_MAX:
+            await release()
+        # trio's clock costs as much as the look, so only each fourth request asks it.
+        if not turns & 3 and self._turn_is_over():
+            if holding.loops:
+                await release()
+            self._taken = False
+            await self._let_trio_run()
+        if self._look(0, 1):
+            # The queue was not empty, so there may be more: what is written may share a record.
+            # Not with suspended handlers about, which wait for a pass of trio.
+            DOOR.holds = not self.suspended
+            self._taken = True
+            return True
+        if holding.loops:
+            await release()
+            if self._look(0, 1):
+                DOOR.holds = not self.suspended
+                self._taken = True
+                return True
+        DOOR.holds = self._taken = False
+        return await self._wait_for_request()
+
+    async def _wait_for_request(self) -> bool:
+        while not self.ended:
+            if self._watched:
+                await self._park()
+            elif self._spin():
+                self._taken = True
+                return True
+            else:
+                await self._watch()
+            if self._look(0, 1):
+                self._taken = True
+                return True
+        return False
+
+    def _turn_is_over(self) -> bool:
+        return (
+            self.turns >= TURNS_MAX
+            or (self.suspended > 0 and self.turns >= TURNS_MAX_IN_COMPANY)
+            or trio.current_time() - self._left_trio_s > TURN_TIME_MAX_S
+        )
+
+    async def _let_trio_run(self) -> None:
+        if self._passing:
+            # Another worker waits for trio and will look then. Were both to go on, a pass of trio
+            # would cost two turns, and with sixty workers sixty.
+            await self._park()
+            return
+        self._passing = True
+        try:
+            await trio.lowlevel.checkpoint()
+        finally:
+            self._passing = False
+        self._start_turn()
+
+    def _start_turn(self) -> None:
+        self.turns = 0
+        self.passes += 1
+        self._left_trio_s = trio.current_time()
+
+    def _spin(self) -> bool:
+        """Look on for a while, if it may pay; say whether a request came."""
+        if not self._spin_allowed or self.suspended:
+            return False
+        if self._spin_pause:
+            self._spin_pause -= 1
+            return False
+        look = self._look
+        for _ in range(SPIN_LOOKS):
+            if look(0, 1):
+                self._spin_backoff >>= 1
+                if self.awake is not None:
+                    self.awake.hit()
+                return True
+        if self.awake is not None:
+            self.awake.miss()
+        self._spin_backoff = min(2 * self._spin_backoff + 1, SPIN_PAUSE_MAX)
+        self._spin_pause = self._spin_backoff
+        return False
+
+    async def _watch(self) -> None:
+        self._watched = True
+        try:
+            await trio.lowlevel.wait_readable(self.device_fd)
+        except trio.ClosedResourceError:
+            self.end()
+        finally:
+            self._watched = False
+        self._start_turn()
+
+    async def _park(self) -> None:
+        """Sleep until appointed watcher or until the end."""
+        task = trio.lowlevel.current_task()
+        self._parked.append(task)
+
+        def abort(_: Callable[[], None]) -> trio.lowlevel.Abort:
+            self._parked.remove(task)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+        self._watched = False
+        self._start_turn()
+
+    def held_resumes(self) -> None:
+        """Note that a held handler runs on, in whatever task."""
+        self._taken, self._resumed = True, False
+
+    def handler_ends(self) -> None:
+        """Note that what ran in a handler is over, or never came back."""
+        if self._resumed:
+            self._resumed = False
+            self.suspended -= 1
+        self._taken = False
+
+    def worker_resumes(self, in_handler: bool) -> None:
+        """Note that a worker runs on, after a suspension inside a handler or not."""
+        self._resumed = in_handler
+
+    def worker_suspends(self) -> bool:
+        """Say whether the running worker suspends inside a handler; if so see to a watcher."""
+        if self._resumed:
+            self._resumed = False
+            return True
+        if not self._taken:
+            return False
+        self._taken = False
+        self.suspended += 1
+        if not self._watched and not self.ended:
+            # *_watched* is set before that worker runs: a second hand-over need not wake another.
+            if self._parked:
+                self._watched = True
+                trio.lowlevel.reschedule(self._parked.pop())
+            elif self.workers < WORKERS_MAX:
+                self._watched = self._coming = True
+                self._start_worker()
+        return True
+
+    def worker_starts(self) -> None:
+        """Note a new worker; it looks next."""
+        self.workers += 1
+        if self._coming:
+            self._coming = False
+            self._watched = False
+
+    def worker_ends(self) -> None:
+        """Note the end of a worker: workers end only with the session, so wake all others."""
+        self.handler_ends()
+        self.end()
+
+    def took_nothing(self, error: OSError) -> bool:
+        """Say whether *error* is the receive finding the queue empty after the look."""
+        return (
+            self._taken
+            and error.errno == errno.EAGAIN
+            and str(error.strerror).startswith("fuse_session_receive_buf")
+        )
+
+    def end(self) -> None:
+        """Make each `wait` say False; wake the watcher and whoever is parked."""
+        if self._watched and not self.ended:
+            trio.lowlevel.notify_closing(self.device_fd)
+        self.ended = True
+        while self._parked:
+            trio.lowlevel.reschedule(self._parked.pop())
