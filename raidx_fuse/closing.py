@@ -87,8 +87,12 @@ class Closing:
         cells: list[Any] = []
         arrays = []
         for cell in range(known):
+            place = core.position(stripe, cell)
             buffer, array = slots[cell]
-            if not overlay.read(*core.position(stripe, cell), buffer):
+            as_logged = overlay.span(*place, chunk_bytes)
+            if as_logged is not None:
+                buffer, array = as_logged, np.frombuffer(as_logged, dtype=np.uint8)
+            elif not overlay.read(*place, buffer):
                 return False
             cells.append(buffer)
             arrays.append(array)

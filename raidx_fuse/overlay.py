@@ -101,6 +101,20 @@ class Overlay:
             at += len(part)
         return True
 
+    def span(self, role: int, offset: int, length: int) -> memoryview | None:
+        """Return the bytes of a range of whole pages if *current* has them in one piece."""
+        current = self.current
+        key = _key(role, offset)
+        known: Any = current.get(key)
+        if known.__class__ is not tuple:
+            return None
+        for number in range(key + 1, key + (length >> PAGE_SHIFT)):
+            if current.get(number) is not known:
+                return None
+        start = key - known[0] << PAGE_SHIFT
+        piece: memoryview = known[1][start : start + length]
+        return piece
+
     def newest(self, role: int, offset: int, length: int) -> Any | None:
         """Return the bytes of a range if the newest page that is known holds all of it (WHOLE).
 
