@@ -19,7 +19,7 @@ import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
-from raidx_fuse.gather import Gathering
+from raidx_fuse.gather import DOOR, Gathering
 
 HELD_MAX = 8
 
@@ -66,11 +66,12 @@ class Holding:
             self._gatherings.append(gathering)
 
     def _write(self) -> list[Loop]:
-        for gathering in self._gatherings:
+        """Write the records. If that raises, their loops are dropped: they must not answer."""
+        loops, self.loops = self.loops, []
+        gatherings, self._gatherings = self._gatherings, []
+        for gathering in gatherings:
             if not gathering.written:
                 gathering.write()
-        self._gatherings.clear()
-        loops, self.loops = self.loops, []
         return loops
 
     def let_go(self) -> None:
@@ -78,14 +79,16 @@ class Holding:
         for loop in self._write():
             self._settle(loop)
 
-    def release(self, before: Callable[[], None]) -> tuple[Loop, Any] | None:
+    def release(self, front: Loop, before: Callable[[], None]) -> tuple[Loop, Any] | None:
         """Write the records and run each loop until it is a spare, calling *before* each time.
 
-        One that suspends ends this: it is returned with its trap, for trio. Raises StopIteration
-        when the session is over.
+        One that suspends ends this: it is returned with its trap, for trio, and *front*, which
+        asked for this, is a spare. Raises StopIteration when the session is over.
         """
         loops = self._write()
+        DOOR.holds = False  # what a handler still does is its own
         self.settling = True
+        done = False
         try:
             while loops:
                 loop = loops.pop(0)
@@ -94,8 +97,11 @@ class Holding:
                 if trap is not SPARE:
                     return loop, trap
                 self.spares.append(loop)
+            done = True
         finally:
             self.settling = False
+            if not done:
+                self.spares.append(front)
             for rest in loops:
                 self._settle(rest)
         return None

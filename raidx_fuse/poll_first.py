@@ -84,16 +84,14 @@ def _drive(
                     holding.hold(loop, trap)
                     loop = spares.pop() if spares else start()
                 elif trap is RELEASE:
-                    suspended = holding.release(readers.held_resumes)
+                    suspended = holding.release(loop, readers.held_resumes)
                     if suspended is not None:
-                        spares.append(loop)
                         loop, trap = suspended
                         break
                 else:
                     break
                 trap = loop.send(None)
         except StopIteration:
-            holding.let_go()
             return
         except OSError as error:
             if not readers.took_nothing(error):

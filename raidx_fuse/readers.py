@@ -85,10 +85,14 @@ class Readers:
         turns = self.turns = self.turns + 1
         if len(holding.loops) >= HELD_MAX:
             await release()
+            if self.ended:
+                return False
         # trio's clock costs as much as the look, so only each fourth request asks it.
         if not turns & 3 and self._turn_is_over():
             if holding.loops:
                 await release()
+                if self.ended:
+                    return False
             self._taken = False
             await self._let_trio_run()
         if self._look(0, 1):
@@ -97,8 +101,11 @@ class Readers:
             DOOR.holds = not self.suspended
             self._taken = True
             return True
-        if holding.loops:
+        # Again and again: this loop may have been a spare meanwhile, and others held since.
+        while holding.loops:
             await release()
+            if self.ended:
+                return False
             if self._look(0, 1):
                 DOOR.holds = not self.suspended
                 self._taken = True
@@ -230,8 +237,13 @@ class Readers:
             self._watched = False
 
     def worker_ends(self) -> None:
-        """Note the end of a worker: workers end only with the session, so wake all others."""
+        """Note the end of a worker: workers end only with the session, so wake all others.
+
+        What it still held is answered, whatever ended it.
+        """
         self.handler_ends()
+        DOOR.holds = False
+        self.holding.let_go()
         self.end()
 
     def took_nothing(self, error: OSError) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pyfuse3
@@ -13,95 +11,7 @@ import trio
 import trio.testing
 
 from raidx_fuse import poll_first, readers
-from raidx_fuse.holding import Loop
-from raidx_fuse.readers import Readers
-
-KIB = 1024
-Make = Callable[..., Any]
-mounted = pytest.mark.mount
-
-
-# ---- against the model: a pipe is the device, each byte in it a request ----
-
-
-class Model:
-    """*workers* session loops on a pipe; *handle* is what each request runs."""
-
-    def __init__(self, handle: Callable[[int], Coroutine[Any, Any, None]]) -> None:
-        self.reading, self.writing = os.pipe()
-        os.set_blocking(self.reading, False)
-        self.readers = Readers(self.reading, self._start_worker, self._settle)
-        self.handle = handle
-        self.done: list[int] = []
-        self.ended = 0
-        self.nursery: trio.Nursery | None = None
-
-    def ask(self, *requests: int) -> None:
-        """Queue requests, numbers 0 to 255."""
-        os.write(self.writing, bytes(requests))
-
-    def _start_worker(self) -> None:
-        assert self.nursery is not None
-        self.nursery.start_soon(self.work)
-
-    def _settle(self, loop: Loop) -> None:
-        assert self.nursery is not None
-        self.nursery.start_soon(poll_first._settle, loop, self.readers)
-
-    async def _loop(self) -> None:
-        while await self.readers.wait():
-            try:
-                received = os.read(self.reading, 1)
-            except BlockingIOError as error:
-                raise OSError(error.errno, "fuse_session_receive_buf failed with EAGAIN") from None
-            await self.handle(received[0])
-            self.done.append(received[0])
-
-    async def work(self) -> None:
-        """Be one worker, as `poll_first.installed` makes it."""
-        self.readers.worker_starts()
-        try:
-            await poll_first._drive(self._loop, self.readers)
-        finally:
-            self.readers.worker_ends()
-            self.ended += 1
-
-    def close(self) -> None:
-        """Close the pipe."""
-        self.readers.close()
-        os.close(self.reading)
-        os.close(self.writing)
-
-
-@contextmanager
-def model(handle: Callable[[int], Coroutine[Any, Any, None]]) -> Iterator[Model]:
-    made = Model(handle)
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-def run_model(handle: Callable[[int], Coroutine[Any, Any, None]], workers: int, use: Any) -> Model:
-    """Run *use* (an async function of the model) beside *workers* workers; then end them."""
-
-    async def main() -> Model:
-        with model(handle) as made:
-            with trio.fail_after(20):
-                async with trio.open_nursery() as nursery:
-                    made.nursery = nursery
-                    for _ in range(workers):
-                        nursery.start_soon(made.work)
-                    await use(made)
-                    made.readers.end()
-            return made
-
-    return trio.run(main)
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - the condition is of another module, with no event
-        await trio.sleep(0.001)
+from tests.fuse.pipe_model import Model, model, run_model, until
 
 
 def test_handlers_that_suspend_hand_the_queue_over() -> None:
@@ -116,11 +26,11 @@ def test_handlers_that_suspend_hand_the_queue_over() -> None:
     async def use(made: Model) -> None:
         await trio.testing.wait_all_tasks_blocked()  # one worker watches, nineteen are parked
         made.ask(*range(16))
-        await _until(lambda: len(started) == 16)
+        await until(lambda: len(started) == 16)
         assert made.readers.suspended == 16
         assert not made.done
         release.set()
-        await _until(lambda: len(made.done) == 16)
+        await until(lambda: len(made.done) == 16)
 
     made = run_model(handle, workers=20, use=use)
     assert started == list(range(16))
@@ -136,17 +46,17 @@ def test_workers_are_started_as_handlers_suspend() -> None:
 
     async def use(made: Model) -> None:
         made.ask(*[0] * 100)
-        await _until(lambda: len(made.done) == 100)
+        await until(lambda: len(made.done) == 100)
         assert made.readers.workers == 1
         made.ask(1, 1, 1, 0, 0)
-        await _until(lambda: len(made.done) == 102)
+        await until(lambda: len(made.done) == 102)
         assert made.readers.workers == 4
         made.ask(*[1] * (2 * readers.WORKERS_MAX))
-        await _until(lambda: made.readers.suspended == readers.WORKERS_MAX)
+        await until(lambda: made.readers.suspended == readers.WORKERS_MAX)
         await trio.testing.wait_all_tasks_blocked()
         assert made.readers.workers == readers.WORKERS_MAX
         release.set()
-        await _until(lambda: len(made.done) == 105 + 2 * readers.WORKERS_MAX)
+        await until(lambda: len(made.done) == 105 + 2 * readers.WORKERS_MAX)
 
     run_model(handle, workers=1, use=use)
 
@@ -158,9 +68,9 @@ def test_more_requests_than_workers_all_get_done() -> None:
     async def use(made: Model) -> None:
         await trio.testing.wait_all_tasks_blocked()
         made.ask(*range(200))
-        await _until(lambda: len(made.done) == 200)
+        await until(lambda: len(made.done) == 200)
         made.ask(7)  # and the queue is still watched
-        await _until(lambda: len(made.done) == 201)
+        await until(lambda: len(made.done) == 201)
 
     run_model(handle, workers=5, use=use)
 
@@ -224,13 +134,13 @@ def test_suspended_handlers_get_passes_sooner() -> None:
 
     async def use(made: Model) -> None:
         made.ask(255)
-        await _until(lambda: made.readers.suspended == 1)
+        await until(lambda: made.readers.suspended == 1)
         passes = made.readers.passes
         made.ask(*[1] * 800)
-        await _until(lambda: len(made.done) == 800)
+        await until(lambda: len(made.done) == 800)
         assert made.readers.passes - passes >= 800 // (4 * readers.TURNS_MAX_IN_COMPANY)
         release.set()
-        await _until(lambda: len(made.done) == 801)
+        await until(lambda: len(made.done) == 801)
 
     run_model(handle, workers=4, use=use)
 
@@ -284,7 +194,7 @@ def test_a_request_withdrawn_after_the_look_does_no_harm() -> None:
         lies = iter([True, False, True, True, False])
         made.readers._look = lambda *a: look(*a) or ([(0, 1)] if next(lies, False) else [])
         made.ask(1, 2, 3)
-        await _until(lambda: len(made.done) == 3)
+        await until(lambda: len(made.done) == 3)
 
     run_model(handle, workers=3, use=use)
 

@@ -1,0 +1,129 @@
+"""Handlers that the door may hold, for the tests of holding.py, and an eye on them.
+
+A handler here gathers its request as the journal would. Whatever the test, three things are
+watched: no other task ever runs while a loop is held or `DOOR` is open; nobody looks on while one
+is held; nothing is left at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import trio
+
+from raidx_fuse.gather import DOOR, Gathering, held
+from tests.fuse.pipe_model import Model, model, until
+
+Handle = Callable[[int], Coroutine[Any, Any, None]]
+
+
+class Log:
+    """Gathers requests; *records* are those written, each a list of requests.
+
+    While *lates* is not empty, each record takes one from it: True means that no member takes it
+    at once, so that its handlers wait for `come`.
+    """
+
+    def __init__(self) -> None:
+        self.records: list[list[int]] = []
+        self.alone: list[int] = []  # that were not to be held
+        self.lates: list[bool] = []
+        self.broken = False
+        self._gathering: Gathering | None = None
+        self._requests: list[int] = []
+        self._over: list[trio.Event] = []
+
+    async def write(self, request: int) -> None:
+        """Write *request*, in the next record if the door holds."""
+        if not DOOR.holds:
+            self.write_gathered()
+            self.alone.append(request)
+            return
+        gathering = self._gathering
+        if gathering is None:
+            gathering = self._gathering = Gathering(self.write_gathered, len(self.records))
+        self._requests.append(request)
+        await held(gathering)
+        assert gathering.written
+        if gathering.over is not None:
+            await gathering.over.wait()
+
+    def write_gathered(self) -> None:
+        """Write the record."""
+        if self._gathering is None:
+            return
+        gathering, self._gathering = self._gathering, None
+        gathering.written = True
+        requests, self._requests = self._requests, []
+        if self.broken:
+            raise ZeroDivisionError("a record that cannot be made")
+        self.records.append(requests)
+        if self.lates and self.lates.pop(0):
+            gathering.over = trio.Event()
+            self._over.append(gathering.over)
+
+    def come(self) -> None:
+        """Let the late records be written."""
+        while self._over:
+            self._over.pop(0).set()
+
+
+class Watch(trio.abc.Instrument):
+    """Looks at *made* before each step of any task."""
+
+    def __init__(self, made: Model) -> None:
+        self.made = made
+        self.wrong: set[str] = set()
+        spin = made.readers._spin
+
+        def watched() -> bool:
+            if made.readers.holding.loops:
+                self.wrong.add("a worker looks on while loops are held")
+            return spin()
+
+        made.readers._spin = watched  # type: ignore[method-assign]
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        """Note what a task must never find."""
+        if DOOR.holds:
+            self.wrong.add(f"the door holds while {task.name} runs")
+        if self.made.readers.holding.loops:
+            self.wrong.add(f"loops are held while {task.name} runs")
+        if self.made.readers.holding.settling:
+            self.wrong.add(f"a loop is taken for a settling one while {task.name} runs")
+
+
+def run_watched(handle: Handle, use: Any, workers: int = 1) -> Model:
+    """Run *use* beside *workers* workers; then end them. Nothing may be left."""
+
+    async def main() -> Model:
+        with model(handle) as made, trio.fail_after(20):
+            watch = Watch(made)
+            trio.lowlevel.add_instrument(watch)
+            try:
+                async with trio.open_nursery() as nursery:
+                    made.nursery = nursery
+                    for _ in range(workers):
+                        nursery.start_soon(made.work)
+                    await use(made)
+                    made.terminate()
+            finally:
+                trio.lowlevel.remove_instrument(watch)
+                assert not watch.wrong
+                assert made.readers.suspended == 0
+        assert made.buffers == 0
+        assert not made.readers.holding.spares
+        return made
+
+    return trio.run(main)
+
+
+def ask_and_wait(*requests: int) -> Any:
+    """Return what asks all at once and waits for the answers."""
+
+    async def use(made: Model) -> None:
+        made.ask(*requests)
+        await until(lambda: len(made.done) == len(requests))
+
+    return use

@@ -1,0 +1,121 @@
+"""A model of the FUSE session for the door's tests: a pipe is the device, a byte in it a request.
+
+The workers, their session loops and the tasks that settle held ones are made as `installed` in
+poll_first.py makes them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import trio
+
+from raidx_fuse import poll_first
+from raidx_fuse.holding import Loop
+from raidx_fuse.readers import Readers
+
+
+class Model:
+    """Session loops on a pipe; *handle* is what each request runs, *done* those answered, in order.
+
+    *buffers* counts the loops that have not come to their end: pyfuse3 frees its memory only there.
+    """
+
+    def __init__(self, handle: Callable[[int], Coroutine[Any, Any, None]]) -> None:
+        self.reading, self.writing = os.pipe()
+        os.set_blocking(self.reading, False)
+        self.readers = Readers(self.reading, self._start_worker, self._settle)
+        self.handle = handle
+        self.done: list[int] = []
+        self.ended = 0
+        self.exited = False  # what libfuse says of the session
+        self.buffers = 0
+        self.nursery: trio.Nursery | None = None
+
+    def ask(self, *requests: int) -> None:
+        """Queue requests, numbers 0 to 255."""
+        os.write(self.writing, bytes(requests))
+
+    def unmount(self) -> None:
+        """End the session behind what is queued, as the kernel does."""
+        if self.writing >= 0:
+            os.close(self.writing)
+            self.writing = -1
+
+    def terminate(self) -> None:
+        """End the session, as `pyfuse3.terminate` does."""
+        self.exited = True
+        self.readers.end()
+
+    def _start_worker(self) -> None:
+        assert self.nursery is not None
+        self.nursery.start_soon(self.work)
+
+    def _settle(self, loop: Loop) -> None:
+        assert self.nursery is not None
+        self.nursery.start_soon(poll_first._settle, loop, self.readers)
+
+    async def _loop(self) -> None:
+        self.buffers += 1
+        while not self.exited and await self.readers.wait():
+            try:
+                received = os.read(self.reading, 1)
+            except BlockingIOError as error:
+                raise OSError(error.errno, "fuse_session_receive_buf failed with EAGAIN") from None
+            if not received:
+                self.exited = True
+                break
+            await self.handle(received[0])
+            self.done.append(received[0])
+        self.buffers -= 1
+
+    async def work(self) -> None:
+        """Be one worker, as `poll_first.installed` makes it."""
+        self.readers.worker_starts()
+        try:
+            await poll_first._drive(self._loop, self.readers)
+        finally:
+            self.readers.worker_ends()
+            self.ended += 1
+
+    def close(self) -> None:
+        """Close the pipe."""
+        self.readers.close()
+        os.close(self.reading)
+        self.unmount()
+
+
+@contextmanager
+def model(handle: Callable[[int], Coroutine[Any, Any, None]]) -> Iterator[Model]:
+    """Make a model; close it at the end."""
+    made = Model(handle)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def run_model(handle: Callable[[int], Coroutine[Any, Any, None]], workers: int, use: Any) -> Model:
+    """Run *use* (an async function of the model) beside *workers* workers; then end them."""
+
+    async def main() -> Model:
+        with model(handle) as made:
+            with trio.fail_after(20):
+                async with trio.open_nursery() as nursery:
+                    made.nursery = nursery
+                    for _ in range(workers):
+                        nursery.start_soon(made.work)
+                    await use(made)
+                    made.readers.end()
+            return made
+
+    return trio.run(main)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return when *condition* holds."""
+    while not condition():  # noqa: ASYNC110 - the condition is of another module, with no event
+        await trio.sleep(0.001)
