@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from raidx_fuse.errors import MemberError, RaidxError
+from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.journal import (
     ENTRY_BYTES,
     RECORD_HEADER_BYTES,
@@ -146,6 +146,36 @@ class Journal(LogWriter):
             self.inflight.end(sequence)
         return True
 
+    def commit_filled_now(self, filling: Filling) -> bool:
+        """As `commit_filled` of one stripe, without suspending; False if that cannot be.
+
+        Nobody sees anything of it then, and the caller commits the same as a later record: part of
+        this one may be in the log already.
+        """
+        ring, streams = self.ring, self.streams
+        if self._gate is not None or not self.roles or not streams.fit((filling,)):
+            return False
+        self.write_gathered()
+        if self.inflight.open:
+            return False
+        fields, parts, total = entry_fields(filling.data)
+        fields += streams.entries((filling,))
+        size = record_bytes(len(fields) // 4, total)
+        if not ring.has_room(size + streams.reserve_bytes):
+            return False
+        streams.begin((filling,), ring.stripes)
+        sequence, position, offset = ring.allocate(size, (filling.stripe,))
+        record = encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)
+        if self.write_now(offset, record):
+            ring.take_back(sequence, position)
+            return False
+        self.commits += 1
+        self.commit_bytes += size
+        self._take_effect(record, len(fields) // 4, filling.data)
+        streams.take_effect((filling,))
+        self.hurry()
+        return True
+
     def commit_now(
         self, stripe: int, writes: Sequence[Request]
     ) -> tuple[int, list[Request] | Gathering] | None:
@@ -179,17 +209,8 @@ class Journal(LogWriter):
         if streams.held_cells:
             streams.note_others((stripe,))
         # In one piece: that is copied once more, but each member then takes one buffer, not four.
-        record = [encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)]
-        left: list[Request] = []
-        queues = self.store.queues
-        for role in self.roles:
-            queue = queues[role]
-            try:
-                if queue is None or queue.try_writev(offset, record, size):
-                    continue
-            except MemberError:
-                pass  # tried once more with what is left, then failed
-            left.append((role, offset, record, size))
+        record = encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)
+        left = self.write_now(offset, record)
         if left:
             self.inflight.add(sequence, position)
             self._unfinished[sequence] = writes

@@ -135,25 +135,13 @@ class LogWriter(Marked):
             return
         self.gathering = None
         gathering.written = True
-        ring, queues = self.ring, self.store.queues
+        ring = self.ring
         fields, total = gathering.fields, gathering.data_bytes
         size = record_bytes(len(fields) >> 2, total)
         sequence, position, offset = ring.take(size)
-        record = [
-            encode_record(
-                ring.epoch, sequence, position, ring.array, fields, gathering.parts, total
-            )
-        ]
-        gathering.parts = []
-        left: list[Request] = []
-        for role in self.roles:
-            queue = queues[role]
-            try:
-                if queue is None or queue.try_writev(offset, record, size):
-                    continue
-            except MemberError:
-                pass  # tried once more with what is left, then failed
-            left.append((role, offset, record, size))
+        parts, gathering.parts = gathering.parts, []
+        record = encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)
+        left = self.write_now(offset, record)
         self.commits += len(gathering.stripes)
         self.commit_bytes += size
         self.hurry()
@@ -204,6 +192,22 @@ class LogWriter(Marked):
                 raise RaidxError("the journal is lost: its records wait for the next mount")
             assert self._late.over is not None
             await self._late.over.wait()
+
+    def write_now(self, offset: int, record: bytes) -> list[Request]:
+        """Write *record* to the ring; return what the log members did not take at once."""
+        size = len(record)
+        buffers = [record]
+        left: list[Request] = []
+        queues = self.store.queues
+        for role in self.roles:
+            queue = queues[role]
+            try:
+                if queue is None or queue.try_writev(offset, buffers, size):
+                    continue
+            except MemberError:
+                pass  # tried once more with what is left, then failed
+            left.append((role, offset, buffers, size))
+        return left
 
     def withdraw(self, sequence: int, position: int) -> None:
         """Take back a record that could not be written: the next one takes its place.

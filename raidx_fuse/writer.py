@@ -14,6 +14,7 @@ from typing import Any
 
 from raidx_fuse.access import SAMPLE_MASK
 from raidx_fuse.at_once import AtOnce
+from raidx_fuse.beginning import Beginning
 from raidx_fuse.cache import address_of
 from raidx_fuse.closing import Closing
 from raidx_fuse.core import Core
@@ -48,6 +49,7 @@ class Writer:
         self._at_once = AtOnce(self.core)
         grown = isinstance(self.core.layout, ElasticLayout)
         self._closing = Closing(self.core)
+        self._beginning = Beginning(self.core)
         self._whole_stripes = (GrownStripes if grown else WholeStripes)(self.core)
 
     async def write(self, offset: int, data: Any) -> None:
@@ -112,10 +114,16 @@ class Writer:
                 whole := self._whole_stripes.write(offset + at, view[at:], length - at)
             ) is not None:
                 middle, end = whole
-                ranges = [(at, middle - offset), (end - offset, length)]
-                if middle == offset + at and end == offset + length:
+                tail = end - offset
+                if tail < length and self._beginning.write(end, view[tail:]):
+                    tail = length
+                ranges = [(at, middle - offset), (tail, length)]
+                if middle == offset + at and tail == length:
                     core.touch_at_once(started_s)
                     return
+            elif self._beginning.write(offset + at, view[at:]):
+                core.touch_at_once(started_s)
+                return
         while True:
             epoch = core.layout_epoch
             pieces = [piece for at, end in ranges for piece in split(core, offset, at, end)]

@@ -1,0 +1,144 @@
+"""The last part of a request that begins a stripe: its data goes to the log, without a suspension.
+
+tests/crash/test_streams.py cuts the power around it; here are its other ways to go wrong.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from raidx_fuse.beginning import Beginning
+from raidx_fuse.testing.load import scrubbed
+from raidx_fuse.testing.spy import SpyRig, restarted, spying
+from raidx_fuse.virtual_time import run
+
+CHUNK = 4096
+STRIPE = 2  # that is begun
+LAYOUTS = pytest.mark.parametrize(
+    ("layout", "width", "rows"),
+    [("raid5", 5, 1), ("raid4", 6, 1), ("rdp", 4, 2), ("evenodd", 5, 2), ("upc", 4, 2)],
+)
+POLICIES = pytest.mark.parametrize("policy", ["rmw", "rcw"])
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
+    """Count what `Beginning.write` says."""
+    counts: Counter[bool] = Counter()
+    write = Beginning.write
+
+    def counting(beginning: Beginning, offset: int, view: memoryview) -> bool:
+        done = write(beginning, offset, view)
+        counts[done] += 1
+        return done
+
+    monkeypatch.setattr(Beginning, "write", counting)
+    return counts
+
+
+async def _full(rig: SpyRig, policy: str) -> int:
+    """Fill *rig*, its log empty; return the bytes of a stripe."""
+    await rig.put(0, random.Random(1).randbytes(len(rig.model)))
+    await rig.running.set("parity.policy", policy)
+    await rig.running.core.journal.drain()
+    return rig.running.core.data_count * CHUNK
+
+
+async def _check(rig: SpyRig) -> None:
+    """Read, scrub, replay on a copy, place: always the same bytes, always the right parity."""
+    await rig.compare()
+    await scrubbed(rig)
+    async with restarted(rig.images()) as array:
+        assert bytes(await array.read(0, len(rig.model))) == bytes(rig.model)
+    await rig.running.core.journal.drain()
+    await rig.compare()
+    await scrubbed(rig)
+
+
+@POLICIES
+@LAYOUTS
+def test_only_data_is_logged(
+    layout: str, width: int, rows: int, policy: str, tried: Counter[bool]
+) -> None:
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows) as rig:
+            size = await _full(rig, policy)
+            for cells in range(1, rig.running.core.data_count):
+                tried.clear()
+                logged = rig.running.core.journal.commit_bytes
+                # From the stripe before on: one whole stripe, then the beginning.
+                data = random.Random(cells).randbytes(size + cells * CHUNK)
+                await rig.put((STRIPE - 1) * size, data)
+                assert tried == {True: 1}
+                logged = rig.running.core.journal.commit_bytes - logged
+                assert cells * CHUNK < logged < (cells + 1) * CHUNK, "a parity was logged too"
+                assert rig.running.core.journal.streams.cells(STRIPE) == (1 << cells) - 1
+                await _check(rig)
+
+    run(main)
+
+
+@LAYOUTS
+def test_a_log_member_that_writes_late(
+    layout: str, width: int, rows: int, tried: Counter[bool]
+) -> None:
+    """Whichever it is: a record may lie on some by then, and another takes its place."""
+
+    async def main(role: int) -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows) as rig:
+            size = await _full(rig, "rmw")
+            array = rig.running
+            tried.clear()
+            rig.members[role].error(["write"], offset_bytes=array.core.journal.ring.offset, count=1)
+            await rig.put(STRIPE * size, random.Random(2).randbytes(2 * CHUNK))
+            assert tried == {False: 1}
+            assert not array.store.lost, "it was written when tried once more"
+            await _check(rig)
+
+    for role in range(3 if rows > 1 else 2):
+        run(main, role)
+
+
+@LAYOUTS
+def test_a_member_that_cannot_be_read(
+    layout: str, width: int, rows: int, tried: Counter[bool]
+) -> None:
+    async def main(role: int) -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows) as rig:
+            size = await _full(rig, "rcw")
+            rig.members[role].error(["read"], offset_bytes=rig.running.core.data_offset)
+            tried.clear()
+            await rig.put(STRIPE * size, random.Random(2).randbytes(2 * CHUNK))
+            assert sum(tried.values()) == 1
+            await rig.compare()
+
+    for role in range(width):
+        run(main, role)
+
+
+def test_what_it_leaves_to_the_general_way(tried: Counter[bool]) -> None:
+    async def main() -> None:
+        async with spying("raid5", 5, chunk_bytes=CHUNK, stripes=12) as rig:
+            size = await _full(rig, "rmw")
+            noise = random.Random(3)
+            for offset, length in (
+                (STRIPE * size + 512, 2 * CHUNK),  # not from the front
+                (STRIPE * size, 2 * CHUNK + 512),  # not whole chunks
+                (STRIPE * size + CHUNK, 2 * CHUNK),  # not from the front
+            ):
+                await rig.put(offset, noise.randbytes(length))
+            await rig.running.set("journal", "full")
+            await rig.put(STRIPE * size, noise.randbytes(2 * CHUNK))
+            await rig.running.set("journal", "none")
+            await rig.put(STRIPE * size, noise.randbytes(2 * CHUNK))
+            await rig.running.set("journal", "partial")
+            await rig.running.set("cache.size", "1M")
+            await rig.put(STRIPE * size, noise.randbytes(2 * CHUNK))
+            assert not tried[True]
+            assert tried[False] >= 6
+            await _check(rig)
+
+    run(main)
