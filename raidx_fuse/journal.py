@@ -104,7 +104,7 @@ class Journal(LogWriter):
         self.streams.note_others(stripes)
         sequence, record = await self.append(stripes, fields, parts, total)
         try:
-            await self.inflight.wait_for_earlier(sequence)
+            await self.wait_for_earlier(sequence)
             if not still_valid():
                 return False
             self._take_effect(record, len(fields) // 4, writes)
@@ -139,7 +139,7 @@ class Journal(LogWriter):
         self.streams.begin(filled, self.ring.stripes)
         sequence, record = await self.append(stripes, fields, parts, total)
         try:
-            await self.inflight.wait_for_earlier(sequence)
+            await self.wait_for_earlier(sequence)
             self._take_effect(record, len(fields) // 4, writes)
             self.streams.take_effect(filled)
         finally:

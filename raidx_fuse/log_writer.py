@@ -23,6 +23,7 @@ from raidx_fuse.ring import Ring
 from raidx_fuse.store import Request, Store
 
 OVERLAY_BYTES_MAX = 32 << 20
+NO_GAP = 1 << 64
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,9 @@ class LogWriter(Marked):
         self.leaving = -1  # a role that is about to be given up: no record shall be there alone
         self.locks: StripeLocks | None = None  # of the array
         self.gathering: Gathering | None = None  # changes that are not in the ring yet (gather.py)
+        self._gather_bytes = min(DATA_BYTES_MAX, self.capacity // 8)  # of one record
+        self._change_bytes = min(CHANGE_BYTES_MAX, self._gather_bytes // 2)
+        self._gap = NO_GAP  # sequence of a record that is on no member: a replay ends before it
         self._late: Gathering | None = None  # one whose record the members did not take at once
         self._wake = trio.Event()  # placing is not to be put off
         self.commits = self.commit_bytes = 0
@@ -58,6 +62,7 @@ class LogWriter(Marked):
     def choose_roles(self) -> None:
         """Take the first members that are whole, one more than may be lost."""
         store = self.store
+        self._gap = NO_GAP
         whole = [role for role, queue in enumerate(store.readable) if queue is not None]
         active = [role for role in whole if role != self.leaving]
         self.roles = tuple(active[: store.layout.code.tolerance + 1])
@@ -89,6 +94,15 @@ class LogWriter(Marked):
         self.commit_bytes += size
         return sequence, record
 
+    async def wait_for_earlier(self, sequence: int) -> None:
+        """Return when all records before the one of *sequence* are written (journal.py, law 1).
+
+        Raises RaidxError if one of them never will be.
+        """
+        await self.inflight.wait_for_earlier(sequence)
+        if sequence > self._gap:
+            raise RaidxError("the journal is lost: a change before this one could not be logged")
+
     def hurry(self) -> None:
         """Let the log be placed soon if much is not in its place."""
         if self.ring.must_hurry() or self.store.overlay.held_bytes > OVERLAY_BYTES_MAX:
@@ -105,16 +119,16 @@ class LogWriter(Marked):
         *reserve_bytes*.
         """
         gathering = self.gathering
-        if gathering is None or gathering.data_bytes > DATA_BYTES_MAX - CHANGE_BYTES_MAX:
+        if gathering is None or gathering.data_bytes > self._gather_bytes - self._change_bytes:
             self.write_gathered()
             ring = self.ring
-            if self.inflight.open or not ring.has_room(2 * DATA_BYTES_MAX + reserve_bytes):
+            if self.inflight.open or not ring.has_room(2 * self._gather_bytes + reserve_bytes):
                 return None
             gathering = Gathering(self.write_gathered, ring.next_sequence)
         total = 0
         for _, _, _, length in writes:
             total += length
-        if total > CHANGE_BYTES_MAX:
+        if total > self._change_bytes:
             return None
         self.gathering = gathering
         gathering.data_bytes += total
@@ -175,8 +189,7 @@ class LogWriter(Marked):
                 self._late = None
             except RaidxError as error:
                 gathering.error = error
-                log.critical("the journal cannot be written; no more changes are taken")
-                self.roles = ()
+                self._end_before(gathering.sequence)
             finally:
                 self.inflight.end(gathering.sequence)
                 if self.locks is not None:
@@ -215,5 +228,10 @@ class LogWriter(Marked):
         Later ones cannot be reached by a replay then, so with any the journal ends here.
         """
         if not self.ring.take_back(sequence, position):
-            log.critical("the journal cannot be written; no more changes are taken")
-            self.roles = ()
+            self._end_before(sequence)
+
+    def _end_before(self, sequence: int) -> None:
+        """End the journal before a record that could not be written and is not withdrawn."""
+        log.critical("the journal cannot be written; no more changes are taken")
+        self._gap = min(self._gap, sequence)
+        self.roles = ()

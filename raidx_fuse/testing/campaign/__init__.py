@@ -1,6 +1,7 @@
 """The crash campaign: power cuts at every boundary, with lost members, against what was promised.
 
     workload.py  runs a random workload in virtual time over recorded disks
+    together.py  lets requests come together, as the door takes them
     history.py   knows of every sector which contents a cut may leave, from the workload's own story
     promises.py  says where a journal mode promises less
     judge.py     mounts what a cut left, reads everything, and compares

@@ -13,6 +13,8 @@ from raidx_fuse.members.wrapper import WrapperMember
 from raidx_fuse.virtual_time import sleep
 
 PACES = ("inline", "queued", "uneven")
+MOODY = "moody"  # not among those: drawn only for workloads that come through the door
+_TAKEN = 0.6  # of the writes to moody disks at once
 _DELAY_S = 0.004
 
 
@@ -21,7 +23,8 @@ class SectorDisk(WrapperMember):
 
     A page cache never forgets one half of a sector and keeps the other, so a write of 100 bytes is
     a write of the sector they lie in. *pace*: "inline" answers at once, "queued" by the engine's
-    workers, "uneven" by them and late, each time by another delay.
+    workers, "uneven" by them and late, each time by another delay, "moody" reads at once and takes
+    some writes at once and others as "uneven" does.
     """
 
     def __init__(
@@ -42,10 +45,14 @@ class SectorDisk(WrapperMember):
         self._random = generator
 
     def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
-        return self._pace == "inline" and self.cut.try_readv(offset_bytes, buffers)
+        at_once = self._pace in ("inline", MOODY)
+        return at_once and self.cut.try_readv(offset_bytes, buffers)
 
     def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
-        return self._pace == "inline" and self._write(offset_bytes, buffers)
+        at_once = self._pace == "inline"
+        if self._pace == MOODY:
+            at_once = self._random.random() < _TAKEN
+        return at_once and self._write(offset_bytes, buffers)
 
     async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
         await self._dawdle()
@@ -60,7 +67,7 @@ class SectorDisk(WrapperMember):
         await self.cut.flush()
 
     async def _dawdle(self) -> None:
-        if self._pace == "uneven" and self._random.random() < 0.7:
+        if self._pace in ("uneven", MOODY) and self._random.random() < 0.7:
             await sleep(self._random.expovariate(1 / _DELAY_S))
 
     def _write(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:

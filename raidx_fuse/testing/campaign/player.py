@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import trio
 
@@ -19,17 +20,20 @@ from raidx_fuse.layouts.restripe import RestripeLayout
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.powercut import CutRecord
 from raidx_fuse.mover import Mover
-from raidx_fuse.testing.campaign.disks import SectorDisk, is_member
+from raidx_fuse.testing.campaign.disks import MOODY, SectorDisk, is_member
 from raidx_fuse.testing.campaign.fronts import Fronts
 from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, Hardware, Shape
 from raidx_fuse.testing.campaign.history import History, Span, WriteSpan
 from raidx_fuse.testing.campaign.recording import Recording
 from raidx_fuse.testing.campaign.state import Cell, ViolationError
+from raidx_fuse.testing.campaign.together import come_together, in_sectors
 
 CACHE_BYTES = (0, 8 << 10, 256 << 10)  # of every third workload none, little, enough for all
 STEPS: tuple[str, ...] = ("write", "again", "burst", "flush", "tidy", "policy")
 STEP_WEIGHTS: tuple[int, ...] = (10, 3, 4, 4, 2, 1)
 MOVES_WEIGHT = 8
+DOOR_WEIGHT = 14
+DOOR_SHARE = 0.35  # of the workloads: their small writes also come through the door
 TIDY_S = 7.0  # longer than the dirty regions stay marked and the log keeps what it may place
 
 
@@ -40,7 +44,13 @@ class Player:
         self.cell = cell
         self.seed = seed
         self.rng = rng = random.Random(f"{cell.layout}:{cell.journal} {seed}")
+        # With a source of its own: the other workloads of a seed are what they always were.
+        door = random.Random(f"{cell} {seed} door")
+        by_chance = not cell.theme and cell.journal != "none" and shape is None
+        self.has_door = cell.theme == "door" or (by_chance and door.random() < DOOR_SHARE)
         self.shape = shape or Shape.drawn(cell, rng)
+        if self.has_door and shape is None and self.shape.pace != "inline":
+            self.shape = replace(self.shape, pace=MOODY)
         self.hardware = Hardware(cell, self.shape, rng)
         self.width, self.stripes = self.shape.width, self.shape.stripes
         self.tolerance = LAYOUTS[cell.layout].tolerance(self.width)
@@ -183,6 +193,8 @@ class Player:
         kinds, weights = STEPS, STEP_WEIGHTS
         if self.bundled:
             kinds, weights = (*STEPS, "moves"), (*STEP_WEIGHTS, MOVES_WEIGHT)
+        if self.has_door:
+            kinds, weights = (*kinds, "door"), (*weights, DOOR_WEIGHT)
         kind = self.rng.choices(kinds, weights)[0]
         if kind == "moves":
             await self.moves()
@@ -191,9 +203,11 @@ class Player:
         elif kind == "again":
             where = self.place()
             for _ in range(self.rng.randint(2, 3)):
-                await self.write(*self._near(where))
+                await self.write(*self.near(where))
         elif kind == "burst":
             await self.burst()
+        elif kind == "door":
+            await come_together(self)
         elif kind == "flush":
             await self.flush()
         elif kind == "tidy":
@@ -238,15 +252,17 @@ class Player:
         together = self.rng.random() < 0.5
         ranges = []
         for _ in range(self.rng.randint(2, 4)):
-            offset, length = self._near(where) if together else self.place()
-            low = offset // SECTOR_BYTES * SECTOR_BYTES  # two writes never share half a sector
-            high = -(-(offset + length) // SECTOR_BYTES) * SECTOR_BYTES
-            ranges.append((low, high - low))
+            offset, length = self.near(where) if together else self.place()
+            ranges.append(in_sectors(offset, length))
         async with trio.open_nursery() as nursery:
             for offset, length in ranges:
                 nursery.start_soon(self.write, offset, length)
             if self.rng.random() < 0.5:
                 nursery.start_soon(self.flush)
+        await self.observe_met(ranges)
+
+    async def observe_met(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Read where writes at once, which are over now, met: one of them came last."""
         seen: set[int] = set()
         for offset, length in ranges:
             sectors = set(range(offset // SECTOR_BYTES, (offset + length) // SECTOR_BYTES))
@@ -329,7 +345,7 @@ class Player:
         length = min(length, total)
         return rng.randrange((total - length) // unit + 1) * unit, length
 
-    def _near(self, where: tuple[int, int]) -> tuple[int, int]:
+    def near(self, where: tuple[int, int]) -> tuple[int, int]:
         """Draw a range that overlaps *where*, or lies right beside it."""
         offset, length = where
         total = self.sectors * SECTOR_BYTES

@@ -6,7 +6,8 @@ bursts, overlaps, flushes, pauses in which the array tidies up), "disks" (a fail
 or a spare, a rebuild under writes), "scrub" (rotten parity, a repair under writes), "remounts" and,
 for layouts that can, "growth" (growth.py), "restripe" (restripe.py), "moves" (of chunks of bundles)
 and "members" that come and leave (members.py). "streams" (requests one behind the other that end
-inside stripes) are played only when asked for by name: their members are larger (hardware.py).
+inside stripes) are played only when asked for by name: their members are larger (hardware.py). So
+is "door" (requests that come together, testing/door.py), of which every theme has its share.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from raidx_fuse.testing.campaign.player import Player, Script
 from raidx_fuse.testing.campaign.recording import Recording
 from raidx_fuse.testing.campaign.restripe import restripes_of, theme_restripe
 from raidx_fuse.testing.campaign.state import Cell
+from raidx_fuse.testing.campaign.together import come_together
 from raidx_fuse.virtual_time import run
 
 FORMER_LIFE_SHARE = 0.35
@@ -66,6 +68,8 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         themes["members"] = (theme_members, 4)
     if find_layout(cell.layout).tolerance(3):
         themes["streams"] = (theme_streams, 0)
+    if cell.journal != "none":
+        themes["door"] = (theme_door, 0)
     return themes
 
 
@@ -73,6 +77,19 @@ async def theme_writes(player: Player) -> None:
     """Write, flush and wait, some steps."""
     for _ in range(player.rng.randint(5, 9)):
         await player.step()
+
+
+async def theme_door(player: Player) -> None:
+    """Write, flush and wait, mostly through the door; now and then lose a member meanwhile."""
+    if player.rng.random() < 0.7:  # what was never written cannot be written at once
+        await player.write(0, player.stripes * player.stripe_bytes)
+        await player.flush()  # or sectors of it could be torn: small writes wait for that
+    for _ in range(player.rng.randint(2, 5)):
+        await player.step()
+        await come_together(player)
+    if player.tolerance and player.rng.random() < 0.25:
+        role = player.rng.randrange(player.width)
+        await lose_and_rebuild(player, role, spare=False, fail_first=True)
 
 
 async def theme_streams(player: Player) -> None:

@@ -1,0 +1,94 @@
+"""Handlers run as the door runs them: in one stretch, while some of them are held (gather.py).
+
+    stretch   [ handler: held | handler: held | handler: done | handler: suspends ]
+    then      the record is written; those held go on, the one that suspended stays with the task
+
+Only one trap of trio can be the running task's own. So those that are held when a handler suspends
+after all, or whose record is late, get tasks of their own, and the rest a stretch in another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any
+
+import trio
+
+from raidx_fuse.gather import DOOR, Gathering
+
+Handler = Coroutine[Any, Any, None]
+
+
+async def through_door(handlers: Sequence[Handler]) -> None:
+    """Run *handlers*, in order, to their ends. Raises what they raise, in a group."""
+    waiting = list(handlers)
+    try:
+        async with trio.open_nursery() as nursery:
+            await _stretch(waiting, nursery)
+    finally:
+        for handler in waiting:  # a failure came first
+            handler.close()
+
+
+async def _stretch(waiting: list[Handler], nursery: trio.Nursery) -> None:
+    """Step each of *waiting* until it is held or done; none is left of them if all goes well."""
+    held: list[tuple[Handler, Gathering]] = []
+    suspended: tuple[Handler, Any] | None = None
+    try:
+        while waiting and suspended is None:
+            handler = waiting.pop(0)
+            DOOR.holds = True
+            try:
+                trap = handler.send(None)
+            except StopIteration:
+                continue
+            finally:
+                DOOR.holds = False
+            if isinstance(trap, Gathering):
+                held.append((handler, trap))
+            else:
+                suspended = handler, trap
+    finally:
+        for _, gathering in held:
+            if not gathering.written:
+                gathering.write()
+        while held:
+            handler, gathering = held.pop(0)
+            if gathering.over is not None or suspended is not None:
+                nursery.start_soon(_finish, handler)
+                continue
+            with contextlib.suppress(StopIteration):
+                suspended = handler, handler.send(None)
+    if waiting:
+        nursery.start_soon(_stretch, waiting, nursery)
+    if suspended is not None:
+        await _adopt(*suspended)
+
+
+async def _finish(handler: Handler) -> None:
+    await _go_on(handler)
+
+
+@types.coroutine
+def _go_on(handler: Handler) -> Generator[Any, Any, None]:
+    """Run *handler*, which was held, to its end in this task."""
+    yield from handler
+
+
+@types.coroutine
+def _adopt(handler: Handler, trap: Any) -> Generator[Any, Any, None]:
+    """Run *handler*, which suspended with *trap* in this task, to its end."""
+    step: Callable[[Any], Any]
+    while True:
+        try:
+            sent = yield trap
+            step = handler.send
+        except BaseException as error:
+            sent = error
+            step = handler.throw
+        try:
+            trap = step(sent)
+        except StopIteration:
+            return

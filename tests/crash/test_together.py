@@ -1,0 +1,89 @@
+"""Power cuts while requests come together: their changes share records of the log (gather.py).
+
+Two rules that make this safe are broken, to see that the campaign notices.
+``RAIDX_CRASH_STATES`` and ``RAIDX_CRASH_SEED`` as in test_campaign.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from raidx_fuse.journal import Journal
+from raidx_fuse.testing.campaign import matrix
+from raidx_fuse.testing.campaign.state import Cell, State
+from raidx_fuse.testing.campaign.walk import crash_workloads, replay
+from raidx_fuse.testing.campaign.workload import record_workload
+
+TIMES = max(1.0, int(os.environ.get("RAIDX_CRASH_STATES", "10000")) / 10_000)
+SEED = int(os.environ.get("RAIDX_CRASH_SEED", "1"))
+STATES = int(250 * TIMES)
+BROKEN_STATES = 1000
+
+pytestmark = pytest.mark.timeout(600 * TIMES)
+
+
+@pytest.fixture
+def met(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the kinds of gatherings that are written."""
+    found: Counter[str] = Counter()
+    write_gathered = Journal.write_gathered
+
+    def counted(journal: Journal) -> None:
+        gathering = journal.gathering
+        write_gathered(journal)
+        if gathering is not None:
+            found["late" if gathering.over is not None else "at once"] += 1
+            found["several"] += len(gathering.stripes) > 1
+            found["the same"] += len(set(gathering.stripes)) < len(gathering.stripes)
+
+    monkeypatch.setattr(Journal, "write_gathered", counted)
+    return found
+
+
+@pytest.mark.parametrize("cell", ["raid5:partial:door", "raid4:full:door", "raid0:full:door"])
+def test_writes_that_share_a_record_keep_their_promises(cell: str, met: Counter[str]) -> None:
+    tally = matrix.run_cells([Cell.parse(cell)], STATES, SEED)
+    assert not tally.violations, tally.report()
+    assert tally.total >= STATES
+    assert all(met[kind] for kind in ("late", "at once", "several", "the same")), met
+
+
+def test_they_are_a_part_of_every_campaign(met: Counter[str]) -> None:
+    for seed in range(12):
+        record_workload(Cell("raid5", "partial"), seed)
+    assert met["at once"]
+    assert met["several"]
+
+
+def _acknowledge_without_a_record(journal: Journal) -> None:
+    gathering, journal.gathering = journal.gathering, None
+    if gathering is not None:
+        gathering.written = True
+
+
+async def _place_what_is_late(_journal: Journal) -> None:
+    """Return at once."""
+
+
+@pytest.mark.parametrize(
+    ("what", "broken", "cell", "first"),
+    [
+        ("write_gathered", _acknowledge_without_a_record, "raid5:partial:door", 0),
+        ("write_gathered", _acknowledge_without_a_record, "raid5:partial", 0),
+        ("settle_gathered", _place_what_is_late, "raid4:full:door", 100),
+    ],
+)
+def test_a_shared_record_that_comes_too_late_is_found_out(
+    what: str, broken: Any, cell: str, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Journal, what, broken)
+    seeds = range(first, first + 100)
+    tally = crash_workloads(Cell.parse(cell), seeds, BROKEN_STATES, stop_after=1)
+    assert tally.violations, "a campaign that cannot fail proves nothing"
+    violation = tally.violations[0]
+    assert violation.verb != "running", violation.what
+    assert replay(State.parse(violation.state)) == (violation.verb, violation.what)
