@@ -276,9 +276,9 @@ class Journal(LogWriter):
             self.write_gathered()
             if not ring.open:
                 return
-            if self.streams.unfinished:
+            while self.is_late or self.streams.unfinished:  # none may come of the other's wait
+                await self.settle_gathered()
                 await self._finish_streams()
-            await self.settle_gathered()
             tail: Tail = ring.next_sequence, ring.position, self.mark
             if self.inflight:
                 tail = *self.inflight.first(), self.mark

@@ -198,6 +198,11 @@ class LogWriter(Marked):
         if gathering.error is not None:
             raise gathering.error
 
+    @property
+    def is_late(self) -> bool:
+        """Whether something is shown that the log lacks."""
+        return self._late is not None
+
     async def settle_gathered(self) -> None:
         """Return when nothing is shown that the log lacks. Raises RaidxError if it never will."""
         while self._late is not None:

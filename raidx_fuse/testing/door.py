@@ -57,7 +57,7 @@ async def _stretch(waiting: list[Handler], nursery: trio.Nursery) -> None:
         while held:
             handler, gathering = held.pop(0)
             if gathering.over is not None or suspended is not None:
-                nursery.start_soon(_finish, handler)
+                nursery.start_soon(go_on_held, handler)
                 continue
             with contextlib.suppress(StopIteration):
                 suspended = handler, handler.send(None)
@@ -67,13 +67,13 @@ async def _stretch(waiting: list[Handler], nursery: trio.Nursery) -> None:
         await _adopt(*suspended)
 
 
-async def _finish(handler: Handler) -> None:
+async def go_on_held(handler: Handler) -> None:
+    """Run *handler*, which was held, to its end."""
     await _go_on(handler)
 
 
 @types.coroutine
 def _go_on(handler: Handler) -> Generator[Any, Any, None]:
-    """Run *handler*, which was held, to its end in this task."""
     yield from handler
 
 

@@ -1,0 +1,373 @@
+"""Small writes that come together share one record of the log (gather.py), seen from the engine.
+
+They are stepped as the door does it: testing/door.py.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+import trio
+
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.gather import DOOR, Gathering
+from raidx_fuse.members.faulty import Fault
+from raidx_fuse.testing.door import Handler, go_on_held, through_door
+from raidx_fuse.testing.spy import WRITE, SpyRig, restarted, spying
+from raidx_fuse.testing.virtual import run
+
+CHUNK = 16384
+PAGE = 4096
+STRIPES = 24
+LAYOUTS = pytest.mark.parametrize(
+    ("layout", "width", "mode"),
+    [("raid5", 4, "partial"), ("raid4", 3, "full"), ("rdp", 4, "partial"), ("raid0", 2, "full")],
+)
+
+
+def noise(length: int, seed: int = 0) -> bytes:
+    """Return bytes that no mistake produces."""
+    return random.Random(seed).randbytes(length)
+
+
+async def prepare(rig: SpyRig, mode: str = "partial") -> None:
+    """Write the whole image, all of it in its place, and let the log be empty and large enough."""
+    await rig.running.set("journal", mode)
+    await rig.put(0, noise(len(rig.model), 99))
+    await rig.in_place()
+    rig.log.clear()
+
+
+def stripe_bytes(rig: SpyRig) -> int:
+    """Return how much of the image is in one stripe."""
+    return rig.running.core.data_count * CHUNK
+
+
+def refuse(rig: SpyRig, times: int | None = 1) -> list[Fault]:
+    """Let the next write to the log of each member wait for the queues, 10 ms long."""
+    log = rig.running.store.config.regions.log
+    return [
+        member.inject(
+            Fault(
+                "slow",
+                (WRITE,),
+                offset_bytes=log.offset,
+                length_bytes=log.length,
+                delay_s=0.01,
+                count=times,
+            )
+        )
+        for member in rig.members
+    ]
+
+
+def held(rig: SpyRig, *writes: tuple[int, bytes]) -> tuple[list[Handler], list[Gathering]]:
+    """Begin writes as the door does and hold them; each must be held."""
+    handlers: list[Handler] = []
+    gatherings = []
+    for offset, data in writes:
+        handler = rig.running.write(offset, data)
+        DOOR.holds = True
+        try:
+            gathering = handler.send(None)
+        finally:
+            DOOR.holds = False
+        assert isinstance(gathering, Gathering), "it was not held"
+        handlers.append(handler)
+        gatherings.append(gathering)
+        rig.model[offset : offset + len(data)] = data
+    return handlers, gatherings
+
+
+def go_on(handlers: Sequence[Handler]) -> None:
+    """Let handlers answer, which they do at once."""
+    for handler in handlers:
+        with pytest.raises(StopIteration):
+            handler.send(None)
+
+
+def in_the_log(rig: SpyRig) -> int:
+    """Return how many writes the logs of all members took."""
+    return len(rig.log.of(WRITE, rig.running.store.config.regions.log))
+
+
+@LAYOUTS
+def test_eight_writes_share_one_record(layout: str, width: int, mode: str) -> None:
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=STRIPES, rows=4) as rig:
+            await prepare(rig, mode)
+            journal = rig.running.core.journal
+            sequence = journal.ring.next_sequence
+            writes = [(n * 3 * CHUNK // 2, noise(512, n)) for n in range(8)]
+            handlers, gatherings = held(rig, *writes)
+            assert len(set(map(id, gatherings))) == 1
+            assert in_the_log(rig) == 0
+            await rig.compare()  # everybody sees it, though nobody was told that it is done
+            gatherings[0].write()
+            go_on(handlers)
+            assert in_the_log(rig) == rig.running.core.code.tolerance + 1, "one on each log member"
+            assert journal.ring.next_sequence == sequence + 1
+            assert journal.commits >= 8
+            await rig.compare()
+            images, model = rig.images(), bytes(rig.model)
+            await rig.in_place()
+            await rig.compare()
+        async with restarted(images) as array:  # the process was killed behind the answers
+            assert array.replayed is not None
+            assert array.replayed.records == 1
+            assert bytes(await array.read(0, len(model))) == model
+            result = await array.jobs.wait(await array.start_scrub(repair=False))
+            assert (result["state"], result["mismatches"]) == ("done", 0)
+
+    run(main)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("cache", [0, 1 << 20])
+def test_the_same_place_several_times_in_one_record(
+    layout: str, width: int, mode: str, cache: int
+) -> None:
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=STRIPES, rows=4) as rig:
+            await prepare(rig, mode)
+            await rig.running.set("cache.size", str(cache))
+            ranges = [(0, 512), (0, 512), (100, 900), (CHUNK, 512), (700, 99), (2 * PAGE, 700)]
+            writes = [(at, noise(length, number)) for number, (at, length) in enumerate(ranges)]
+            handlers, gatherings = held(rig, *writes)
+            assert len(set(map(id, gatherings))) == 1
+            await rig.compare()
+            gatherings[0].write()
+            go_on(handlers)
+            await rig.compare()
+            images, model = rig.images(), bytes(rig.model)
+            await rig.in_place()
+            await rig.compare()
+            if rig.running.core.code.tolerance:
+                result = await rig.running.jobs.wait(await rig.running.start_scrub(repair=False))
+                assert result["mismatches"] == 0, "parity goes with the last of them"
+                await rig.running.fail_disk(0)
+                await rig.compare()
+        async with restarted(images) as array:
+            assert bytes(await array.read(0, len(model))) == model
+
+    run(main)
+
+
+@LAYOUTS
+def test_a_late_record_locks_its_stripes_and_is_placed_after_it_is_written(
+    layout: str, width: int, mode: str
+) -> None:
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=STRIPES, rows=4) as rig:
+            await prepare(rig, mode)
+            core = rig.running.core
+            far = 3 * stripe_bytes(rig)
+            handlers, (gathering, _) = held(rig, (0, noise(PAGE, 1)), (far, noise(PAGE, 2)))
+            refuse(rig)
+            gathering.write()
+            assert gathering.over is not None
+            assert set(core.locks.held) == {0, core.layout.locate(far >> core.shift)[0]}
+            await rig.compare()
+            order: list[str] = []
+
+            async def place() -> None:
+                await core.journal.place()
+                assert gathering.over is not None
+                assert gathering.over.is_set()
+                order.append("placed")
+
+            async def again() -> None:
+                await rig.put(100, noise(3000, 3))  # of the same page: built on what is late
+                assert gathering.over is not None
+                assert gathering.over.is_set()
+                order.append("written again")
+
+            async def finish(handler: Handler) -> None:
+                await go_on_held(handler)
+                order.append("answered")
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(place)
+                nursery.start_soon(again)
+                await trio.sleep(0.001)
+                assert not order
+                assert rig.log.of(WRITE, rig.data) == [], "nothing is placed"
+                for handler in handlers:
+                    nursery.start_soon(finish, handler)
+            assert sorted(order) == ["answered", "answered", "placed", "written again"]
+            assert not core.locks.held
+            await rig.compare()
+            images, model = rig.images(), bytes(rig.model)
+            await rig.in_place()
+            await rig.compare()
+        async with restarted(images) as array:
+            assert bytes(await array.read(0, len(model))) == model
+
+    run(main)
+
+
+def test_a_record_that_no_member_takes_fails_all_its_writes_and_is_never_placed() -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=STRIPES) as rig:
+            await prepare(rig)
+            core = rig.running.core
+            await rig.running.fail_disk(3)  # nobody can be spared any more
+            await rig.running.replace_disk(3, rig.new_member())
+            await rig._step_settle()
+            await rig.in_place()
+            before = bytes(rig.model)
+            await rig.put(5 * PAGE, noise(PAGE, 9))
+            acknowledged = bytes(rig.model)
+            handlers, gatherings = held(rig, (0, noise(PAGE, 1)), (9 * CHUNK, noise(PAGE, 2)))
+            log = core.store.config.regions.log
+            for member in rig.members:
+                member.error((WRITE,), offset_bytes=log.offset, length_bytes=log.length)
+            rig.log.clear()
+            gatherings[0].write()
+            errors = []
+
+            async def finish(handler: Handler) -> None:
+                with pytest.raises(RaidxError) as caught:
+                    await go_on_held(handler)
+                errors.append(caught.value.errno)
+
+            async def behind() -> None:
+                with pytest.raises(RaidxError):
+                    await rig.running.write(20 * CHUNK, noise(PAGE, 3))
+                errors.append(errno.EIO)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(behind)
+                for handler in handlers:
+                    nursery.start_soon(finish, handler)
+            assert errors == [errno.EIO] * 3
+            assert not core.locks.held
+            for attempt in (core.journal.place, core.journal.drain, core.journal.reform):
+                with pytest.raises(RaidxError, match="journal"):
+                    await attempt()
+            with pytest.raises(RaidxError, match="the journal is lost"):
+                await rig.running.write(30 * CHUNK, noise(PAGE, 4))
+            assert rig.log.of(WRITE, rig.data) == []
+            images = rig.images()
+        assert before != acknowledged
+        async with restarted(images[:3] + images[4:]) as array:
+            assert bytes(await array.read(0, len(acknowledged))) == acknowledged
+
+    run(main)
+
+
+def test_what_is_filled_while_a_placement_waits_for_a_late_record_is_finished_first() -> None:
+    """Else its parity would be in neither the log nor its place."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=PAGE, stripes=1500) as rig:
+            await prepare(rig)
+            core = rig.running.core
+            for turn in range(12):  # who of those that a late record lets go is first is chance
+                handlers, gatherings = held(rig, (90 * PAGE, noise(PAGE, turn)))
+                refuse(rig)
+                gatherings[0].write()
+                at = 4 * turn
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(core.journal.place)
+                    nursery.start_soon(rig.put, at * PAGE, noise(4 * PAGE, turn))
+                    await trio.sleep(0.001)
+                    nursery.start_soon(go_on_held, handlers[0])
+                await rig.put((at + 4) * PAGE, noise(512, turn))
+                await rig.compare()
+            images, model = rig.images(), bytes(rig.model)
+        async with restarted(images) as array:
+            assert bytes(await array.read(0, len(model))) == model
+
+    run(main)
+
+
+def test_a_record_behind_one_that_no_member_takes_is_not_acknowledged() -> None:
+    """A replay ends at the gap, and would never come to it."""
+
+    async def main() -> None:
+        async with spying("raid0", 2, chunk_bytes=CHUNK, stripes=STRIPES) as rig:
+            await prepare(rig, "full")
+            model = bytes(rig.model)
+            handlers, gatherings = held(rig, (0, noise(512, 1)))
+            refuse(rig, None)  # this record and the next go through the queues, side by side
+            ring = rig.running.core.journal.ring
+            for member in rig.members:
+                at = ring.offset + ring.position % ring.capacity
+                member.error((WRITE,), offset_bytes=at, length_bytes=512)
+            gatherings[0].write()
+            assert gatherings[0].over is not None
+            failed = []
+
+            async def fails(name: str, handler: Handler) -> None:
+                with pytest.raises(RaidxError):
+                    await go_on_held(handler)
+                failed.append(name)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(fails, "first", handlers[0])
+                nursery.start_soon(fails, "behind", rig.running.write(5 * CHUNK, noise(512, 2)))
+            assert sorted(failed) == ["behind", "first"]
+            images = rig.images()
+        async with restarted(images) as array:
+            assert bytes(await array.read(0, len(model))) == model
+
+    run(main)
+
+
+@LAYOUTS
+def test_what_is_too_large_or_has_no_room_is_logged_by_itself(
+    layout: str, width: int, mode: str
+) -> None:
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=STRIPES, rows=4) as rig:
+            await prepare(rig, mode)
+            journal = rig.running.core.journal
+            numbers = [journal.ring.next_sequence]
+
+            async def together(*writes: tuple[int, bytes]) -> None:
+                await through_door([rig.put(*write) for write in writes])
+                numbers.append(journal.ring.next_sequence)
+                await rig.compare()
+
+            await together((0, noise(512, 1)), (CHUNK, noise(CHUNK, 2)), (2 * CHUNK, noise(512, 3)))
+            await together(*((n * CHUNK, noise(512, n)) for n in range(8)))
+            assert [after - before for before, after in pairwise(numbers)] == [3, 1]
+            rng = random.Random(5)
+            placed = journal.placements
+            for _ in range(150):  # round the ring, several times
+                await together(
+                    *((rng.randrange(len(rig.model) // 512) * 512, noise(512)) for _ in range(8))
+                )
+            assert journal.placements > placed
+            images, model = rig.images(), bytes(rig.model)
+        async with restarted(images) as array:
+            assert bytes(await array.read(0, len(model))) == model
+
+    run(main)
+
+
+def test_a_member_that_fails_under_a_held_write_is_out_before_it_is_acknowledged() -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=STRIPES) as rig:
+            await prepare(rig)
+            store = rig.running.store
+            handlers, gatherings = held(rig, (0, noise(512, 1)), (9 * CHUNK, noise(512, 2)))
+            rig.members[0].vanish()
+            gatherings[0].write()
+            assert gatherings[0].over is not None
+            async with trio.open_nursery() as nursery:
+                for handler in handlers:
+                    nursery.start_soon(go_on_held, handler)
+            assert store.lost == {0}
+            assert not store.unsettled, "the superblocks say so"
+            await rig.compare()
+            images, model = rig.images(), bytes(rig.model)
+        async with restarted(images[1:]) as array:
+            assert bytes(await array.read(0, len(model))) == model
+
+    run(main)
