@@ -65,8 +65,7 @@ def _acknowledge_without_a_record(journal: Journal) -> None:
         gathering.written = True
 
 
-async def _place_what_is_late(_journal: Journal) -> None:
-    """Return at once."""
+_PLACE_WHAT_IS_LATE = property(lambda _journal: False)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +73,7 @@ async def _place_what_is_late(_journal: Journal) -> None:
     [
         ("write_gathered", _acknowledge_without_a_record, "raid5:partial:door", 0),
         ("write_gathered", _acknowledge_without_a_record, "raid5:partial", 0),
-        ("settle_gathered", _place_what_is_late, "raid4:full:door", 100),
+        ("is_late", _PLACE_WHAT_IS_LATE, "raid4:full:door", 100),
     ],
 )
 def test_a_shared_record_that_comes_too_late_is_found_out(

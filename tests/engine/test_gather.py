@@ -15,6 +15,7 @@ import trio
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.gather import DOOR, Gathering
+from raidx_fuse.members.faulty import WRITE as WRITES
 from raidx_fuse.members.faulty import Fault
 from raidx_fuse.testing.door import Handler, go_on_held, through_door
 from raidx_fuse.testing.spy import WRITE, SpyRig, restarted, spying
@@ -54,7 +55,7 @@ def refuse(rig: SpyRig, times: int | None = 1) -> list[Fault]:
         member.inject(
             Fault(
                 "slow",
-                (WRITE,),
+                WRITES,
                 offset_bytes=log.offset,
                 length_bytes=log.length,
                 delay_s=0.01,
@@ -225,7 +226,7 @@ def test_a_record_that_no_member_takes_fails_all_its_writes_and_is_never_placed(
             handlers, gatherings = held(rig, (0, noise(PAGE, 1)), (9 * CHUNK, noise(PAGE, 2)))
             log = core.store.config.regions.log
             for member in rig.members:
-                member.error((WRITE,), offset_bytes=log.offset, length_bytes=log.length)
+                member.error(WRITES, offset_bytes=log.offset, length_bytes=log.length)
             rig.log.clear()
             gatherings[0].write()
             errors = []
@@ -298,7 +299,7 @@ def test_a_record_behind_one_that_no_member_takes_is_not_acknowledged() -> None:
             ring = rig.running.core.journal.ring
             for member in rig.members:
                 at = ring.offset + ring.position % ring.capacity
-                member.error((WRITE,), offset_bytes=at, length_bytes=512)
+                member.error(WRITES, offset_bytes=at, length_bytes=512)
             gatherings[0].write()
             assert gatherings[0].over is not None
             failed = []
