@@ -22,6 +22,7 @@ from typing import Any
 from raidx_fuse.gather import DOOR, Gathering
 
 HELD_MAX = 8
+TURNS_HELD_MAX = 16  # requests taken while a loop is held: reads between would make it wait long
 
 Loop = Coroutine[Any, Any, None]
 
@@ -49,18 +50,21 @@ def release() -> Generator[_Step, None, None]:
 class Holding:
     """*loops* that are held, in order; *spares*; *settling* while a loop runs on only to answer.
 
-    *settle* finishes a loop in a task of its own.
+    They are held until turn *until* at the latest. *settle* finishes a loop in a task of its own.
     """
 
     def __init__(self, settle: Callable[[Loop], None]) -> None:
         self.loops: list[Loop] = []
         self.spares: list[Loop] = []
         self.settling = False
+        self.until = 0
         self._settle = settle
         self._gatherings: list[Gathering] = []
 
-    def hold(self, loop: Loop, gathering: Gathering) -> None:
-        """Keep *loop*, whose handler's write is in *gathering*."""
+    def hold(self, loop: Loop, gathering: Gathering, turns: int) -> None:
+        """Keep *loop*, whose handler's write is in *gathering*, in turn *turns*."""
+        if not self.loops:
+            self.until = turns + TURNS_HELD_MAX
         self.loops.append(loop)
         if gathering not in self._gatherings:
             self._gatherings.append(gathering)

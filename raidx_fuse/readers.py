@@ -83,7 +83,7 @@ class Readers:
             if self.ended:
                 return False
         turns = self.turns = self.turns + 1
-        if len(holding.loops) >= HELD_MAX:
+        if (loops := holding.loops) and (len(loops) >= HELD_MAX or turns >= holding.until):
             await release()
             if self.ended:
                 return False

@@ -9,7 +9,7 @@ import trio.testing
 from raidx_fuse import readers
 from raidx_fuse.fuse import VolumeOperations
 from raidx_fuse.gather import DOOR
-from raidx_fuse.holding import HELD_MAX
+from raidx_fuse.holding import HELD_MAX, TURNS_HELD_MAX
 from raidx_fuse.volume import Volume
 from tests.fuse.held_model import Log, ask_and_wait, run_watched
 from tests.fuse.pipe_model import Model, until
@@ -95,6 +95,20 @@ def test_one_that_came_while_a_worker_looked_on_is_not_held() -> None:
     made = run_watched(handle, use)
     assert made.done == [0, 7]
     assert (log.records, log.alone) == ([], [7])
+
+
+def test_a_write_does_not_wait_for_many_reads() -> None:
+    log = Log()
+
+    async def handle(request: int) -> None:
+        if request % 30 == 0:
+            await log.write(request)
+
+    made = run_watched(handle, ask_and_wait(*range(120)))
+    assert sorted(made.done) == [*range(120)]
+    for write in range(0, 120, 30):
+        assert made.done.index(write) - write < TURNS_HELD_MAX
+    assert log.records == [[0], [30], [60], [90]]
 
 
 def test_two_logs_each_write_their_own() -> None:
