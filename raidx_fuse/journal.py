@@ -149,8 +149,9 @@ class Journal(LogWriter):
     def commit_filled_now(self, filling: Filling) -> bool:
         """As `commit_filled` of one stripe, without suspending; False if that cannot be.
 
-        Nobody sees anything of it then, and the caller commits the same as a later record: part of
-        this one may be in the log already.
+        No member has anything of it then, and the caller commits the same as a later record. What
+        only some take at once is late (`finish_late`): were it taken back, a replay that lacks the
+        next record might find this in its place, and go on behind a gap.
         """
         ring, streams = self.ring, self.streams
         if self._gate is not None or not self.roles or not streams.fit((filling,)):
@@ -166,7 +167,8 @@ class Journal(LogWriter):
         streams.begin((filling,), ring.stripes)
         sequence, position, offset = ring.allocate(size, (filling.stripe,))
         record = encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)
-        if self.write_now(offset, record):
+        left = self.write_now(offset, record)
+        if len(left) == len(self.roles):
             ring.take_back(sequence, position)
             return False
         self.commits += 1
@@ -174,6 +176,11 @@ class Journal(LogWriter):
         self._take_effect(record, len(fields) // 4, filling.data)
         streams.take_effect((filling,))
         self.hurry()
+        if left:
+            late = Gathering(self.write_gathered, sequence)
+            late.written = True
+            late.stripes.append(filling.stripe)
+            self.be_late(late, left, position)
         return True
 
     def commit_now(

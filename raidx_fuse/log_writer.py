@@ -160,13 +160,11 @@ class LogWriter(Marked):
         self.commit_bytes += size
         self.hurry()
         if left:
-            self._be_late(gathering, left, sequence, position)
+            self.be_late(gathering, left, position)
 
-    def _be_late(
-        self, gathering: Gathering, left: Sequence[Request], sequence: int, position: int
-    ) -> None:
+    def be_late(self, gathering: Gathering, left: Sequence[Request], position: int) -> None:
         """Let nobody build on what is shown but not logged yet, save later records."""
-        self.inflight.add(sequence, position)
+        self.inflight.add(gathering.sequence, position)
         gathering.left = left
         gathering.over = trio.Event()
         self._late = gathering
@@ -202,6 +200,11 @@ class LogWriter(Marked):
     def is_late(self) -> bool:
         """Whether something is shown that the log lacks."""
         return self._late is not None
+
+    async def finish_late(self) -> None:
+        """As `finish_gathered`, of the record that is late. Raises what the members raise."""
+        if self._late is not None:
+            await self.finish_gathered(self._late)
 
     async def settle_gathered(self) -> None:
         """Return when nothing is shown that the log lacks. Raises RaidxError if it never will."""

@@ -66,8 +66,8 @@ class Writer:
         core.counters.write_bytes += length
         if not length:
             return
-        store = core.store
         ranges = [(0, length)]  # of the request, that are left for the general way
+        store = core.store
         access = core.access
         if access is not None:
             first, last = offset >> core.shift, offset + length - 1 >> core.shift
@@ -113,15 +113,16 @@ class Writer:
             elif (
                 whole := self._whole_stripes.write(offset + at, view[at:], length - at)
             ) is not None:
-                middle, end = whole
-                tail = end - offset
-                if tail < length and self._beginning.write(end, view[tail:]):
+                middle, tail = whole[0], whole[1] - offset
+                if tail < length and self._beginning.write(offset + tail, view[tail:]):
                     tail = length
+                    await core.journal.finish_late()
                 ranges = [(at, middle - offset), (tail, length)]
                 if middle == offset + at and tail == length:
                     core.touch_at_once(started_s)
                     return
             elif self._beginning.write(offset + at, view[at:]):
+                await core.journal.finish_late()
                 core.touch_at_once(started_s)
                 return
         while True:

@@ -1,0 +1,92 @@
+"""Power cuts after one log member took a record at once and the other did not (journal.py, law 1).
+
+Were its place given to the next record, a cut that loses that one on both members would leave this
+as if it belonged there, and a replay would go on behind a gap.
+"""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from raidx_fuse.journal import Journal
+from raidx_fuse.store import Request
+from raidx_fuse.testing.campaign.disks import is_member
+from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, Shape
+from raidx_fuse.testing.campaign.judge import Left, judge
+from raidx_fuse.testing.campaign.player import Player
+from raidx_fuse.testing.campaign.recording import Recording
+from raidx_fuse.testing.campaign.state import Cell, Cut, State, ViolationError
+from raidx_fuse.testing.campaign.workload import record_workload
+
+WIDTH = 4
+SEED = 3  # without a cache
+HALF = CHUNK_BYTES // 2  # with its parity as large as the record that is refused
+
+
+def refused(monkeypatch: pytest.MonkeyPatch) -> tuple[Recording, int, int]:
+    """Record it; return the events between which no flush covers what came after."""
+    events = []
+
+    async def script(player: Player) -> None:
+        await player.write(0, player.stripes * player.stripe_bytes)
+        await player.flush()
+        await player.array.core.journal.drain()
+        await player.flush()
+        span, data = player._begin_write(0, CHUNK_BYTES)
+        write_now = Journal.write_now
+
+        def by_the_first_only(journal: Journal, offset: int, record: bytes) -> list[Request]:
+            roles = journal.roles
+            journal.roles = roles[:1]
+            left = write_now(journal, offset, record)
+            journal.roles = roles
+            return [*left, *((role, offset, [record], len(record)) for role in roles[1:])]
+
+        events.append(player.event)
+        with monkeypatch.context() as patched:
+            patched.setattr(Journal, "write_now", by_the_first_only)
+            assert player.array.writer._beginning.write(0, memoryview(data))
+        assert player.array.core.journal.is_late
+        assert player.event == events[0] + 1, "one member took it"
+
+        async def finish() -> None:
+            await player.array.core.journal.finish_late()
+            player.history.end(span, player.event)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(finish)
+            for at in (0, CHUNK_BYTES):  # their parity is the same
+                nursery.start_soon(player.write, player.stripe_bytes + at, HALF)
+        events.append(player.event)
+
+    shape = Shape(WIDTH, stripes=3, pace="inline")
+    recording = record_workload(Cell("raid5", "partial"), SEED, script, shape)
+    return recording, events[0], events[1]
+
+
+def broken(recording: Recording, first: int, last: int) -> list[str]:
+    """Crash it with each member lost; return what breaks."""
+    found = []
+    for index, disks, _event in recording.record.moments():
+        if not first < index <= last:
+            continue
+        for turn in range(90):
+            lost = turn % (WIDTH - 1)
+            state = State(recording.cell, SEED, Cut(index, f"s{turn}", (lost,)))
+            cuts = zip(disks, state.cut.decisions(list(disks)), strict=True)
+            images = {n: disk.crash(cut) for n, (disk, cut) in enumerate(cuts) if n != lost}
+            images = {n: image for n, image in images.items() if is_member(image)}
+            expected = recording.history.at(index)
+            try:
+                judge(
+                    Left(recording, index, images, frozenset({lost}), expected),
+                    state.generator("look"),
+                )
+            except ViolationError as error:
+                found.append(str(error))
+    return found
+
+
+def test_a_record_that_one_member_took_is_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert broken(*refused(monkeypatch)) == []
