@@ -154,6 +154,7 @@ class VolumeOperations(pyfuse3.Operations):
                 await volume.write(off, buf)
                 await volume.flush()
             else:
+                DOOR.wrote = True
                 await volume.write(off, buf)
             return size
         except Exception as error:

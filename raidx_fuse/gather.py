@@ -31,13 +31,14 @@ DATA_BYTES_MAX = 320 << 10  # of one record; with its headers less than twice th
 class Door:
     """*holds*: whether the handler that runs now may be held. Set by whoever can hold it.
 
-    Only while that one steps the handler: what other tasks write is never gathered.
+    Only while that one steps the handler: what other tasks write is never gathered. *wrote*: set by
+    a handler that writes, for the door to know whether writes come together.
     """
 
-    __slots__ = ("holds",)
+    __slots__ = ("holds", "wrote")
 
     def __init__(self) -> None:
-        self.holds = False
+        self.holds = self.wrote = False
 
 
 DOOR = Door()

@@ -4,8 +4,8 @@ A session loop of pyfuse3 receives a request, runs its handler and answers. One 
 `gather.held` stands still without trio knowing, and another takes the next request:
 
     worker's loop --- held --> loops, while a spare loop (or a new one) looks for the next request
-    queue empty, or HELD_MAX held, or trio is to run --> the record is written; each held loop runs
-    on in turn: it answers, comes back for work, and is a spare
+    queue empty, HELD_MAX held, a request that wrote nothing, trio to run --> the record is written;
+    each held loop runs on in turn: it answers, comes back for work, and is a spare
 
 All that passes in one step of the worker, so no other task sees a loop held. If a handler that goes
 on suspends after all (its record is late), the worker stays with it, and those not yet run get
@@ -22,7 +22,6 @@ from typing import Any
 from raidx_fuse.gather import DOOR, Gathering
 
 HELD_MAX = 8
-TURNS_HELD_MAX = 16  # requests taken while a loop is held: reads between would make it wait long
 
 Loop = Coroutine[Any, Any, None]
 
@@ -50,21 +49,18 @@ def release() -> Generator[_Step, None, None]:
 class Holding:
     """*loops* that are held, in order; *spares*; *settling* while a loop runs on only to answer.
 
-    They are held until turn *until* at the latest. *settle* finishes a loop in a task of its own.
+    *settle* finishes a loop in a task of its own.
     """
 
     def __init__(self, settle: Callable[[Loop], None]) -> None:
         self.loops: list[Loop] = []
         self.spares: list[Loop] = []
         self.settling = False
-        self.until = 0
         self._settle = settle
         self._gatherings: list[Gathering] = []
 
-    def hold(self, loop: Loop, gathering: Gathering, turns: int) -> None:
-        """Keep *loop*, whose handler's write is in *gathering*, in turn *turns*."""
-        if not self.loops:
-            self.until = turns + TURNS_HELD_MAX
+    def hold(self, loop: Loop, gathering: Gathering) -> None:
+        """Keep *loop*, whose handler's write is in *gathering*."""
         self.loops.append(loop)
         if gathering not in self._gatherings:
             self._gatherings.append(gathering)

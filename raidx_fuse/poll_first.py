@@ -81,7 +81,7 @@ def _drive(
             trap = step(sent)
             while True:
                 if trap.__class__ is Gathering:
-                    holding.hold(loop, trap, readers.turns)
+                    holding.hold(loop, trap)
                     loop = spares.pop() if spares else start()
                 elif trap is RELEASE:
                     suspended = holding.release(loop, readers.held_resumes)

@@ -83,7 +83,8 @@ class Readers:
             if self.ended:
                 return False
         turns = self.turns = self.turns + 1
-        if (loops := holding.loops) and (len(loops) >= HELD_MAX or turns >= holding.until):
+        wrote, DOOR.wrote = DOOR.wrote, False
+        if (loops := holding.loops) and (len(loops) >= HELD_MAX or not wrote):
             await release()
             if self.ended:
                 return False
@@ -97,8 +98,9 @@ class Readers:
             await self._let_trio_run()
         if self._look(0, 1):
             # The queue was not empty, so there may be more: what is written may share a record.
-            # Not with suspended handlers about, which wait for a pass of trio.
-            DOOR.holds = not self.suspended
+            # Not among reads, which would keep it waiting, and not with suspended handlers about,
+            # which wait for a pass of trio.
+            DOOR.holds = wrote and not self.suspended
             self._taken = True
             return True
         # Again and again: this loop may have been a spare meanwhile, and others held since.
@@ -107,7 +109,7 @@ class Readers:
             if self.ended:
                 return False
             if self._look(0, 1):
-                DOOR.holds = not self.suspended
+                DOOR.holds = wrote and not self.suspended
                 self._taken = True
                 return True
         DOOR.holds = self._taken = False

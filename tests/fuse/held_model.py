@@ -38,6 +38,7 @@ class Log:
 
     async def write(self, request: int) -> None:
         """Write *request*, in the next record if the door holds."""
+        DOOR.wrote = True
         if not DOOR.holds:
             self.write_gathered()
             self.alone.append(request)
@@ -96,12 +97,16 @@ class Watch(trio.abc.Instrument):
             self.wrong.add(f"a loop is taken for a settling one while {task.name} runs")
 
 
-def run_watched(handle: Handle, use: Any, workers: int = 1) -> Model:
-    """Run *use* beside *workers* workers; then end them. Nothing may be left."""
+def run_watched(handle: Handle, use: Any, workers: int = 1, wrote: bool = True) -> Model:
+    """Run *use* beside *workers* workers; then end them. Nothing may be left.
+
+    *wrote*: as if another write had just ended, so that the first one is held already.
+    """
 
     async def main() -> Model:
         with model(handle) as made, trio.fail_after(20):
             watch = Watch(made)
+            DOOR.wrote = wrote
             trio.lowlevel.add_instrument(watch)
             try:
                 async with trio.open_nursery() as nursery:

@@ -158,6 +158,7 @@ def test_cancelled_while_a_record_is_late() -> None:
                 made.nursery = nursery
                 for _ in range(2):
                     nursery.start_soon(made.work)
+                DOOR.wrote = True
                 made.ask(*range(6))
                 await until(lambda: made.readers.suspended == 6)
                 scope.cancel()
