@@ -150,7 +150,7 @@ class Journal(LogWriter):
         """As `commit_filled` of one stripe, without suspending; False if that cannot be.
 
         No member has anything of it then, and the caller commits the same as a later record. What
-        only some take at once is late (`finish_late`): were it taken back, a replay that lacks the
+        only some take at once is late (gather.py): were it taken back, a replay that lacks the
         next record might find this in its place, and go on behind a gap.
         """
         ring, streams = self.ring, self.streams

@@ -44,7 +44,7 @@ class LogWriter(Marked):
         self._gather_bytes = min(DATA_BYTES_MAX, self.capacity // 8)  # of one record
         self._change_bytes = min(CHANGE_BYTES_MAX, self._gather_bytes // 2)
         self._gap = NO_GAP  # sequence of a record that is on no member: a replay ends before it
-        self._late: Gathering | None = None  # one whose record the members did not take at once
+        self.late: Gathering | None = None  # one whose record the members did not take at once
         self._wake = trio.Event()  # placing is not to be put off
         self.commits = self.commit_bytes = 0
 
@@ -167,7 +167,7 @@ class LogWriter(Marked):
         self.inflight.add(gathering.sequence, position)
         gathering.left = left
         gathering.over = trio.Event()
-        self._late = gathering
+        self.late = gathering
         if self.locks is not None:
             gathering.locked = self.locks.take_free(gathering.stripes)
 
@@ -184,7 +184,7 @@ class LogWriter(Marked):
             try:
                 with trio.CancelScope(shield=True):
                     await self.store.write(left)
-                self._late = None
+                self.late = None
             except RaidxError as error:
                 gathering.error = error
                 self._end_before(gathering.sequence)
@@ -199,20 +199,15 @@ class LogWriter(Marked):
     @property
     def is_late(self) -> bool:
         """Whether something is shown that the log lacks."""
-        return self._late is not None
-
-    async def finish_late(self) -> None:
-        """As `finish_gathered`, of the record that is late. Raises what the members raise."""
-        if self._late is not None:
-            await self.finish_gathered(self._late)
+        return self.late is not None
 
     async def settle_gathered(self) -> None:
         """Return when nothing is shown that the log lacks. Raises RaidxError if it never will."""
-        while self._late is not None:
-            if self._late.error is not None:
+        while self.late is not None:
+            if self.late.error is not None:
                 raise RaidxError("the journal is lost: its records wait for the next mount")
-            assert self._late.over is not None
-            await self._late.over.wait()
+            assert self.late.over is not None
+            await self.late.over.wait()
 
     def write_now(self, offset: int, record: bytes) -> list[Request]:
         """Write *record* to the ring; return what the log members did not take at once."""

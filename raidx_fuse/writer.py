@@ -91,38 +91,34 @@ class Writer:
                 if core.cache is None or self._may_pass_cache(offset, length):
                     done = self._at_once.write(offset, data, length)
                 if done is not None:
-                    stripe, left, sequence = done
+                    left = done[1]
                     if isinstance(left, Gathering):
                         # Cached first: others that come after it may be done before it.
                         if core.cache is not None:
                             core.cache.wrote(offset, view)
                         await held(left)
-                        if left.over is None:
-                            core.touch_at_once(started_s)
-                        else:
-                            await self._finish_late(stripe, left)
-                            core.touch(started_s)
+                        if left.over is not None:
+                            await self._finish_late(left)
+                        core.touch_at_once(started_s)
                     elif left:
-                        await self._finish(stripe, left, sequence, offset, view)
+                        await self._finish(done[0], left, done[2], offset, view)
                         core.touch(started_s)
                     else:
                         if core.cache is not None:
                             core.cache.wrote(offset, view)
                         core.touch_at_once(started_s)
                     return
-            elif (
-                whole := self._whole_stripes.write(offset + at, view[at:], length - at)
-            ) is not None:
+            elif whole := self._whole_stripes.write(offset + at, view[at:], length - at):
                 middle, tail = whole[0], whole[1] - offset
                 if tail < length and self._beginning.write(offset + tail, view[tail:]):
                     tail = length
-                    await core.journal.finish_late()
+                    await self._finish_late(core.journal.late)
                 ranges = [(at, middle - offset), (tail, length)]
                 if middle == offset + at and tail == length:
                     core.touch_at_once(started_s)
                     return
             elif self._beginning.write(offset + at, view[at:]):
-                await core.journal.finish_late()
+                await self._finish_late(core.journal.late)
                 core.touch_at_once(started_s)
                 return
         while True:
@@ -194,13 +190,16 @@ class Writer:
         if core.store.unsettled:
             await core.store.settled()
 
-    async def _finish_late(self, stripe: int, gathering: Gathering) -> None:
-        """Wait until the log has all of *gathering*, a change of *stripe* among it."""
+    async def _finish_late(self, late: Gathering | None) -> None:
+        """Wait until the log has all of a gathering that is *late*, if there is one."""
+        if late is None:
+            return
         core = self.core
         try:
-            await core.journal.finish_gathered(gathering)
+            await core.journal.finish_gathered(late)
         except RaidxError:
-            core.forget_stripe(stripe)
+            for stripe in late.stripes:
+                core.forget_stripe(stripe)
             raise
         if core.store.unsettled:
             await core.store.settled()

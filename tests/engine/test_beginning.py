@@ -103,6 +103,25 @@ def test_a_log_member_that_writes_late(
         run(main, role)
 
 
+def test_a_log_member_that_fails_is_out_before_the_write_is_acknowledged(
+    tried: Counter[bool],
+) -> None:
+    async def main(role: int) -> None:
+        async with spying("raid5", 5, chunk_bytes=CHUNK, stripes=12) as rig:
+            size = await _full(rig, "rmw")
+            array = rig.running
+            tried.clear()
+            rig.members[role].error(["write"], offset_bytes=array.core.journal.ring.offset)
+            await rig.put(STRIPE * size, random.Random(2).randbytes(2 * CHUNK))
+            assert tried == {True: 1}
+            assert role in array.store.lost
+            assert not array.store.unsettled, "the superblocks do not say so yet"
+            await rig.compare()
+
+    for role in range(2):
+        run(main, role)
+
+
 @LAYOUTS
 def test_a_member_that_cannot_be_read(
     layout: str, width: int, rows: int, tried: Counter[bool]
