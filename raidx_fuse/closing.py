@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from raidx_fuse.begun import Begun, keep_locked, write_at_once
 from raidx_fuse.core import Core
-from raidx_fuse.errors import MemberError
 from raidx_fuse.layouts.plan import cells_of
 from raidx_fuse.xor_program import encoder
 
@@ -36,12 +36,13 @@ class Closing:
         self._stripe_bytes = core.data_count << core.shift
         self._fits = layout.contiguous and layout.aligned and code.parity_count > 0
         self._encoder = encoder(code)
+        self.begun: Begun | None = None  # what the last write has left, for the caller to take
 
     def write(self, offset: int, view: memoryview, length: int) -> int:
         """Write what the stripe at *offset* lacks; return how many bytes that were, 0 if it cannot.
 
         The caller has seen that no member is lost, no chunk bad and no change of membership under
-        way. After a 0 the general way writes the same again, under the stripe's lock.
+        way, and takes *begun*. After a 0 the general way writes all of it.
         """
         core = self.core
         stripe, inner = divmod(offset, self._stripe_bytes)
@@ -68,17 +69,19 @@ class Closing:
             core.forget_stripe(stripe)
         if not self._place(stripe, filled, view[:size]):
             return 0
+        core.counters.full_stripe += 1
+        if self.begun is not None:
+            return size
         for cell in (*cells_of(filled), *cells_of(core.code.parity_mask)):
             overlay.drop(*core.position(stripe, cell), core.chunk_bytes)
         core.store.place_epoch += 1  # who reads a place just now looks again
         streams.finish((stripe,))
-        core.counters.full_stripe += 1
         if core.cache is not None:
             core.cache.keep(offset, view[:size])
         return size
 
     def _place(self, stripe: int, filled: int, view: memoryview) -> bool:
-        """Write all of *stripe*; False if a member does not write at once."""
+        """Write all of *stripe*; False if no member takes anything at once."""
         core = self.core
         chunk_bytes, code, overlay = core.chunk_bytes, core.code, core.store.overlay
         known = filled.bit_count()
@@ -104,23 +107,22 @@ class Closing:
             arrays.append(array)
         self._encoder.run(arrays)
         position = core.data_offset + (stripe * code.rows << core.shift)
-        begun = False
-        try:
-            for role, column in zip(core.layout.roles(stripe), code.column_cells, strict=True):
-                queue = core.store.readable[role]
-                parts = [cells[cell] for cell in column]
-                if queue is None or not queue.try_writev(position, parts, code.rows << core.shift):
-                    break
-                begun = True
-            else:
-                core.arenas.put(arena)
-                return True
-        except MemberError:
-            begun = True  # perhaps; the general way tries again, and fails the member
-        if begun:
+        size = code.rows << core.shift
+        roles = core.layout.roles(stripe)
+        left = write_at_once(
+            core,
+            [
+                (role, position, [cells[cell] for cell in column], size)
+                for role, column in zip(roles, code.column_cells, strict=True)
+            ],
+        )
+        if left is None:
+            core.arenas.put(arena)
+            return False
+        if left:
             self._keep(stripe, cells, known)
-        core.arenas.put(arena)
-        return False
+        self.begun = keep_locked(core, (stripe,), left, arena)
+        return True
 
     def _keep(self, stripe: int, cells: list[Any], known: int) -> None:
         """After some members took it: let all see the new data, and the parity that goes with it.

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from raidx_fuse.begun import keep_locked, write_at_once
 from raidx_fuse.core import Core
-from raidx_fuse.errors import MemberError
 from raidx_fuse.layouts.mcpod import ElasticLayout
 from raidx_fuse.whole_stripes import BUFFERS_MAX, WholeStripes
 
@@ -58,14 +58,15 @@ class GrownStripes(WholeStripes):
             core.cache.forget(begin, end - first << shift)
             core.cache.forget(-(stop << shift), stop - row << shift)  # the parities
         core.unlogged.count += 1  # also if only some members take it at once
-        try:
-            for queue, parts in zip(core.store.readable, runs, strict=True):
-                for position, buffers, size in parts:
-                    if not queue.try_writev(position, buffers, size):  # type: ignore[union-attr]
-                        return None
-        except MemberError:
-            return None  # the general way tries again, and fails the member
-        core.arenas.put(arena)
+        requests = [
+            (role, position, buffers, size)
+            for role, parts in enumerate(runs)
+            for position, buffers, size in parts
+        ]
+        left = write_at_once(core, requests)
+        if left is None:
+            return None
+        self.begun = keep_locked(core, range(row, stop), left, arena)
         core.counters.full_stripe += stop - row
         if core.cache is not None:
             core.cache.keep(begin, view[begin - offset : (end << shift) - offset])

@@ -185,9 +185,12 @@ class LogWriter(Marked):
                 with trio.CancelScope(shield=True):
                     await self.store.write(left)
                 self.late = None
-            except RaidxError as error:
-                gathering.error = error
+            except BaseException as error:
+                gathering.error = RaidxError("the journal is lost: a record could not be written")
                 self._end_before(gathering.sequence)
+                if not isinstance(error, RaidxError):
+                    raise
+                gathering.error = error
             finally:
                 self.inflight.end(gathering.sequence)
                 if self.locks is not None:

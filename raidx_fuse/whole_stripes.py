@@ -5,8 +5,9 @@
     member 1                  [ 0.1    | 1.P    | 2.1    ]
     member 2                  [ 0.P    | 1.0    | 2.0    ]
 
-Nothing has to be read, and nothing depends on what the stripes hold: so should a member not write
-at once after all, the general way (writer.py) writes the same again, under their locks.
+Nothing has to be read, and nothing depends on what the stripes hold. Should a member not write at
+once after all, what is left is the caller's to write (begun.py); if none has, the general way
+(writer.py) writes it all.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from raidx_fuse.begun import Begun, keep_locked, write_at_once
 from raidx_fuse.core import Core
-from raidx_fuse.errors import MemberError
 from raidx_fuse.parity import Bytes
 from raidx_fuse.xor_program import encoder
 
@@ -32,12 +33,13 @@ class WholeStripes:
         self.stripe_bytes = core.data_count << core.shift
         self._fits = layout.contiguous and layout.aligned
         self._encoder = encoder(code)
+        self.begun: Begun | None = None  # what the last write has left, for the caller to take
 
     def write(self, offset: int, view: memoryview, length: int) -> tuple[int, int] | None:
         """Write the whole stripes inside the range; return their bytes in the image, begin and end.
 
         None if that cannot be: the general way writes all of it then. The caller has seen that no
-        member is lost, no chunk bad and no change of membership under way.
+        member is lost, no chunk bad and no change of membership under way, and takes *begun*.
         """
         stripe_bytes = self.stripe_bytes
         first, end = -(-offset // stripe_bytes), (offset + length) // stripe_bytes
@@ -54,13 +56,10 @@ class WholeStripes:
         if core.cache is not None:
             self._forget(first, end)
         core.unlogged.count += 1  # also if only some members take it at once
-        try:
-            for queue, parts in zip(core.store.readable, buffers, strict=True):
-                if not queue.try_writev(position, parts, size):  # type: ignore[union-attr]
-                    return None
-        except MemberError:
-            return None  # the general way tries again, and fails the member
-        core.arenas.put(arena)
+        left = write_at_once(core, [(r, position, parts, size) for r, parts in enumerate(buffers)])
+        if left is None:
+            return None
+        self.begun = keep_locked(core, range(first, end), left, arena)
         core.counters.full_stripe += end - first
         if core.cache is not None:
             at = first * stripe_bytes

@@ -12,6 +12,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import trio
+
 from raidx_fuse.access import SAMPLE_MASK
 from raidx_fuse.at_once import AtOnce
 from raidx_fuse.beginning import Beginning
@@ -20,6 +22,7 @@ from raidx_fuse.closing import Closing
 from raidx_fuse.core import Core
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.filler import Filler
+from raidx_fuse.finishing import Finisher
 from raidx_fuse.gather import Gathering, held
 from raidx_fuse.grown_stripes import GrownStripes
 from raidx_fuse.layouts.mcpod import ElasticLayout
@@ -41,6 +44,7 @@ class Writer:
         self._preparer = Preparer(core)
         self._filler = Filler(core)
         self._rules = LogRules(core)
+        self._finisher = Finisher(core)
         self._prepare_fast()
         core.on_layout.append(self._prepare_fast)
 
@@ -78,49 +82,56 @@ class Writer:
                     access.sample()
             else:
                 access.note(first, last, is_write=True)
-        if not store.lost and not store.unsettled and not core.bad_chunks:
-            at = 0
-            if core.journal.streams.unfinished:
-                at = self._closing.write(offset, view, length)
-                if at == length:
-                    core.touch_at_once(started_s)
-                    return
-                ranges = [(at, length)]
-            if not at and (offset & core.inner_mask) + length <= core.chunk_bytes:
-                done = None
-                if core.cache is None or self._may_pass_cache(offset, length):
-                    done = self._at_once.write(offset, data, length)
-                if done is not None:
-                    left = done[1]
-                    if isinstance(left, Gathering):
-                        # Cached first: others that come after it may be done before it.
-                        if core.cache is not None:
-                            core.cache.wrote(offset, view)
-                        await held(left)
-                        if left.over is not None:
-                            await self._finish_late(left)
-                        core.touch_at_once(started_s)
-                    elif left:
-                        await self._finish(done[0], left, done[2], offset, view)
-                        core.touch(started_s)
-                    else:
-                        if core.cache is not None:
-                            core.cache.wrote(offset, view)
-                        core.touch_at_once(started_s)
-                    return
-            elif whole := self._whole_stripes.write(offset + at, view[at:], length - at):
-                middle, tail = whole[0], whole[1] - offset
-                if tail < length and self._beginning.write(offset + tail, view[tail:]):
-                    tail = length
-                    await self._finish_late(core.journal.late)
-                ranges = [(at, middle - offset), (tail, length)]
-                if middle == offset + at and tail == length:
-                    core.touch_at_once(started_s)
-                    return
-            elif self._beginning.write(offset + at, view[at:]):
-                await self._finish_late(core.journal.late)
+        fast = not store.lost and not store.unsettled and not core.bad_chunks
+        at = 0
+        if fast and core.journal.streams.unfinished:
+            closing = self._closing
+            at = closing.write(offset, view, length)
+            ranges = [(at, length)]
+            if closing.begun is not None:
+                begun, closing.begun = closing.begun, None
+                await self._finisher.write_begun(begun)
+                fast = False  # something may have failed meanwhile
+            if at == length:
                 core.touch_at_once(started_s)
                 return
+        if not fast:
+            pass
+        elif not at and (offset & core.inner_mask) + length <= core.chunk_bytes:
+            done = None
+            if core.cache is None or self._may_pass_cache(offset, length):
+                done = self._at_once.write(offset, data, length)
+            if done is not None:
+                left = done[1]
+                if isinstance(left, Gathering):
+                    # Cached first: others that come after it may be done before it.
+                    if core.cache is not None:
+                        core.cache.wrote(offset, view)
+                    await held(left)
+                    if left.over is not None:
+                        await self._finisher.wait_for(left)
+                elif left:
+                    await self._finisher.write_left(done[0], left, done[2], offset, view)
+                elif core.cache is not None:
+                    core.cache.wrote(offset, view)
+                core.touch_at_once(started_s)
+                return
+        elif whole := self._whole_stripes.write(offset + at, view[at:], length - at):
+            middle, tail = whole[0], whole[1] - offset
+            if self._whole_stripes.begun is not None:
+                begun, self._whole_stripes.begun = self._whole_stripes.begun, None
+                await self._finisher.write_begun(begun)
+            elif tail < length and self._beginning.write(offset + tail, view[tail:]):
+                tail = length
+                await self._finisher.wait_for(core.journal.late)
+            ranges = [(at, middle - offset), (tail, length)]
+            if middle == offset + at and tail == length:
+                core.touch_at_once(started_s)
+                return
+        elif self._beginning.write(offset + at, view[at:]):
+            await self._finisher.wait_for(core.journal.late)
+            core.touch_at_once(started_s)
+            return
         while True:
             epoch = core.layout_epoch
             pieces = [piece for at, end in ranges for piece in split(core, offset, at, end)]
@@ -158,52 +169,6 @@ class Writer:
             core.locks.release_all(stripes)
         core.touch(started_s)
 
-    async def _finish(
-        self,
-        stripe: int,
-        left: list[Request],
-        sequence: int | None,
-        offset: int,
-        view: memoryview,
-    ) -> None:
-        """Write what `AtOnce` has left; nothing ran since it began, so nobody holds the stripe."""
-        core = self.core
-        await core.locks.take(stripe)
-        marked = sequence is None and core.dirty.enter_now([stripe])
-        try:
-            if sequence is None:
-                await core.store.write(join(left))
-                core.unlogged.count += 1
-            else:
-                await core.journal.finish(sequence, left)
-            if core.cache is not None:
-                core.cache.wrote(offset, view)
-        except RaidxError:
-            core.forget_stripe(stripe)
-            if sequence is None:
-                self._note_torn([Piece(stripe, 0, 0, 0, 0, 0)])
-            raise
-        finally:
-            if marked:
-                core.dirty.leave([stripe])
-            core.locks.release(stripe)
-        if core.store.unsettled:
-            await core.store.settled()
-
-    async def _finish_late(self, late: Gathering | None) -> None:
-        """Wait until the log has all of a gathering that is *late*, if there is one."""
-        if late is None:
-            return
-        core = self.core
-        try:
-            await core.journal.finish_gathered(late)
-        except RaidxError:
-            for stripe in late.stripes:
-                core.forget_stripe(stripe)
-            raise
-        if core.store.unsettled:
-            await core.store.settled()
-
     async def _write_locked(
         self, direct: list[Piece], logged: list[Piece], view: memoryview
     ) -> None:
@@ -229,7 +194,7 @@ class Writer:
         except RaidxError:
             unborn = [piece for piece in begun if self._preparer.fresh(piece)]
             if unborn:  # something may lie now where nothing was ever written, and be in parity
-                self._note_torn(unborn)
+                self._finisher.note_torn(piece.stripe for piece in unborn)
                 core.distrust_zeros()
             raise
         if core.bad_chunks:
@@ -289,9 +254,10 @@ class Writer:
         """Write what goes past the log to its places."""
         core = self.core
         try:
-            await core.store.write(join(work.writes))
+            with trio.CancelScope(shield=True):  # half of it is what no parity goes with
+                await core.store.write(join(work.writes))
         except RaidxError:
-            self._note_torn(direct)
+            self._finisher.note_torn(piece.stripe for piece in direct)
             raise
         finally:
             core.unlogged.count += 1
@@ -343,21 +309,6 @@ class Writer:
         ):
             return False
         return await self._filler.commit(logged, records, still_valid)
-
-    def _note_torn(self, pieces: list[Piece]) -> None:
-        """Remember which lost chunks a half-done write took down with it."""
-        core = self.core
-        for piece in pieces:
-            lost = core.layout.lost_cells(piece.stripe, core.store.lost_at(piece.stripe))
-            lost &= core.code.data_mask & ~core.dead(piece.stripe)
-            for cell in cells_of(lost):
-                chunk = core.layout.logical(piece.stripe, cell)
-                if chunk not in core.bad_chunks:
-                    log.error(
-                        "the content of %s is lost: a member failed during a degraded write",
-                        core.where(piece.stripe, (cell,)),
-                    )
-                core.bad_chunks.add(chunk)
 
     def _forgive(self, pieces: list[Piece]) -> None:
         """Chunks that were written whole have content again."""

@@ -34,7 +34,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("shares", "log_writer"),
     ("journal",),
     ("core", "following"),
-    ("replay",),
+    ("replay", "begun"),
     (
         "reader",
         "at_once",
@@ -45,7 +45,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "write_work",
         "explain",
     ),
-    ("filler", "log_rules"),
+    ("filler", "log_rules", "finishing"),
     ("writer", "mover", "tuner_plan"),
     ("jobs",),
     ("room",),

@@ -51,7 +51,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> tuple[Recording, int, int]:
         assert player.event == events[0] + 1, "one member took it"
 
         async def finish() -> None:
-            await player.array.writer._finish_late(player.array.core.journal.late)
+            await player.array.writer._finisher.wait_for(player.array.core.journal.late)
             player.history.end(span, player.event)
 
         async with trio.open_nursery() as nursery:

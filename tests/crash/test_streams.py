@@ -17,8 +17,10 @@ import pytest
 import trio
 
 from raidx_fuse.array import open_array
+from raidx_fuse.begun import Begun
 from raidx_fuse.closing import Closing
 from raidx_fuse.errors import MemberError
+from raidx_fuse.finishing import Finisher
 from raidx_fuse.following import Following
 from raidx_fuse.journal import Journal
 from raidx_fuse.members.powercut import CutRecord, DiskState
@@ -108,7 +110,7 @@ def finished_beside(first: int, chunks: int) -> Step:
 def closed_in_part(first: int, chunks: int, between: Step | None = None) -> Step:
     """Return the last part of stripe 1, which all but the last member take at once.
 
-    *between* comes before it goes on the general way.
+    *between* comes before the last one takes it too.
     """
 
     async def step(player: Player) -> None:
@@ -123,15 +125,22 @@ def closed_in_part(first: int, chunks: int, between: Step | None = None) -> Step
             late += offset >= player.regions.data.offset
             return offset < player.regions.data.offset and at_once(offset, buffers)
 
-        async def late_commit(*change: Any) -> bool:
+        async def late_commit(*change: Any) -> bool:  # if no member took it at once
             patched.undo()
             if between is not None:
                 await between(player)
             return await commit(*change)
 
+        async def late_finish(finisher: Finisher, begun: Begun) -> None:
+            patched.undo()
+            if between is not None:
+                await between(player)
+            await finisher.write_begun(begun)
+
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(disk, "try_writev", try_writev)
             patched.setattr(journal, "commit", late_commit)
+            patched.setattr(Finisher, "write_begun", late_finish)
             await write(first, chunks)(player)
         assert late == 1 or player.shape.pace == "uneven"  # then another may be late before it
 

@@ -87,7 +87,8 @@ def test_another_member_that_fails_then(
 
             def failing(closing: Closing, offset: int, view: memoryview, length: int) -> int:
                 done = write(closing, offset, view, length)
-                assert not done
+                assert done == length
+                assert closing.begun is not None, "all took it at once"
                 assert array.store.fail(gone, "pulled out")
                 return done
 

@@ -1,0 +1,125 @@
+"""Whole stripes of which some members took their part at once and others did not.
+
+What is there then is no stripe: nobody may plan by it, and it may not stay, whatever becomes of the
+request.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+
+from raidx_fuse.array import open_array
+from raidx_fuse.members.faulty import WRITE, Fault
+from raidx_fuse.testing.load import scrubbed
+from raidx_fuse.testing.spy import SpyRig, members_from, restarted, spying
+from raidx_fuse.virtual_time import run
+
+CHUNK = 4096
+STRIPE = 2  # that is written whole
+WAITED_FOR = 1  # stripe before it, which somebody holds
+LAYOUTS = pytest.mark.parametrize(
+    ("layout", "width", "rows"),
+    [("raid5", 5, 1), ("raid4", 6, 1), ("rdp", 4, 2), ("evenodd", 5, 2), ("upc", 4, 2)],
+)
+
+
+def noise(length: int, seed: int) -> bytes:
+    """Return bytes of *seed*."""
+    return random.Random(seed).randbytes(length)
+
+
+async def _full(rig: SpyRig) -> int:
+    """Fill *rig*, its log empty; return the bytes of a stripe."""
+    await rig.put(0, noise(len(rig.model), 99))
+    await rig.running.set("parity.policy", "rmw")
+    await rig.in_place()
+    return rig.running.core.data_count * CHUNK
+
+
+def _late_in_data(rig: SpyRig, role: int) -> None:
+    data = rig.running.store.config.regions.data
+    fault = Fault(
+        "slow", WRITE, offset_bytes=data.offset, length_bytes=data.length, delay_s=0.01, count=1
+    )
+    rig.members[role].inject(fault)
+
+
+@pytest.mark.parametrize("chunks", [0.125, 2])  # inside a chunk, and a beginning of the stripe
+@LAYOUTS
+def test_another_write_waits_for_the_rest(
+    layout: str, width: int, rows: int, chunks: float
+) -> None:
+    """Whichever member is lost after its flush, in a cut while the first request still waits."""
+
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows) as rig:
+            array, size = rig.running, await _full(rig)
+            await array.core.locks.acquire_all([WAITED_FOR])
+            _late_in_data(rig, width - 1)
+            second = noise(int(chunks * CHUNK), 2)
+            first_done = trio.Event()
+
+            async def first() -> None:
+                await array.write(STRIPE * size - CHUNK, noise(size + CHUNK, 1))
+                first_done.set()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(first)
+                await trio.sleep(0.001)
+                await array.write(STRIPE * size, second)
+                await array.flush()
+                assert not first_done.is_set(), "it did not wait for the other stripe"
+                images = rig.images()
+                array.core.locks.release(WAITED_FOR)
+            rig.model[STRIPE * size - CHUNK : (STRIPE + 1) * size] = noise(size + CHUNK, 1)
+            rig.model[STRIPE * size : STRIPE * size + len(second)] = second
+            await rig.compare()
+            await scrubbed(rig)
+        for gone in range(width):
+            left = [m for role, m in enumerate(members_from(images)) if role != gone]
+            async with open_array(left) as array:
+                assert bytes(await array.read(STRIPE * size, len(second))) == second
+
+    run(main)
+
+
+@LAYOUTS
+def test_a_cancelled_request_leaves_no_torn_stripe(layout: str, width: int, rows: int) -> None:
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows) as rig:
+            array, size = rig.running, await _full(rig)
+            await array.core.locks.acquire_all([WAITED_FOR])
+            _late_in_data(rig, width - 1)
+            with trio.move_on_after(0.001) as scope:
+                await array.write(STRIPE * size - CHUNK, noise(size + CHUNK, 1))
+            assert scope.cancelled_caught
+            assert list(array.core.locks.held) == [WAITED_FOR]
+            array.core.locks.release(WAITED_FOR)
+            rig.model[STRIPE * size : (STRIPE + 1) * size] = noise(size + CHUNK, 1)[CHUNK:]
+            await rig.compare()
+            await array.close()
+            images = rig.images()
+        async with restarted(images) as array:
+            result = await array.jobs.wait(await array.start_scrub(repair=False))
+            assert result["mismatches"] == 0
+
+    run(main)
+
+
+@LAYOUTS
+def test_the_member_that_was_late_fails(layout: str, width: int, rows: int) -> None:
+    async def main(role: int) -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows) as rig:
+            array, size = rig.running, await _full(rig)
+            rig.members[role].error(["write"], offset_bytes=array.core.data_offset)
+            await rig.put(STRIPE * size, noise(2 * size, 1))
+            assert role in array.store.lost
+            assert not array.store.unsettled, "the superblocks do not say so yet"
+            assert not array.core.locks.held
+            await rig.compare()
+
+    for role in range(width):
+        run(main, role)
