@@ -1,15 +1,13 @@
 """What the fast ways of writing leave when a member does not write at once: it is finished here.
 
-Nothing else ran since they began, and the stripes are locked before anything does; a request that
-is cancelled does not leave a stripe half written.
+Nothing else ran since they began, and the stripes are locked before anything does. A request that
+is cancelled leaves no stripe half written: waits for members cannot be cancelled (queues.py).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-
-import trio
 
 from raidx_fuse.begun import Begun
 from raidx_fuse.core import Core
@@ -85,8 +83,7 @@ class Finisher:
         core = self.core
         marked = core.dirty.enter_now(stripes)
         try:
-            with trio.CancelScope(shield=True):
-                await core.store.write(join(left))
+            await core.store.write(join(left))
         except RaidxError:
             self.note_torn(stripes)
             raise

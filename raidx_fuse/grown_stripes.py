@@ -68,7 +68,7 @@ class GrownStripes(WholeStripes):
             return None
         self.begun = keep_locked(core, range(row, stop), left, arena)
         core.counters.full_stripe += stop - row
-        if core.cache is not None:
+        if core.cache is not None and self.begun is None:
             core.cache.keep(begin, view[begin - offset : (end << shift) - offset])
         return begin, end << shift
 

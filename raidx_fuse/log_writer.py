@@ -182,8 +182,7 @@ class LogWriter(Marked):
             await gathering.over.wait()
         else:
             try:
-                with trio.CancelScope(shield=True):
-                    await self.store.write(left)
+                await self.store.write(left)
                 self.late = None
             except BaseException as error:
                 gathering.error = RaidxError("the journal is lost: a record could not be written")

@@ -61,7 +61,7 @@ class WholeStripes:
             return None
         self.begun = keep_locked(core, range(first, end), left, arena)
         core.counters.full_stripe += end - first
-        if core.cache is not None:
+        if core.cache is not None and self.begun is None:
             at = first * stripe_bytes
             core.cache.keep(at, view[at - offset : end * stripe_bytes - offset])
         return first * stripe_bytes, end * stripe_bytes

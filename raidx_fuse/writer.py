@@ -12,8 +12,6 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import trio
-
 from raidx_fuse.access import SAMPLE_MASK
 from raidx_fuse.at_once import AtOnce
 from raidx_fuse.beginning import Beginning
@@ -254,8 +252,7 @@ class Writer:
         """Write what goes past the log to its places."""
         core = self.core
         try:
-            with trio.CancelScope(shield=True):  # half of it is what no parity goes with
-                await core.store.write(join(work.writes))
+            await core.store.write(join(work.writes))
         except RaidxError:
             self._finisher.note_torn(piece.stripe for piece in direct)
             raise
