@@ -11,7 +11,7 @@ from raidx_fuse import control, mountpoint, runtime
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output, warn
 from raidx_fuse.cli.parameters import ARRAY, PATH, absolute
-from raidx_fuse.errors import BusyError, UsageError
+from raidx_fuse.errors import BusyError, RaidxError, UsageError
 
 
 @verb()
@@ -37,7 +37,16 @@ def mount(
     The members may be given in any order. The image is ready when this returns.
     """
     from raidx_fuse import daemon  # here: `umount` does without the engine
-    from raidx_fuse.pool import MountRequest, body
+
+    try:
+        from raidx_fuse.pool import MountRequest, body
+    except ModuleNotFoundError as error:
+        if error.name != "pyfuse3":
+            raise
+        raise RaidxError(
+            "raidx mount needs pyfuse3, which is not installed",
+            action="apt install gcc pkg-config libfuse3-dev fuse3, then: pip install pyfuse3",
+        ) from None
 
     if len(members) < 2:
         raise UsageError("mount needs members and a mount point", action="see raidx mount --help")

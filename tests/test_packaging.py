@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -18,8 +19,15 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SETUPTOOLS_MIN = 80
+CREATE = ("create", "--layout", "raid0", "--size", "8MiB", "a.img", "b.img")
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "raidx_fuse", "layouts", "cli")
-DATA_FILES = {"raidx_fuse/py.typed", "raidx_fuse/FORMAT.md"}
+DATA_FILES = {
+    "raidx_fuse/py.typed",
+    "raidx_fuse/ARCHITECTURE.md",
+    "raidx_fuse/CHANGELOG.md",
+    "raidx_fuse/FORMAT.md",
+    "raidx_fuse/cli/MANUAL.md",
+}
 
 
 def tree_modules() -> set[str]:
@@ -33,16 +41,15 @@ def tree_modules() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """Build a wheel from a copy of the sources, without the network."""
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the sources, to build from without the network."""
     try:
         version = importlib.metadata.version("setuptools")
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("setuptools is not installed here: no wheel can be built without the network")
     if int(version.split(".")[0]) < SETUPTOOLS_MIN:
         pytest.skip(f"setuptools {version} is too old to build this, {SETUPTOOLS_MIN} is needed")
-    work = tmp_path_factory.mktemp("wheel")
-    source, target = work / "source", work / "target"
+    source = tmp_path_factory.mktemp("packaging") / "source"
     source.mkdir()
     ignored = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
     for name in SOURCES:
@@ -50,17 +57,41 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
             shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
         else:
             shutil.copy2(ROOT / name, source / name)
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"),
-            *("--no-index", "--disable-pip-version-check", "--wheel-dir", target, source),
-        ],
-        capture_output=True,
-        text=True,
-    )
+    return source
+
+
+def run(*words: str | Path, cwd: Path) -> str:
+    """Run a program in *cwd*; return what it prints on standard output."""
+    done = subprocess.run(words, cwd=cwd, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    (path,) = target.glob("*.whl")
-    return zipfile.ZipFile(path)
+    return done.stdout
+
+
+def build(source: Path, kind: str) -> Path:
+    """Build a "wheel" or an "sdist" as pip does; return its path."""
+    target = source.parent / kind
+    program = f"import sys, setuptools.build_meta as b; print(b.build_{kind}(sys.argv[1]))"
+    target.mkdir()
+    printed = run(sys.executable, "-c", program, target, cwd=source)
+    return target / printed.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def sdist_path(source: Path) -> Path:
+    """Return a source distribution."""
+    return build(source, "sdist")
+
+
+@pytest.fixture(scope="module")
+def wheel_path(source: Path) -> Path:
+    """Return a wheel."""
+    return build(source, "wheel")
+
+
+@pytest.fixture(scope="module")
+def wheel(wheel_path: Path) -> zipfile.ZipFile:
+    """Return an open wheel."""
+    return zipfile.ZipFile(wheel_path)
 
 
 def test_the_wheel_holds_the_tree_and_nothing_else(wheel: zipfile.ZipFile) -> None:
@@ -76,21 +107,52 @@ def test_one_name_is_installed_at_the_top(wheel: zipfile.ZipFile) -> None:
     assert any(name.endswith("/LICENSE") for name in wheel.namelist())
 
 
-def test_the_wheel_works_from_an_empty_directory(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
-    wheel.extractall(tmp_path / "site")
-    program = (
-        "import raidx_fuse.layouts.registry as r, raidx_fuse.cli.main as m; "
-        "assert r.__file__.startswith(%r), r.__file__; m.main(['layout', 'list'])"
+WITHOUT_FUSE = """
+import sys
+sys.modules["pyfuse3"] = None  # as if it could not be built here
+import raidx_fuse.cli.main as main
+assert main.__file__.startswith(sys.prefix), main.__file__
+main.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_an_install_in_an_empty_environment_works_also_without_fuse(
+    kind: str, wheel_path: Path, sdist_path: Path, tmp_path: Path
+) -> None:
+    """Install into a new environment, which gets the requirements from this one by a path."""
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
+    python = tmp_path / "venv" / "bin" / "python"
+    (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    (site / "requirements.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    install = (
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--no-deps",
+        "--no-index",
     )
+    path = wheel_path if kind == "wheel" else sdist_path
+    quiet = ("--no-index", "--quiet", "--no-build-isolation", "--disable-pip-version-check")
+    run(*install, *quiet, path, cwd=tmp_path)
+    version = importlib.metadata.version("raidx-fuse")
+    assert run(python.with_name("raidx"), "--version", cwd=tmp_path) == f"raidx {version}\n"
+    assert "raid5" in run(python, "-c", WITHOUT_FUSE, "layout", "list", cwd=tmp_path)
+    experiment = ROOT / "examples" / "moving-hot-data.toml"
+    run(python, "-c", WITHOUT_FUSE, "simulate", experiment, cwd=tmp_path)
+    run(python, "-c", WITHOUT_FUSE, *CREATE, cwd=tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", program % str(tmp_path / "site")],
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        [python, "-c", WITHOUT_FUSE, "mount", "a.img", "b.img", "mnt"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stderr
-    assert "raid5" in done.stdout
+    assert done.returncode == 1
+    assert done.stderr.startswith("raidx: raidx mount needs pyfuse3, which is not installed; ")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_the_two_folders_are_links_in_the_tree() -> None:
