@@ -54,7 +54,7 @@ from raidx_fuse.readers import Readers
 log = logging.getLogger(__name__)
 
 # The sources of these versions were read: the loop looks both names up in its module on each turn.
-VERSIONS_KNOWN = ((3, 3), (3, 5))
+VERSIONS_KNOWN = ((3, 4), (3, 5))
 
 _REPLACED = ("_wait_fuse_readable", "_session_loop", "terminate")
 

@@ -26,6 +26,12 @@ import trio
 from trio import lowlevel
 from trio._core import _run as _trio_run  # no public way to seed the scheduler, see `run`
 
+from raidx_fuse.errors import RaidxError
+
+# The parts of trio's scheduler that have no public name, and the versions whose source was read.
+_PRIVATE_NAMES = ("GLOBAL_RUN_CONTEXT", "_ALLOW_DETERMINISTIC_SCHEDULING", "_r")
+_TRIO_KNOWN = ">=0.25,<0.36"
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -211,6 +217,7 @@ def run(
         _poll_seldom(clock)
         return await _watched(clock, async_fn, args)
 
+    _require_known_trio()
     clock = VirtualClock(start_s, stall_s=stall_s)
     with _seeded_scheduler(seed):
         return trio.run(main, clock=clock)
@@ -254,6 +261,16 @@ async def _watched(
         finally:
             clock._on_deadlock = before
     raise DeadlockError("every task waits and nothing is due:\n" + "\n".join(deadlocked))
+
+
+def _require_known_trio() -> None:
+    """Raise RaidxError if this trio lacks one of the private names that virtual time needs."""
+    for name in _PRIVATE_NAMES:
+        if not hasattr(_trio_run, name):
+            raise RaidxError(
+                f"virtual time does not fit trio {trio.__version__}, which has no {name}",
+                action=f"install another one: pip install 'trio{_TRIO_KNOWN}'",
+            )
 
 
 @contextmanager

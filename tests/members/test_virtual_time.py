@@ -11,6 +11,7 @@ import trio
 import trio.testing
 from trio._core import _run as _trio_run  # what `run` swaps there
 
+from raidx_fuse.errors import RaidxError
 from raidx_fuse.members.threads import Workers
 from raidx_fuse.virtual_time import (
     DeadlockError,
@@ -36,6 +37,14 @@ def test_time_is_exact_and_stands_still_while_tasks_run() -> None:
         assert trio.current_time() == 2e9
 
     run(main, start_s=100)
+
+
+def test_a_trio_without_a_private_name_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(_trio_run, "_r")
+    with pytest.raises(RaidxError, match=r"^virtual time does not fit trio [\d.]+, .*has no _r; "):
+        run(trio.sleep, 1.0)
 
 
 def test_both_kinds_of_sleep_wake_in_order_of_time() -> None:
