@@ -83,3 +83,18 @@ def test_the_worked_example_is_true() -> None:
     assert layout.place(2, 3)[0] == 1
     for number in (131072, 139264, 147456, 278528, 286720):
         assert str(number) in DOCUMENT
+
+
+def test_the_record_in_hexadecimal_is_what_the_code_writes() -> None:
+    (text,) = re.findall(r"```hex\n(.*?)```", DOCUMENT, re.DOTALL)
+    printed = bytes.fromhex("".join(line[6:] for line in text.splitlines()))
+    writes = [(3, 286720, [b"raidx"], 5), (1, 286720, [b"raidx"], 5)]
+    fields, buffers, total = journal.entry_fields(writes)
+    fields += journal.map_fields([7], [], [])
+    record = journal.encode_record(9, 41, 1024, bytes(range(16)), fields, buffers, total)
+    assert record == printed.ljust(512, b"\0")
+
+
+def test_the_version_history_ends_with_the_version_that_is_written() -> None:
+    *_, last = re.findall(r"^\| (\d+\.\d+) \| ", DOCUMENT, re.MULTILINE)
+    assert last == f"{superblock.MAJOR}.{superblock.MINOR}"
