@@ -214,14 +214,7 @@ class Store:
             pending = pending or []
             pending.append(Operation(queue, WRITE, offset, buffers, size, background))
         if pending:
-            last: Exception | None = None
-            for operation in await self._wait(pending):
-                try:
-                    self._blame(operation)
-                except (MemberError, NoSpaceError) as error:
-                    last = error
-            if last is not None:
-                raise last
+            self._blame_all(await self._wait(pending))
 
     async def _wait(self, operations: Sequence[Operation]) -> list[Operation]:
         """Run *operations* side by side; return those that failed."""
@@ -266,14 +259,26 @@ class Store:
                 queue.unflushed = False
                 operations.append(Operation(queue, FLUSH, 0, (), 0))
         if operations:
-            for operation in await self._wait(operations):
+            failed = await self._wait(operations)
+            for operation in failed:  # all of them, before one is raised for
                 operation.queue.unflushed = True
-                self._blame(operation)
+            self._blame_all(failed)
         for observer in self.flush_observers:
             observer.flush_ends()
         await self.settled()
 
     # -- failure -------------------------------------------------------------------------------
+
+    def _blame_all(self, failed: Sequence[Operation]) -> None:
+        """Blame each of *failed*; raise the last error of a member that cannot be spared."""
+        last: Exception | None = None
+        for operation in failed:
+            try:
+                self._blame(operation)
+            except (MemberError, NoSpaceError) as error:
+                last = error
+        if last is not None:
+            raise last
 
     def _blame(self, operation: Operation) -> None:
         """Fail the member of a failed operation, or raise its error if it cannot be spared."""

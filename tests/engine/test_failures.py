@@ -112,6 +112,23 @@ def test_flush_without_redundancy_says_that_it_failed() -> None:
     run(main)
 
 
+def test_a_flush_that_fails_on_several_members_is_still_due_on_all_of_them() -> None:
+    async def main() -> None:
+        async with spying("raid0", 3, chunk_bytes=CHUNK) as rig:
+            await rig.put(0, noise(6 * CHUNK))
+            faults = [rig.members[role].error(("flush",)) for role in (0, 2)]
+            with pytest.raises(MemberError):
+                await rig.running.flush()
+            for fault in faults:
+                fault.lift()
+            rig.log.touches.clear()
+            await rig.running.flush()
+            flushed = {touch.member for touch in rig.log.touches if touch.kind == FLUSH}
+            assert flushed == {"ram0", "ram2"}
+
+    run(main)
+
+
 # -- what the survivors say, and when ------------------------------------------------------------
 
 
