@@ -25,6 +25,11 @@ overwrite_option = click.option(
     is_flag=True,
     help="Overwrite an array, file system or partition table found on the new member.",
 )
+lose_data_option = click.option(
+    "--lose-data",
+    is_flag=True,
+    help="Also if chunks may be lost with the old member: those that await a resync.",
+)
 create_option = click.option(
     "--create", is_flag=True, help="Make a missing member file, sparse, as large as the others."
 )
@@ -88,19 +93,25 @@ def _dry_run_text(result: dict[str, Any], out: Output) -> Text:
         lines.append(f"redundancy: reduced {until}; now {redundancy(result['redundancy_left'])}")
     else:
         lines.append("redundancy: stays as it is")
+    if result.get("chunks_at_stake"):
+        lines.append(f"lost: up to {plural(result['chunks_at_stake'], 'chunk')}")
     return Text("\n".join(lines))
 
 
 @verb("fail-disk")
 @array_argument
 @click.argument("member")
+@lose_data_option
 @dry_run_option
-def fail_disk(out: Output, array: str, member: str, dry_run: bool) -> int:
+def fail_disk(out: Output, array: str, member: str, lose_data: bool, dry_run: bool) -> int:
     """Take a member out as if it had failed.
 
-    MEMBER is its role, path or UUID.
+    MEMBER is its role, path or UUID. Refused while data would be lost with it: after a crash
+    without a journal, until the resync is done.
     """
-    result = call(array, "fail-disk", member=reference(member), dry_run=dry_run)
+    result = call(
+        array, "fail-disk", member=reference(member), lose_data=lose_data, dry_run=dry_run
+    )
     return _finish(out, array, result, f"role {result.get('role')} is failed now", wait=False)
 
 
@@ -110,6 +121,7 @@ def fail_disk(out: Output, array: str, member: str, dry_run: bool) -> int:
 @click.argument("new", type=PATH)
 @overwrite_option
 @create_option
+@lose_data_option
 @wait_option
 @dry_run_option
 def replace_disk(
@@ -119,12 +131,14 @@ def replace_disk(
     new: str,
     overwrite_signature: bool,
     create: bool,
+    lose_data: bool,
     wait: bool,
     dry_run: bool,
 ) -> int:
     """Put a new member in the place of another.
 
-    OLD is its role, path or UUID; NEW is rebuilt from the others.
+    OLD is its role, path or UUID; NEW is rebuilt from the others. Refused while data would be lost
+    with OLD: see `raidx fail-disk`.
     """
     result = call(
         array,
@@ -133,6 +147,7 @@ def replace_disk(
         new=absolute(new),
         overwrite_signature=overwrite_signature,
         create=create,
+        lose_data=lose_data,
         dry_run=dry_run,
     )
     line = f"{new} takes role {result.get('role')}; it is being rebuilt (job {result.get('job')})"

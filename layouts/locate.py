@@ -29,15 +29,18 @@ Place = tuple[int, int]
 SECTOR_BYTES = 512
 
 
-def locate(chains: Sequence[Sequence[Place]], syndromes: Sequence[Bytes]) -> dict[Place, Bytes]:
+def locate(
+    chains: Sequence[Sequence[Place]], syndromes: Sequence[Bytes], *, by_sector: bool = True
+) -> dict[Place, Bytes]:
     """Return what is wrong with each lying cell (XOR it to correct the cell); {} if nobody can say.
 
     *syndromes* are those of *chains*, equally long; some are not zero. Chains name only cells that
-    were read: without those of lost members fewer liars can be told.
+    were read: without those of lost members fewer liars can be told. Without *by_sector* there is
+    no third step.
     """
     errors = _locate_all(chains, syndromes)
     size = syndromes[0].size
-    if errors or size <= SECTOR_BYTES:
+    if errors or size <= SECTOR_BYTES or not by_sector:
         return errors
     wrong = np.flatnonzero(np.bitwise_or.reduce(np.stack(syndromes)))
     for sector in np.unique(wrong // SECTOR_BYTES).tolist():

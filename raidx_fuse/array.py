@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import trio
@@ -31,10 +32,11 @@ from raidx_fuse.grower import Grower
 from raidx_fuse.growth import LIVE
 from raidx_fuse.jobs.manager import Jobs
 from raidx_fuse.jobs.rebuild import Rebuild, checkpoint_key
-from raidx_fuse.jobs.scrub import Resync, Scrub
+from raidx_fuse.jobs.resync import Resync, finish, note_failing
+from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.jobs.window import Job
 from raidx_fuse.journal import Journal
-from raidx_fuse.layouts.plan import cells_of
+from raidx_fuse.journal_mode import change_mode
 from raidx_fuse.layouts.raidx import BundleLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.membership import Membership
@@ -46,7 +48,7 @@ from raidx_fuse.restore import Restore
 from raidx_fuse.restriper import Restriper
 from raidx_fuse.settings import SETTINGS, setting_named
 from raidx_fuse.shares import Shares
-from raidx_fuse.startable import check_startable
+from raidx_fuse.startable import check_startable, runs_unlogged
 from raidx_fuse.store import Store
 from raidx_fuse.tuner import Tuner
 from raidx_fuse.tuning import Tuning
@@ -144,14 +146,15 @@ class Array:
         """Parse *text*, apply it at once, keep it in the superblocks; return the value in force."""
         setting = setting_named(key)
         value = setting.parse(str(text))
+        if key == "journal" and not self.read_only:
+            await change_mode(self.core, value)
+            return value
         setting.apply(self, value)
         if not self.read_only:
             kept = setting.kept(self, value)
             await self.store.update(
                 lambda config: replace(config, settings={**config.settings, **kept})
             )
-            if key == "journal":  # else what the log still has of a stripe keeps it in there
-                await self.core.journal.drain()
         return value if setting.in_force is None else setting.in_force(self)
 
     def apply_settings(self) -> None:
@@ -162,13 +165,15 @@ class Array:
 
     # -- members and jobs ----------------------------------------------------------------------
 
-    async def fail_disk(self, ref: str | int) -> dict[str, Any]:
+    async def fail_disk(self, ref: str | int, *, lose_data: bool = False) -> dict[str, Any]:
         """Take a member out as if it had failed. Raises UsageError or ArrayFailedError."""
-        return await self.membership.fail(ref)
+        return await self.membership.fail(ref, lose_data)
 
-    async def replace_disk(self, ref: str | int, member: Member) -> dict[str, Any]:
+    async def replace_disk(
+        self, ref: str | int, member: Member, *, lose_data: bool = False
+    ) -> dict[str, Any]:
         """Put *member* in the place of *ref* and start the rebuild."""
-        return await self.membership.replace(ref, member)
+        return await self.membership.replace(ref, member, lose_data)
 
     async def add_spare(self, member: Member) -> dict[str, Any]:
         """Take *member* in as a spare; a degraded array starts rebuilding onto it."""
@@ -240,16 +245,6 @@ class Array:
 
     # -- life ----------------------------------------------------------------------------------
 
-    def on_fail(self, role: int) -> None:
-        """Note what a failing member takes with it: stripes whose parity awaits a resync."""
-        core = self.core
-        for stripes in core.dirty.stripes_to_resync():
-            live = core.written.live_stripes(core.layout, stripes.start, len(stripes), stripes.stop)
-            for stripe in live:
-                cells = core.layout.lost_cells(stripe, frozenset({role}))
-                for cell in cells_of(cells & core.code.data_mask & ~core.dead(stripe)):
-                    core.bad_chunks.add(core.layout.logical(stripe, cell))
-
     async def keep_bad_chunks(self) -> None:
         """Save the list of lost chunks whenever it has changed (a background task)."""
         while True:
@@ -273,13 +268,20 @@ class Array:
             lambda config: replace(config, jobs={**config.jobs, BAD_CHUNKS_KEY: encoded})
         )
 
+    def _resync(self, core: Core, job_id: int = 0) -> Resync:
+        return Resync(core, job_id, self.save_bad_chunks)
+
+    async def _finish_torn(self, stripe: int) -> None:
+        """Do the work of the resync for one stripe, whose lock is held, before it comes by."""
+        await finish(self._resync(self.core), [stripe])
+
     async def start(self, head: PageStore) -> None:
         """Replay, say in the superblocks that the array runs, resume what was unfinished."""
         store, config = self.store, self.store.config
         self.core.bad_chunks.update(decode_chunks(config.jobs.get(BAD_CHUNKS_KEY, {})))
         self._saved_bad = frozenset(self.core.bad_chunks)
         self.apply_settings()
-        store.on_fail.append(self.on_fail)
+        store.on_fail.append(partial(note_failing, self.core))
         store.on_change.append(self.core.note_zero_roles)
         store.on_change.append(self.core.bpu.note_members)
         if self.read_only:
@@ -299,7 +301,8 @@ class Array:
         if self.restore is not None:
             self.nursery.start_soon(self.restore.run)
         if self.core.dirty.pending_regions():
-            self.jobs.start(Resync)
+            self.jobs.start(self._resync)
+            self.core.dirty.guard(self._finish_torn)
         self.membership.resume_rebuilds()
         self.grower.resume()
         self.restriper.resume()
@@ -384,6 +387,7 @@ async def _build(
     pages = await load_page_store(store, "bitmap", region.pages * PAYLOAD_BYTES * 8)
     stripe_bytes = layout.founding_data_count * layout.chunk_bytes
     dirty = DirtyMap(layout.stripes, stripe_bytes, pages, store.flush, layout.founding_stripes)
+    dirty.unlogged = runs_unlogged(config)
     check_startable(assembly, store.watermarks, dirty.pending_regions(), start_degraded)
     head = await load_page_store(store, "journal", PAYLOAD_BYTES * 8)
     journal = Journal(store, written, head, Shares(store, claims))

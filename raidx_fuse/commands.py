@@ -141,15 +141,17 @@ class Commands:
 
     # -- members -------------------------------------------------------------------------------
 
-    async def fail_disk(self, member: str, dry_run: bool = False) -> Result:
-        """Take a member out as if it had failed."""
+    async def fail_disk(
+        self, member: str, lose_data: bool = False, dry_run: bool = False
+    ) -> Result:
+        """Take a member out as if it had failed; with *lose_data* even if chunks go with it."""
         if not dry_run:
-            return await self._array.fail_disk(member)
+            return await self._array.fail_disk(member, lose_data=lose_data)
         record = self._array.membership.find(member)
-        self._require_spare_loss(record.role)
+        chunks = self._require_spare_loss(record.role, lose_data)
         spares = len(self._array.store.spares)
         does = f"takes role {record.role} out" + (", rebuilds it onto a spare" if spares else "")
-        return self._dry_run(does, record.role if spares else None)
+        return self._dry_run(does, record.role if spares else None, chunks)
 
     async def replace_disk(
         self,
@@ -157,6 +159,7 @@ class Commands:
         new: str,
         overwrite_signature: bool = False,
         create: bool = False,
+        lose_data: bool = False,
         dry_run: bool = False,
     ) -> Result:
         """Put the member *new* in the place of *old* and start the rebuild."""
@@ -165,11 +168,13 @@ class Commands:
             await self._newcomers.check(
                 new, overwrite_signature=overwrite_signature, may_create=create
             )
-            self._require_spare_loss(record.role)
-            return self._dry_run(f"rebuilds role {record.role} onto {new}", record.role)
+            chunks = 0
+            if record.role < 0 or record.state not in ("failed", "missing"):
+                chunks = self._require_spare_loss(record.role, lose_data)
+            return self._dry_run(f"rebuilds role {record.role} onto {new}", record.role, chunks)
         member = await self._open(new, overwrite_signature, record.size_bytes if create else None)
         try:
-            return await self._array.replace_disk(old, member)
+            return await self._array.replace_disk(old, member, lose_data=lose_data)
         except RaidxError:
             self._release(member)
             raise
@@ -291,19 +296,17 @@ class Commands:
     def _records(self) -> list[Any]:
         return [record for record in self._array.store.config.members if record.role >= 0]
 
-    def _require_spare_loss(self, role: int) -> None:
-        """Raise UsageError unless the array can do without *role*."""
-        store = self._array.store
+    def _require_spare_loss(self, role: int, lose_data: bool) -> int:
+        """Return how many chunks may be lost with *role*. Raises as the command would."""
         if role < 0:
             raise UsageError("that member is a spare", action="use `raidx remove-disk` for it")
-        if not store.tolerates(store.lost | {role}):
-            raise RaidxError(
-                f"role {role} cannot be spared: its data would be lost",
-                action="rebuild or replace the lost members first",
-            )
+        return self._array.membership.require_spare(role, lose_data=lose_data)
 
-    def _dry_run(self, does: str, rebuilds: int | None) -> Result:
-        """Return what a change would cost; *rebuilds* is the role rebuilt, None for nothing."""
+    def _dry_run(self, does: str, rebuilds: int | None, chunks: int = 0) -> Result:
+        """Return what a change would cost; *rebuilds* is the role rebuilt, None for nothing.
+
+        *chunks* may be lost by it.
+        """
         status = self._array.status()
         costs = {"bytes_read": 0, "bytes_written": 0, "bytes_moved": 0, "seconds": 0.0}
         if rebuilds is not None:
@@ -314,6 +317,7 @@ class Commands:
             "dry_run": True,
             "does": does,
             **costs,
+            "chunks_at_stake": chunks,
             "redundancy_left": status["redundancy_left"],
             "redundancy_reduced": reduced,
             "redundancy_reduced_seconds": None if until_replaced else costs["seconds"],

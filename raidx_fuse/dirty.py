@@ -2,21 +2,23 @@
 
 A region's bit is durable on the members before the first byte of a write to it changes, and is
 cleared lazily when the region has been quiet for a while. After a crash a resync visits the marked
-regions only. Without a log this is all that stands between a crash and stale parity; what it cannot
-close is the write hole (a crash and a lost member at once), so a dirty array that is also degraded
-is only started when the user says so.
+regions only (jobs/resync.py). Without a log this is all that stands between a crash and stale
+parity; what it cannot close is the write hole (a crash and a lost member at once), so a dirty array
+that is also degraded is only started when the user says so.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import trio
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.pagestore import PageStore
+
+Finish = Callable[[int], Awaitable[None]]
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,8 @@ class DirtyMap:
     """Regions in flight. *flush* makes all members durable.
 
     What a bit stands for follows from *founding_stripes*, and stays as it is when *stripes* grow.
+    *unlogged*: the array ran without a journal when it crashed. *guarded*: stripes await their
+    resync, and whoever wants one has it finished first.
     """
 
     def __init__(
@@ -46,6 +50,8 @@ class DirtyMap:
         flush: Callable[[], Awaitable[None]],
         founding_stripes: int | None = None,
     ) -> None:
+        self.unlogged = False
+        self.guarded = False
         self.pages = pages
         self.stripes = stripes
         bits = len(pages.payload) * 8
@@ -56,6 +62,8 @@ class DirtyMap:
         self._touched: set[int] = set()
         self._resync = set(self._set_bits())
         self.resynced_below = 0  # the first stripe that the resync, which ascends, has yet to see
+        self._finished: set[int] = set()  # stripes that were finished before it came by
+        self._finish: Finish | None = None
         self._marking = trio.Lock()
         self._wanted: set[int] = set()
 
@@ -183,7 +191,27 @@ class DirtyMap:
 
     def awaits_resync(self, stripe: int) -> bool:
         """Say whether the parity of *stripe* cannot be trusted yet."""
-        return stripe >= self.resynced_below and stripe // self.per_region in self._resync
+        return (
+            stripe >= self.resynced_below
+            and stripe // self.per_region in self._resync
+            and stripe not in self._finished
+        )
+
+    def guard(self, finish: Finish) -> None:
+        """Let *finish* make a stripe consistent for whoever wants it before the resync comes by."""
+        self._finish = finish
+        self.guarded = bool(self._resync)
+
+    async def finish(self, stripes: Iterable[int]) -> None:
+        """Return when none of *stripes*, whose locks are held, awaits the resync any more.
+
+        Raises what the members raise.
+        """
+        assert self._finish is not None
+        for stripe in stripes:
+            if self.awaits_resync(stripe):
+                await self._finish(stripe)
+                self._finished.add(stripe)
 
     def regions_to_resync(self) -> list[int]:
         """Return the regions that were in flight at the last crash, ascending."""
@@ -201,6 +229,8 @@ class DirtyMap:
         async with self._marking:
             clear = self._resync - self._marked
             self._resync = set()
+            self._finished.clear()
+            self.guarded = False
             self._put(clear, False)
             await self._save(clear)
 

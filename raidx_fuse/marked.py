@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import trio
+
 
 class Marked:
     """The watermark *mark* of a journal, and its *mode*: what is logged; see journal.py.
@@ -17,6 +19,7 @@ class Marked:
 
     def __init__(self, mode: str) -> None:
         self.forced = False
+        self.changing = trio.Lock()  # held while the mode changes, here and in the superblocks
         self.mark = 0
         self.on_mark: Callable[[int], None] = lambda _mark: None
         self._mode = mode

@@ -14,6 +14,7 @@ from raidx_fuse.format.create import prepare_member
 from raidx_fuse.format.reserve import reserve_metadata
 from raidx_fuse.format.table import bytes_needed, shares_of
 from raidx_fuse.jobs.rebuild import checkpoint_key
+from raidx_fuse.jobs.resync import chunks_at_stake
 from raidx_fuse.joining import record_of
 from raidx_fuse.members.base import Member
 from raidx_fuse.queues import MemberQueue
@@ -66,8 +67,30 @@ class Membership:
 
     # -- failing -------------------------------------------------------------------------------
 
-    async def fail(self, ref: str | int) -> dict[str, Any]:
-        """Take a member out; the superblocks of the others say so when this returns."""
+    def require_spare(self, role: int, *, lose_data: bool = False) -> int:
+        """Return how many chunks may be lost with *role*, if the array can do without it.
+
+        Raises ArrayFailedError if it cannot, or if there are any and they are not to be given up.
+        """
+        if not self.store.tolerates(self.store.lost | {role}):
+            raise ArrayFailedError(
+                f"role {role} cannot be spared: its data would be lost",
+                action="rebuild or replace the lost members first",
+            )
+        chunks = chunks_at_stake(self.array.core, role)
+        if chunks and not lose_data:
+            raise ArrayFailedError(
+                f"without role {role} up to {chunks} chunks would be lost: they await the resync "
+                "after a crash without a journal",
+                action="wait for it: `raidx job ARRAY wait`, or give them up with --lose-data",
+            )
+        return chunks
+
+    async def fail(self, ref: str | int, lose_data: bool = False) -> dict[str, Any]:
+        """Take a member out; the superblocks of the others say so when this returns.
+
+        Only with *lose_data* if chunks may be lost with it.
+        """
         self.array.require_writable()
         record = self.find(ref)
         if record.role < 0:
@@ -76,11 +99,10 @@ class Membership:
             )
         if record.state in ("failed", "missing"):
             raise UsageError(f"role {record.role} is {record.state} already")
+        if record.role not in self.store.watermarks:
+            self.require_spare(record.role, lose_data=lose_data)
         if not self.store.fail(record.role, "taken out by the user"):
-            raise ArrayFailedError(
-                f"role {record.role} cannot be spared: its data would be lost",
-                action="rebuild or replace the lost members first",
-            )
+            raise ArrayFailedError("the array is being closed")
         await self.store.settled()
         return {"role": record.role, "state": "failed"}
 
@@ -132,8 +154,13 @@ class Membership:
         self.rebuild_onto_spare()
         return {"member_uuid": record.member_uuid, "path": member.path}
 
-    async def replace(self, ref: str | int, member: Member) -> dict[str, Any]:
-        """Fail *ref* if it is still active, put *member* in its role and start the rebuild."""
+    async def replace(
+        self, ref: str | int, member: Member, lose_data: bool = False
+    ) -> dict[str, Any]:
+        """Fail *ref* if it is still active, put *member* in its role and start the rebuild.
+
+        Only with *lose_data* if chunks may be lost meanwhile.
+        """
         self.array.require_writable()
         record = self.find(ref)
         if record.role < 0:
@@ -146,7 +173,7 @@ class Membership:
                 record = self.find(record.role)  # a spare may have taken the role meanwhile
                 self._require_no_rebuild()
                 if record.state not in ("failed", "missing"):
-                    await self.fail_for_replacement(record)
+                    await self.fail_for_replacement(record, lose_data)
                 await self._prepare(member)
                 newcomer = record_of(member, record.role, "rebuilding")
                 await self._seat(newcomer, member)
@@ -155,8 +182,10 @@ class Membership:
         finally:
             self.waiting = False
 
-    async def fail_for_replacement(self, record: MemberRecord) -> None:
+    async def fail_for_replacement(self, record: MemberRecord, lose_data: bool = False) -> None:
         """Take an active member out because another one takes its place."""
+        if self.store.tolerates(self.store.lost | {record.role}):
+            self.require_spare(record.role, lose_data=lose_data)
         if not self.store.fail(record.role, "replaced by the user"):
             raise ArrayFailedError(
                 f"role {record.role} cannot be replaced by a rebuild: without it the array "

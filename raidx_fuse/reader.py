@@ -7,6 +7,7 @@ FUSE reply has left by that time. Everything else goes the general way with a bu
 
 from __future__ import annotations
 
+import logging
 import mmap
 from math import inf
 from typing import Any
@@ -16,13 +17,15 @@ import numpy as np
 from raidx_fuse.access import SAMPLE_MASK
 from raidx_fuse.cache import address_of
 from raidx_fuse.core import Core
-from raidx_fuse.errors import MemberError, UnrecoverableError
+from raidx_fuse.errors import MemberError, RaidxError, UnrecoverableError
 from raidx_fuse.layouts.code import Unrecoverable
 from raidx_fuse.layouts.plan import bands, read_plan
 from raidx_fuse.overlay import WHOLE
 from raidx_fuse.parity import xor_into
 from raidx_fuse.store import MemberLostError, Request, join
 from raidx_fuse.zeros import ZEROS
+
+log = logging.getLogger(__name__)
 
 REPLY_BYTES = 1 << 20  # the largest FUSE read
 _VIEWS_KEPT = 64
@@ -89,7 +92,9 @@ class Reader:
         shift = core.shift
         chunk = offset >> shift
         inner = offset & core.inner_mask
-        if inner + length <= core.chunk_bytes and not core.bad_chunks:
+        if core.dirty.guarded:
+            pass
+        elif inner + length <= core.chunk_bytes and not core.bad_chunks:
             if not core.written.bits[chunk >> 3] >> (chunk & 7) & 1:
                 core.touch_at_once(started_s)
                 return ZEROS[:length]
@@ -228,6 +233,8 @@ class Reader:
     async def _read_general(self, offset: int, length: int) -> memoryview:
         """Return the bytes whatever is lost, slow or failing. Raises as `read`."""
         core = self.core
+        if core.dirty.guarded:
+            await self._finish_torn(offset, length)
         if core.bad_chunks:
             self._refuse_bad(offset, length)
         cache = core.cache
@@ -265,6 +272,20 @@ class Reader:
             size = min(span - start % span, length - done)
             await self._read_degraded(start, size, answer[done : done + size])
             done += size
+
+    async def _finish_torn(self, offset: int, length: int) -> None:
+        """Have the stripes of a range made consistent after a crash: what is read is to stay."""
+        core = self.core
+        for chunk in range(offset >> core.shift, (offset + length - 1 >> core.shift) + 1):
+            stripe, _ = core.layout.locate(chunk)
+            if core.dirty.awaits_resync(stripe):
+                await core.locks.acquire(stripe)
+                try:
+                    await core.dirty.finish((stripe,))
+                except RaidxError as error:  # no room for parity, say: it can be read all the same
+                    log.warning("stripe %d awaits its resync still: %s", stripe, error)
+                finally:
+                    core.locks.release(stripe)
 
     def _refuse_bad(self, offset: int, length: int) -> None:
         core = self.core

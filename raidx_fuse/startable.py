@@ -6,6 +6,12 @@ from collections.abc import Iterable
 
 from raidx_fuse.errors import AssemblyError
 from raidx_fuse.format.assemble import Assembly
+from raidx_fuse.format.config import ArrayConfig
+
+
+def runs_unlogged(config: ArrayConfig) -> bool:
+    """Say whether the array ran without a journal, or had been before and was not flushed since."""
+    return config.settings.get("journal", "partial") == "none"
 
 
 def check_startable(
@@ -16,8 +22,7 @@ def check_startable(
     A role that is being rebuilt is as lost as a missing one beyond its watermark.
     """
     lost = sorted({*assembly.missing_roles, *rebuilding})
-    logged = assembly.config.settings.get("journal", "partial") != "none"
-    if lost and pending_regions and not start_degraded and not logged:
+    if lost and pending_regions and not start_degraded and runs_unlogged(assembly.config):
         missing = ", ".join(str(role) for role in lost)
         raise AssemblyError(
             f"the array was writing when it stopped and role {missing} is not whole: "

@@ -13,8 +13,14 @@ HOTTEST_SHOWN = 10
 
 
 def redundancy_left(array: Array) -> int:
-    """Return how many more members, whichever they are, may be lost without losing data."""
-    store = array.store
+    """Return how many more members, whichever they are, may be lost without losing data.
+
+    None while stripes await their resync after a crash without a log, unless they are copies: what
+    was flushed lies beside what was in flight (jobs/resync.py).
+    """
+    store, core = array.store, array.core
+    if core.dirty.unlogged and core.dirty.pending_regions() and not core.code.is_copies:
+        return 0
     left = array.core.code.tolerance - len(store.lost)
     return max(left, 0)
 

@@ -81,6 +81,7 @@ class Writer:
             else:
                 access.note(first, last, is_write=True)
         fast = not store.lost and not store.unsettled and not core.bad_chunks
+        fast = fast and not core.dirty.guarded
         at = 0
         if fast and core.journal.streams.unfinished:
             closing = self._closing
@@ -140,6 +141,8 @@ class Writer:
             core.locks.release_all(stripes)  # a chunk may have moved while we waited: look again
         cache = core.cache
         try:
+            if core.dirty.guarded:
+                await core.dirty.finish(stripes)
             growth = core.growth
             if growth is not None and any(growth.threatens(p.stripe, p.touched) for p in pieces):
                 await growth.save()

@@ -34,7 +34,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("shares", "log_writer"),
     ("journal",),
     ("core", "following"),
-    ("replay", "begun"),
+    ("replay", "begun", "journal_mode"),
     (
         "reader",
         "at_once",

@@ -89,6 +89,8 @@ class Rebuild(Job):
                 raise ArrayFailedError(
                     "the member being rebuilt failed", action="replace it with another one"
                 )
+            if core.dirty.guarded:  # not two stories of one stripe
+                await core.dirty.finish(stripes)
             try:
                 for lot in lots(core, stripes, self._equations_of):
                     await self._rebuild_lot(lot)

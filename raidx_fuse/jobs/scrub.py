@@ -4,8 +4,7 @@ Violated chains point at the cells that lie (`raidx_fuse.layouts.locate`): three
 liar, two parities locate one cell, or several of one member. Where the chains cannot tell (single
 parity, two copies, two liars in one sector) the report says so; `repair` then takes the data for
 right and rewrites the parity, as md does, and counts it apart (*assumed*). Restarting after a crash
-runs the same job over the stripes that were in flight (`Resync`), where parity is only unfinished,
-never a witness.
+runs the same job over the stripes that were in flight (resync.py).
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from raidx_fuse.layouts.locate import locate
 from raidx_fuse.layouts.plan import cells_of
 from raidx_fuse.parity import BLOCK_BYTES, Bytes, xor_into
 from raidx_fuse.store import MemberLostError, Request
-from raidx_fuse.zeros import zero_buffers
 
 FINDINGS_KEPT = 1000
 Chains = tuple[tuple[Place, ...], ...]
@@ -58,7 +56,7 @@ class Scrub(Job):
     """Checks all written stripes; with *repair*, corrects what it can."""
 
     kind = "scrub"
-    locate = True
+    solves_lost = False  # a scrub repairs what is there
 
     def __init__(self, core: Core, job_id: int, repair: bool) -> None:
         super().__init__(core, job_id)
@@ -180,15 +178,14 @@ class Scrub(Job):
         if not violated:
             return
         self.mismatches += 1
-        # What a crash tore may hold parities of content that was never acknowledged: no witnesses.
-        trusted = self.locate and not self.core.dirty.awaits_resync(stripe)
-        liars = locate(chains, syndromes) if trusted else {}
+        liars = self.liars(stripe, chains, syndromes)
         requests: list[Request] = []
         assumed = False
         if liars:
             for place, error in liars.items():
                 requests.append(self._write_of(stripe, place, cells[place] ^ error))
         else:
+            self.note_undecided(stripe)
             await self._complete(stripe, cells)
             requests, assumed = self._rewrite_parity(stripe, cells)
         if self.repair and requests:
@@ -197,6 +194,16 @@ class Scrub(Job):
             self.assumed += assumed
         repaired = bool(self.repair and requests)
         self._report(stripe, violated, sorted(liars), syndromes, repaired, assumed)
+
+    def liars(self, stripe: int, chains: Chains, syndromes: list[Bytes]) -> dict[Place, Bytes]:
+        """Return what is wrong with each lying cell of *stripe*; {} if nobody can say.
+
+        What a crash tore may hold parities of content that was never acknowledged: no witnesses.
+        """
+        return {} if self.core.dirty.awaits_resync(stripe) else locate(chains, syndromes)
+
+    def note_undecided(self, stripe: int) -> None:
+        """Note that the chains of *stripe* contradict each other and nobody knows who lies."""
 
     def _write_of(self, stripe: int, place: Place, content: Bytes) -> Request:
         core = self.core
@@ -216,7 +223,7 @@ class Scrub(Job):
         dead = core.dead(stripe)
         lost = core.layout.lost_cells(stripe, core.store.lost_at(stripe)) & ~dead
         steps: tuple[Step, ...] = ()
-        if lost & code.data_mask and not self.locate:
+        if lost & code.data_mask and self.solves_lost:
             with suppress(Unrecoverable):
                 steps = code.solve(lost, lost & code.data_mask)
         sources = reduce(or_, (mask for _, mask in steps), code.data_mask) & ~dead & ~lost
@@ -318,69 +325,3 @@ def _without(lost: int, masks: list[int]) -> list[int]:
             pivot = min(through, key=int.bit_count)
             masks = [mask ^ pivot if mask >> cell & 1 else mask for mask in masks]
     return [mask for mask in masks if mask]
-
-
-class Resync(Scrub):
-    """After a crash: finish the stripes that were being written, in the dirty regions only.
-
-    Parity follows data; cells that were never acknowledged as written are zeroed again, because a
-    write may have reached them before its bit in the written map.
-    """
-
-    kind = "resync"
-    locate = False  # parity may be older or newer than the data: it cannot outvote them
-
-    def __init__(self, core: Core, job_id: int) -> None:
-        super().__init__(core, job_id, repair=True)
-        self._regions = core.dirty.regions_to_resync()
-
-    async def prepare(self) -> None:
-        """Count all stripes of the dirty regions: dead ones are cleaned, live ones checked."""
-        strip_bytes = self.core.code.rows << self.core.shift
-        stripes = sum(len(self.core.dirty.stripes_of(region)) for region in self._regions)
-        self.total_bytes = stripes * strip_bytes * self.core.code.columns
-
-    def next_window(self) -> list[int] | None:
-        """Return the next stripes of the dirty regions."""
-        while self._regions:
-            stripes = self.core.dirty.stripes_of(self._regions[0])
-            start = max(self._next, stripes.start)
-            if start < stripes.stop:
-                self._next = min(start + self._window, stripes.stop)
-                return list(range(start, self._next))
-            self._regions.pop(0)
-        return None
-
-    async def work(self, stripes: list[int]) -> int:
-        """Zero the dead cells of *stripes*, then make the live ones consistent."""
-        core = self.core
-        every = core.code.all_mask
-        live = []
-        for stripe in stripes:
-            dead = core.dead(stripe)
-            if dead != every:
-                live.append(stripe)
-            for cell in range(dead.bit_length()):
-                if dead >> cell & 1:
-                    await self._clean(stripe, cell)
-        if live:
-            await super().work(live)
-        core.dirty.resynced_below = stripes[-1] + 1
-        return len(stripes) * core.code.columns * (core.code.rows << core.shift)
-
-    async def _clean(self, stripe: int, cell: int) -> None:
-        core = self.core
-        role, offset = core.position(stripe, cell)
-        queue = core.store.queues[role]
-        if queue is None or role not in core.recorded_zero_roles():
-            return  # nobody relies on it: the first write fills the whole chunk
-        if not await queue.member.punch(offset, core.chunk_bytes):
-            size = core.chunk_bytes
-            await core.store.write([(role, offset, zero_buffers(size), size)], background=True)
-
-    async def finish(self, completed: bool) -> None:
-        """Make the repairs durable, then forget the dirty regions."""
-        await self.core.store.flush()
-        if completed:
-            await self.core.dirty.forget_resynced()
-            self.core.note_zero_roles()

@@ -18,13 +18,16 @@ def test_fail_replace_add_remove_pass_their_arguments_on(daemon: Daemon, tmp_pat
     daemon.answers |= dict.fromkeys(("fail-disk", "replace-disk", "add-disk", "remove-disk"), done)
     new = tmp_path / "new.img"
     assert daemon.run_json("fail-disk", "ARRAY", "2") == done
+    assert daemon.run_json("fail-disk", "ARRAY", "2", "--lose-data") == done
     assert daemon.run_json("replace-disk", "ARRAY", "2", f"{new},model=hdd", "--create") == done
     assert daemon.run_json("add-disk", "ARRAY", str(new), "--as", "spare") == done
     assert daemon.run_json("remove-disk", "ARRAY", "abcd", "-n") == done
     plain = {"overwrite_signature": False, "dry_run": False}
+    replaced = {"old": "2", "new": f"{new},model=hdd", "create": True, "lose_data": False}
     assert daemon.calls == [
-        ("fail-disk", {"member": "2", "dry_run": False}),
-        ("replace-disk", {"old": "2", "new": f"{new},model=hdd", "create": True, **plain}),
+        ("fail-disk", {"member": "2", "lose_data": False, "dry_run": False}),
+        ("fail-disk", {"member": "2", "lose_data": True, "dry_run": False}),
+        ("replace-disk", replaced | plain),
         (
             "add-disk",
             {

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from raidx_fuse.array import Array
 from raidx_fuse.commands import Commands
 from raidx_fuse.errors import RaidxError, SignatureFoundError
 from raidx_fuse.members.base import Member
@@ -62,12 +63,12 @@ class Shelf:
 class Desk:
     """The commands of a rig's array; *ask* sends one as the control socket does."""
 
-    def __init__(self, rig: Rig) -> None:
-        assert rig.array is not None
+    def __init__(self, rig: Rig, array: Array | None = None) -> None:
+        array = array or rig.array
+        assert array is not None
         self.rig = rig
-        self.array = rig.array
+        self.array = array
         self.shelf = Shelf(rig)
-        array = rig.array
         self.volume = Volume(
             "disk", array.size_bytes, read=array.read, write=array.write, flush=array.flush
         )

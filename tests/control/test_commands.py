@@ -8,6 +8,8 @@ import pytest
 import trio
 
 from raidx_fuse.errors import RaidxError, SignatureFoundError, UsageError
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.testing.spy import restarted
 
 if TYPE_CHECKING:
     from tests.control.conftest import Desk, WithDesk
@@ -148,6 +150,37 @@ def test_fail_is_refused_when_it_would_lose_data_also_in_a_dry_run(with_desk: Wi
                 await desk.ask("fail-disk", member="0", dry_run=dry_run)
 
     with_desk(scene, "raid0", 2)
+
+
+def test_a_member_that_would_take_chunks_with_it_goes_only_with_the_users_word(
+    with_desk: WithDesk,
+) -> None:
+    """After a crash without a journal, until the resync is done; the dry run says the same."""
+
+    async def scene(desk: Desk) -> None:
+        await desk.ask("set", key="journal", value="none")
+        await desk.ask("set", key="speed_max", value="4KiB")
+        await desk.array.write(0, bytes(range(256)) * (desk.array.size_bytes // 512))
+        await desk.array.flush()
+        rams = [member.inner for member in desk.rig.members]
+        images = [bytes(ram.memory) for ram in rams if isinstance(ram, RamMember)]
+        async with restarted(images) as array:
+            after = type(desk)(desk.rig, array)
+            new = {"old": "1", "new": "fresh"}
+            for dry_run in (True, False):
+                for name, arguments in (("fail-disk", {"member": "1"}), ("replace-disk", new)):
+                    with pytest.raises(RaidxError, match="would be lost") as refusal:
+                        await after.ask(name, **arguments, dry_run=dry_run)
+                    assert "--lose-data" in str(refusal.value)
+                    assert "\n" not in str(refusal.value)
+            assert not array.store.lost
+            told = await after.ask("fail-disk", member="1", lose_data=True, dry_run=True)
+            assert told["chunks_at_stake"] > 0
+            await after.ask("fail-disk", member="1", lose_data=True)
+            assert (await after.ask("status"))["lost_chunks"] == told["chunks_at_stake"]
+            await after.ask("replace-disk", **new)  # nothing more is lost by that
+
+    with_desk(scene)
 
 
 def test_scrub_and_its_job(with_desk: WithDesk) -> None:

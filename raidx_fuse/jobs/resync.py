@@ -1,0 +1,182 @@
+"""After a crash: finish the stripes that were being written, in the dirty regions only.
+
+A region is coarse: most of its stripes were not in flight, and a replay has made those good that
+were logged. What is left to tear is what went past the log and was not flushed:
+
+    journal full      nothing
+    journal partial   stripes that were written whole: all they hold was to go anyway
+    journal none      any write; what was flushed long ago lies in one stripe with it (*unlogged*)
+
+So only without a log a member that fails before the resync has seen a stripe takes flushed data
+with it, and only if no parity is left to tell whether the stripe is torn (`is_undecidable`):
+another copy is good in any case, and of two parities the resync asks the second.
+
+Whoever reads or writes a stripe that awaits the resync has it finished first (`DirtyMap.finish`).
+So what was read once is read again, whichever member fails then, and what is written after the
+crash is never built on parity that the crash has torn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+
+from raidx_fuse.core import Core
+from raidx_fuse.jobs.scrub import Chains, Scrub
+from raidx_fuse.jobs.strips import Place
+from raidx_fuse.layouts.locate import locate
+from raidx_fuse.layouts.plan import cells_of
+from raidx_fuse.parity import Bytes
+from raidx_fuse.zeros import zero_buffers
+
+log = logging.getLogger(__name__)
+
+
+class Resync(Scrub):
+    """Makes the stripes in flight consistent; *keep_lost* saves which chunks were lost meanwhile.
+
+    Parity follows data, unless copies outvote one, or two parities name one liar: in a stripe that
+    was written whole he has what all others lack, and that is old or new. Cells that were never
+    acknowledged as written are zeroed again, because a write may have reached them before its bit
+    in the written map.
+    """
+
+    kind = "resync"
+    solves_lost = True
+
+    def __init__(self, core: Core, job_id: int, keep_lost: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(core, job_id, repair=True)
+        self._keep_lost = keep_lost
+        self._regions = core.dirty.regions_to_resync()
+
+    async def prepare(self) -> None:
+        """Count all stripes of the dirty regions: dead ones are cleaned, live ones checked."""
+        strip_bytes = self.core.code.rows << self.core.shift
+        stripes = sum(len(self.core.dirty.stripes_of(region)) for region in self._regions)
+        self.total_bytes = stripes * strip_bytes * self.core.code.columns
+
+    def next_window(self) -> list[int] | None:
+        """Return the next stripes of the dirty regions."""
+        while self._regions:
+            stripes = self.core.dirty.stripes_of(self._regions[0])
+            start = max(self._next, stripes.start)
+            if start < stripes.stop:
+                self._next = min(start + self._window, stripes.stop)
+                return list(range(start, self._next))
+            self._regions.pop(0)
+        return None
+
+    async def work(self, stripes: list[int]) -> int:
+        """Finish those of *stripes* that nobody wanted earlier."""
+        core = self.core
+        await finish(self, [stripe for stripe in stripes if core.dirty.awaits_resync(stripe)])
+        core.dirty.resynced_below = stripes[-1] + 1
+        return len(stripes) * core.code.columns * (core.code.rows << core.shift)
+
+    async def check(self, stripes: list[int]) -> None:
+        """Make the living *stripes* consistent; their locks are held."""
+        await super().work(stripes)
+
+    def liars(self, stripe: int, chains: Chains, syndromes: list[Bytes]) -> dict[Place, Bytes]:
+        """Return what is wrong with each lying cell of *stripe*, if anybody can say; else {}.
+
+        A sector that most copies have is old or new. Of a stripe under parity all was in flight, or
+        nothing: there the whole of it must point at one member, and without a log it may be a
+        neighbour of what was in flight.
+        """
+        core = self.core
+        if core.code.is_copies:
+            return locate(chains, syndromes)
+        if core.dirty.unlogged or core.layout.lost_cells(stripe, core.store.lost_at(stripe)):
+            return {}
+        return locate(chains, syndromes, by_sector=False)
+
+    def note_undecided(self, stripe: int) -> None:
+        """Give up what only a torn stripe could tell, and flushed long ago perhaps."""
+        core = self.core
+        if core.dirty.unlogged and not core.code.is_copies:
+            give_up_cells(core, stripe, core.store.lost_at(stripe))
+
+    async def finish(self, completed: bool) -> None:
+        """Make the repairs durable, and what was lost, then forget the dirty regions."""
+        await self._keep_lost()
+        await self.core.store.flush()
+        if completed:
+            await self.core.dirty.forget_resynced()
+            self.core.note_zero_roles()
+
+
+async def finish(resync: Resync, stripes: list[int]) -> None:
+    """Zero the dead cells of *stripes*, then make the live ones consistent; their locks are held.
+
+    Raises what the members raise.
+    """
+    core = resync.core
+    live = []
+    for stripe in stripes:
+        dead = core.dead(stripe)
+        if dead != core.code.all_mask:
+            live.append(stripe)
+        for cell in cells_of(dead):
+            await _clean(core, stripe, cell)
+    if live:
+        await resync.check(live)
+
+
+async def _clean(core: Core, stripe: int, cell: int) -> None:
+    role, offset = core.position(stripe, cell)
+    queue = core.store.queues[role]
+    if queue is None or role not in core.recorded_zero_roles():
+        return  # nobody relies on it: the first write fills the whole chunk
+    if not await queue.member.punch(offset, core.chunk_bytes):
+        size = core.chunk_bytes
+        await core.store.write([(role, offset, zero_buffers(size), size)], background=True)
+
+
+# -- when a member fails before the resync has come by -------------------------------------------
+
+
+def torn_stripes(core: Core, role: int) -> Iterator[tuple[int, frozenset[int]]]:
+    """Yield (stripe, roles lost in it then) where the loss of *role* could cost flushed data.
+
+    Those that await the resync after a crash without a log, and have something living on *role*.
+    """
+    dirty = core.dirty
+    if not dirty.unlogged or core.code.is_copies:
+        return
+    for stripes in dirty.stripes_to_resync():
+        live = core.written.live_stripes(core.layout, stripes.start, len(stripes), stripes.stop)
+        for stripe in live:
+            if not dirty.awaits_resync(stripe):
+                continue
+            if core.layout.lost_cells(stripe, frozenset({role})) & ~core.dead(stripe):
+                yield stripe, core.store.lost_at(stripe) | {role}
+
+
+def is_undecidable(core: Core, stripe: int, lost: frozenset[int]) -> bool:
+    """Say whether nothing is left of *stripe* without *lost* to tell if a crash has torn it."""
+    cells = core.layout.lost_cells(stripe, lost) & ~core.dead(stripe)
+    return len({core.code.column_of[cell] for cell in cells_of(cells)}) >= core.code.tolerance
+
+
+def chunks_at_stake(core: Core, role: int) -> int:
+    """Return how many chunks could not be given back, or not surely, were *role* lost now."""
+    chunks = 0
+    for stripe, lost in torn_stripes(core, role):
+        cells = core.layout.lost_cells(stripe, lost) & core.code.data_mask & ~core.dead(stripe)
+        numbers = (core.layout.logical(stripe, cell) for cell in cells_of(cells))
+        chunks += sum(number not in core.bad_chunks for number in numbers)
+    return chunks
+
+
+def note_failing(core: Core, role: int) -> None:
+    """Note what *role*, which is failing, takes with it; the rest is the resync's to decide."""
+    for stripe, lost in torn_stripes(core, role):
+        if is_undecidable(core, stripe, lost):
+            give_up_cells(core, stripe, lost)
+
+
+def give_up_cells(core: Core, stripe: int, lost: frozenset[int]) -> None:
+    """Count what lives of *stripe* on the roles *lost* among the lost chunks."""
+    cells = core.layout.lost_cells(stripe, lost) & core.code.data_mask & ~core.dead(stripe)
+    core.bad_chunks.update(core.layout.logical(stripe, cell) for cell in cells_of(cells))

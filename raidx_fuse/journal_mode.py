@@ -1,0 +1,42 @@
+"""The journal's mode: what the superblocks say of it must hold for whatever a crash may tear.
+
+A start takes a stripe for torn by any write if they say "none", else only by one that was written
+whole. So they say it before the first such write, and until what came of it is durable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from raidx_fuse.core import Core
+from raidx_fuse.errors import BusyError
+from raidx_fuse.format.config import ArrayConfig
+
+
+async def change_mode(core: Core, mode: str) -> None:
+    """Let *mode* be in force from now on, and after a remount.
+
+    Raises BusyError while a resync is due after a crash without a journal.
+    """
+    store, journal, dirty = core.store, core.journal, core.dirty
+
+    def change(config: ArrayConfig) -> ArrayConfig:
+        return replace(config, settings={**config.settings, "journal": mode})
+
+    async with journal.changing:
+        if mode == "none":
+            await store.update(change)
+            journal.mode = mode
+        else:
+            if dirty.unlogged and dirty.pending_regions():
+                raise BusyError(
+                    "the resync after a crash without a journal is not done",
+                    action="wait for it: `raidx job ARRAY wait`",
+                )
+            journal.mode = mode
+            for stripe in list(core.locks.held):  # who began without the log ends first
+                await core.locks.take(stripe)
+                core.locks.release(stripe)
+            await store.flush()
+            await store.update(change)
+    await journal.drain()  # else what the log still has of a stripe keeps it in there

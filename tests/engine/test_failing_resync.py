@@ -1,0 +1,360 @@
+"""A member fails while the resync after a crash runs: nothing goes that others can give back."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+import trio
+
+from raidx_fuse.array import Array, open_array
+from raidx_fuse.errors import ArrayFailedError, BusyError, RaidxError
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.testing.spy import SpyRig, members_from, restarted, spying
+from raidx_fuse.testing.virtual import run
+
+CHUNK = 4096
+
+LAYOUTS = {  # how many members
+    "raid5": 4,
+    "raid4": 4,
+    "raid1": 2,
+    "raidx-parity": 4,
+    "raidx-copy": 3,
+    "rdp": 6,
+    "evenodd": 5,
+    "xcode": 5,
+    "pcode": 6,
+    "upc": 6,
+}
+PARITIES = [name for name in LAYOUTS if name not in ("raid1", "raidx-copy")]
+TWO_PARITIES = ["rdp", "evenodd", "xcode", "pcode", "upc"]
+
+
+def noise(length: int, seed: int = 0) -> bytes:
+    """Return bytes that no mistake produces."""
+    return random.Random(seed).randbytes(length)
+
+
+@asynccontextmanager
+async def filled(name: str, journal: str = "partial", **options: Any) -> AsyncIterator[SpyRig]:
+    """Run an array of *name*, filled and flushed, whose resync will take its time."""
+    options = {"chunk_bytes": CHUNK, "stripes": 60, **options}
+    async with spying(name, LAYOUTS[name], **options) as rig:
+        await rig.running.set("journal", journal)
+        await rig.running.set("speed_max", "4KiB")
+        await rig.put(0, noise(len(rig.model), 1))
+        await rig.running.flush()
+        yield rig
+
+
+async def sectors(array: Array, old: bytes) -> tuple[int, int]:
+    """Return how many chunks read as something else than *old*, and how many not at all."""
+    with suppress(RaidxError):
+        if bytes(await array.read(0, len(old))) == old:
+            return 0, 0
+    wrong = refused = 0
+    for at in range(0, len(old), CHUNK):
+        try:
+            wrong += bytes(await array.read(at, CHUNK)) != old[at : at + CHUNK]
+        except RaidxError:
+            refused += 1
+    return wrong, refused
+
+
+@pytest.mark.parametrize("replace", [False, True], ids=["fail", "replace"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_flushed_data_survives_a_member_that_fails_during_the_resync(
+    name: str, replace: bool
+) -> None:
+    """Filled, flushed, ten blocks written again with the same bytes, killed; all members mount."""
+
+    async def main() -> None:
+        async with filled(name) as rig:
+            for number in range(10):
+                at = number * (len(rig.model) // 10 // 4096) * 4096
+                await rig.put(at, bytes(rig.model[at : at + 4096]))
+            old, picture = bytes(rig.model), rig.images()
+            tolerance = rig.running.core.code.tolerance
+        async with restarted(picture) as array:
+            status = array.status()
+            assert (status["state"], status["redundancy_left"]) == ("resyncing", tolerance)
+            if replace:
+                member = RamMember(len(picture[1]), name="new")
+                await array.set("speed_max", "0")
+                await array.jobs.wait((await array.replace_disk(1, member))["job"])
+            else:
+                await array.fail_disk(1)
+                assert array.status()["redundancy_left"] == tolerance - 1
+            assert array.status()["lost_chunks"] == 0
+            assert await sectors(array, old) == (0, 0)
+            await array.set("speed_max", "0")
+            for job in array.jobs.running():
+                await job.finished.wait()
+            assert await sectors(array, old) == (0, 0)
+
+    run(main)
+
+
+@pytest.mark.parametrize("name", TWO_PARITIES)
+def test_flushed_data_survives_two_members_that_fail_during_the_resync(name: str) -> None:
+    async def main() -> None:
+        async with filled(name) as rig:
+            old, picture = bytes(rig.model), rig.images()
+        for pair in itertools.combinations(range(len(picture)), 2):
+            async with restarted(picture) as array:
+                for role in pair:
+                    await array.fail_disk(role)
+                    await trio.sleep(2)
+                assert array.status()["lost_chunks"] == 0
+                assert await sectors(array, old) == (0, 0)
+
+    run(main)
+
+
+# -- without a journal -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["raid5", "raid4", "raidx-parity"])
+def test_without_a_journal_what_one_parity_cannot_tell_is_asked_for_first(name: str) -> None:
+    """Any stripe in flight may be torn: EIO, never a guess, and only with the user's word."""
+
+    async def main() -> None:
+        async with filled(name, "none", stripes=400) as rig:
+            old, picture = bytes(rig.model), rig.images()
+        async with restarted(picture) as array:
+            assert array.status()["redundancy_left"] == 0
+            await trio.sleep(8)
+            for change in (
+                lambda: array.fail_disk(0),
+                lambda: array.replace_disk(0, RamMember(len(picture[0]), name="new")),
+            ):
+                with pytest.raises(ArrayFailedError, match="without role 0 up to") as refusal:
+                    await change()
+                assert "--lose-data" in str(refusal.value)
+            assert not array.store.lost
+            data = noise(CHUNK, 7)  # what is written after the crash is whole: it is not lost
+            chunk = next(c for c in range(len(old) // CHUNK - 1, 0, -1) if _role(array, c) == 0)
+            await array.write(chunk * CHUNK, data)
+            await array.read((chunk - 9) * CHUNK, 9 * CHUNK)  # nor what was read, whole stripes
+            await array.fail_disk(0, lose_data=True)
+            expected = old[: chunk * CHUNK] + data + old[(chunk + 1) * CHUNK :]
+            wrong, refused = await sectors(array, expected)
+            assert wrong == 0
+            assert 0 < refused == array.status()["lost_chunks"]
+            assert bytes(await array.read(chunk * CHUNK, CHUNK)) == data
+            await array.read((chunk - 9) * CHUNK, 9 * CHUNK)
+
+    run(main)
+
+
+def _role(array: Array, chunk: int) -> int:
+    return array.core.layout.place(*array.core.layout.locate(chunk))[0]
+
+
+@pytest.mark.parametrize("name", ["raid1", "raidx-copy"])
+def test_without_a_journal_the_other_copy_is_good(name: str) -> None:
+    async def main() -> None:
+        async with filled(name, "none") as rig:
+            old, picture = bytes(rig.model), rig.images()
+        async with restarted(picture) as array:
+            assert array.status()["redundancy_left"] == 1
+            await array.fail_disk(0)
+            assert await sectors(array, old) == (0, 0)
+
+    run(main)
+
+
+@pytest.mark.parametrize("name", TWO_PARITIES)
+def test_without_a_journal_the_second_parity_tells_a_torn_stripe(name: str) -> None:
+    """One stripe is torn, and only that one is given up; with a third loss nobody could tell."""
+
+    async def main() -> None:
+        async with filled(name, "none") as rig:
+            core = rig.running.core
+            old, picture = bytes(rig.model), [bytearray(image) for image in rig.images()]
+            torn = core.layout.stripes // 2
+            cell = next(c for c in range(core.data_count) if core.layout.place(torn, c)[0] != 1)
+            role, place = core.position(torn, cell)
+            picture[role][place : place + CHUNK] = noise(CHUNK, 9)
+            flipped = core.layout.logical(torn, cell)
+            gone = [
+                core.layout.logical(torn, c)
+                for c in range(core.data_count)
+                if core.layout.place(torn, c)[0] == 1
+            ]
+        images = [bytes(image) for image in picture]
+        async with restarted(images) as array:
+            await array.fail_disk(1, lose_data=True)
+            assert array.status()["lost_chunks"] == 0, "nobody has looked yet"
+            await array.set("speed_max", "0")
+            for job in array.jobs.running():
+                await job.finished.wait()
+            assert sorted(array.core.bad_chunks) == sorted(gone)
+            wrong, refused = await sectors(array, old)
+            assert (wrong, refused) == (1, len(gone))
+            assert bytes(await array.read(flipped * CHUNK, CHUNK)) == noise(CHUNK, 9)
+        async with restarted(images) as array:
+            for failing in (1, role):
+                await array.fail_disk(failing, lose_data=True)
+            wrong, refused = await sectors(array, old)
+            assert wrong == 0
+            assert refused == array.status()["lost_chunks"] > len(gone)
+
+    run(main)
+
+
+def test_the_resync_forgets_its_regions_only_when_what_was_lost_is_saved() -> None:
+    """A second crash right after it must not bring back what nobody could tell."""
+
+    async def main() -> None:
+        async with filled("raid5", "none") as rig:
+            old, picture = bytes(rig.model), rig.images()
+        members = members_from(picture)
+        async with open_array(members) as array:
+            await array.fail_disk(0, lose_data=True)
+            await array.set("speed_max", "0")
+            (resync,) = array.jobs.running()
+            await resync.finished.wait()
+            images = [bytes(member.memory) for member in members[1:]]
+        async with restarted(images) as array:
+            wrong, refused = await sectors(array, old)
+            assert wrong == 0
+            assert refused > 0
+
+    run(main)
+
+
+def test_the_journal_comes_back_only_after_the_resync() -> None:
+    """The superblocks would say that no stripe can be torn by a small write."""
+
+    async def main() -> None:
+        async with filled("raid5", "none") as rig:
+            picture = rig.images()
+        async with restarted(picture) as array:
+            with pytest.raises(BusyError, match="resync after a crash without a journal"):
+                await array.set("journal", "partial")
+            assert array.get("journal") == "none"
+            await array.set("speed_max", "0")
+            (resync,) = array.jobs.running()
+            await resync.finished.wait()
+            assert await array.set("journal", "partial") == "partial"
+
+    run(main)
+
+
+# -- a stripe that is torn indeed ------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def torn(name: str, dropped_cell: int) -> AsyncIterator[tuple[SpyRig, list[bytes], bytes]]:
+    """Yield the rig, images after a cut that dropped one cell of a whole stripe, and the content.
+
+    -1 is the last parity.
+    """
+    async with filled(name) as rig:
+        core = rig.running.core
+        dropped_cell %= len(core.code.cells)
+        role, place = core.position(5, dropped_cell)
+        before = bytes(rig.rams[role].memory[place : place + CHUNK])
+        size = core.data_count * CHUNK
+        await rig.put(5 * size, noise(size, 3))
+        picture = [bytearray(image) for image in rig.images()]
+        picture[role][place : place + CHUNK] = before
+        now = bytearray(rig.model)
+        if dropped_cell < core.data_count:
+            at = core.layout.logical(5, dropped_cell) * CHUNK
+            now[at : at + CHUNK] = before
+        yield rig, [bytes(image) for image in picture], bytes(now)
+
+
+@pytest.mark.parametrize("name", PARITIES)
+def test_what_is_written_after_the_crash_is_not_built_on_torn_parity(name: str) -> None:
+    """Whichever member fails then, before the resync has come by."""
+
+    async def main() -> None:
+        async with torn(name, -1) as (rig, picture, _):
+            count, layout = rig.running.core.data_count, rig.running.core.layout
+            expected = bytearray(rig.model)
+        at = 5 * count * CHUNK + 512
+        expected[at : at + 700] = noise(700, 4)
+        for role in range(layout.width):
+            async with restarted(picture) as array:
+                await array.write(at, noise(700, 4))
+                await array.flush()
+                await array.fail_disk(role)
+                assert bytes(await array.read(0, len(expected))) == expected, role
+
+    run(main)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_was_read_once_is_read_again(name: str) -> None:
+    """A whole stripe that a cut tore is old here and new there; a member that fails changes nothing
+    of what was read of it before, nor does the resync."""
+
+    async def main() -> None:
+        async with torn(name, 0) as (_rig, picture, _now):
+            pass
+        for role in range(len(picture)):
+            async with restarted(picture) as array:
+                size = array.size_bytes
+                first = bytes(await array.read(0, size))
+                await array.fail_disk(role)
+                assert bytes(await array.read(0, size)) == first
+                await array.set("speed_max", "0")
+                for job in array.jobs.running():
+                    await job.finished.wait()
+                assert bytes(await array.read(0, size)) == first
+
+    run(main)
+
+
+def test_a_stripe_that_cannot_be_finished_can_be_read_all_the_same() -> None:
+    async def main() -> None:
+        async with torn("raid5", 0) as (_rig, picture, now):
+            pass
+        async with restarted(picture) as array:
+
+            async def no_room(*_arguments: Any) -> None:
+                raise RaidxError("no room")
+
+            array.core.dirty.guard(no_room)
+            assert bytes(await array.read(0, len(now))) == now
+            assert array.core.dirty.awaits_resync(5)
+            with pytest.raises(RaidxError, match="no room"):
+                await array.write(5 * 3 * CHUNK, b"x")
+
+    run(main)
+
+
+# -- rot in the regions that a resync visits -------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*TWO_PARITIES, "raid1 of three"])
+def test_a_resync_does_not_adopt_rot_that_two_others_outvote(name: str) -> None:
+    async def main() -> None:
+        layout = name.partition(" ")[0]
+        width = 3 if layout == "raid1" else LAYOUTS[layout]
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=60) as rig:
+            await rig.put(0, noise(len(rig.model), 1))
+            await rig.running.flush()
+            core = rig.running.core
+            old, picture = bytes(rig.model), [bytearray(image) for image in rig.images()]
+            generator = random.Random(5)
+            for stripe in range(0, core.layout.stripes, 3):
+                cell = generator.randrange(len(core.code.cells))
+                role, place = core.position(stripe, cell)
+                picture[role][place + generator.randrange(CHUNK)] ^= 1 << generator.randrange(8)
+        async with restarted([bytes(image) for image in picture]) as array:
+            for job in array.jobs.running():
+                await job.finished.wait()
+            assert await sectors(array, old) == (0, 0)
+            scrub = await array.jobs.wait(await array.start_scrub(repair=False))
+            assert scrub["mismatches"] == 0
+
+    run(main)
