@@ -33,7 +33,7 @@ class PageStore:
         self.pages = min(self.region.pages, page_count(bits))
         self.payload = bytearray(self.pages * PAYLOAD_BYTES)
         self.damaged: list[str] = []
-        self._uneven: set[int] = set()  # pages whose newest copy is not on every present member
+        self._uneven: set[tuple[int, int]] = set()  # (page, role) where the newest copy is not
         self.generations: dict[int, int] = {}
         self._slots: dict[int, int] = {}  # page -> slot of its newest copy
         self._loose: set[int] = set()  # newest copy not known to be durable
@@ -47,11 +47,13 @@ class PageStore:
         """Take the newest valid copy of every page from the present members.
 
         A page whose first copy was torn everywhere was never durable: it counts as never written.
-        Raises AssemblyError when both copies of a page are damaged and no member has a valid one.
+        Raises AssemblyError when both copies of a page are damaged and no member has a valid one,
+        or when a member has an older one than all had.
         """
         loaded = []
+        unread = []
         lost: set[int] = set()
-        for queue in self.store.queues:
+        for role, queue in enumerate(self.store.queues):
             if queue is None:
                 continue
             try:
@@ -60,8 +62,9 @@ class PageStore:
                 )
             except MemberError as error:
                 self.damaged.append(f"{self.kind} map: {error.message}")
+                unread.append(role)
                 continue
-            loaded.append(found)
+            loaded.append((role, queue.member.path, found))
             damaged = {(page, slot) for page, slot, _generation in found.damaged}
             for page, slot in sorted(damaged):
                 self.damaged.append(
@@ -71,19 +74,25 @@ class PageStore:
                     lost.add(page)
         if not loaded:
             raise AssemblyError(f"the {self.kind} map cannot be read from any member")
-        merged = merge_pages(loaded)
+        merged = merge_pages([found for _, _, found in loaded])
         gone = sorted(page for page in lost if not merged.generations[page])
         if gone:
             raise AssemblyError(
                 f"page {gone[0]} of the {self.kind} map is damaged on every member",
                 action="attach the missing members",
             )
-        for found in loaded:
+        for role, path, found in loaded:
+            behind = (found.generations < merged.older) & (found.generations > 0)
+            if behind.any():
+                raise AssemblyError(
+                    f"{path} is an old copy of this member: page {int(behind.argmax())} of its "
+                    f"{self.kind} map is older than what every member had",
+                    action="give the member itself, or leave it out to start without it",
+                )
             differing = np.flatnonzero(found.generations != merged.generations)
-            self._uneven.update(differing.tolist())
-            self._uneven.update(page for page, _slot, _generation in found.damaged)
-        if len(loaded) < sum(queue is not None for queue in self.store.queues):
-            self._uneven.update(merged.present())
+            self._uneven.update((int(page), role) for page in differing)
+        for role in unread:
+            self._uneven.update((page, role) for page in merged.present())
         for page in merged.present():
             start = page * PAYLOAD_BYTES
             self.payload[start : start + PAYLOAD_BYTES] = merged.payload[page].tobytes()
@@ -100,14 +109,20 @@ class PageStore:
             self.pages = pages
 
     async def heal(self) -> None:
-        """Save pages whose newest copy a cut left on some members only, on all of them; flushed.
+        """Write pages whose newest copy a cut left on some members only to the others; flushed.
 
-        What was read once must be found again when those members are gone.
+        What was read once must be found again when those members are gone. It goes to the same
+        slot: so the other one has what all members have, here as well.
         """
-        uneven = sorted(page for page in self._uneven if page in self.generations)
+        requests: list[Request] = []
+        for page, role in sorted(self._uneven):
+            if page in self.generations:
+                content = self._encode(page, self.content(page))
+                offset = self.region.slot_offset(page, self._slots[page])
+                requests.append((role, offset, [content], len(content)))
         self._uneven.clear()
-        if uneven:
-            await self.save(uneven)
+        if requests:
+            await self.store.write(requests)
             await self.store.flush()
 
     async def save(self, pages: Sequence[int]) -> None:
@@ -144,9 +159,7 @@ class PageStore:
             self._saved_since.add(page)
             generation = self.generations.get(page, 0) + 1
             self.generations[page] = generation
-            content = encode_page(
-                page, generation, self.kind, payload, self.store.config.array_uuid
-            )
+            content = self._encode(page, payload)
             offset = self.region.slot_offset(page, slot)
             requests.extend(
                 (role, offset, [content], len(content))
@@ -156,13 +169,17 @@ class PageStore:
         if requests:
             await self.store.write(requests)
 
+    def _encode(self, page: int, payload: bytes) -> bytes:
+        uuid = self.store.config.array_uuid
+        return encode_page(page, self.generations[page], self.kind, payload, uuid)
+
     async def save_all(self) -> None:
         """Write every page that was ever saved: a new member must hold them too."""
         await self.save(sorted(self.generations))
 
     def flush_begins(self) -> None:
-        """Note which pages the flush now beginning covers."""
-        self._flushing = frozenset(self._loose)
+        """Note which pages the flush now beginning covers: none that is still being written."""
+        self._flushing = frozenset() if self._saving.locked() else frozenset(self._loose)
         self._saved_since = set()
 
     def flush_ends(self) -> None:

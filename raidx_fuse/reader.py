@@ -293,7 +293,7 @@ class Reader:
             if chunk in core.bad_chunks:
                 raise UnrecoverableError(
                     f"the content of image offset {chunk << core.shift} was lost "
-                    "when a member failed during a write to a degraded stripe",
+                    "when a member failed while a write to its stripe was not finished",
                     action="write it again or restore it from a copy",
                 )
 

@@ -11,7 +11,7 @@ from raidx_fuse.format.config import ArrayConfig
 
 def runs_unlogged(config: ArrayConfig) -> bool:
     """Say whether the array ran without a journal, or had been before and was not flushed since."""
-    return config.settings.get("journal", "partial") == "none"
+    return bool(config.settings.get("journal", "partial") == "none")
 
 
 def check_startable(

@@ -92,13 +92,15 @@ class LoadedPages:
 
     *generations* (n, uint64), 0 where there is none; *payload* (n, PAYLOAD_BYTES, uint8), zero
     where there is none; *slots* (n, int8), -1 where there is none; *damaged*, slots that are ours
-    but torn, rotten or misdirected.
+    but torn, rotten or misdirected; *older* (n, uint64), the generation of the other valid slot: it
+    was durable on every member before the newer one was begun.
     """
 
     generations: NDArray[np.uint64]
     payload: NDArray[np.uint8]
     slots: NDArray[np.int8]
     damaged: list[DamagedPage]
+    older: NDArray[np.uint64]
 
     def present(self) -> list[int]:
         """Return the numbers of the pages that were ever written, ascending."""
@@ -185,6 +187,7 @@ class _Found:
             np.zeros((pages, PAYLOAD_BYTES), np.uint8),  # memory only where it is touched
             np.full(pages, -1, np.int8),
             [],
+            np.zeros(pages, np.uint64),
         )
 
     def scan(self, view: memoryview, first: int) -> None:
@@ -208,7 +211,9 @@ class _Found:
         ours = magic == PAGE_MAGIC and kind == self.kind_number
         if not ours or number != page or not generation:
             self.result.damaged.append(DamagedPage(page, slot, 0))  # a misdirected write
-        elif generation > self.result.generations[page]:
+            return
+        self.result.older[page] = min(generation, self.result.generations[page])
+        if generation > self.result.generations[page]:
             self.result.generations[page] = generation
             self.result.slots[page] = slot
             self.result.payload[page] = np.frombuffer(content, np.uint8)[PAGE_HEADER_BYTES:]
@@ -238,7 +243,8 @@ def merge_pages(copies: Sequence[LoadedPages]) -> LoadedPages:
             if not newest[slot.page] or slot.generation > newest[slot.page]
         }
     )
-    return LoadedPages(newest, payload, slots, damaged)
+    older = np.maximum.reduce([copy.older for copy in copies])
+    return LoadedPages(newest, payload, slots, damaged, older)
 
 
 async def erase_pages(member: Member, regions: Regions) -> None:

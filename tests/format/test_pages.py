@@ -222,6 +222,7 @@ def test_merging_untouched_regions_costs_no_memory() -> None:
             np.zeros((pages, PAYLOAD_BYTES), np.uint8),
             np.full(pages, -1, np.int8),
             [],
+            np.zeros(pages, np.uint64),
         )
         for _ in range(2)
     ]
