@@ -207,6 +207,12 @@ class MemberQueue:
             self.write_bytes += size_bytes
         return view
 
+    async def punch(self, offset: int, size_bytes: int) -> bool:
+        """Let the member forget a range, which then reads as zeros; False if it cannot."""
+        done = await self.member.punch(offset, size_bytes)
+        self.unflushed = True  # as a write: a cut may undo it
+        return done
+
     # -- queued --------------------------------------------------------------------------------
 
     def submit(self, operation: Operation, latch: Latch) -> None:

@@ -65,7 +65,7 @@ class Vacated:
         try:
             with trio.move_on_after(core.store.io_timeout_s):
                 offset = core.data_offset + (row << core.shift)
-                done = await queue.member.punch(offset, count << core.shift)
+                done = await queue.punch(offset, count << core.shift)
         except MemberError as error:
             log.warning("%s; no more room is given back there", error)
         if not done:

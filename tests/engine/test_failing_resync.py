@@ -10,11 +10,20 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from raidx_fuse.array import Array, open_array
 from raidx_fuse.errors import ArrayFailedError, BusyError, RaidxError
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.testing.spy import SpyRig, members_from, restarted, spying
+from raidx_fuse.testing.spy import (
+    FLUSH,
+    WRITE,
+    SpyRig,
+    Touch,
+    members_from,
+    restarted,
+    spying,
+)
 from raidx_fuse.testing.virtual import run
 
 CHUNK = 4096
@@ -353,5 +362,87 @@ def test_a_resync_does_not_adopt_rot_that_two_others_outvote(name: str) -> None:
             assert await sectors(array, old) == (0, 0)
             scrub = await array.jobs.wait(await array.start_scrub(repair=False))
             assert scrub["mismatches"] == 0
+
+    run(main)
+
+
+# -- beside a rebuild, and when the journal's mode changes -----------------------------------------
+
+
+@pytest.mark.parametrize("name", TWO_PARITIES)
+def test_a_rebuild_before_the_resync_makes_no_content_of_a_torn_stripe(name: str) -> None:
+    async def main() -> None:
+        async with filled(name, "none") as rig:
+            core = rig.running.core
+            old, picture = bytes(rig.model), [bytearray(image) for image in rig.images()]
+            stripe = core.layout.stripes // 2
+            cell = next(c for c in range(core.data_count) if core.layout.place(stripe, c)[0] != 1)
+            role, place = core.position(stripe, cell)
+            picture[role][place : place + CHUNK] = noise(CHUNK, 9)
+        async with restarted([bytes(image) for image in picture]) as array:
+            (resync,) = array.jobs.running()
+            resync.pause()
+            await array.set("speed_max", "0")
+            member = RamMember(len(picture[1]), name="new")
+            job = (await array.replace_disk(1, member, lose_data=True))["job"]
+            assert (await array.jobs.wait(job))["state"] == "done"
+            resync.resume()
+            await resync.finished.wait()
+            wrong, refused = await sectors(array, old)
+            assert (wrong, refused) == (1, array.status()["lost_chunks"])
+            assert refused > 0
+
+    run(main)
+
+
+@pytest.mark.parametrize("mode", ["partial", "full"])
+def test_superblocks_say_that_there_is_no_journal_as_long_as_a_write_relies_on_it(
+    mode: str,
+) -> None:
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
+            core = rig.running.core
+            await rig.put(0, noise(len(rig.model), 1))
+            await rig.running.set("journal", mode)
+            said: list[str] = []
+
+            def look(touch: Touch) -> None:
+                if touch.kind == WRITE and touch.offset_bytes < 128 << 10:  # a superblock
+                    said.append(core.journal.mode)
+
+            rig.log.hook = look
+            await rig.running.set("journal", "none")
+            assert said
+            assert set(said) == {mode}, "a write could have passed the log before they said so"
+            await rig.put(100, b"torn")
+            await rig.put(CHUNK + 100, b"torn")
+            rig.log.hook = None
+            rig.log.touches.clear()
+            await rig.running.set("journal", mode)
+            superblock = next(
+                at
+                for at, touch in enumerate(rig.log.touches)
+                if touch.kind == WRITE and touch.offset_bytes < 128 << 10
+            )
+            flushed = {t.member for t in rig.log.touches[:superblock] if t.kind == FLUSH}
+            assert flushed == {"ram0", "ram1", "ram2"}
+
+    run(main)
+
+
+@pytest.mark.parametrize("mode", ["partial", "full"])
+def test_superblocks_say_that_there_is_a_journal_when_who_began_without_has_ended(
+    mode: str,
+) -> None:
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=CHUNK, slow=True) as rig:
+            await rig.running.set("journal", "none")
+            await rig.put(0, noise(len(rig.model), 1))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(rig.put, 100, b"torn")
+                await trio.testing.wait_all_tasks_blocked()
+                assert rig.running.core.locks.held
+                await rig.running.set("journal", mode)
+                assert not rig.running.core.locks.held
 
     run(main)

@@ -11,6 +11,7 @@ from raidx_fuse.array import Array, open_array
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.members.base import Member
 from raidx_fuse.testing.spy import (
+    FLUSH,
     READ,
     WRITE,
     Log,
@@ -303,5 +304,32 @@ def test_a_crash_while_a_member_is_rebuilt_is_never_silently_wrong(
             except RaidxError as error:
                 refusal = str(error)
             assert "--start-degraded" in refusal
+
+    run(main)
+
+
+def test_what_is_zeroed_is_durable_before_the_regions_are_forgotten() -> None:
+    """A cut would leave it where zeros are relied on, and parity does not know of it."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=64) as rig:
+            await rig.put(0, noise(9 * CHUNK, 1))
+            await rig.running.flush()
+            bitmap = rig.running.store.config.regions.bitmap
+            data, picture = rig.data, rig.images()
+        log = Log()
+        members: list[Member] = [SpyMember(m, log) for m in members_from(picture)]
+        async with open_array(members) as array:
+            (resync,) = array.jobs.running()
+            await resync.finished.wait()
+            for member in members:
+                mine = [touch for touch in log.touches if touch.member == member.path]
+                zeroed = max(at for at, t in enumerate(mine) if t.offset_bytes >= data.offset)
+                cleared = next(
+                    at
+                    for at, t in enumerate(mine)
+                    if t.kind == WRITE and at > zeroed and t.offset_bytes - bitmap.offset >= 0
+                )
+                assert FLUSH in {touch.kind for touch in mine[zeroed:cleared]}, member.path
 
     run(main)
