@@ -52,10 +52,11 @@ class Resync(Scrub):
     def __init__(self, core: Core, job_id: int, keep_lost: Callable[[], Awaitable[None]]) -> None:
         super().__init__(core, job_id, repair=True)
         self._keep_lost = keep_lost
-        self._regions = core.dirty.regions_to_resync()
+        self._regions: list[int] = []
 
     async def prepare(self) -> None:
         """Count all stripes of the dirty regions: dead ones are cleaned, live ones checked."""
+        self._regions = self.core.dirty.regions_to_resync()
         strip_bytes = self.core.code.rows << self.core.shift
         stripes = sum(len(self.core.dirty.stripes_of(region)) for region in self._regions)
         self.total_bytes = stripes * strip_bytes * self.core.code.columns

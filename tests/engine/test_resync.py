@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import random
 
 import pytest
 import trio
 
 from raidx_fuse.array import Array, open_array
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.members.base import Member
+from raidx_fuse.members.wrapper import WrapperMember
 from raidx_fuse.testing.spy import (
     FLUSH,
     READ,
@@ -331,5 +333,38 @@ def test_what_is_zeroed_is_durable_before_the_regions_are_forgotten() -> None:
                     if t.kind == WRITE and at > zeroed and t.offset_bytes - bitmap.offset >= 0
                 )
                 assert FLUSH in {touch.kind for touch in mine[zeroed:cleared]}, member.path
+
+    run(main)
+
+
+class Punchless(WrapperMember):
+    """A member that hangs, or refuses with EIO, when a hole is to be punched."""
+
+    def __init__(self, inner: Member, hangs: bool) -> None:
+        super().__init__(inner)
+        self.hangs = hangs
+
+    async def punch(self, offset_bytes: int, length_bytes: int) -> bool:
+        if self.hangs:
+            await trio.sleep_forever()
+        raise MemberError(self.path, "punch", offset_bytes, errno.EIO, "EIO")
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_member_that_cannot_punch_a_hole_does_not_stop_the_resync(hangs: bool) -> None:
+    """What hangs is failed, as it must not come through later; an error is written over."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=64) as rig:
+            await rig.put(0, noise(9 * CHUNK, 1))
+            await rig.running.flush()
+            old, picture = bytes(rig.model), rig.images()
+        members: list[Member] = [*members_from(picture)]
+        members[1] = Punchless(members[1], hangs)
+        async with open_array(members) as array:
+            await settle(array)
+            assert array.store.lost == ({1} if hangs else set())
+            assert array.core.dirty.pending_regions() == 0
+            assert await content(array) == old
 
     run(main)
