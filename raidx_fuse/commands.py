@@ -55,7 +55,7 @@ class Newcomers(Protocol):
         Returns the size in bytes, None for a file that is to be made as large as others.
         """
 
-    def release(self, member: Member) -> None:
+    async def release(self, member: Member) -> None:
         """Close a member that did not join after all."""
 
 
@@ -176,7 +176,7 @@ class Commands:
         try:
             return await self._array.replace_disk(old, member, lose_data=lose_data)
         except RaidxError:
-            self._release(member)
+            await self._release(member)
             raise
 
     async def add_disk(
@@ -233,7 +233,7 @@ class Commands:
                 try:
                     added.append(await self._array.add_spare(member))
                 except RaidxError:
-                    self._release(member)
+                    await self._release(member)
                     raise
         return {"added": added}
 
@@ -254,7 +254,7 @@ class Commands:
             return await self._array.grow(opened, way)
         except RaidxError:
             for member in opened:
-                self._release(member)
+                await self._release(member)
             raise
 
     async def _dry_growth(self, layout: ElasticLayout, parity: str) -> Result:
@@ -288,10 +288,10 @@ class Commands:
             path, overwrite_signature=overwrite_signature, create_bytes=create_bytes
         )
 
-    def _release(self, member: Member) -> None:
+    async def _release(self, member: Member) -> None:
         """Close a newcomer unless it has become a member before its command failed."""
         if member not in self._array.store.present().values():
-            self._newcomers.release(member)
+            await self._newcomers.release(member)
 
     def _records(self) -> list[Any]:
         return [record for record in self._array.store.config.members if record.role >= 0]

@@ -181,6 +181,6 @@ async def create(request: CreateRequest) -> CreatePlan:
             )
         except BaseException:
             for opened in members:
-                disks.release(opened)
+                await disks.release(opened)
             raise
     return planned

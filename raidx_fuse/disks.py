@@ -1,20 +1,33 @@
 """The member disks that one process opened: makes missing files, guards signatures, closes all.
 
 Attributes of a member given by the user (``disk3.img,model=hdd``) are read by `open_member`.
+
+While an array is mounted, no path of a user's may be asked for on the event loop: it may lie on a
+network disk that is dead, or on the array's own image, and the loop is who answers there. `open`,
+`check` and `release` are for that time; `attach` is for before and after.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from errno import EIO, ETIMEDOUT
+from functools import partial
 from types import TracebackType
 
-from raidx_fuse.errors import RaidxError, UsageError
-from raidx_fuse.format.create import check_member, check_unsigned
-from raidx_fuse.members.base import Member
-from raidx_fuse.members.open import create_member, open_member, parse_spec, path_of
+import trio
 
+from raidx_fuse.beneath import Device, MembersOf, refuse_own
+from raidx_fuse.errors import BusyError, MemberError, RaidxError, UsageError
+from raidx_fuse.format.create import check_member, check_unsigned
+from raidx_fuse.members.base import Identity, Member
+from raidx_fuse.members.local import identity_of
+from raidx_fuse.members.open import create_member, open_member, parse_spec, path_of
+from raidx_fuse.members.threads import CALL_S, in_background, in_thread
+
+log = logging.getLogger(__name__)
 
 class Disks:
     """Opens members and closes all of them at the end of its ``with`` block.
@@ -28,6 +41,11 @@ class Disks:
         self._lock = lock
         self._opened: list[Member] = []
         self._made: dict[int, str] = {}  # by id of the member: the file made for it
+        self._refuse_own: Callable[[str], None] = lambda path: None
+
+    def mounted(self, own: Device, members_of: MembersOf) -> None:
+        """From now on refuse what stands on the mount *own*; see `beneath.refuse_own`."""
+        self._refuse_own = partial(refuse_own, own=own, members_of=members_of)
 
     def __enter__(self) -> Disks:
         return self
@@ -54,21 +72,18 @@ class Disks:
         A size in the spec itself (``disk.img,size=1GiB``) goes before *create_bytes*.
         Raises SignatureFoundError, MemberError, BusyError, UsageError.
         """
-        create_bytes = size_in(path) or create_bytes
-        if not is_there(path):
-            if create_bytes is None:
-                raise _not_there(path)
-            member = create_member(path, create_bytes)
-            self._opened.append(member)
-            self._made[id(member)] = path_of(path)
+        make = partial(self._open_or_make, path, size_in(path) or create_bytes)
+        member, made = await in_thread(path_of(path), make, discard=lambda pair: _undo(*pair))
+        self._opened.append(member)
+        if made is not None:
+            self._made[id(member)] = made
             return member
-        member = self._open(path)
         try:
             check_member(member)
             if not overwrite_signature:
-                await check_unsigned(member)
-        except RaidxError:
-            self.release(member)
+                await _check_unsigned(member)
+        except BaseException:
+            await self.release(member)
             raise
         return member
 
@@ -77,33 +92,111 @@ class Disks:
 
         Returns the member's size in bytes, None for a file that is to be made as large as others.
         """
-        if not is_there(path):
-            if not may_create and size_in(path) is None:
-                raise _not_there(path)
-            folder = os.path.dirname(path_of(path)) or "."
-            if not os.access(folder, os.W_OK):
-                raise UsageError(f"{path} cannot be made: {folder} is not a folder to write in")
+        member = await in_thread(
+            path_of(path),
+            partial(self._open_or_none, path, may_create),
+            discard=lambda member: member is not None and member.close(),
+        )
+        if member is None:
             return size_in(path)
-        with Disks() as disks:
-            member = disks._open(path)
+        self._opened.append(member)
+        try:
             check_member(member)
             if not overwrite_signature:
-                await check_unsigned(member)
+                await _check_unsigned(member)
             return member.size_bytes
+        finally:
+            await self.release(member)
 
-    def release(self, member: Member) -> None:
+    async def release(self, member: Member) -> None:
         """Close a member that did not join an array; a file that was made for it is removed."""
+        undo = self._forget(member)
+        with trio.CancelScope(shield=True):
+            try:
+                await in_thread(member.path, undo)
+            except BusyError:
+                in_background(member.path, undo)
+            except RaidxError as error:  # it goes on in its thread
+                log.warning("%s", error)
+
+    def let_go(self, member: Member) -> None:
+        """Close a member that left an array, without waiting for it."""
+        in_background(member.path, self._forget(member))
+
+    def _forget(self, member: Member) -> Callable[[], None]:
+        """Forget *member*; return what closes it and removes the file that was made for it."""
         self._opened.remove(member)
-        member.close()
-        made = self._made.pop(id(member), None)
-        if made is not None:
-            with suppress(FileNotFoundError):
-                os.unlink(made)
+        return partial(_undo, member, self._made.pop(id(member), None))
+
+    # -- in threads ----------------------------------------------------------------------------
+
+    def _open_or_make(self, spec: str, create_bytes: int | None) -> tuple[Member, str | None]:
+        """Return the member and, if its file was made for it, that path."""
+        path = path_of(spec)
+        with _host_errors(path):
+            self._refuse_own(path)
+        if is_there(spec):
+            return self._open_other(spec), None
+        if create_bytes is None:
+            raise _not_there(spec)
+        return create_member(spec, create_bytes), path
+
+    def _open_or_none(self, spec: str, may_create: bool) -> Member | None:
+        """Return the member, None if its file can be made."""
+        path = path_of(spec)
+        with _host_errors(path):
+            self._refuse_own(path)
+        if is_there(spec):
+            return self._open_other(spec)
+        if not may_create and size_in(spec) is None:
+            raise _not_there(spec)
+        folder = os.path.dirname(path) or "."
+        if not os.access(folder, os.W_OK):
+            raise UsageError(f"{spec} cannot be made: {folder} is not a folder to write in")
+        return None
+
+    def _open_other(self, spec: str) -> Member:
+        """Open a member that is none of those opened before, whatever its name."""
+        path = path_of(spec)
+        with _host_errors(path):
+            found = identity(path)
+        for other in list(self._opened):
+            if other.identity == found:
+                also = "" if other.path == path else f", as {other.path}"
+                raise BusyError(f"{path}: in use by this array already{also}")
+        member = open_member(spec, read_only=self._read_only, lock=self._lock)
+        if member.identity != found:  # and nobody has looked at what this one stands on
+            member.close()
+            raise UsageError(f"{path} was exchanged while it was opened")
+        return member
 
     def _open(self, spec: str) -> Member:
         member = open_member(spec, read_only=self._read_only, lock=self._lock)
         self._opened.append(member)
         return member
+
+
+@contextmanager
+def _host_errors(path: str) -> Iterator[None]:
+    """Translate what the host says about *path* before it is opened."""
+    try:
+        yield
+    except OSError as error:
+        raise MemberError(path, "open", -1, error.errno or EIO, error.strerror or "") from None
+
+
+def _undo(member: Member, made: str | None) -> None:
+    member.close()
+    if made is not None:
+        with suppress(OSError):
+            os.unlink(made)
+
+
+async def _check_unsigned(member: Member) -> None:
+    with trio.move_on_after(CALL_S) as waiting:
+        await check_unsigned(member)
+    if waiting.cancelled_caught:
+        raise MemberError(member.path, "read", 0, ETIMEDOUT, f"no answer within {CALL_S:g} s")
 
 
 def _not_there(spec: str) -> UsageError:
@@ -116,14 +209,23 @@ def size_in(spec: str) -> int | None:
 
 
 def check_distinct(specs: Sequence[str]) -> None:
-    """Raise UsageError if two of *specs* are one file or device, also by way of a link."""
-    seen: dict[str, str] = {}
+    """Raise UsageError if two of *specs* are one file or device: by a link of either kind too."""
+    seen: dict[str | Identity, str] = {}
     for spec in specs:
-        real = os.path.realpath(path_of(spec))
-        if real in seen:
-            other = "" if seen[real] == spec else f" (it is {seen[real]} as well)"
-            raise UsageError(f"{spec} is given twice{other}")
-        seen[real] = spec
+        path = path_of(spec)
+        names: list[str | Identity] = [os.path.realpath(path)]
+        with suppress(OSError):  # not there yet
+            names.append(identity(path))
+        for name in names:
+            if name in seen:
+                other = "" if seen[name] == spec else f" (it is {seen[name]} as well)"
+                raise UsageError(f"{spec} is given twice{other}")
+        seen |= dict.fromkeys(names, spec)
+
+
+def identity(path: str) -> Identity:
+    """Return what tells a file or device from all others, whatever it is called. Raises OSError."""
+    return identity_of(os.stat(path))
 
 
 def is_there(spec: str) -> bool:

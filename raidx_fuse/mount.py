@@ -62,11 +62,12 @@ class MountOptions:
 class MountReport:
     """What came of mounting, for `status`.
 
-    *tuning* is the kernel's queue depth and read-ahead, *awake* whether idle processors can be kept
+    *device* is the number that all files of this mount carry; *tuning* is the kernel's queue depth and read-ahead, *awake* whether idle processors can be kept
     awake for a caller with one request at a time (awake.py).
     """
 
     mountpoint: str
+    device: tuple[int, int]
     log: Path
     poll_first: bool
     protections: Protections | None
@@ -123,14 +124,15 @@ async def serve(
         with _mounted(operations, path, options) as device_fd:
             async with trio.open_nursery() as nursery:
                 with poll_first.installed(device_fd) as readers:
-                    nursery.start_soon(_serve_control, server)
                     if options.signals:
                         nursery.start_soon(_end_on_signal, path)
 
                     async def announce() -> None:
                         await started.wait()
+                        mount = mountpoints.find(path)
                         report = MountReport(
                             mountpoint=path,
+                            device=mount.device if mount is not None else (0, 0),
                             log=files.log,
                             poll_first=readers is not None,
                             protections=protect() if options.protect else None,
@@ -139,6 +141,9 @@ async def serve(
                             operations=operations,
                         )
                         on_ready(report)
+                        # Not before: commands must know what this mount is. Who connects earlier
+                        # waits; the socket is there.
+                        nursery.start_soon(_serve_control, server)
 
                     nursery.start_soon(announce)
                     await pyfuse3.main(min_tasks=1, max_tasks=WORKERS_MAX)

@@ -27,13 +27,18 @@ _LOOPS = Path("/sys/block")
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One line of the kernel's table; *device* is (major, minor), *owner* the user who mounted."""
+    """One line of the kernel's table; *device* is (major, minor), *owner* the user who mounted.
+
+    *options* are those of the file system, not of this mount of it.
+    """
 
     path: str
     device: tuple[int, int]
     fs_type: str
     source: str
     owner: int | None
+    mount_id: int
+    options: str
 
 
 def mounts() -> Iterator[Mount]:
@@ -49,6 +54,8 @@ def mounts() -> Iterator[Mount]:
             fs_type=kind[0],
             source=_unescape(kind[1]),
             owner=int(owner[1]) if owner else None,
+            mount_id=int(fields[0]),
+            options=_unescape(kind[2]),
         )
 
 

@@ -13,13 +13,16 @@ from functools import partial
 
 import trio
 
-from raidx_fuse import daemon
+from raidx_fuse import control, daemon
 from raidx_fuse.array import open_array
 from raidx_fuse.commands import Commands
 from raidx_fuse.disks import Disks
 from raidx_fuse.mount import MountOptions, MountReport, serve
 from raidx_fuse.unwrap import single
 from raidx_fuse.volume import Volume
+
+
+ASK_S = 5.0  # another array, on which a member is to lie, what that lies on
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +68,21 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemon.Ready)
         )
         for shaper in (array.grower, array.restriper):
             shaper.on_size.append(lambda: volume.resize(array.size_bytes))
-            shaper.on_release.append(disks.release)
+            shaper.on_release.append(disks.let_go)
         commands = Commands(array, [volume], disks)
 
         def on_ready(report: MountReport) -> None:
             commands.mounted(report)
+            disks.mounted(report.device, _members_of)
             ready(commands.report())
 
         options = MountOptions(
             source=array.name, allow_other=request.allow_other, read_only=array.read_only
         )
         await serve([volume], request.mountpoint, commands.handle, on_ready, options)
+
+
+def _members_of(mountpoint: str) -> list[str]:
+    """Return the members of the array that another daemon serves there. Raises ControlError."""
+    status = control.call(mountpoint, "status", timeout_s=ASK_S)
+    return [str(member["path"]) for member in status["members"] if member["path"]]

@@ -24,7 +24,7 @@ class Newcomers(Protocol):
     async def check(self, path: str, *, overwrite_signature: bool, may_create: bool) -> int | None:
         """Raise what `open` would raise, without leaving a trace."""
 
-    def release(self, member: Member) -> None:
+    async def release(self, member: Member) -> None:
         """Close a member that did not join after all."""
 
 
@@ -72,13 +72,13 @@ class Reshaping:
             return await array.restripe(opened, layout, params)
         except RaidxError:
             for member in opened:
-                self._release(member)
+                await self._release(member)
             raise
 
-    def _release(self, member: Member) -> None:
+    async def _release(self, member: Member) -> None:
         """Close a newcomer unless it is a member now."""
         if member not in self._array.store.present().values():
-            self._newcomers.release(member)
+            await self._newcomers.release(member)
 
     async def _dry_run(self, moving: RestripeLayout, shape: Shape) -> dict[str, Any]:
         array = self._array

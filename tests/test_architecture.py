@@ -55,7 +55,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("array",),
     ("check", "estimate", "reshape_cost", "interval", "volume", "testing"),
     ("lab",),
-    ("awake", "disks", "mountpoint", "protections", "runtime"),
+    ("awake", "beneath", "disks", "mountpoint", "protections", "runtime"),
     ("creation", "offline", "arguments", "commands", "control", "reshaping"),
     ("holding",),
     ("readers",),
@@ -69,6 +69,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 # in: mount point, control socket, daemon, and opening what the user named.
 MAY_TOUCH_THE_SYSTEM = {
     "members",  # files, devices, memory, threads
+    "beneath",  # what a path stands on, by the kernel's tables
     "disks",  # does a file exist? removes the ones it made
     "mountpoint",  # mount table, fusermount3
     "runtime",  # where sockets and logs lie

@@ -21,6 +21,8 @@ from raidx_fuse.errors import MemberError
 ReadBuffer = bytes | bytearray | memoryview
 WriteBuffer = bytearray | memoryview
 
+Identity = tuple[int, int]
+
 SECTOR_BYTES = 512  # what a disk writes whole or not at all
 
 
@@ -30,7 +32,7 @@ class Member(ABC):
     Attributes: *kind* ("file", "block", "ram", "model", ...); *path* names the member in messages;
     *size_bytes*; *reads_zero* is true while bytes that nobody wrote are known to read as zero
     (a fresh sparse file, RAM); *depth* is how many operations the member can work on at once;
-    *read_only*.
+    *read_only*; *identity* tells a file or device from all others, whatever it is called.
     """
 
     kind: str
@@ -39,6 +41,7 @@ class Member(ABC):
     reads_zero: bool = False
     depth: int = 1
     read_only: bool = False
+    identity: Identity | None = None
 
     def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
         """Fill *buffers* in order from *offset_bytes*, or return False if that would block.

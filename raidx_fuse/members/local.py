@@ -29,7 +29,7 @@ from time import perf_counter
 
 from raidx_fuse.errors import BusyError, MemberError, UsageError
 from raidx_fuse.members import syscalls
-from raidx_fuse.members.base import SECTOR_BYTES, Member, ReadBuffer, WriteBuffer
+from raidx_fuse.members.base import SECTOR_BYTES, Identity, Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.threads import Workers
 
 SLOW_WRITE_S = 0.004
@@ -90,6 +90,7 @@ class LocalMember(Member):
         self._fd = _open(path, read_only, lock)
         try:
             self.kind, self.size_bytes = _kind_and_size(path, self._fd)
+            self.identity = identity_of(os.fstat(self._fd))
             self._read_flags = self._probe_nowait()
         except BaseException:
             os.close(self._fd)
@@ -348,6 +349,13 @@ def _kind_and_size(path: str, fd: int) -> tuple[str, int]:
         except OSError as error:
             raise _refusal(path, "open", error) from None
     raise MemberError(path, "open", -1, errno.EINVAL, "changed its kind while it was opened")
+
+
+def identity_of(status: os.stat_result) -> Identity:
+    """Return (device, inode) of a file, (-1, number) of a block device, from its *status*."""
+    if stat.S_ISBLK(status.st_mode):
+        return -1, status.st_rdev
+    return status.st_dev, status.st_ino
 
 
 def _refusal(path: str, operation: str, error: OSError) -> MemberError:

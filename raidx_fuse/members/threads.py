@@ -11,6 +11,10 @@ if no worker has begun it, is never begun; if one has, it ends some time or neve
 listens. **The buffers of a cancelled operation therefore still belong to the member: drop them,
 never reuse them.** The threads are daemons, so that one stuck in the kernel (a dead network disk)
 does not keep the process from exiting.
+
+What is no member's I/O but may block as well, because it asks the host about a path that a user
+named (open, stat, mkdir, unlink, close), goes through `in_thread`: one thread a call, few at a
+time, each with a time limit.
 """
 
 from __future__ import annotations
@@ -18,12 +22,20 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
+from typing import Generic, TypeVar
 
 import trio
 from trio import lowlevel
 
+from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.virtual_time import VirtualClock
+
+T = TypeVar("T")
+
+CALL_S = 30.0  # until a host that does not answer is given up
+CALLS_MAX = 16  # at a time; those that were given up count until they end
 
 
 class Completions:
@@ -165,3 +177,105 @@ class Workers:
             self._queue.put(None)
         if idle:
             self._on_idle()
+
+
+_calls = threading.BoundedSemaphore(CALLS_MAX)
+
+
+class _Outcome(Generic[T]):
+    """What a call in a thread returns, and who takes it: the caller, or if he has left, *discard*.
+
+    Both sides touch it, hence the lock: a result is either taken or discarded, never both.
+    """
+
+    def __init__(self, call: Callable[[], T], discard: Callable[[T], object]) -> None:
+        self._call = call
+        self._discard = discard
+        self._lock = threading.Lock()
+        self._abandoned = False
+        self.results: list[T] = []
+
+    def run(self) -> None:
+        """Make the call; in the thread."""
+        result = self._call()
+        with self._lock:
+            if not self._abandoned:
+                self.results.append(result)
+                return
+        self._discard(result)
+
+    def abandon(self) -> None:
+        """Have the result discarded, which is here already or comes some time."""
+        with self._lock:
+            self._abandoned = True
+            results, self.results = self.results, []
+        for result in results:
+            in_background("discard", partial(self._discard, result))
+
+
+def _forget(_: object) -> None:
+    """Discard what needs no more than being dropped."""
+
+
+def in_background(what: str, call: Callable[[], object]) -> None:
+    """Begin *call* in a thread that nobody waits for, such as a close."""
+    threading.Thread(target=call, name=what, daemon=True).start()
+
+
+async def in_thread(
+    what: str,
+    call: Callable[[], T],
+    *,
+    limit_s: float = CALL_S,
+    discard: Callable[[T], object] = _forget,
+) -> T:
+    """Return what *call* returns in a thread of its own; *what* names the path that is asked.
+
+    Raises what *call* raises; RaidxError after *limit_s*, BusyError while too many calls hang. A
+    call that is given up or cancelled goes on until the kernel lets it go; what it returns then is
+    given to *discard*, in that thread.
+    """
+    if not _calls.acquire(blocking=False):
+        raise BusyError(
+            f"{what}: {CALLS_MAX} questions to the host have no answer yet",
+            action="look at the disk or server that does not answer, then try again",
+        )
+    completions = _current_completions()
+    outcome = _Outcome(call, discard)
+    job = Job(outcome.run, completions)
+
+    def serve() -> None:
+        job.run()
+        _calls.release()
+        completions.put(job)
+
+    def abort(_: object) -> lowlevel.Abort:
+        job.task = None
+        completions.end()
+        return lowlevel.Abort.SUCCEEDED
+
+    try:
+        threading.Thread(target=serve, name=what, daemon=True).start()
+    except RuntimeError:
+        _calls.release()
+        raise RaidxError(
+            f"{what}: no thread could be started", action="raise ulimit -v or ulimit -u"
+        ) from None
+    completions.begin()
+    arrived = False
+    try:
+        with trio.move_on_after(limit_s):
+            await lowlevel.wait_task_rescheduled(abort)
+            arrived = True
+    finally:
+        if not arrived:
+            outcome.abandon()
+    if not arrived:
+        raise RaidxError(
+            f"{what}: the host has not answered within {limit_s:g} s",
+            action="look at the disk or server that it lies on",
+        )
+    if job.error is not None:
+        raise job.error
+    (result,) = outcome.results
+    return result

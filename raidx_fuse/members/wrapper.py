@@ -21,6 +21,7 @@ class WrapperMember(Member):
         self.reads_zero = inner.reads_zero
         self.depth = inner.depth
         self.read_only = inner.read_only
+        self.identity = inner.identity
 
     def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
         return self.inner.try_readv(offset_bytes, buffers)

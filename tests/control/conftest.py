@@ -55,7 +55,7 @@ class Shelf:
             raise RaidxError("absent: no such file")
         return None
 
-    def release(self, member: Member) -> None:
+    async def release(self, member: Member) -> None:
         """Note that a member is not wanted."""
         self.released.append(member)
 

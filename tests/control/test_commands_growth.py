@@ -100,7 +100,7 @@ def test_growth_refuses_what_it_cannot_do_and_gives_the_newcomers_back(with_desk
 def test_a_cancelled_growth_gives_its_member_back_when_it_is_undone(with_desk: WithDesk) -> None:
     async def scene(desk: Desk) -> None:
         size = desk.array.size_bytes
-        desk.array.grower.on_release.append(desk.shelf.release)
+        desk.array.grower.on_release.append(desk.shelf.released.append)
         await desk.ask("set", key="speed_max", value="64KiB")
         begun = await desk.ask("add-disk", members=["a"])
         await trio.sleep(1.0)

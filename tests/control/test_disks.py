@@ -52,7 +52,7 @@ def test_a_file_made_for_a_member_that_does_not_join_is_removed(tmp_path: Path) 
     async def scene(disks: Disks) -> None:
         for each in (path, old):
             member = await disks.open(str(each), overwrite_signature=False, create_bytes=SIZE)
-            disks.release(member)
+            await disks.release(member)
 
     play(scene)
     assert not path.exists()

@@ -1,0 +1,145 @@
+"""What a path stands on: file systems and block devices, all the way down.
+
+    /mnt/ext4/disk3.img  ->  ext4 on /dev/md0  ->  /dev/loop1p2  ->  /dev/loop1  ->  /mnt/array/disk
+
+An array must not become a member of itself, however far down: its daemon would wait for an answer
+that only it can give, and everybody on the disk with it. Everything here asks the host about paths
+that users named, and the host may ask the daemon, so all of it belongs into a thread
+(`members.threads.in_thread`), never onto the event loop.
+
+What cannot be followed: a network server that exports the array's own image, and what another FUSE
+file system than raidx keeps behind it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from raidx_fuse import mountpoint as mountpoints
+from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.mountpoint import FUSE_TYPE, Mount
+
+Device = tuple[int, int]
+MembersOf = Callable[[str], Sequence[str]]
+
+_DEVICES = Path("/sys/dev/block")
+_BTRFS = Path("/sys/fs/btrfs")
+_STEPS_MAX = 1000
+_OVERLAY_LAYERS = re.compile(r"(?:^|,)(?:lowerdir|upperdir)=([^,]*)")
+
+
+def refuse_own(path: str, own: Device, members_of: MembersOf) -> None:
+    """Raise UsageError if *path* stands on the mount whose device is *own*.
+
+    A path that does not exist yet stands on its folder. *members_of* tells the members of another
+    array by its mount point. Raises OSError where the host cannot say.
+    """
+    there = path if os.path.exists(path) else os.path.dirname(os.path.realpath(path))
+    way = _Search(own, members_of).way_down(there)
+    if way is None:
+        return
+    by = f" (by way of {', '.join(way)})" if way else ""
+    raise UsageError(
+        f"{path} stands on this array's own image{by}: it cannot be a member of itself",
+        action="name a file or device outside the mount",
+    )
+
+
+class _Search:
+    """One way down from a path; each device and path is looked at once."""
+
+    def __init__(self, own: Device, members_of: MembersOf) -> None:
+        self._own = own
+        self._members_of = members_of
+        self._mounts = {mount.mount_id: mount for mount in mountpoints.mounts()}
+        self._own_paths = [m.path for m in self._mounts.values() if m.device == own]
+        self._seen: set[str | Device] = set()
+
+    def way_down(self, path: str) -> list[str] | None:
+        """Return the devices and mounts between *path* and the array's own image, None if none."""
+        if any(path == own or path.startswith(own.rstrip("/") + "/") for own in self._own_paths):
+            return []  # without asking it
+        if self._known(path):
+            return None
+        try:
+            # O_PATH: a look at the name, nothing is opened on the device itself.
+            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None  # the image of a loop device that was deleted or lies in another namespace
+        try:
+            status = os.fstat(descriptor)
+            mount = self._mounts.get(_mount_id(descriptor))
+        finally:
+            os.close(descriptor)
+        if stat.S_ISBLK(status.st_mode):
+            return self._below_device(_numbers(status.st_rdev))
+        if self._own in (_numbers(status.st_dev), mount and mount.device):
+            return []
+        way = self._below_device(_numbers(status.st_dev))
+        if way is None and mount is not None:
+            way = self._below_mount(mount)
+        return way
+
+    def _below_device(self, device: Device) -> list[str] | None:
+        folder = _DEVICES / f"{device[0]}:{device[1]}"
+        if self._known(device) or not folder.exists():
+            return None  # a file system without a block device: see its mount
+        whole = folder.resolve()
+        disks = [whole, whole.parent] if (whole / "partition").exists() else [whole]
+        for disk in disks:
+            for below in self._below_disk(disk):
+                if below is not None:
+                    return [f"/dev/{disk.name}", *below]
+        return None
+
+    def _below_disk(self, disk: Path) -> Iterator[list[str] | None]:
+        for slave in sorted(disk.glob("slaves/*/dev")):
+            major, _, minor = slave.read_text().strip().partition(":")
+            yield self._below_device((int(major), int(minor)))
+        backing = disk / "loop" / "backing_file"
+        if backing.exists():
+            yield self.way_down(backing.read_text(errors="surrogateescape").rstrip("\n"))
+
+    def _below_mount(self, mount: Mount) -> list[str] | None:
+        """Follow a file system that has no block device of its own number."""
+        for path in self._sources(mount):
+            way = self.way_down(path)
+            if way is not None:
+                return [mount.path, *way]
+        return None
+
+    def _sources(self, mount: Mount) -> Iterator[str]:
+        if mount.fs_type == FUSE_TYPE:
+            yield from self._members_of(mount.path)
+        elif mount.fs_type == "overlay":
+            for layers in _OVERLAY_LAYERS.findall(mount.options):
+                yield from layers.split(":")
+        elif mount.fs_type == "btrfs":  # its files carry numbers of their own
+            disk = os.path.basename(os.path.realpath(mount.source))
+            for system in _BTRFS.glob("*/devices"):
+                disks = os.listdir(system)
+                if disk in disks:
+                    yield from (f"/dev/{name}" for name in disks)
+        elif mount.source.startswith("/"):
+            yield mount.source
+
+    def _known(self, place: str | Device) -> bool:
+        if len(self._seen) >= _STEPS_MAX:
+            raise RaidxError(f"what lies below {place} is too deep to be looked through")
+        known = place in self._seen
+        self._seen.add(place)
+        return known
+
+
+def _numbers(device: int) -> Device:
+    return os.major(device), os.minor(device)
+
+
+def _mount_id(descriptor: int) -> int:
+    text = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
+    found = re.search(r"(?m)^mnt_id:\s*(\d+)", text)
+    return int(found[1]) if found else -1
