@@ -1,13 +1,22 @@
-"""Do the arguments of a request fit the command that it names? By type, and members by name."""
+"""Do the arguments of a request fit the command that it names? By type, bounds and members' names.
+
+What is refused here costs the event loop, and with it the users of the disk, next to nothing.
+"""
 
 from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import Any
 
 from raidx_fuse.errors import UsageError
+from raidx_fuse.layouts.registry import WIDTH_MAX
+from raidx_fuse.members.open import parse_spec
+
+TEXT_CHARS_MAX = 8192  # a path of the kernel's has 4096 bytes, a model's numbers some more
+WORD_CHARS_MAX = 100  # of what is said again in an error
+NUMBER_MAX = (1 << 63) - 1
 
 
 def check_arguments(name: str, handler: Callable[..., Any], arguments: dict[str, Any]) -> None:
@@ -16,21 +25,47 @@ def check_arguments(name: str, handler: Callable[..., Any], arguments: dict[str,
     hints = typing.get_type_hints(handler)
     for key in arguments:
         if key not in parameters:
-            raise UsageError(f"{name} has no argument {key!r}")
+            raise UsageError(f"{name} has no argument {key[:WORD_CHARS_MAX]!r}")
     for key, parameter in parameters.items():
         if key not in arguments:
             if parameter.default is inspect.Parameter.empty:
                 raise UsageError(f"{name} needs the argument {key!r}")
-        elif not _fits(arguments[key], hints[key]):
-            raise UsageError(f"{name}: {key} cannot be {arguments[key]!r}")
+            continue
+        _within_bounds(name, key, arguments[key])
+        if not _fits(arguments[key], hints[key]):
+            shown = repr(arguments[key])
+            shown = shown if len(shown) <= WORD_CHARS_MAX else f"{shown[:WORD_CHARS_MAX]}..."
+            raise UsageError(f"{name}: {key} cannot be {shown}")
 
 
-def refuse_twice(members: Sequence[str]) -> None:
-    """Raise UsageError if *members*, as users name them, name a path twice."""
-    paths = [member.split(",")[0] for member in members]
-    for path in paths:
-        if paths.count(path) > 1:
+def check_newcomers(members: Sequence[str], present: Sized) -> None:
+    """Raise UsageError if *members*, as users name them, name a path twice or are too many."""
+    if len(members) + len(present) > WIDTH_MAX:
+        raise UsageError(
+            f"{len(members)} members beside {len(present)} are too many: "
+            f"an array has at most {WIDTH_MAX}"
+        )
+    seen = set()
+    for member in members:
+        path = parse_spec(member).path
+        if path in seen:
             raise UsageError(f"{path} is named twice", action="give as many members as are meant")
+        seen.add(path)
+
+
+def _within_bounds(name: str, key: str, value: Any) -> None:
+    """Raise UsageError for a list, text or number larger than any that can be meant."""
+    if isinstance(value, list):
+        if len(value) > WIDTH_MAX:
+            raise UsageError(
+                f"{name}: {len(value)} {key} are too many: an array has at most {WIDTH_MAX} members"
+            )
+        for item in value:
+            _within_bounds(name, key, item)
+    elif isinstance(value, str) and len(value) > TEXT_CHARS_MAX:
+        raise UsageError(f"{name}: {key} is longer than {TEXT_CHARS_MAX} characters")
+    elif isinstance(value, int | float) and not -NUMBER_MAX <= value <= NUMBER_MAX:
+        raise UsageError(f"{name}: {key} is too large a number")
 
 
 def _fits(value: Any, hint: Any) -> bool:

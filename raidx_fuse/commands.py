@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import trio
 
 from raidx_fuse import advice, interval, reshape_cost
-from raidx_fuse.arguments import check_arguments, refuse_twice
+from raidx_fuse.arguments import WORD_CHARS_MAX, check_arguments, check_newcomers
 from raidx_fuse.array import Array
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.estimate import growth_estimate, rebuild_estimate
@@ -99,7 +99,7 @@ class Commands:
         """Run command *name*. Raises UsageError for one that cannot be meant, else RaidxError."""
         handler = self._handlers.get(name)
         if handler is None:
-            raise UsageError(f"this daemon has no command {name!r}")
+            raise UsageError(f"this daemon has no command {name[:WORD_CHARS_MAX]!r}")
         check_arguments(name, handler, arguments)
         return await handler(**arguments)
 
@@ -151,7 +151,7 @@ class Commands:
         chunks = self._require_spare_loss(record.role, lose_data)
         spares = len(self._array.store.spares)
         does = f"takes role {record.role} out" + (", rebuilds it onto a spare" if spares else "")
-        return self._dry_run(does, record.role if spares else None, chunks)
+        return await self._dry_run(does, record.role if spares else None, chunks)
 
     async def replace_disk(
         self,
@@ -171,7 +171,7 @@ class Commands:
             chunks = 0
             if record.role < 0 or record.state not in ("failed", "missing"):
                 chunks = self._require_spare_loss(record.role, lose_data)
-            return self._dry_run(f"rebuilds role {record.role} onto {new}", record.role, chunks)
+            return await self._dry_run(f"rebuilds role {record.role} onto {new}", record.role, chunks)
         member = await self._open(new, overwrite_signature, record.size_bytes if create else None)
         try:
             return await self._array.replace_disk(old, member, lose_data=lose_data)
@@ -196,7 +196,8 @@ class Commands:
         if role not in (None, "spare"):
             raise UsageError(f"a member cannot be added as {role!r}: it can as 'spare'")
         way = parity_way(role, parity, surrogate)
-        refuse_twice([*members, *([] if surrogate is None else [surrogate])])
+        newcomers = [*members, *([] if surrogate is None else [surrogate])]
+        check_newcomers(newcomers, self._array.store.config.members)
         smallest = min(record.size_bytes for record in self._records())
         reshape = self._array.reshape
         if role is None and reshape is not None:
@@ -210,15 +211,17 @@ class Commands:
                 await self._newcomers.check(
                     path, overwrite_signature=overwrite_signature, may_create=create
                 )
-                for path in [*members, *([] if surrogate is None else [surrogate])]
+                for path in newcomers
             ]
             if role is None and reshape is not None:
-                return reshape_cost.of_adding(self._array, [size or smallest for size in sizes])
+                return await reshape_cost.of_adding(
+                    self._array, [size or smallest for size in sizes]
+                )
             if role is None:
                 return await self._dry_growth(layout, way)
             vacant = [r.role for r in self._records() if r.state in ("failed", "missing")]
             does = f"adds {len(members)} as spare" + (", rebuilds onto it" if vacant else "")
-            return self._dry_run(does, vacant[0] if vacant else None)
+            return await self._dry_run(does, vacant[0] if vacant else None)
         size_bytes = None
         if create:  # as small as the others, but a spare must fit wherever it is wanted
             unlike = role is None and reshape is not None
@@ -279,8 +282,8 @@ class Commands:
             return await self._array.remove_disk(member)
         record = self._array.membership.find(member)
         if record.role >= 0 and self._array.reshape is not None:
-            return reshape_cost.of_removing(self._array, record)
-        return self._dry_run(f"lets go of {self._array.membership.path_of(record)}", None)
+            return await reshape_cost.of_removing(self._array, record)
+        return await self._dry_run(f"lets go of {self._array.membership.path_of(record)}", None)
 
     async def _open(self, path: str, overwrite_signature: bool, create_bytes: int | None) -> Member:
         self._array.require_writable()
@@ -302,7 +305,7 @@ class Commands:
             raise UsageError("that member is a spare", action="use `raidx remove-disk` for it")
         return self._array.membership.require_spare(role, lose_data=lose_data)
 
-    def _dry_run(self, does: str, rebuilds: int | None, chunks: int = 0) -> Result:
+    async def _dry_run(self, does: str, rebuilds: int | None, chunks: int = 0) -> Result:
         """Return what a change would cost; *rebuilds* is the role rebuilt, None for nothing.
 
         *chunks* may be lost by it.
@@ -310,7 +313,7 @@ class Commands:
         status = self._array.status()
         costs = {"bytes_read": 0, "bytes_written": 0, "bytes_moved": 0, "seconds": 0.0}
         if rebuilds is not None:
-            costs |= rebuild_estimate(self._array, rebuilds)
+            costs |= await rebuild_estimate(self._array, rebuilds)
         reduced = rebuilds is not None or does.startswith("takes")
         until_replaced = does.startswith("takes") and rebuilds is None
         return {

@@ -29,6 +29,7 @@ from raidx_fuse.members.threads import CALL_S, in_background, in_thread
 
 log = logging.getLogger(__name__)
 
+
 class Disks:
     """Opens members and closes all of them at the end of its ``with`` block.
 

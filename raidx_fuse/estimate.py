@@ -19,7 +19,7 @@ ASSUMED_RATE_BYTES = 200 << 20
 SCAN_STRIPES = 1 << 14
 
 
-def rebuild_estimate(array: Array, role: int) -> dict[str, Any]:
+async def rebuild_estimate(array: Array, role: int) -> dict[str, Any]:
     """Return what rebuilding *role* moves and how long it takes, as JSON values.
 
     Only written stripes are visited, each recovered with the fewest reads. *seconds* holds while
@@ -28,7 +28,10 @@ def rebuild_estimate(array: Array, role: int) -> dict[str, Any]:
     """
     core = array.core
     layout = core.layout
-    stripes = core.written.count_live(layout, 0, layout.stripes)
+    stripes = 0
+    for start in range(0, layout.stripes, SCAN_STRIPES):
+        stripes += core.written.count_live(layout, start, min(start + SCAN_STRIPES, layout.stripes))
+        await trio.lowlevel.checkpoint()
     # Every column comes to lie on the role in turn when the layout rotates: take the mean.
     phases = min(layout.stripes, layout.width)
     holding = [layout.roles(stripe) for stripe in range(phases)]

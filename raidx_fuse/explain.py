@@ -13,6 +13,7 @@ from raidx_fuse.layouts.plan import BandPlan, bands, read_plan, write_plans
 from raidx_fuse.policy import traditional
 
 LENGTH_MAX = 64 << 20
+CHUNKS_MAX = 1024  # 0.06 s of the event loop at the most
 
 
 def _name(core: Core, cell: int) -> str:
@@ -87,8 +88,9 @@ def _formula(core: Core, plan: BandPlan) -> list[str]:
 
 def explain(core: Core, offset: int, length: int, write: bool, policy: str) -> dict[str, Any]:
     """Return the plan of reading or writing *length* bytes at *offset*, without doing it."""
-    if length < 1 or length > LENGTH_MAX:
-        raise UsageError(f"a length of {length} cannot be explained: take 1 to {LENGTH_MAX} bytes")
+    longest = min(LENGTH_MAX, CHUNKS_MAX << core.shift)
+    if length < 1 or length > longest:
+        raise UsageError(f"a length of {length} cannot be explained: take 1 to {longest} bytes")
     if offset < 0 or offset + length > core.layout.size_bytes:
         raise UsageError(
             f"bytes {offset} to {offset + length} are outside the image "

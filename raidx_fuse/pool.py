@@ -21,7 +21,6 @@ from raidx_fuse.mount import MountOptions, MountReport, serve
 from raidx_fuse.unwrap import single
 from raidx_fuse.volume import Volume
 
-
 ASK_S = 5.0  # another array, on which a member is to lie, what that lies on
 
 

@@ -88,7 +88,7 @@ class Reshape:
         async with array.membership.seating:
             array.membership.waiting = True  # they are not there to replace one that fails now
             try:
-                _moves, more = self.room.plan(counts)
+                _moves, more = await self.room.plan_aside(counts)
                 chunks = (self.layout.stripes + more) * self.layout.code.data_count
                 records = await join(store, members, chunks)
                 try:
@@ -109,7 +109,7 @@ class Reshape:
                     await pages.save_all()
             await store.flush()  # the maps before the superblock that gives a role
             await store.update(lambda config: config)
-            moves, more = self.room.plan(counts)
+            moves, more = await self.room.plan_aside(counts)
             job = self.start(GROW)
         return {
             "job": job,
@@ -331,7 +331,7 @@ class Reshape:
 
     # -- remove --------------------------------------------------------------------------------
 
-    def plan_removal(self, record: MemberRecord) -> Moves:
+    async def plan_removal(self, record: MemberRecord) -> Moves:
         """Return the moves that empty the role of *record*. Raises RaidxError if it cannot be."""
         role = record.role
         lost = self.store.lost
@@ -341,7 +341,7 @@ class Reshape:
                 action="replace it, or remove it first",
             )
         spare = 0 if role in lost else SPARE_CHUNKS
-        moves, _more = self.room.plan(self.layout.counts, [role], spare=spare)
+        moves, _more = await self.room.plan_aside(self.layout.counts, [role], spare=spare)
         if moves.stuck:
             caps = self.room.caps(self.layout.counts, [role], spare)
             used = self.layout.used_chunks()
@@ -360,7 +360,8 @@ class Reshape:
     async def remove(self, record: MemberRecord) -> dict[str, Any]:
         """Let a member go when its chunks lie elsewhere; a lost one's are restored there."""
         self.require_free()
-        moves = self.plan_removal(record)
+        moves = await self.plan_removal(record)
+        self.require_free()  # nothing began meanwhile
         role = record.role
         if role in self.store.lost:
             job = self.start(RESTORE)

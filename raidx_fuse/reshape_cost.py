@@ -34,7 +34,7 @@ def _document(
     }
 
 
-def of_adding(array: Array, sizes: Sequence[int]) -> dict[str, Any]:
+async def of_adding(array: Array, sizes: Sequence[int]) -> dict[str, Any]:
     """Return what members of *sizes* bytes would bring, and the written chunks to be moved for it.
 
     Raises UsageError.
@@ -42,7 +42,7 @@ def of_adding(array: Array, sizes: Sequence[int]) -> dict[str, Any]:
     assert array.reshape is not None
     room = array.reshape.room
     counts, roles = room.counts_with(sizes)
-    moves, more = room.plan(counts)
+    moves, more = await room.plan_aside(counts)
     before = len(array.store.config.roles())
     does = (
         f"grows from {before} to {before + len(roles)} members: {more} bundles more; "
@@ -51,11 +51,11 @@ def of_adding(array: Array, sizes: Sequence[int]) -> dict[str, Any]:
     return _document(array, does, "grow", moves, len(roles), 1, more)
 
 
-def of_removing(array: Array, record: MemberRecord) -> dict[str, Any]:
+async def of_removing(array: Array, record: MemberRecord) -> dict[str, Any]:
     """Return what it takes to let the member of *record* go. Raises RaidxError if it cannot be."""
     reshape, layout = array.reshape, array.core.layout
     assert reshape is not None
-    moves = reshape.plan_removal(record)
+    moves = await reshape.plan_removal(record)
     others = max(1, len(array.store.config.roles()) - 1)
     lost = record.role in array.store.lost
     sources = max(1, layout.code.data_count) if lost else 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from raidx_fuse.arguments import refuse_twice
+from raidx_fuse.arguments import check_newcomers
 from raidx_fuse.array import Array
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.estimate import restripe_estimate
@@ -48,8 +48,8 @@ class Reshaping:
 
         Raises UsageError for what cannot be, BusyError while it cannot be now.
         """
-        refuse_twice(members)
         array = self._array
+        check_newcomers(members, array.store.config.members)
         params = {} if rotate is None else {"rotate": rotate}
         shape = array.restriper.target(len(members), layout, params)
         moving = array.restriper.moving(shape)

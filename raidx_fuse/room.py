@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from raidx_fuse.layouts.bundle import maximum
 from raidx_fuse.layouts.raidx import SPARE_CHUNKS, BundleLayout
 from raidx_fuse.layouts.rebundle import Moves, plan_moves
 from raidx_fuse.layouts.registry import WIDTH_MAX
+from raidx_fuse.members.threads import in_thread
 
 
 class Room:
@@ -25,15 +27,20 @@ class Room:
         self.store = core.store
         self.layout = layout
 
-    def live(self) -> NDArray[np.bool_]:
-        """Say of each cell, (bundles, L), whether it holds anything."""
+    def _living(self) -> Callable[[], NDArray[np.bool_]]:
+        """Return what says of each cell, (bundles, L), whether it holds anything now."""
         layout = self.layout
+        chunks, stripes, length = layout.chunks, layout.stripes, layout.length
         data = layout.code.data_count
-        packed = np.frombuffer(self.core.written.bits, dtype=np.uint8)
-        bits = np.unpackbits(packed, count=layout.chunks, bitorder="little")
-        written: NDArray[np.bool_] = bits.astype(np.bool_).reshape(layout.stripes, data)
-        parities = np.repeat(written.any(axis=1, keepdims=True), layout.length - data, axis=1)
-        return np.hstack([written, parities])
+        packed = np.frombuffer(bytes(self.core.written.bits), dtype=np.uint8)
+
+        def live() -> NDArray[np.bool_]:
+            bits = np.unpackbits(packed, count=chunks, bitorder="little")
+            written: NDArray[np.bool_] = bits.astype(np.bool_).reshape(stripes, data)
+            parities = np.repeat(written.any(axis=1, keepdims=True), length - data, axis=1)
+            return np.hstack([written, parities])
+
+        return live
 
     def caps(self, counts: Sequence[int], leaving: Collection[int], spare: int) -> list[int]:
         """Return how many chunks each role may hold: all but the *spare* ones for moves.
@@ -68,13 +75,34 @@ class Room:
 
         What lost members hold finds other places first.
         """
+        return self._planning(counts, leaving, spare)()
+
+    async def plan_aside(
+        self, counts: Sequence[int], leaving: Collection[int] = (), *, spare: int = SPARE_CHUNKS
+    ) -> tuple[Moves, int]:
+        """Return what `plan` returns for the table of this moment, planned in a thread.
+
+        For commands: 12 s on 58 million chunks, and users' requests go on meanwhile.
+        """
+        planning = self._planning(counts, leaving, spare)
+        return await in_thread("planning the moves", planning, limit_s=math.inf)
+
+    def _planning(
+        self, counts: Sequence[int], leaving: Collection[int], spare: int
+    ) -> Callable[[], tuple[Moves, int]]:
+        """Return the work of `plan`, which touches nothing that changes meanwhile."""
         growing = not leaving
         leaving = leaving or sorted(self.store.lost)
         caps = self.caps(counts, leaving, spare)
         more = self.more(caps) if growing else 0
         layout = self.layout
-        disk = layout.disk[: layout.cells].reshape(-1, layout.length)
-        return plan_moves(disk, self.live(), caps, more=more, leaving=leaving), more
+        disk = layout.disk[: layout.cells].reshape(-1, layout.length).copy()
+        live = self._living()
+
+        def work() -> tuple[Moves, int]:
+            return plan_moves(disk, live(), caps, more=more, leaving=leaving), more
+
+        return work
 
     def counts_with(self, sizes: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the chunks by role with newcomers of *sizes* bytes, and the newcomers' roles.

@@ -22,6 +22,8 @@ from decimal import Decimal
 
 from raidx_fuse.errors import UsageError
 
+SIZE_BYTES_MAX = (1 << 63) - 1  # the kernel's offsets
+
 _PREFIXES = "KMGTPE"
 _SIZE = re.compile(rf"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([{_PREFIXES}])(iB|B)?|B)?\s*", re.IGNORECASE)
 _TIME = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)\s*(us|ms|s)?\s*", re.IGNORECASE)
@@ -37,6 +39,8 @@ def parse_size(text: str) -> int:
     exponent = _PREFIXES.index(prefix.upper()) + 1 if prefix else 0
     base = 1000 if suffix and suffix.upper() == "B" else 1024
     size_bytes = Decimal(number) * base**exponent
+    if size_bytes > SIZE_BYTES_MAX:
+        raise UsageError(f"{text[:40]!r} is more bytes than a file or device can have")
     if size_bytes != int(size_bytes):
         raise UsageError(f"{text!r} is not a whole number of bytes")
     return int(size_bytes)

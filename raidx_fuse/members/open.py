@@ -49,6 +49,15 @@ class MemberSpec:
 
 def parse_spec(text: str) -> MemberSpec:
     """Return *text* taken apart and checked, without touching any file. Raises UsageError."""
+    try:
+        clean = "\0" not in text and text.encode()
+    except UnicodeEncodeError:
+        clean = False
+    if clean is False:
+        raise UsageError(
+            f"{text!r} is no path that a superblock can keep: it must be UTF-8 without NUL",
+            action="rename it, or make a link to it",
+        )
     place, *rest = _OPTIONS_BEGIN.split(text, maxsplit=1)
     options: dict[str, str] = {}
     for item in rest[0].split(",") if rest else ():

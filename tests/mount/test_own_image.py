@@ -127,9 +127,7 @@ def test_by_a_file_system_on_a_loop_device_and_loop_devices_on_that(
         command("umount", where)
 
 
-def refuse_file(
-    array: RealArray, path: str | Path, words: tuple[str, ...] = WAYS_IN[0]
-) -> str:
+def refuse_file(array: RealArray, path: str | Path, words: tuple[str, ...] = WAYS_IN[0]) -> str:
     """As `refuse`, of an image that holds a file system by now."""
     done = array.raidx(*words, path, status=2, timeout_s=ANSWER_S)
     (line,) = done.stderr.splitlines()

@@ -1,0 +1,109 @@
+"""Commands have bounds: what nobody can mean is refused early, and nothing long stops the loop."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+
+from raidx_fuse import estimate, explain
+from raidx_fuse.arguments import check_newcomers
+from raidx_fuse.errors import UsageError
+from raidx_fuse.sizes import parse_size
+
+if TYPE_CHECKING:
+    from tests.control.conftest import Desk, WithDesk
+
+REFUSED_S = 0.5  # 20,000 names took 26 s
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "said"),
+    [
+        ("add-disk", {"members": [f"d{n}" for n in range(20_000)]}, "20000 members are too many"),
+        ("reshape", {"members": [f"d{n}" for n in range(20_000)]}, "20000 members are too many"),
+        ("add-disk", {"members": [f"d{n}" for n in range(252)]}, "252 members beside 4 are too"),
+        (
+            "add-disk",
+            {"members": [f"d{n}" for n in range(252)], "role": "spare"},
+            "252 members beside 4 are too",
+        ),
+        ("reshape", {"members": [f"d{n}" for n in range(252)]}, "252 members beside 4 are too"),
+        ("add-disk", {"members": ["a", "b", "a,model=hdd"], "role": "spare"}, "a is named twice"),
+        ("replace-disk", {"old": "0", "new": "x" * 9000}, "new is longer than 8192"),
+        ("add-disk", {"members": ["a\0b"], "role": "spare"}, "UTF-8 without NUL"),
+        ("add-disk", {"members": ["a\udcff"], "role": "spare"}, "UTF-8 without NUL"),
+        ("set", {"key": "x" * 9000, "value": "1"}, "key is longer"),
+        ("set", {"key": "speed_max", "value": "9" * 5000}, "more bytes than a file"),
+        ("set", {"key": "speed_max", "value": "9999999999TiB"}, "more bytes than a file"),
+        ("explain", {"offset": 1 << 70}, "offset is too large"),
+        ("explain", {"offset": 0, "length": 1 << 40}, "take 1 to"),
+        ("stats", {"interval_s": 10**400}, "interval_s is too large"),
+        ("stats", {"interval_s": float("nan")}, "interval_s is too large"),
+        ("job-limit", {"job": 1, "minimum": 10**30}, "minimum is too large"),
+        ("set", {"key": "speed_max", "value": ["y" * 2000] * 200}, "cannot be"),
+        ("x" * 100_000, {}, "no command"),
+        ("status", {"x" * 100_000: 1}, "no argument"),
+    ],
+)
+def test_what_nobody_can_mean_is_refused_at_once_in_a_line(
+    with_desk: WithDesk, command: str, arguments: dict[str, Any], said: str
+) -> None:
+    async def scene(desk: Desk) -> None:
+        begin_s = time.perf_counter()
+        with pytest.raises(UsageError, match=said) as refused:
+            await desk.ask(command, **arguments)
+        assert time.perf_counter() - begin_s < REFUSED_S
+        assert len(str(refused.value)) < 1000 or "UTF-8" in said
+        assert desk.shelf.opened == {}
+
+    with_desk(scene)
+
+
+def test_as_many_as_an_array_can_have_are_not_too_many() -> None:
+    check_newcomers([f"d,{n}" for n in range(250)], range(5))
+    with pytest.raises(UsageError, match="at most 255"):
+        check_newcomers([f"d,{n}" for n in range(251)], range(5))
+
+
+def test_the_longest_request_to_be_explained_is_one_of_so_many_chunks(
+    with_desk: WithDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explain, "CHUNKS_MAX", 4)
+
+    async def scene(desk: Desk) -> None:
+        longest = 4 * desk.array.store.config.chunk_bytes
+        assert (await desk.ask("explain", offset=0, length=longest))["length"] == longest
+        with pytest.raises(UsageError, match=f"take 1 to {longest} bytes"):
+            await desk.ask("explain", offset=0, length=longest + 1)
+
+    with_desk(scene)
+
+
+@pytest.mark.parametrize("text", ["8EiB", "9999999999TiB", "1" + "0" * 4000])
+def test_a_size_beyond_the_kernels_offsets_is_none(text: str) -> None:
+    with pytest.raises(UsageError, match="more bytes than a file") as refused:
+        parse_size(text)
+    assert len(str(refused.value)) < 120
+
+
+def test_a_dry_run_lets_others_run(with_desk: WithDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate, "SCAN_STRIPES", 4)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async def scene(desk: Desk) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count)
+            await desk.ask("replace-disk", old="0", new="n", dry_run=True)
+            nursery.cancel_scope.cancel()
+        assert turns >= desk.array.core.layout.stripes // 4 > 1
+
+    with_desk(scene)
