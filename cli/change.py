@@ -9,11 +9,11 @@ import click
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.output import Output, duration, plural
 from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE, absolute, array_argument
 from raidx_fuse.cli.status_text import job_line, redundancy
 from raidx_fuse.cli.waiting import exit_status, wait_for_jobs
-from raidx_fuse.control import call
 from raidx_fuse.errors import UsageError
 from raidx_fuse.mountpoint import loop_devices, real_path
 
@@ -109,8 +109,8 @@ def fail_disk(out: Output, array: str, member: str, lose_data: bool, dry_run: bo
     MEMBER is its role, path or UUID. Refused while data would be lost with it: after a crash
     without a journal, until the resync is done.
     """
-    result = call(
-        array, "fail-disk", member=reference(member), lose_data=lose_data, dry_run=dry_run
+    result = ask(
+        out, array, "fail-disk", member=reference(member), lose_data=lose_data, dry_run=dry_run
     )
     return _finish(out, array, result, f"role {result.get('role')} is failed now", wait=False)
 
@@ -140,7 +140,8 @@ def replace_disk(
     OLD is its role, path or UUID; NEW is rebuilt from the others. Refused while data would be lost
     with OLD: see `raidx fail-disk`.
     """
-    result = call(
+    result = ask(
+        out,
         array,
         "replace-disk",
         old=reference(old),
@@ -199,7 +200,8 @@ def add_disk(
             raise UsageError("--method restripe goes with neither --as, --parity nor --surrogate")
         options = _Joining(overwrite_signature, create, wait, dry_run)
         return _reshape(out, array, members, options)
-    result = call(
+    result = ask(
+        out,
         array,
         "add-disk",
         members=[absolute(member) for member in members],
@@ -263,7 +265,8 @@ class _Joining(NamedTuple):
 def _reshape(
     out: Output, array: str, members: tuple[str, ...], options: _Joining, **shape: Any
 ) -> int:
-    result = call(
+    result = ask(
+        out,
         array,
         "reshape",
         members=[absolute(member) for member in members],
@@ -306,7 +309,7 @@ def remove_disk(out: Output, array: str, member: str, wait: bool, dry_run: bool)
 
     MEMBER is its role, path or UUID. What a lost member held is restored from the others.
     """
-    result = call(array, "remove-disk", member=reference(member), dry_run=dry_run)
+    result = ask(out, array, "remove-disk", member=reference(member), dry_run=dry_run)
     line = f"removed: {result.get('path')}"
     if result.get("job") is not None:
         moves = plural(result["chunks_to_move"], "written chunk")
@@ -324,7 +327,7 @@ def scrub(out: Output, array: str, mode: str, wait: bool) -> int:
 
     With --wait the exit status is 3 when something could not be corrected.
     """
-    result = call(array, "scrub", repair=mode == "repair")
+    result = ask(out, array, "scrub", repair=mode == "repair")
     if not wait:
         out.emit(result, Text(f"scrub started (job {result['job']}): raidx job {array} list"))
         return 0
@@ -375,7 +378,7 @@ def job(
 
     JOB may be left out while exactly one runs; `wait` without it waits for all.
     """
-    jobs = call(array, "job-list")["jobs"]
+    jobs = ask(out, array, "job-list")["jobs"]
     running = [each["id"] for each in jobs if each["state"] in ("running", "paused")]
     if verb == "list":
         lines = Text("\n").join([job_line(each, out) for each in jobs])
@@ -393,6 +396,6 @@ def job(
         raise UsageError("limit needs --min or --max")
     if verb != "limit" and (minimum, maximum) != (None, None):
         raise UsageError(f"--min and --max belong to limit, not to {verb}")
-    result = call(array, f"job-{verb}", job=chosen, **(limits if verb == "limit" else {}))
+    result = ask(out, array, f"job-{verb}", job=chosen, **(limits if verb == "limit" else {}))
     out.emit(result, job_line(result, out))
     return 0

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import SIZE, array_argument
-from raidx_fuse.control import call
 
 
 @verb()
@@ -22,7 +22,7 @@ from raidx_fuse.control import call
 @click.option("--write", is_flag=True, help="Explain a write instead of a read.")
 def explain(out: Output, array: str, offset: int, length: int, write: bool) -> None:
     """Print the plan of a request: members, XORs, and why."""
-    plan = call(array, "explain", offset=offset, length=length, write=write)
+    plan = ask(out, array, "explain", offset=offset, length=length, write=write)
     out.emit(plan, _page(plan))
 
 

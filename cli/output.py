@@ -3,6 +3,9 @@
 In JSON mode standard output carries exactly one document and everything else goes to standard
 error, so that ``raidx ... --json | jq`` never chokes. Consoles are made at each use because tests
 and shells exchange the streams underneath.
+
+What is printed comes from superblocks, paths and other daemons. None of it may reach a terminal as
+anything but characters: `shown` is the one way to make text of it.
 """
 
 from __future__ import annotations
@@ -10,11 +13,12 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from raidx_fuse.sizes import format_size
 
@@ -22,11 +26,52 @@ OUTPUT_VERSION = 1
 PIPE_COLUMNS = 160  # not a terminal: wide enough that no path of a usual length is folded
 
 
+def shown(text: str, *, lines: bool = False) -> str:
+    r"""Return *text* with all that is no printable character as an escape; *lines* may end.
+
+    That is control characters, those that turn the direction of writing or take no room, and what
+    was no UTF-8. Escapes are those of Python and bash.
+
+    >>> print(shown("a\x1b[2Jb"), shown("a\nb"), shown("a\udcff"), shown("a\u202eb"), shown("ä 漢"))
+    a\x1b[2Jb a\nb a\xff a\u202eb ä 漢
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or (lines and c == "\n") else _escape(c) for c in text)
+
+
+def _escape(character: str) -> str:
+    if "\udc80" <= character <= "\udcff":  # a byte of a path that is not UTF-8
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return character.encode("unicode_escape", "surrogatepass").decode()
+
+
+def _shown_all(value: Any) -> Any:
+    """Return *value* with every text in it as `shown` has it."""
+    if isinstance(value, str):
+        return shown(value)
+    if isinstance(value, list):
+        return [_shown_all(item) for item in value]
+    if isinstance(value, dict):
+        return {shown(key): _shown_all(item) for key, item in value.items()}
+    return value
+
+
+class _Console(Console):
+    """A console that lets nothing but printable characters and ends of lines through."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else shown(text, lines=True), style, control)
+
+
 def console(*, stderr: bool = False) -> Console:
     """Return a console on the present standard output (or error)."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else PIPE_COLUMNS
-    return Console(file=stream, highlight=False, emoji=False, width=width)
+    return _Console(file=stream, highlight=False, emoji=False, markup=False, width=width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +88,11 @@ class Output:
         elif text is not None:
             console().print(text)
 
+    def fit(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Return *document* as it may become text; for JSON as it is: that has escapes itself."""
+        fit: dict[str, Any] = document if self.json else _shown_all(document)
+        return fit
+
     def note(self, line: str) -> None:
         """Print a line for people: standard output, or standard error beside JSON."""
         console(stderr=self.json).print(line, markup=False, soft_wrap=True)
@@ -58,7 +108,7 @@ class Output:
 
 def warn(line: str) -> None:
     """Print one line on standard error, as every complaint of `raidx` looks."""
-    console(stderr=True).print(f"raidx: {line}", markup=False, soft_wrap=True)
+    console(stderr=True).print(f"raidx: {shown(line)}", markup=False, soft_wrap=True)
 
 
 def duration(seconds: float | None) -> str:

@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.parameters import array_argument
-from raidx_fuse.control import call
 from raidx_fuse.errors import UsageError
 from raidx_fuse.settings import unit_of
 from raidx_fuse.sizes import format_seconds
@@ -22,7 +22,7 @@ from raidx_fuse.sizes import format_seconds
 @click.argument("key", required=False)
 def get(out: Output, array: str, key: str | None) -> None:
     """Print one setting or all."""
-    _print_settings(out, call(array, "get", key=key) if key else call(array, "get"))
+    _print_settings(out, ask(out, array, "get", key=key) if key else ask(out, array, "get"))
 
 
 @verb("set")
@@ -33,7 +33,7 @@ def set_value(out: Output, array: str, assignment: str) -> None:
     key, equals, value = assignment.partition("=")
     if not equals or not key:
         raise UsageError(f"{assignment!r} is not KEY=VALUE", action=f"see raidx get {array}")
-    _print_settings(out, call(array, "set", key=key.strip(), value=value.strip()))
+    _print_settings(out, ask(out, array, "set", key=key.strip(), value=value.strip()))
 
 
 def _print_settings(out: Output, result: dict[str, Any]) -> None:

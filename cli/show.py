@@ -13,8 +13,9 @@ from rich.text import Text
 
 from raidx_fuse import mountpoint
 from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.asking import Found, ask, ask_all
 from raidx_fuse.cli.output import Output, console, plural, warn
-from raidx_fuse.cli.parameters import ARRAY, PATH, absolute, array_argument, running
+from raidx_fuse.cli.parameters import ARRAY, PATH, absolute, array_argument
 from raidx_fuse.cli.status_text import EXIT_UNKNOWN, brief, exit_status, status_page
 from raidx_fuse.control import call
 from raidx_fuse.errors import RaidxError
@@ -31,29 +32,45 @@ def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> in
 
     ARRAY is a mount point; the members' paths name an array at rest; nothing means all running.
     """
+    problems: list[Found] = []
     try:
-        found = _collect(arrays)
+        if arrays:
+            found = [out.fit(each) for each in _collect(arrays)]
+        else:
+            every = ask_all(lambda status: (status_page(status, out), brief(status)))
+            found = [out.fit(each.status) for each in every if each.status is not None]
+            problems = [each for each in every if each.problem is not None]
     except RaidxError as error:
         if not check:
             raise
         warn(str(error))
         return EXIT_UNKNOWN
+    for each in problems:
+        warn(f"{each.path}: {each.problem}")
     document = found[0] if arrays and len(found) == 1 else {"arrays": found}
+    if problems:
+        said = [{"mountpoint": each.path, "problem": each.problem} for each in problems]
+        document = {**document, "problems": said}
     if short:
         text: RenderableType = Text("\n".join(brief(each) for each in found))
     else:
         pages = [part for each in found for part in (status_page(each, out), Text())]
         text = Group(*pages[:-1]) if found else Text("no array is mounted")
+        if problems and not found:
+            text = Text()
     out.emit(document, text)
-    return max((exit_status(each) for each in found), default=0) if check else 0
+    # What others do with their mounts is said, but decides nothing.
+    unknown = EXIT_UNKNOWN if any(each.own for each in problems) else 0
+    if not check:
+        return 1 if unknown else 0
+    return max((exit_status(each) for each in found), default=0) or unknown
 
 
 def _collect(arrays: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return the status of the mounts in *arrays* (all if empty), or of one array at rest."""
-    mounts = arrays or tuple(running())
-    if all(mountpoint.find(path) or os.path.isdir(path) for path in mounts):
-        return [call(path, "status", timeout_s=STATUS_TIMEOUT_S) for path in mounts]
-    return [_at_rest("status", [absolute(path) for path in mounts])]
+    """Return the status of the mounts in *arrays*, or of the one array at rest that they make."""
+    if all(mountpoint.find(path) or os.path.isdir(path) for path in arrays):
+        return [call(path, "status", timeout_s=STATUS_TIMEOUT_S) for path in arrays]
+    return [_at_rest("status", [absolute(path) for path in arrays])]
 
 
 def _at_rest(question: str, members: Any) -> Any:
@@ -76,12 +93,12 @@ def stats(out: Output, array: str, interval: float | None, count: int | None) ->
     COUNT intervals are shown (for ever; with --json one).
     """
     if interval is None:
-        document = call(array, "stats")
+        document = ask(out, array, "stats")
         out.emit(document, _stats_page(document, out))
         return
     reports: list[dict[str, Any]] = []
     while count is None or len(reports) < count:
-        document = call(array, "stats", interval_s=interval)
+        document = ask(out, array, "stats", interval_s=interval)
         if not out.json:
             console().print(_stats_page(document, out))
             count = count and count - 1
@@ -171,7 +188,7 @@ def _bpu_lines(bpu: dict[str, Any] | None) -> list[Text]:
 @click.argument("members", metavar="MEMBER...", nargs=-1, required=True, type=PATH)
 def examine(out: Output, members: tuple[str, ...]) -> int:
     """Show what each member says of itself."""
-    found = [_at_rest("examine", absolute(member)) for member in members]
+    found = [out.fit(_at_rest("examine", absolute(member))) for member in members]
     for each in found:
         if each.get("problem"):
             warn(f"{each['path']}: {each['problem']}")
@@ -217,7 +234,7 @@ def check(out: Output, members: tuple[str, ...]) -> int:
 
     Superblocks, maps, and the parity of all that was ever written.
     """
-    result = _at_rest("check", [absolute(member) for member in members])
+    result = out.fit(_at_rest("check", [absolute(member) for member in members]))
     problems = result["problems"]
     lines = [
         (f"{problem['member']}: " if problem["member"] else "")

@@ -8,11 +8,11 @@ import click
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.change import dry_run_option, wait_option
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.parameters import array_argument
 from raidx_fuse.cli.waiting import exit_status, wait_for_jobs
-from raidx_fuse.control import call
 
 
 @verb()
@@ -22,7 +22,7 @@ from raidx_fuse.control import call
 @wait_option
 def tune(out: Output, array: str, now: bool, dry_run: bool, wait: bool) -> int:
     """Say what the tuner of a raidx array does and why; move hot chunks with --now."""
-    result = call(array, "tune", now=now, dry_run=dry_run)
+    result = ask(out, array, "tune", now=now, dry_run=dry_run)
     if dry_run:
         out.emit(result, _plan_text(result, out))
         return 0

@@ -27,7 +27,7 @@ def wait_for_jobs(array: str, job_ids: list[int], out: Output) -> list[Job]:
     with Connection(array) as connection:
 
         def look(job_id: int) -> Job:
-            jobs: list[Job] = connection.call("job-list")["jobs"]
+            jobs: list[Job] = out.fit(connection.call("job-list"))["jobs"]
             for job in jobs:
                 if job["id"] == job_id:
                     return job

@@ -7,7 +7,8 @@ translate and check; what a command does is the array's business. Long jobs are 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import trio
@@ -15,18 +16,19 @@ import trio
 from raidx_fuse import advice, interval, reshape_cost
 from raidx_fuse.arguments import WORD_CHARS_MAX, check_arguments, check_newcomers
 from raidx_fuse.array import Array
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.estimate import growth_estimate, rebuild_estimate
 from raidx_fuse.format.table import bytes_needed
 from raidx_fuse.growth import PARITY_WORDS, parity_way
 from raidx_fuse.layouts.mcpod import ElasticLayout
 from raidx_fuse.members.base import Member
-from raidx_fuse.reshaping import Reshaping
+from raidx_fuse.reshaping import Newcomers, Reshaping
 from raidx_fuse.volume import Volume
 
 INTERVAL_S_MAX = 86400.0
 RATE_BYTES_MAX = 1 << 50
 CANCEL_WAIT_S = 2.0
+WAITING_MAX = 32  # commands that only wait: they must not take all connections
 
 Result = dict[str, Any]
 
@@ -38,31 +40,11 @@ class Report(Protocol):
         """Return JSON values: mountpoint, log, protections, ..."""
 
 
-class Newcomers(Protocol):
-    """Opens what a command brings to the array, and closes it when the mount ends."""
-
-    async def open(
-        self, path: str, *, overwrite_signature: bool, create_bytes: int | None
-    ) -> Member:
-        """Return the member at *path*; make a missing file of *create_bytes* (None: refuse).
-
-        Raises SignatureFoundError, MemberError, BusyError.
-        """
-
-    async def check(self, path: str, *, overwrite_signature: bool, may_create: bool) -> int | None:
-        """Raise what `open` would raise, without leaving a trace.
-
-        Returns the size in bytes, None for a file that is to be made as large as others.
-        """
-
-    async def release(self, member: Member) -> None:
-        """Close a member that did not join after all."""
-
-
 class Commands:
     """The commands of one mount: one array, its *volumes*, and who opens *newcomers*.
 
-    `handle` is a `control.Handler`. *mounted* tells what the mount reports, once it is ready.
+    `handle` is a `control_server.Handler`. *mounted* tells what the mount reports, once it is
+    ready.
     """
 
     def __init__(self, array: Array, volumes: Sequence[Volume], newcomers: Newcomers) -> None:
@@ -70,6 +52,7 @@ class Commands:
         self._volumes = volumes
         self._newcomers = newcomers
         self._report: Report | None = None
+        self._waiting = 0
         self._handlers: dict[str, Callable[..., Awaitable[Result]]] = {
             "status": self.status,
             "stats": self.stats,
@@ -132,7 +115,8 @@ class Commands:
         if not 0 < interval_s <= INTERVAL_S_MAX:
             raise UsageError(f"an interval of {interval_s} s is not possible")
         before = interval.snapshot(self._array)
-        await trio.sleep(interval_s)
+        with self._waits():
+            await trio.sleep(interval_s)
         return interval.difference(before, interval.snapshot(self._array))
 
     async def explain(self, offset: int, length: int = 4096, write: bool = False) -> Result:
@@ -367,7 +351,20 @@ class Commands:
 
     async def job_wait(self, job: int) -> Result:
         """Return a job's last status when it has ended."""
-        return await self._array.jobs.wait(job)
+        with self._waits():
+            return await self._array.jobs.wait(job)
+
+    @contextmanager
+    def _waits(self) -> Iterator[None]:
+        if self._waiting >= WAITING_MAX:
+            raise BusyError(
+                f"{WAITING_MAX} commands wait already", action="look again and again instead"
+            )
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
 
     async def job_limit(
         self, job: int, minimum: int | None = None, maximum: int | None = None

@@ -4,40 +4,30 @@
     <-- {"result": {...}}
     <-- {"error": {"message": "...", "action": "..." or null, "exit_status": 1}}
 
-A connection carries any number of requests, one after the other. Whatever a client does (sends
-nothing, sends garbage, reads nothing, goes away) costs the daemon at most one of `CLIENTS_MAX`
-connections for a bounded time; a handler that has begun is never cancelled by its client's going,
-because half a `replace-disk` is worse than one nobody waits for. A bug in a handler is logged with
-its traceback and answered; the mount goes on.
+This is the side of the commands; the daemon's is `raidx_fuse.control_server`. A client does not
+believe what answers it: bytes and time of an answer are bounded, who answers must be who mounted,
+and a daemon that says nothing for `PATIENCE_S` is asked on a second connection whether it is alive:
+a command may take long, but one of a daemon that is stopped never ends.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import select
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+import time
 from pathlib import Path
 from typing import Any
-
-import trio
 
 from raidx_fuse import mountpoint as mountpoints
 from raidx_fuse import runtime
 from raidx_fuse.errors import BusyError, RaidxError
 
-log = logging.getLogger(__name__)
-
-Handler = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
-
-REQUEST_BYTES_MAX = 1 << 20
-CLIENTS_MAX = 64
-IDLE_S = 300.0
-SEND_S = 30.0
+PATIENCE_S = 10.0
+ANSWER_BYTES_MAX = 64 << 20
 _RECEIVE_BYTES = 65536
 _UCRED = struct.Struct("3i")
 
@@ -50,166 +40,47 @@ class ControlError(RaidxError):
         self.exit_status = exit_status
 
 
-# ---- the daemon's side ----
-
-
-class ControlServer:
-    """Serves *handler* on the socket *path* until cancelled.
-
-    The socket exists from construction on; `close` removes it.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        handler: Handler,
-        *,
-        idle_s: float = IDLE_S,
-        send_s: float = SEND_S,
-    ) -> None:
-        self.path = path
-        self.bugs = 0
-        self._handler = handler
-        self._idle_s = idle_s
-        self._send_s = send_s
-        self._clients = 0
-        _remove_stale(path)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            # Bound inside a directory that nobody else can enter; the mode is the second lock.
-            self._listener.bind(os.fspath(path))
-            path.chmod(0o600)
-            self._listener.listen(CLIENTS_MAX)
-        except OSError as error:
-            self._listener.close()
-            raise RaidxError(
-                f"the control socket {path} cannot be made: {error.strerror or error}"
-            ) from None
-
-    def close(self) -> None:
-        """Stop listening and remove the socket."""
-        self._listener.close()
-        self.path.unlink(missing_ok=True)
-
-    async def run(self) -> None:
-        """Answer clients until cancelled."""
-        listener = trio.socket.from_stdlib_socket(self._listener)
-        async with trio.open_nursery() as nursery:
-            while True:
-                try:
-                    client, _ = await listener.accept()
-                except OSError as error:
-                    # Out of file descriptors: those clients wait, the mount goes on.
-                    log.warning("a control client could not be accepted: %s", error)
-                    await trio.sleep(1)
-                    continue
-                if self._clients >= CLIENTS_MAX or _peer(client)[1] not in {0, os.getuid()}:
-                    client.close()
-                    continue
-                self._clients += 1
-                nursery.start_soon(self._serve, trio.SocketStream(client))
-
-    async def _serve(self, stream: trio.SocketStream) -> None:
-        try:
-            async with stream:
-                await self._serve_lines(stream)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # the client went away
-        finally:
-            self._clients -= 1
-
-    async def _serve_lines(self, stream: trio.SocketStream) -> None:
-        waiting = bytearray()
-        while True:
-            with trio.move_on_after(self._idle_s) as idle:
-                while (end := waiting.find(b"\n")) < 0:
-                    if len(waiting) > REQUEST_BYTES_MAX:
-                        await self._send(stream, _error_answer("the request is too long"))
-                        return
-                    received = await stream.receive_some(_RECEIVE_BYTES)
-                    if not received:
-                        return
-                    waiting += received
-            if idle.cancelled_caught:
-                return
-            line = bytes(waiting[:end])
-            del waiting[: end + 1]
-            if not await self._send(stream, await self._answer(line)):
-                return
-
-    async def _send(self, stream: trio.SocketStream, answer: dict[str, Any]) -> bool:
-        data = json.dumps(answer, separators=(",", ":")).encode() + b"\n"
-        with trio.move_on_after(self._send_s) as sending:
-            await stream.send_all(data)
-        return not sending.cancelled_caught
-
-    async def _answer(self, line: bytes) -> dict[str, Any]:
-        try:
-            request = json.loads(line)
-            command, arguments = request["command"], request.get("arguments", {})
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            return _error_answer('not a request: {"command": ..., "arguments": {...}}', status=2)
-        if not isinstance(command, str) or not isinstance(arguments, dict):
-            return _error_answer("command must be a string, arguments an object", status=2)
-        try:
-            answer = {"result": await self._handler(command, arguments)}
-            json.dumps(answer)  # an answer that cannot be sent is the handler's bug as well
-        except RaidxError as error:
-            return _error_answer(error.message, error.action, error.exit_status)
-        except Exception as error:
-            self.bugs += 1
-            log.critical("bug: control command %r", command, exc_info=error)
-            return _error_answer(
-                f"{command} met a bug in raidx: {type(error).__name__}: {error}",
-                "see the mount's log; `raidx status` names it",
-            )
-        return answer
-
-
-def _error_answer(message: str, action: str | None = None, status: int = 1) -> dict[str, Any]:
-    return {"error": {"message": message, "action": action, "exit_status": status}}
-
-
-def _peer(client: Any) -> tuple[int, int]:
+def peer(client: Any) -> tuple[int, int]:
     """Return (pid, uid) of the other end of a Unix socket."""
     raw = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, _ = _UCRED.unpack(raw)
     return pid, uid
 
 
-def _remove_stale(path: Path) -> None:
-    """Remove a socket that nobody listens on; raise BusyError if somebody does."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1)
-        try:
-            probe.connect(os.fspath(path))
-        except FileNotFoundError:
-            return
-        except OSError:
-            path.unlink(missing_ok=True)
-            return
-    raise BusyError("another raidx daemon serves this mount point already")
-
-
-# ---- the command's side ----
-
-
 class Connection:
     """One connection to the daemon of *mountpoint*; `with` closes it.
 
-    Raises ControlError, in one line, if nothing of raidx is mounted there.
+    An answer may take *timeout_s* and have *answer_bytes_max*; without a time limit it may take as
+    long as the daemon is alive. Raises ControlError, in one line, if nothing of raidx is mounted
+    there.
     """
 
-    def __init__(self, mountpoint: str | os.PathLike[str], *, timeout_s: float | None = None):
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(timeout_s)
+    def __init__(
+        self,
+        mountpoint: str | os.PathLike[str],
+        *,
+        timeout_s: float | None = None,
+        answer_bytes_max: int = ANSWER_BYTES_MAX,
+    ) -> None:
         self._where = os.fspath(mountpoint)
+        self._timeout_s = timeout_s
+        self._answer_bytes_max = answer_bytes_max
         self._waiting = bytearray()
+        self._path = os.fspath(runtime.files_of_mount(mountpoint).socket)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(PATIENCE_S)
         try:
-            self._socket.connect(os.fspath(runtime.files_of_mount(mountpoint).socket))
+            self._socket.connect(self._path)
+            _require_owner(mountpoint, self._socket)
+        except TimeoutError:
+            self._socket.close()
+            raise _stopped(self._where) from None
         except OSError as error:
             self._socket.close()
             raise _unreachable(mountpoint, error) from None
+        except ControlError:
+            self._socket.close()
+            raise
 
     def __enter__(self) -> Connection:
         return self
@@ -224,27 +95,75 @@ class Connection:
     @property
     def daemon_pid(self) -> int:
         """The process that serves the mount."""
-        return _peer(self._socket)[0]
+        return peer(self._socket)[0]
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Return the result of *command*; raise ControlError with what the daemon answered."""
         request = json.dumps({"command": command, "arguments": arguments}).encode() + b"\n"
         try:
             self._socket.sendall(request)
-            while (end := self._waiting.find(b"\n")) < 0:
-                received = self._socket.recv(_RECEIVE_BYTES)
-                if not received:
-                    raise ConnectionResetError
-                self._waiting += received
+            line = self._line()
         except TimeoutError:
-            raise ControlError(f"the daemon of {self._where} did not answer in time") from None
+            raise _stopped(self._where, self.daemon_pid) from None
         except OSError:
             raise ControlError(f"the daemon of {self._where} ended before it answered") from None
-        answer = json.loads(bytes(self._waiting[:end]))
+        return self._result(line)
+
+    def _line(self) -> bytes:
+        """Return the next line. Raises OSError, ControlError."""
+        end_s = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+        searched = 0
+        while (end := self._waiting.find(b"\n", searched)) < 0:
+            searched = len(self._waiting)
+            if searched > self._answer_bytes_max:
+                raise ControlError(
+                    f"the daemon of {self._where} answers more than {self._answer_bytes_max} bytes"
+                )
+            left_s = PATIENCE_S if end_s is None else end_s - time.monotonic()
+            if left_s <= 0:
+                raise ControlError(f"the daemon of {self._where} did not answer in time")
+            self._socket.settimeout(min(left_s, PATIENCE_S))
+            try:
+                received = self._socket.recv(_RECEIVE_BYTES)
+            except TimeoutError:
+                if end_s is None and not self._is_alive():
+                    raise
+                continue
+            if not received:
+                raise ConnectionResetError
+            self._waiting += received
+        line = bytes(self._waiting[:end])
         del self._waiting[: end + 1]
-        if "error" in answer:
-            raise ControlError(**answer["error"])
-        result: dict[str, Any] = answer["result"]
+        return line
+
+    def _is_alive(self) -> bool:
+        """Say whether the daemon answers anything at all, be it a refusal."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+            other.settimeout(PATIENCE_S)
+            try:
+                other.connect(self._path)
+                other.sendall(b'{"command":"alive"}\n')
+                other.recv(1)
+            except OSError:
+                return False
+        return True
+
+    def _result(self, line: bytes) -> dict[str, Any]:
+        try:
+            answer = json.loads(line)
+            if "error" in answer:
+                error = answer["error"]
+                message, action = str(error["message"]), error["action"]
+                raise ControlError(
+                    message,
+                    action=None if action is None else str(action),
+                    exit_status=int(error["exit_status"]) & 0xFF or 1,
+                )
+            result = answer["result"]
+        except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
+            result = None
+        if not isinstance(result, dict):
+            raise ControlError(f"the daemon of {self._where} answers what is no answer of raidx")
         return result
 
 
@@ -253,11 +172,31 @@ def call(
     command: str,
     *,
     timeout_s: float | None = None,
+    answer_bytes_max: int = ANSWER_BYTES_MAX,
     **arguments: Any,
 ) -> dict[str, Any]:
-    """Ask the daemon of *mountpoint* one thing; see `Connection.call`."""
-    with Connection(mountpoint, timeout_s=timeout_s) as connection:
+    """Ask the daemon of *mountpoint* one thing; see `Connection`."""
+    with Connection(
+        mountpoint, timeout_s=timeout_s, answer_bytes_max=answer_bytes_max
+    ) as connection:
         return connection.call(command, **arguments)
+
+
+def _require_owner(mountpoint: str | os.PathLike[str], connection: socket.socket) -> None:
+    """Raise ControlError unless who answers is who mounted: others may have put a socket there."""
+    mount = mountpoints.find(mountpoint)
+    uid = peer(connection)[1]
+    if mount is not None and mount.owner not in {None, uid}:
+        raise ControlError(
+            f"{os.fspath(mountpoint)} was mounted by uid {mount.owner}, but uid {uid} answers"
+        )
+
+
+def _stopped(where: str, pid: int | None = None) -> ControlError:
+    return ControlError(
+        f"the daemon of {where} does not answer: it is stopped, or hangs",
+        action=None if pid is None else f"look at it: ps {pid}; if stopped: kill -CONT {pid}",
+    )
 
 
 def _unreachable(mountpoint: str | os.PathLike[str], error: OSError) -> ControlError:
@@ -282,8 +221,9 @@ def _unreachable(mountpoint: str | os.PathLike[str], error: OSError) -> ControlE
 def wait_for_exit(pid: int, timeout_s: float | None = None) -> bool:
     """Wait until process *pid* has ended: a daemon flushes and closes its array after unmounting.
 
-    Returns False when *timeout_s* passed first.
+    Returns False when *timeout_s* passed first. Raises BusyError if it is stopped by a signal.
     """
+    end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -291,7 +231,22 @@ def wait_for_exit(pid: int, timeout_s: float | None = None) -> bool:
     try:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
-        wait_ms = None if timeout_s is None else math.ceil(timeout_s * 1000)
-        return bool(poll.poll(wait_ms))
+        while (left_s := end_s - time.monotonic()) > 0:
+            if poll.poll(math.ceil(min(left_s, PATIENCE_S) * 1000)):
+                return True
+            if _is_stopped(pid):
+                raise BusyError(
+                    f"process {pid}, which serves the mount, is stopped by a signal",
+                    action=f"let it go on: kill -CONT {pid}",
+                )
+        return False
     finally:
         os.close(descriptor)
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[:1] == ["T"]

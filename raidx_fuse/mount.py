@@ -25,7 +25,7 @@ from typing import Any
 import pyfuse3
 import trio
 
-from raidx_fuse import control, poll_first, runtime
+from raidx_fuse import control_server, poll_first, runtime
 from raidx_fuse import mountpoint as mountpoints
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import VolumeOperations
@@ -62,8 +62,9 @@ class MountOptions:
 class MountReport:
     """What came of mounting, for `status`.
 
-    *device* is the number that all files of this mount carry; *tuning* is the kernel's queue depth and read-ahead, *awake* whether idle processors can be kept
-    awake for a caller with one request at a time (awake.py).
+    *device* is the number that all files of this mount carry; *tuning* is the kernel's queue depth
+    and read-ahead, *awake* whether idle processors can be kept awake for a caller with one request
+    at a time (awake.py).
     """
 
     mountpoint: str
@@ -96,7 +97,7 @@ class MountReport:
 async def serve(
     volumes: Sequence[Volume],
     mountpoint: str | os.PathLike[str],
-    control_handler: control.Handler,
+    control_handler: control_server.Handler,
     on_ready: Callable[[MountReport], None],
     options: MountOptions | None = None,
 ) -> None:
@@ -115,7 +116,7 @@ async def serve(
         mounted_ns=time.time_ns(),  # a time stamp for `ls`; nothing computes with it
         page_cache=options.page_cache,
     )
-    server = control.ControlServer(files.socket, control_handler)
+    server = control_server.ControlServer(files.socket, control_handler)
     # What is here now is here to stay: a full collection, which writes through the log cause now
     # and then, need not look at all of it each time.
     gc.collect()
@@ -162,7 +163,7 @@ def _single(error: BaseException) -> BaseException:
     return error
 
 
-async def _serve_control(server: control.ControlServer) -> None:
+async def _serve_control(server: control_server.ControlServer) -> None:
     try:
         await server.run()
     except Exception:

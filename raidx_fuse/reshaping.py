@@ -14,15 +14,21 @@ from raidx_fuse.members.base import Member
 
 
 class Newcomers(Protocol):
-    """Opens what a command brings to the array; see `raidx_fuse.commands.Newcomers`."""
+    """Opens what a command brings to the array, and closes it when the mount ends."""
 
     async def open(
         self, path: str, *, overwrite_signature: bool, create_bytes: int | None
     ) -> Member:
-        """Return the member at *path*; make a missing file of *create_bytes* (None: refuse)."""
+        """Return the member at *path*; make a missing file of *create_bytes* (None: refuse).
+
+        Raises SignatureFoundError, MemberError, BusyError.
+        """
 
     async def check(self, path: str, *, overwrite_signature: bool, may_create: bool) -> int | None:
-        """Raise what `open` would raise, without leaving a trace."""
+        """Raise what `open` would raise, without leaving a trace.
+
+        Returns the size in bytes, None for a file that is to be made as large as others.
+        """
 
     async def release(self, member: Member) -> None:
         """Close a member that did not join after all."""

@@ -56,7 +56,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("check", "estimate", "reshape_cost", "interval", "volume", "testing"),
     ("lab",),
     ("awake", "beneath", "disks", "mountpoint", "protections", "runtime"),
-    ("creation", "offline", "arguments", "commands", "control", "reshaping"),
+    ("creation", "offline", "arguments", "commands", "control", "control_server", "reshaping"),
     ("holding",),
     ("readers",),
     ("fuse", "poll_first", "daemon"),
@@ -74,6 +74,7 @@ MAY_TOUCH_THE_SYSTEM = {
     "mountpoint",  # mount table, fusermount3
     "runtime",  # where sockets and logs lie
     "control",  # the socket
+    "control_server",  # the same
     "daemon",  # fork, signals
     "fuse",  # errno, stat
     "poll_first",  # the FUSE descriptor
@@ -101,6 +102,7 @@ CLOCKS = {
     ("virtual_time", "monotonic"),  # how long the loop really idled: tells a deadlock from work
     ("members.local", "perf_counter"),  # is the disk too slow to be written inline?
     ("creation", "time"),  # the date of birth in the superblock
+    ("control", "monotonic"),  # when an answer is overdue, in commands: no event loop there
     ("mount", "time_ns"),  # the time stamp that `ls` shows
     ("cli.waiting", "sleep"),  # between two looks at a job
     ("campaign", "monotonic"),  # how long a campaign took

@@ -14,7 +14,7 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from raidx_fuse import control, runtime
+from raidx_fuse import control_server, runtime
 from raidx_fuse.cli.main import main
 from raidx_fuse.testing.documents import status
 
@@ -28,7 +28,9 @@ class Daemon:
         self.mountpoint = str(mountpoint)
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.answers: dict[str, Answer] = {"status": status()}
-        self._server = control.ControlServer(runtime.own_files(mountpoint).socket, self._handle)
+        self._server = control_server.ControlServer(
+            runtime.own_files(mountpoint).socket, self._handle
+        )
         self._started = threading.Event()
         self._thread = threading.Thread(target=trio.run, args=(self._run,))
         self._thread.start()

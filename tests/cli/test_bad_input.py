@@ -142,7 +142,7 @@ CASES = [
     ("check a b f", FAILED, ["2 arrays"]),
     # -- duplicate
     ("mount a b a mnt", USAGE, ["/a is given twice"]),
-    ("mount a b other-name-of-b mnt", FAILED, ["in use"]),
+    ("mount a b other-name-of-b mnt", USAGE, ["other-name-of-b is given twice", "/b as well"]),
     ("mount a copy-of-a b c mnt", FAILED, ["copy-of-a", "the same member", "a copy"]),
     ("status a copy-of-a b", FAILED, ["copy-of-a", "the same member"]),
     ("create --layout raid5 x y x --size 4MiB", USAGE, ["/x is given twice"]),

@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from raidx_fuse import control, runtime
+from raidx_fuse import control, control_server, runtime
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 
 Exchange = Callable[[bytes], Awaitable[dict[str, Any]]]
@@ -62,14 +62,14 @@ class Client:
 
 def serve(
     path: Path, use: Callable[[Callable[[], Awaitable[Client]]], Awaitable[None]], **limits: float
-) -> control.ControlServer:
+) -> control_server.ControlServer:
     """Run *use* (given a function that connects) beside a server."""
 
     async def connect() -> Client:
         return Client(await trio.open_unix_socket(os.fspath(path)))
 
-    async def main() -> control.ControlServer:
-        server = control.ControlServer(path, handler, **limits)
+    async def main() -> control_server.ControlServer:
+        server = control_server.ControlServer(path, handler, **limits)
         try:
             with trio.fail_after(20):
                 async with trio.open_nursery() as nursery:
@@ -188,24 +188,46 @@ def test_clients_that_say_nothing_or_read_nothing_are_dropped(path: Path) -> Non
     serve(path, use, idle_s=0.2, send_s=0.2)
 
 
-def test_too_many_clients_are_refused_and_the_places_come_back(
+def test_idle_connections_lock_nobody_out(path: Path) -> None:
+    async def use(connect: Any) -> None:
+        idle = []
+        for _ in range(control_server.CLIENTS_MAX):
+            idle.append(await connect())
+            await trio.testing.wait_all_tasks_blocked()
+        for client in idle[1:]:
+            await client.stream.send_all(b'{"command":')  # or half a request
+        for number in range(3):
+            late = await connect()
+            assert await late.ask(b'{"command":"echo"}') == {"result": {}}
+            assert await idle[number].line() is None  # who was idle longest made room
+            idle.append(late)
+        for client in idle:
+            await client.stream.aclose()
+
+    serve(path, use)
+
+
+def test_when_all_are_at_work_the_next_is_told_so_and_the_places_come_back(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "CLIENTS_MAX", 3)
+    monkeypatch.setattr(control_server, "CLIENTS_MAX", 3)
 
     async def use(connect: Any) -> None:
         clients = [await connect() for _ in range(3)]
         for client in clients:
-            assert await client.ask(b'{"command":"echo"}') == {"result": {}}
+            await client.stream.send_all(b'{"command":"wait","arguments":{"seconds":0.3}}\n')
+        await trio.testing.wait_all_tasks_blocked()
         late = await connect()
+        answer = await late.line()
+        assert answer["error"]["message"] == "3 commands are under way on this mount"
         assert await late.line() is None
         await late.stream.aclose()
         for client in clients:
-            await client.stream.aclose()
-        await trio.testing.wait_all_tasks_blocked()
+            assert await client.line() == {"result": {"waited": True}}
         again = await connect()
         assert await again.ask(b'{"command":"echo"}') == {"result": {}}
-        await again.stream.aclose()
+        for client in [*clients, again]:
+            await client.stream.aclose()
 
     serve(path, use)
 
@@ -219,7 +241,7 @@ def test_a_handler_outlives_its_client(path: Path) -> None:
         return {}
 
     async def main() -> None:
-        server = control.ControlServer(path, slow)
+        server = control_server.ControlServer(path, slow)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.run)
             stream = await trio.open_unix_socket(os.fspath(path))
@@ -235,18 +257,18 @@ def test_a_handler_outlives_its_client(path: Path) -> None:
 
 
 def test_two_servers_and_a_stale_socket(path: Path) -> None:
-    first = control.ControlServer(path, handler)
+    first = control_server.ControlServer(path, handler)
     with pytest.raises(BusyError, match="another raidx daemon"):
-        control.ControlServer(path, handler)
+        control_server.ControlServer(path, handler)
     first._listener.close()  # as a killed daemon leaves it: the name stays
     assert path.exists()
-    control.ControlServer(path, handler).close()
+    control_server.ControlServer(path, handler).close()
     assert not path.exists()
 
 
 def test_a_path_too_long_for_a_socket_is_said_to_be_so(tmp_path: Path) -> None:
     with pytest.raises(RaidxError, match="path too long"):
-        control.ControlServer(tmp_path / ("x" * 120), handler)
+        control_server.ControlServer(tmp_path / ("x" * 120), handler)
 
 
 # ---- the directory ----

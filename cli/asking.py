@@ -1,0 +1,130 @@
+"""Asking daemons: one by its mount point, or all of this machine, whoever they belong to.
+
+Any user can mount something that calls itself raidx, and have it answer nothing, endlessly, slowly,
+or with what fools a terminal. So each of all is asked in a thread of its own, for a bounded time
+and a bounded answer, those of the caller first, and what is wrong with one is said beside the rest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import trio
+import trio.lowlevel
+
+from raidx_fuse import control, mountpoint
+from raidx_fuse.cli.output import Output
+from raidx_fuse.control import ControlError
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.members.threads import in_thread
+
+STATUS_S = 10.0  # for one of many
+ALL_S = 60.0
+AT_ONCE = 8
+STATUS_BYTES_MAX = 2 << 20  # 255 members with the longest paths
+ITEMS_MAX = 1000
+TEXT_CHARS_MAX = 8192
+NUMBER = (int, float)
+STATUS = {  # what every status has, by type
+    **{"name": str, "uuid": str, "layout": str, "state": str, "size": int, "chunk_size": int},
+    **{"redundancy_left": int, "members": list, "jobs": list, "volumes": list, "warnings": list},
+}
+
+
+class Found(NamedTuple):
+    """What a mount point answered, or the *problem* with it; *own* says if it is the caller's."""
+
+    path: str
+    own: bool
+    status: dict[str, Any] | None
+    problem: str | None
+
+
+def ask(out: Output, array: str, command: str, **arguments: Any) -> dict[str, Any]:
+    """Return the answer to *command*, fit to be printed as *out* prints. Raises ControlError."""
+    return out.fit(control.call(array, command, **arguments))
+
+
+def ask_all(fits: Callable[[Mapping[str, Any]], object]) -> list[Found]:
+    """Return the status of every mount of this machine; *fits* raises for one that cannot be shown.
+
+    The caller's own come first, then one of each user in turn: nobody's number delays the others.
+    """
+    turns: Counter[int | None] = Counter()
+    asked: list[tuple[bool, int, str]] = []
+    for path, owner in sorted(_mounts().items()):
+        own = owner in (None, os.getuid())
+        asked.append((not own, turns[owner], path))
+        turns[owner] += 1
+    asked.sort()
+    return trio.run(_ask_each, [(path, not foreign) for foreign, _, path in asked], fits)
+
+
+def _mounts() -> dict[str, int | None]:
+    """Return mount points and who mounted there."""
+    kinds = (mount for mount in mountpoint.mounts() if mount.fs_type == mountpoint.FUSE_TYPE)
+    return {mount.path: mount.owner for mount in kinds}
+
+
+async def _ask_each(
+    mounts: list[tuple[str, bool]], fits: Callable[[Mapping[str, Any]], object]
+) -> list[Found]:
+    late = "not asked: the others took too long"
+    found = {path: Found(path, own, None, late) for path, own in mounts}
+    limit = trio.CapacityLimiter(AT_ONCE)
+
+    async def ask_one(path: str, own: bool) -> None:
+        async with limit:
+            try:
+                document = await in_thread(path, lambda: _status(path), limit_s=STATUS_S)
+                check_status(document)
+                fits(document)
+                found[path] = Found(path, own, document, None)
+            except (RaidxError, ValueError, OverflowError, TypeError, LookupError) as error:
+                found[path] = Found(path, own, None, _problem(path, error))
+            except (AttributeError, RecursionError, ArithmeticError) as error:
+                found[path] = Found(path, own, None, _problem(path, error))
+
+    with trio.move_on_after(ALL_S):
+        async with trio.open_nursery() as nursery:
+            for path, own in mounts:
+                nursery.start_soon(ask_one, path, own)
+                await trio.lowlevel.checkpoint()  # in this order
+    return list(found.values())
+
+
+def _status(path: str) -> dict[str, Any]:
+    status = control.call(path, "status", timeout_s=STATUS_S, answer_bytes_max=STATUS_BYTES_MAX)
+    if status.get("mountpoint") != path:
+        raise ControlError(f"the daemon of {path} gives itself out for another one's")
+    return status
+
+
+def _problem(path: str, error: Exception) -> str:
+    if isinstance(error, RaidxError):
+        return str(error)
+    return f"the daemon of {path} answers what is no status of raidx"
+
+
+def check_status(document: Mapping[str, Any]) -> None:
+    """Raise ControlError unless *document* has the parts of a status, none beyond all measure."""
+    for name, kind in STATUS.items():
+        if not isinstance(document.get(name), kind):
+            raise ControlError(f"its status has no {name!r} as raidx gives it")
+    _check_measure(document)
+
+
+def _check_measure(value: Any) -> None:
+    if isinstance(value, str) and len(value) > TEXT_CHARS_MAX:
+        raise ControlError("its status has texts longer than any of raidx")
+    if isinstance(value, list | dict):
+        if len(value) > ITEMS_MAX:
+            raise ControlError("its status has lists longer than any of raidx")
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_measure(item)
+        if isinstance(value, dict):
+            for key in value:
+                _check_measure(key)

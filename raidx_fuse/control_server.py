@@ -1,0 +1,192 @@
+"""The daemon's side of the control socket; what is said on it stands in `raidx_fuse.control`.
+
+A connection carries any number of requests, one after the other. Whatever a client does (sends
+nothing, sends garbage, reads nothing, goes away) costs the daemon at most one of `CLIENTS_MAX`
+connections for a bounded time, and the one that has been idle longest makes room for the next
+client; a handler that has begun is never cancelled by its client's going, because half a
+`replace-disk` is worse than one nobody waits for. A bug in a handler is logged with its traceback
+and answered; the mount goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from raidx_fuse.control import peer
+from raidx_fuse.errors import BusyError, RaidxError
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+
+REQUEST_BYTES_MAX = 1 << 20
+CLIENTS_MAX = 64
+IDLE_S = 300.0
+SEND_S = 30.0
+_RECEIVE_BYTES = 65536
+
+
+class ControlServer:
+    """Serves *handler* on the socket *path* until cancelled.
+
+    The socket exists from construction on; `close` removes it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        handler: Handler,
+        *,
+        idle_s: float = IDLE_S,
+        send_s: float = SEND_S,
+    ) -> None:
+        self.path = path
+        self.bugs = 0
+        self._handler = handler
+        self._idle_s = idle_s
+        self._send_s = send_s
+        self._clients = 0
+        self._idle: dict[trio.CancelScope, None] = {}  # connections without a request, oldest first
+        _remove_stale(path)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            # Bound inside a directory that nobody else can enter; the mode is the second lock.
+            self._listener.bind(os.fspath(path))
+            path.chmod(0o600)
+            self._listener.listen(CLIENTS_MAX)
+        except OSError as error:
+            self._listener.close()
+            raise RaidxError(
+                f"the control socket {path} cannot be made: {error.strerror or error}"
+            ) from None
+
+    def close(self) -> None:
+        """Stop listening and remove the socket."""
+        self._listener.close()
+        self.path.unlink(missing_ok=True)
+
+    async def run(self) -> None:
+        """Answer clients until cancelled."""
+        listener = trio.socket.from_stdlib_socket(self._listener)
+        async with trio.open_nursery() as nursery:
+            while True:
+                try:
+                    client, _ = await listener.accept()
+                except OSError as error:
+                    # Out of file descriptors: those clients wait, the mount goes on.
+                    log.warning("a control client could not be accepted: %s", error)
+                    await trio.sleep(1)
+                    continue
+                if peer(client)[1] not in {0, os.getuid()}:
+                    client.close()
+                    continue
+                if self._clients >= CLIENTS_MAX:
+                    if not self._idle:
+                        _turn_away(client)
+                        continue
+                    oldest = next(iter(self._idle))
+                    del self._idle[oldest]
+                    oldest.cancel()
+                self._clients += 1
+                nursery.start_soon(self._serve, trio.SocketStream(client))
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        try:
+            async with stream:
+                await self._serve_lines(stream)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # the client went away
+        finally:
+            self._clients -= 1
+
+    async def _serve_lines(self, stream: trio.SocketStream) -> None:
+        waiting = bytearray()
+        while True:
+            searched = 0
+            with trio.move_on_after(self._idle_s) as idle:
+                self._idle[idle] = None
+                try:
+                    while (end := waiting.find(b"\n", searched)) < 0:
+                        searched = len(waiting)
+                        if searched > REQUEST_BYTES_MAX:
+                            await self._send(stream, _error_answer("the request is too long"))
+                            return
+                        received = await stream.receive_some(_RECEIVE_BYTES)
+                        if not received:
+                            return
+                        waiting += received
+                finally:
+                    self._idle.pop(idle, None)
+            if idle.cancelled_caught:
+                return
+            line = bytes(waiting[:end])
+            del waiting[: end + 1]
+            if not await self._send(stream, await self._answer(line)):
+                return
+
+    async def _send(self, stream: trio.SocketStream, data: bytes) -> bool:
+        with trio.move_on_after(self._send_s) as sending:
+            await stream.send_all(data)
+        return not sending.cancelled_caught
+
+    async def _answer(self, line: bytes) -> bytes:
+        try:
+            request = json.loads(line)
+            command, arguments = request["command"], request.get("arguments", {})
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return _error_answer('not a request: {"command": ..., "arguments": {...}}', status=2)
+        if not isinstance(command, str) or not isinstance(arguments, dict):
+            return _error_answer("command must be a string, arguments an object", status=2)
+        try:
+            # An answer that cannot be encoded is the handler's bug as well.
+            return _encoded({"result": await self._handler(command, arguments)})
+        except RaidxError as error:
+            return _error_answer(error.message, error.action, error.exit_status)
+        except Exception as error:
+            self.bugs += 1
+            log.critical("bug: control command %r", command, exc_info=error)
+            return _error_answer(
+                f"{command} met a bug in raidx: {type(error).__name__}: {error}",
+                "see the mount's log; `raidx status` names it",
+            )
+
+
+def _encoded(answer: dict[str, Any]) -> bytes:
+    return json.dumps(answer, separators=(",", ":")).encode() + b"\n"
+
+
+def _error_answer(message: str, action: str | None = None, status: int = 1) -> bytes:
+    return _encoded({"error": {"message": message, "action": action, "exit_status": status}})
+
+
+def _turn_away(client: Any) -> None:
+    """Say to *client* that all connections are at work; never wait for it."""
+    busy = _error_answer(
+        f"{CLIENTS_MAX} commands are under way on this mount", "try again when one has ended"
+    )
+    with contextlib.suppress(OSError):
+        os.write(client.fileno(), busy)  # its buffer is empty, and it does not block
+    client.close()
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a socket that nobody listens on; raise BusyError if somebody does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(os.fspath(path))
+        except FileNotFoundError:
+            return
+        except OSError:
+            path.unlink(missing_ok=True)
+            return
+    raise BusyError("another raidx daemon serves this mount point already")
