@@ -4,7 +4,10 @@
     with a session    $XDG_RUNTIME_DIR/raidx/
     otherwise         /tmp/raidx-UID/
 
-    <hash of the mount point's real path>.sock, .log
+    <hash of the mount point's real path>.sock, .log, .log.1
+
+A log outlives its mount, to say why it ended. The directory often lies in memory, so that each new
+mount removes all but the newest few of those that have ended.
 
 /tmp is writable by all, so the directory is used only if it is a directory, ours, and closed to
 others; a name that someone else prepared is refused.
@@ -14,13 +17,19 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import stat
 import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from raidx_fuse import mountpoint as mountpoints
 from raidx_fuse.errors import RaidxError
+
+ENDED_LOGS_KEPT = 8
+ENDED_LOGS_BYTES_MAX = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +79,46 @@ def files_in(directory: Path, mountpoint: str | os.PathLike[str]) -> RuntimeFile
 
 
 def own_files(mountpoint: str | os.PathLike[str]) -> RuntimeFiles:
-    """Return the files of a mount that this process makes; the directory exists afterwards."""
-    return files_in(own_directory(), mountpoint)
+    """Return the files of a mount that this process makes; the directory exists afterwards.
+
+    Old logs of others that have ended are removed.
+    """
+    directory = own_directory()
+    files = files_in(directory, mountpoint)
+    _sweep(directory, {files.log.stem})
+    return files
+
+
+def _sweep(directory: Path, kept: Iterable[str]) -> None:
+    """Remove logs of mounts that have ended, but for the newest ones and those named in *kept*."""
+    mounts = (mount.path for mount in mountpoints.mounts())
+    alive = {*kept, *(files_in(directory, path).log.stem for path in mounts)}
+    ended = []
+    for log in directory.glob("*.log*"):
+        name = log.name.partition(".")[0]
+        with suppress(OSError):  # another mount sweeps as well
+            if name not in alive and not _is_served(directory / f"{name}.sock"):
+                status = log.lstat()
+                ended.append((status.st_mtime, status.st_size, log))
+    taken = 0
+    for number, (_, size, log) in enumerate(sorted(ended, reverse=True)):
+        taken += size
+        if number >= ENDED_LOGS_KEPT or taken > ENDED_LOGS_BYTES_MAX:
+            with suppress(OSError):
+                log.unlink()
+
+
+def _is_served(path: Path) -> bool:
+    """Say whether a daemon listens there: one that is unmounted still flushes its members."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(os.fspath(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError:
+            return True
+    return True
 
 
 def files_of_mount(mountpoint: str | os.PathLike[str]) -> RuntimeFiles:

@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import trio.testing
 
 from raidx_fuse import control, control_server, runtime
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.members.threads import in_thread
 
 Exchange = Callable[[bytes], Awaitable[dict[str, Any]]]
 
@@ -307,7 +309,64 @@ def test_which_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert runtime.directory_of(0) == Path("/run/raidx")
 
 
+def test_logs_of_mounts_that_have_ended_are_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "directory_of", lambda user: tmp_path / "raidx")
+    monkeypatch.setattr(runtime, "ENDED_LOGS_BYTES_MAX", 100_000)
+    directory = runtime.own_directory()
+    own, mounted = runtime.files_in(directory, "/own").log, runtime.files_in(directory, "/proc").log
+    served = runtime.files_in(directory, "/unmounted-but-flushing")
+    ended = [runtime.files_in(directory, f"/gone{number}").log for number in range(20)]
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.fspath(served.socket))
+        listener.listen()
+        for age, log in enumerate([own, mounted, served.log, *ended]):
+            log.write_bytes(b"x" * 1000)
+            os.utime(log, (10**9 - age, 10**9 - age))
+        assert runtime.own_files("/own").log == own
+        left = set(directory.glob("*.log*"))
+        assert left == {own, mounted, served.log, *ended[: runtime.ENDED_LOGS_KEPT]}
+        ended[1].write_bytes(b"x" * 99_500)
+        os.utime(ended[1], (10**9 - 4, 10**9 - 4))
+        runtime.own_files("/own")
+        assert set(directory.glob("*.log*")) == {own, mounted, served.log, ended[0]}
+
+
 # ---- the client ----
+
+
+def test_a_daemon_that_is_stopped_is_told_from_one_that_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "directory_of", lambda user: tmp_path / "r")
+    monkeypatch.setattr(control, "PATIENCE_S", 0.1)
+    files = runtime.own_files(tmp_path)
+    with socket.socket(socket.AF_UNIX) as stopped:  # its kernel takes connections, nobody answers
+        stopped.bind(os.fspath(files.socket))
+        stopped.listen()
+        with pytest.raises(control.ControlError, match=r"does not answer: it is stopped, or hangs"):
+            control.call(tmp_path, "add-disk")
+        with pytest.raises(control.ControlError, match=r"did not answer in time"):
+            control.call(tmp_path, "status", timeout_s=0.2)
+        with (
+            control.Connection(tmp_path) as connection,
+            pytest.raises(control.ControlError, match=r"is stopped"),
+        ):
+            connection.call("set", value="x" * (8 << 20))  # more than the socket takes
+    files.socket.unlink()
+    server = control_server.ControlServer(files.socket, handler)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.run)
+            call = partial(control.call, tmp_path, "wait", seconds=0.5)
+            answer = await in_thread("the test", call)
+            assert answer == {"waited": True}
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    server.close()
 
 
 def test_calling_where_nothing_is_mounted(tmp_path: Path) -> None:
