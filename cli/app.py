@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from raidx_fuse.cli.output import Output, warn
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import RaidxError, shortage
 from raidx_fuse.layouts.registry import LayoutError
 
 SECTIONS = {  # the order of `raidx --help`
@@ -150,6 +150,11 @@ class Verbs(Nouns):
         except BrokenPipeError:
             sys.stdout = None  # `raidx ... | head`: nobody listens
             status = 1
+        except Exception as error:
+            short = shortage(error)
+            if short is None:
+                raise
+            status = _complain(str(short), short.exit_status)
         if not standalone_mode:
             return status
         sys.exit(status if isinstance(status, int) else 0)

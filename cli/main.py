@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import version
 
-import click
-from click.shell_completion import get_completion_class
+try:
+    import click
+    from click.shell_completion import get_completion_class
 
-from raidx_fuse.cli.app import Commands, Verbs, verb
-from raidx_fuse.cli.output import Output
+    from raidx_fuse.cli.app import Commands, Verbs, verb
+    from raidx_fuse.cli.output import Output
+except (ImportError, MemoryError, OSError) as error:
+    # Under ulimit -v or -n the libraries do not even load; what else is missing is a bug.
+    if isinstance(error, ImportError) and "failed to map segment" not in str(error):
+        raise
+    sys.exit("raidx: not enough memory or files to begin; allow more: ulimit -v, ulimit -n")
 
 COMMANDS = {  # name -> where it is: a command that is not run is not even read
     "create": "create.create",

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from raidx_fuse.control import ControlError
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import RaidxError, shortage
 
 Ready = Callable[[dict[str, Any]], None]
 Body = Callable[[Ready], None]
@@ -124,7 +124,10 @@ def _run(body: Body, writing: int) -> int:
 
     try:
         body(ready)
-    except RaidxError as error:
+    except Exception as caught:
+        error = caught if isinstance(caught, RaidxError) else shortage(caught)
+        if error is None or (reported and error is not caught):
+            raise
         log.error("%s", error)
         report(
             {

@@ -73,6 +73,20 @@ class ReadOnlyError(RaidxError):
     errno = _errno.EROFS
 
 
+def shortage(error: BaseException) -> RaidxError | None:
+    """Return the line for an *error* that says that this process may have no more of something."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    number = error.errno if isinstance(error, OSError) else 0
+    if number in (_errno.EMFILE, _errno.ENFILE):
+        return RaidxError("too many open files", action="allow more: ulimit -n 1024")
+    words = str(error) if isinstance(error, ImportError | RuntimeError) else ""
+    unloaded = "failed to map segment" in words or "can't start new thread" in words
+    if number == _errno.ENOMEM or isinstance(error, MemoryError) or unloaded:
+        return RaidxError("not enough memory", action="free some, or allow more: ulimit -v")
+    return None
+
+
 class MemberError(RaidxError):
     """A member could not do an operation. *member* is its path, *operation* read, write, flush."""
 
