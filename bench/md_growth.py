@@ -59,6 +59,10 @@ class PeerError(Exception):
     """The guest did not do what it was to do; the message says what and why."""
 
 
+class CannotRunError(PeerError):
+    """The guest's kernel does not live on this machine."""
+
+
 @dataclass(frozen=True)
 class Growth:
     """What a growth took: bytes (read, written) of each member, old ones first.
@@ -173,8 +177,25 @@ def grow_md(width: int, added: int, member_bytes: int, folder: Path, limit_s: fl
     try:
         return parse_growth(results, width + added)
     except PeerError as error:
-        last = console.read_text(errors="replace").strip().splitlines()[-1:]
-        raise PeerError(f"md: {error} (its last words: {' '.join(last) or 'none'})") from None
+        said = last_words(console.read_text(errors="replace"))
+        if process.returncode and not (results / "error").exists():  # else it has powered off
+            raise CannotRunError(
+                "md cannot run here: the kernel of User-Mode Linux ended with status "
+                f"{process.returncode} (its last words: {said})"
+            ) from None
+        raise PeerError(f"md: {error} (its last words: {said})") from None
+
+
+def last_words(console: str) -> str:
+    """Return why a guest ended: the line of a panic, which a list of calls follows, or the last.
+
+    >>> last_words("boot\\n[ 0.1] Kernel panic - not syncing: no FPU\\nCall Trace:\\n [<60>] f\\n")
+    'Kernel panic - not syncing: no FPU'
+    """
+    lines = [line for line in map(str.strip, console.splitlines()) if line]
+    panics = [line[line.index("Kernel panic") :] for line in lines if "Kernel panic" in line]
+    said = (panics or lines or ["none"])[-1][:300]
+    return "".join(c if c.isprintable() else "?" for c in said)
 
 
 # ---- ours ----
@@ -332,7 +353,7 @@ def main() -> int:
         )
     except (PeerError, RaidxError) as error:
         print(error, file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, CannotRunError) else 1
     print_tables([made], options.json, Console())
     return 0
 
