@@ -15,19 +15,26 @@ needs: ``2 * index of the volume + 1 if each write must be durable``.
 ``O_SYNC`` and ``O_DSYNC`` are honoured here, because the kernel leaves them to the daemon under
 direct I/O. It leaves it the flag of a single write (``pwritev2`` with ``RWF_DSYNC``) too, but
 pyfuse3 does not pass that one on: with direct I/O such a caller must call ``fsync``.
+
+A new size is pushed into the kernel (`VolumeOperations._resizing`). To let it forget the old one is
+not enough: it throws an answer with attributes away if a write completed while it was under way, so
+on a busy image the size of its inode stays what it was for ever. `stat` shows the new one then, and
+so does ``losetup -c``, but each asynchronous read behind the old end is cut to nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import logging
 import os
 import stat
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, NoReturn
 
 import pyfuse3
+import trio
 from pyfuse3 import (
     EntryAttributes,
     FileHandleT,
@@ -51,6 +58,8 @@ log = logging.getLogger(__name__)
 _FIRST_INODE = pyfuse3.ROOT_INODE + 1
 # Names never come or go while mounted, and a resize tells the kernel, so it may remember for long.
 _TIMEOUT_S = 3600
+# After so long the kernel has taken in an answer, however late its caller got a processor.
+_TAKEN_S = 1.0
 _BLOCK_BYTES = 4096
 # After so many failures each further one is logged only at powers of two: a failed array under
 # load would otherwise fill the log's disk.
@@ -106,23 +115,37 @@ class VolumeOperations(pyfuse3.Operations):
         }
         self._started = started
         self._page_cache = page_cache
+        self._sizes = trio.Lock()
+        self._size_told_s = -_TAKEN_S
         self._nodes = {pyfuse3.ROOT_INODE: _Node(stat.S_IFDIR | 0o500, mounted_ns)}
         for index, volume in enumerate(volumes):
             inode = _FIRST_INODE + index
             mode = 0o400 if volume.read_only else 0o600
             self._nodes[inode] = _Node(stat.S_IFREG | mode, mounted_ns)
-            volume.on_resize(functools.partial(self._resized, inode))
+            volume.on_resize(functools.partial(self._resizing, inode))
 
     def init(self) -> None:
         """Note that the kernel has accepted the session."""
         self._started()
 
-    def _resized(self, inode: InodeT) -> None:
-        # Attributes only: dropping pages would wait for reads that only this thread can answer.
-        try:
-            pyfuse3.invalidate_inode(inode, attr_only=True)
-        except OSError as error:
-            log.warning("the kernel did not take the new size: %s", error)
+    @contextlib.asynccontextmanager
+    async def _resizing(self, inode: InodeT) -> AsyncIterator[None]:
+        """Let a volume become larger inside the block; the kernel has the new size behind it.
+
+        To store a byte behind the end is the one notification that sets the size of an inode, at
+        once and whatever else is under way. The byte is the last one of the new end, which nobody
+        has written yet; its page is new too, for ends lie on chunks, so that no reader can have it
+        locked, and it does not become a valid page of the cache.
+        """
+        async with self._sizes:
+            # The kernel takes the size from a `_described` answer whatever it learnt meanwhile.
+            await trio.sleep_until(self._size_told_s + _TAKEN_S)
+            yield  # from here on nothing suspends: nobody hears the new size before the kernel
+            try:
+                pyfuse3.notify_store(inode, self._volume(inode).size_bytes - 1, b"\0")
+            except OSError as error:
+                if error.errno != errno.ENOENT:  # else nobody has looked at the image yet
+                    log.warning("the kernel did not take the new size: %s", error)
 
     # ---- data ----
 
@@ -188,6 +211,13 @@ class VolumeOperations(pyfuse3.Operations):
 
     # ---- names and attributes ----
 
+    @contextlib.asynccontextmanager
+    async def _described(self) -> AsyncIterator[None]:
+        """Make an answer inside the block whose size the kernel believes, be it the old one."""
+        async with self._sizes:
+            yield
+            self._size_told_s = trio.current_time()
+
     def _attributes(self, inode: InodeT) -> EntryAttributes:
         node = self._nodes.get(inode)
         if node is None:
@@ -222,7 +252,8 @@ class VolumeOperations(pyfuse3.Operations):
         inode = self._by_name.get(name)
         if inode is None:
             raise FUSEError(errno.ENOENT)
-        return self._attributes(inode)
+        async with self._described():
+            return self._attributes(inode)
 
     async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
         """Return the attributes of *inode*."""
@@ -237,6 +268,12 @@ class VolumeOperations(pyfuse3.Operations):
         ctx: RequestContext,
     ) -> EntryAttributes:
         """Accept new times, owner and mode; refuse another size."""
+        async with self._described():
+            return self._set_attributes(inode, attr, fields, fh)
+
+    def _set_attributes(
+        self, inode: InodeT, attr: EntryAttributes, fields: SetattrFields, fh: FileHandleT | None
+    ) -> EntryAttributes:
         current = self._attributes(inode)
         if fields.update_size:
             # The kernel sends open(O_TRUNC) as size 0 with a modification time; truncate(2) and
@@ -301,12 +338,13 @@ class VolumeOperations(pyfuse3.Operations):
 
     async def readdir(self, fh: FileHandleT, start_id: int, token: ReaddirToken) -> None:
         """List the volumes."""
-        for name, inode in self._by_name.items():
-            position = inode - pyfuse3.ROOT_INODE
-            if position > start_id and not pyfuse3.readdir_reply(
-                token, name, self._attributes(inode), position
-            ):
-                return
+        async with self._described():
+            for name, inode in self._by_name.items():
+                position = inode - pyfuse3.ROOT_INODE
+                if position > start_id and not pyfuse3.readdir_reply(
+                    token, name, self._attributes(inode), position
+                ):
+                    return
 
     async def releasedir(self, fh: FileHandleT) -> None:
         """Do nothing: handles hold no state."""

@@ -13,7 +13,7 @@ moves nothing, and a crash beside it finds the array whole in either.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,7 @@ HISTORY = "history"
 class Grower:
     """Begins and concludes the growths of one running array.
 
-    *on_size* is called when the image has become larger, *on_release* for each member that a
+    *on_size* is awaited when the image has become larger, *on_release* for each member that a
     cancelled growth gave back: it belongs to nobody then.
     """
 
@@ -51,7 +51,7 @@ class Grower:
         self.array = array
         self.store = array.store
         self.core = array.core
-        self.on_size: list[Callable[[], None]] = []
+        self.on_size: list[Callable[[], Awaitable[None]]] = []
         self.on_release: list[Callable[[Member], None]] = []
 
     # -- may it? -------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class Grower:
             self.core.end_growth()
         log.warning("grown to %d members: the image has %d bytes", layout.width, layout.size_bytes)
         for hook in self.on_size:
-            hook()
+            await hook()
 
     async def _hand_over(
         self, layout: ElasticLayout, settled: Callable[[ArrayConfig], ArrayConfig]

@@ -264,7 +264,7 @@ class Reshape:
         core.note_zero_roles()
         log.warning("the image has %d bytes now", self.array.size_bytes)
         for hook in self.array.grower.on_size:
-            hook()
+            await hook()
 
     async def _announce(self, cells: range, bundles: int) -> None:
         """Make the places of new bundles durable, then count them in the superblocks."""

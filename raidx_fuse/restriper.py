@@ -13,7 +13,7 @@ every chunk: the changes of shape move nothing, and a crash beside them finds th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ class Restriper:
         self.array = array
         self.store = array.store
         self.core = array.core
-        self.on_size: list[Callable[[], None]] = []
+        self.on_size: list[Callable[[], Awaitable[None]]] = []
         self.on_release: list[Callable[[Member], None]] = []
 
     # -- may it? -------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class Restriper:
         log.warning("restriped to %s: the image has %d bytes", core.layout.name, size)
         await release(released, self.on_release)
         for hook in self.on_size:
-            hook()
+            await hook()
 
     def _others(self) -> list[Any]:
         return [job for job in self.array.jobs.running() if job.kind != Restripe.kind]

@@ -9,12 +9,14 @@ are: a method call more costs 0.1 us of a 17 us request, an ``async def`` more c
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 from raidx_fuse.errors import UsageError
 
 Read = Callable[[int, int], Awaitable[bytes | memoryview]]
 Write = Callable[[int, bytes], Awaitable[None]]
 Flush = Callable[[], Awaitable[None]]
+Resizing = Callable[[], AbstractAsyncContextManager[None]]
 
 NAME_BYTES_MAX = 255
 
@@ -48,17 +50,20 @@ class Volume:
         self.write = write
         self.flush = flush
         self.read_only = read_only
-        self._on_resize: list[Callable[[], None]] = []
+        self._on_resize: list[Resizing] = []
 
-    def on_resize(self, callback: Callable[[], None]) -> None:
-        """Call *callback* whenever *size_bytes* has changed."""
-        self._on_resize.append(callback)
+    def on_resize(self, resizing: Resizing) -> None:
+        """Let *size_bytes* change only inside what *resizing* returns."""
+        self._on_resize.append(resizing)
 
-    def resize(self, size_bytes: int) -> None:
-        """Take the array's new size and tell the doors, which tell their kernels."""
-        self.size_bytes = size_bytes
-        for callback in self._on_resize:
-            callback()
+    async def resize(self, size_bytes: int) -> None:
+        """Take the array's new size, if it is larger; return when the doors' kernels have it."""
+        if size_bytes <= self.size_bytes:
+            return
+        async with AsyncExitStack() as doors:
+            for resizing in self._on_resize:
+                await doors.enter_async_context(resizing())
+            self.size_bytes = size_bytes
 
 
 def check_name(name: str) -> None:

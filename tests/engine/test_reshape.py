@@ -187,7 +187,11 @@ def test_a_larger_disk_is_used_to_its_end() -> None:
         await rig.fill(0.7)
         before = array.size_bytes
         sizes: list[int] = []
-        array.grower.on_size.append(lambda: sizes.append(array.size_bytes))
+
+        async def note_size() -> None:
+            sizes.append(array.size_bytes)
+
+        array.grower.on_size.append(note_size)
         for role in (1, 2, 3):
             await array.replace_disk(role, disk := rig.disk(60))
             rig.members.append(disk)

@@ -122,7 +122,7 @@ def serve(options: argparse.Namespace, ready: Callable[[dict[str, Any]], None]) 
             return dict(disk.counts)
         if command == "grow":
             disk.data.extend(bytes(arguments["by"]))
-            volume.resize(len(disk.data))
+            await volume.resize(len(disk.data))
             return {"size": volume.size_bytes}
         if command == "report":
             return reports[0].as_dict()
