@@ -193,7 +193,6 @@ def cases() -> list[Any]:
     chosen = [
         ("raid4", "live", ("kill", "kill", "kill")),
         ("raid4", "live", ("fail data", "fail parity", "fail new")),
-        ("raid0", "live", ("nothing", "kill", "nothing")),
     ]
     if SCALE > 1:
         chosen += [
