@@ -284,6 +284,7 @@ class Array:
         store.on_fail.append(partial(note_failing, self.core))
         store.on_change.append(self.core.note_zero_roles)
         store.on_change.append(self.core.bpu.note_members)
+        self.nursery.start_soon(store.watch)
         if self.read_only:
             self.replayed = await replay(self.core.journal, store, head)
             return
@@ -292,7 +293,6 @@ class Array:
         for pages in store.page_stores:
             await pages.heal()
         self.replayed = await replay(self.core.journal, store, head)
-        self.nursery.start_soon(store.watch)
         self.nursery.start_soon(self.core.journal.tend)
         self.nursery.start_soon(self.core.dirty.tend)
         self.nursery.start_soon(self.keep_bad_chunks)
@@ -336,6 +336,9 @@ class Array:
         self.store.closed = True
         for queue in self.store.queues:
             if queue is not None:
+                if queue.member.overdue:
+                    path = queue.member.path
+                    log.error("%s: a write that it did not answer may still land", path)
                 queue.close()
 
 

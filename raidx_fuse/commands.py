@@ -155,7 +155,9 @@ class Commands:
             chunks = 0
             if record.role < 0 or record.state not in ("failed", "missing"):
                 chunks = self._require_spare_loss(record.role, lose_data)
-            return await self._dry_run(f"rebuilds role {record.role} onto {new}", record.role, chunks)
+            return await self._dry_run(
+                f"rebuilds role {record.role} onto {new}", record.role, chunks
+            )
         member = await self._open(new, overwrite_signature, record.size_bytes if create else None)
         try:
             return await self._array.replace_disk(old, member, lose_data=lose_data)

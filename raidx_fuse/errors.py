@@ -102,3 +102,24 @@ class MemberError(RaidxError):
         self.operation = operation
         self.offset_bytes = offset_bytes
         self.errno = errno
+
+
+_NO_SPACE = {
+    _errno.ENOSPC: "free space on the host file system",
+    _errno.EDQUOT: "free space on the host file system, or ask for a larger quota",
+    _errno.EFBIG: "lift the limit on the size of files (`ulimit -f`) and mount again, or use a "
+    "host file system that takes such large files",
+}
+
+
+def no_space(error: MemberError, message: str = "") -> NoSpaceError | None:
+    """Return what users hear if a member's host has no room for what it is to hold, else None.
+
+    A quota or a limit is no fault of the disk either. *message* stands for the error's own.
+    """
+    action = _NO_SPACE.get(error.errno)
+    if action is None:
+        return None
+    refused = NoSpaceError(message or error.message, action=action)
+    refused.__cause__ = error
+    return refused

@@ -26,8 +26,6 @@ import trio
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.journal import (
-    ENTRY_BYTES,
-    RECORD_HEADER_BYTES,
     encode_record,
     entry_fields,
     map_fields,
@@ -55,15 +53,13 @@ class Journal(LogWriter):
         super().__init__(store, head, "partial")
         self.shares = shares
         self.written = written
-        self.overlay = store.overlay
         # Tests only, to show that the campaign notices.
         self.break_ordering = self.break_streams = False
         self.placements = 0
         self.streams = Streams(store, self.capacity)
-        self._unfinished: dict[int, Sequence[Request]] = {}  # of them: what `finish` will show
         self._gate: trio.Event | None = None  # closed while the ring is being emptied
         self.placing = trio.Lock()
-        self._gives_up = False
+        self._to_form = self._gives_up = False
         self._gives_up_from_s = 0.0  # not more often than it is placed anyway
 
     async def save_mark(self, mark: int) -> None:
@@ -107,7 +103,7 @@ class Journal(LogWriter):
             await self.wait_for_earlier(sequence)
             if not still_valid():
                 return False
-            self._take_effect(record, len(fields) // 4, writes)
+            self.take_effect(record, len(fields) // 4, writes)
             self.streams.finish(stripes)
             self.written.set_bits(fresh)
             self.written.clear_bits(dead)
@@ -140,7 +136,7 @@ class Journal(LogWriter):
         sequence, record = await self.append(stripes, fields, parts, total)
         try:
             await self.wait_for_earlier(sequence)
-            self._take_effect(record, len(fields) // 4, writes)
+            self.take_effect(record, len(fields) // 4, writes)
             self.streams.take_effect(filled)
         finally:
             self.inflight.end(sequence)
@@ -154,7 +150,7 @@ class Journal(LogWriter):
         next record might find this in its place, and go on behind a gap.
         """
         ring, streams = self.ring, self.streams
-        if self._gate is not None or not self.roles or not streams.fit((filling,)):
+        if self._gate is not None or not self.roles or self.torn or not streams.fit((filling,)):
             return False
         self.write_gathered()
         if self.inflight.open:
@@ -173,7 +169,7 @@ class Journal(LogWriter):
             return False
         self.commits += 1
         self.commit_bytes += size
-        self._take_effect(record, len(fields) // 4, filling.data)
+        self.take_effect(record, len(fields) // 4, filling.data)
         streams.take_effect((filling,))
         self.hurry()
         if left:
@@ -194,7 +190,7 @@ class Journal(LogWriter):
         `finish_gathered`.
         """
         streams = self.streams
-        if self._gate is not None or self.inflight.open or not self.roles:
+        if self._gate is not None or self.inflight.open or not self.roles or self.torn:
             return None
         if stripe in streams.unfinished:
             return None
@@ -220,7 +216,7 @@ class Journal(LogWriter):
         left = self.write_now(offset, record)
         if left:
             self.inflight.add(sequence, position)
-            self._unfinished[sequence] = writes
+            self.unfinished[sequence] = writes
         else:
             put = overlay.put
             for role, place, (buffer,), _ in writes:
@@ -228,28 +224,6 @@ class Journal(LogWriter):
         self.commits += 1
         self.commit_bytes += size
         return sequence, left
-
-    async def finish(self, sequence: int, left: Sequence[Request]) -> None:
-        """Write what `commit_now` has *left*; only then may the change be seen, and be placed."""
-        writes = self._unfinished.pop(sequence)
-        try:
-            await self.store.write(left)
-            for role, place, (buffer,), _ in writes:
-                self.overlay.put(role, place, buffer)
-        except RaidxError:
-            self.withdraw(sequence, self.inflight.position(sequence))
-            raise
-        finally:
-            self.inflight.end(sequence)
-
-    def _take_effect(self, record: bytes, entries: int, writes: Sequence[Request]) -> None:
-        """Show committed *writes* to readers; the overlay keeps the *record* itself."""
-        overlay = self.overlay
-        view = memoryview(record)
-        at = RECORD_HEADER_BYTES + entries * ENTRY_BYTES
-        for role, offset, _, size in writes:
-            overlay.put(role, offset, view[at : at + size])
-            at += size
 
     async def _make_room(self, size: int) -> None:
         """Wait until *size* bytes, and the rest of a lap, are free and the gate is open.
@@ -267,6 +241,9 @@ class Journal(LogWriter):
             self.write_gathered()  # its room is not taken yet
             if not self.roles:
                 raise RaidxError("the journal is lost: the array takes no more writes")
+            if self.torn:
+                await self.mend()
+                continue
             if ring.has_room(size + streams.reserve_bytes):
                 break
             await self.place()
@@ -282,6 +259,7 @@ class Journal(LogWriter):
             ring = self.ring
             self.write_gathered()
             if not ring.open:
+                await ring.save_tail()
                 return
             while self.is_late or self.streams.unfinished:  # none may come of the other's wait
                 await self.settle_gathered()
@@ -323,6 +301,7 @@ class Journal(LogWriter):
                 if lacking and not self.roles:
                     raise RaidxError("the journal is lost: its records wait for the next mount")
                 if lacking and not self.break_streams:
+                    await self.mend()
                     fields, parts, total = entry_fields(streams.parities(lacking))
                     streams.note_others(lacking)
                     self.inflight.end((await self.append([*lacking], fields, parts, total))[0])
@@ -358,6 +337,7 @@ class Journal(LogWriter):
         self._gate = trio.Event()
         try:
             await self.inflight.wait_for_all()
+            await self.mend()
             while self.ring.open or self.ring.durable_tail[0] != self.ring.next_sequence:
                 await self.place()
                 await self.store.flush()
@@ -366,9 +346,14 @@ class Journal(LogWriter):
             gate.set()
 
     async def reform(self) -> None:
-        """After a member became whole: keep the log on it too, from an empty ring on."""
+        """After a member became whole: keep the log on it too, from an empty ring on.
+
+        Raises what members raise; then `tend` tries again.
+        """
+        self._to_form = True
         await self.drain()
         self.choose_roles()  # no suspension since the ring was empty
+        self._to_form = False
 
     @property
     def is_gated(self) -> bool:
@@ -386,9 +371,11 @@ class Journal(LogWriter):
         while True:
             with trio.move_on_after(PLACE_AFTER_S):
                 await self._wake.wait()
-            if self.ring.open:
+            if self.ring.open or self.ring.is_behind or self._to_form:
                 try:
                     await self.place()
+                    if self._to_form:
+                        await self.reform()
                     if self._gives_up:
                         await self.store.flush()  # of the head page
                         self._gives_up_from_s = self.store.clock() + PLACE_AFTER_S

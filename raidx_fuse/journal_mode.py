@@ -6,11 +6,14 @@ whole. So they say it before the first such write, and until what came of it is 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 from raidx_fuse.core import Core
-from raidx_fuse.errors import BusyError
+from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.format.config import ArrayConfig
+
+log = logging.getLogger(__name__)
 
 
 async def change_mode(core: Core, mode: str) -> None:
@@ -39,4 +42,7 @@ async def change_mode(core: Core, mode: str) -> None:
                 core.locks.release(stripe)
             await store.flush()
             await store.update(change)
-    await journal.drain()  # else what the log still has of a stripe keeps it in there
+    try:
+        await journal.drain()  # else what the log still has of a stripe keeps it in there
+    except RaidxError as error:
+        log.error("what the log has cannot be placed yet: %s", error)

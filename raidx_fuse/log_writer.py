@@ -13,7 +13,13 @@ from typing import Any
 import trio
 
 from raidx_fuse.errors import MemberError, RaidxError
-from raidx_fuse.format.journal import DATA, encode_record, record_bytes
+from raidx_fuse.format.journal import (
+    DATA,
+    ENTRY_BYTES,
+    RECORD_HEADER_BYTES,
+    encode_record,
+    record_bytes,
+)
 from raidx_fuse.gather import CHANGE_BYTES_MAX, DATA_BYTES_MAX, Gathering
 from raidx_fuse.inflight import InFlight
 from raidx_fuse.locks import StripeLocks
@@ -36,7 +42,9 @@ class LogWriter(Marked):
         self.store = store
         self.ring = Ring(store, head)
         self.capacity = self.ring.capacity
+        self.overlay = store.overlay
         self.inflight = InFlight()
+        self.unfinished: dict[int, Sequence[Request]] = {}  # of them: what `finish` will show
         self.roles: tuple[int, ...] = ()
         self.leaving = -1  # a role that is about to be given up: no record shall be there alone
         self.locks: StripeLocks | None = None  # of the array
@@ -46,6 +54,8 @@ class LogWriter(Marked):
         self._gap = NO_GAP  # sequence of a record that is on no member: a replay ends before it
         self.late: Gathering | None = None  # one whose record the members did not take at once
         self._wake = trio.Event()  # placing is not to be put off
+        self.torn = False  # the next record's place has parts of one that was withdrawn
+        self._mending = trio.Lock()
         self.commits = self.commit_bytes = 0
 
     @property
@@ -56,6 +66,7 @@ class LogWriter(Marked):
     async def begin(self, epoch: int) -> None:
         """Start *epoch* with an empty ring; whatever an older one left never counts again."""
         await self.ring.begin(epoch, self.mark)
+        self.torn = False
         await self.store.flush()
         self.choose_roles()
 
@@ -93,6 +104,28 @@ class LogWriter(Marked):
         self.commits += 1
         self.commit_bytes += size
         return sequence, record
+
+    async def finish(self, sequence: int, left: Sequence[Request]) -> None:
+        """Write what `commit_now` has *left*; only then may the change be seen, and be placed."""
+        writes = self.unfinished.pop(sequence)
+        try:
+            await self.store.write(left)
+            for role, place, (buffer,), _ in writes:
+                self.overlay.put(role, place, buffer)
+        except RaidxError:
+            self.withdraw(sequence, self.inflight.position(sequence))
+            raise
+        finally:
+            self.inflight.end(sequence)
+
+    def take_effect(self, record: bytes, entries: int, writes: Sequence[Request]) -> None:
+        """Show committed *writes* to readers; the overlay keeps the *record* itself."""
+        overlay = self.overlay
+        view = memoryview(record)
+        at = RECORD_HEADER_BYTES + entries * ENTRY_BYTES
+        for role, offset, _, size in writes:
+            overlay.put(role, offset, view[at : at + size])
+            at += size
 
     async def wait_for_earlier(self, sequence: int) -> None:
         """Return when all records before the one of *sequence* are written (journal.py, law 1).
@@ -228,12 +261,24 @@ class LogWriter(Marked):
         return left
 
     def withdraw(self, sequence: int, position: int) -> None:
-        """Take back a record that could not be written: the next one takes its place.
+        """Take back a record that could not be written: a record of nothing takes its place.
 
-        Later ones cannot be reached by a replay then, so with any the journal ends here.
+        Some members may have it, or get it yet. A replay would take it for the next one, if that
+        began elsewhere, in the next lap or on other members. Later ones cannot be reached by a
+        replay then, so with any the journal ends here.
         """
-        if not self.ring.take_back(sequence, position):
+        if self.ring.take_back(sequence, position):
+            self.torn = True
+        else:
             self._end_before(sequence)
+
+    async def mend(self) -> None:
+        """Write a record of nothing over one that was withdrawn. Raises what members raise."""
+        async with self._mending:
+            if self.torn and self.roles:
+                sequence, _ = await self.append((), (), (), 0)
+                self.torn = False
+                self.inflight.end(sequence)
 
     def _end_before(self, sequence: int) -> None:
         """End the journal before a record that could not be written and is not withdrawn."""

@@ -130,6 +130,11 @@ class Membership:
         for other in self.store.present().values():
             if other.path == member.path:
                 raise UsageError(f"{member.path} belongs to this array already")
+        if member.overdue:
+            raise BusyError(
+                f"{member.path}: a write that it did not answer may still land",
+                action="try again when it answers",
+            )
 
     async def _prepare(self, member: Member) -> None:
         """Clear the newcomer's metadata and take the room that it will need."""

@@ -137,6 +137,22 @@ class Overlay:
             return known
         return memoryview(known)[inner : inner + length]
 
+    def covers(self, role: int, begin: int, end: int) -> bool:
+        """Say whether all bytes from *begin* to *end*, if any, are known."""
+        if begin >= end:
+            return True
+        for key in range(_key(role, begin), _key(role, end - 1) + 1):
+            start = (key & _PAGE_NUMBER) << PAGE_SHIFT
+            known = [pages[key] for pages in (self.frozen, self.current) if key in pages]
+            pieces = [piece for content in known for piece in _pieces(content, key)]
+            low = max(begin - start, 0)
+            for inner, piece in sorted(pieces, key=lambda piece: piece[0]):
+                if inner <= low:
+                    low = max(low, inner + len(piece))
+            if low < min(end - start, PAGE_BYTES):
+                return False
+        return True
+
     def patch(self, role: int, offset: int, buffers: Sequence[Any]) -> None:
         """Lay what is known over *buffers*, which were read from the member at *offset*."""
         if len(buffers) == 1 and (offset & PAGE_MASK) + len(buffers[0]) <= PAGE_BYTES:

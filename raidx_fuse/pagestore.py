@@ -2,7 +2,8 @@
 
 A page is written to the slot that does not hold its last durable copy, so a power cut in the middle
 leaves that copy whole. Which copy is durable is known from the flushes: pages saved before a flush
-began, and not again since, are durable when it ends.
+began, and not again since, are durable when it ends. One whose save has not ended well is saved to
+the same slot again: its last durable copy is the other one.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class PageStore:
         self._loose: set[int] = set()  # newest copy not known to be durable
         self._flushing: frozenset[int] = frozenset()
         self._saved_since: set[int] = set()
+        self._unsaved: set[int] = set()  # being saved, or that could not be
         self._saving = trio.Lock()
         store.page_stores.append(self)
         store.flush_observers.append(self)
@@ -156,6 +158,7 @@ class PageStore:
                 slot = 1 - slot
             self._slots[page] = slot
             self._loose.add(page)
+            self._unsaved.add(page)
             self._saved_since.add(page)
             generation = self.generations.get(page, 0) + 1
             self.generations[page] = generation
@@ -168,6 +171,7 @@ class PageStore:
             )
         if requests:
             await self.store.write(requests)
+        self._unsaved.difference_update(pages)
 
     def _encode(self, page: int, payload: bytes) -> bytes:
         uuid = self.store.config.array_uuid
@@ -178,8 +182,8 @@ class PageStore:
         await self.save(sorted(self.generations))
 
     def flush_begins(self) -> None:
-        """Note which pages the flush now beginning covers: none that is still being written."""
-        self._flushing = frozenset() if self._saving.locked() else frozenset(self._loose)
+        """Note which pages the flush now beginning covers."""
+        self._flushing = frozenset(self._loose - self._unsaved)
         self._saved_since = set()
 
     def flush_ends(self) -> None:

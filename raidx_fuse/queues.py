@@ -8,12 +8,13 @@ operations, whatever their number. Foreground operations overtake background one
 Laws: an operation ends exactly once, by its worker, by the watchdog's time-out or because its
 member is failed; a latch cannot be cancelled, because a member may still write into the buffers;
 after such an end they belong to the stuck operation for ever (`Operation.abandoned`) and are never
-reused. What fails is tried once more, then never again: a failed try at once is the first of two.
+reused. A write that ended like that may still land: what reaches into its bytes is refused until it
+has (members/overdue.py). What fails is tried once more, then never again: a failed try at once is
+the first of two.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,51 +26,13 @@ from raidx_fuse.errors import MemberError
 from raidx_fuse.latch import Latch
 from raidx_fuse.measure import TIMED_ALL, TIMED_EACH, Latency
 from raidx_fuse.members.base import Member
+from raidx_fuse.members.overdue import came_back, give_up, is_overdue
+from raidx_fuse.operation import FLUSH, PUNCH, READ, WRITE, Operation
 
 log = logging.getLogger(__name__)
 
-READ, WRITE, FLUSH = "read", "write", "flush"
 EWMA_WEIGHT = 0.1  # of the newest service time in the moving average
 _FAILED_KEPT = 16
-
-
-class Operation:
-    """One I/O on one member: *kind*, byte *offset*, *buffers* joined end to end, *size_bytes*."""
-
-    __slots__ = (
-        "abandoned",
-        "background",
-        "buffers",
-        "error",
-        "kind",
-        "latch",
-        "offset",
-        "queue",
-        "size_bytes",
-        "started_s",
-        "submitted_s",
-    )
-
-    def __init__(
-        self,
-        queue: MemberQueue,
-        kind: str,
-        offset: int,
-        buffers: Sequence[Any],
-        size_bytes: int,
-        background: bool = False,
-    ) -> None:
-        self.queue = queue
-        self.kind = kind
-        self.offset = offset
-        self.buffers = buffers
-        self.size_bytes = size_bytes
-        self.background = background
-        self.latch: Latch | None = None
-        self.error: MemberError | None = None
-        self.abandoned = False
-        self.submitted_s = 0.0
-        self.started_s = -1.0
 
 
 class MemberQueue:
@@ -98,6 +61,7 @@ class MemberQueue:
         self.on_change: Callable[[float], None] | None = None
         # (kind, begin, end) of tries at once that failed and were not made up for yet.
         self._failed: deque[tuple[str, int, int]] = deque(maxlen=_FAILED_KEPT)
+        self._wary = bool(member.overdue)  # of some places: they are not tried at once
         self._last_change_s = clock()
         self._nursery = nursery
         self._foreground: deque[Operation] = deque()
@@ -105,12 +69,13 @@ class MemberQueue:
         self._idle: list[trio.lowlevel.Task] = []
         self._workers = 0
         self._running: set[Operation] = set()
+        self._hanging = 0  # workers whose operation was given up
 
     # -- at once -------------------------------------------------------------------------------
 
     def try_readv(self, offset: int, buffers: Sequence[Any], size_bytes: int) -> bool:
         """Read at once, or return False. After a MemberError only the queue tries once more."""
-        if self._failed and self._failed_at(READ, offset, size_bytes):
+        if self._wary and self._is_wary_of(READ, offset, size_bytes):
             return False
         number = self.reads + 1
         timed = number <= TIMED_ALL or not number % TIMED_EACH
@@ -135,7 +100,7 @@ class MemberQueue:
         """Write at once, or return False. After a MemberError only the queue tries once more."""
         if self.writes_waiting:
             return False  # never overtake a queued write: it may be to the same place
-        if self._failed and self._failed_at(WRITE, offset, size_bytes):
+        if self._wary and self._is_wary_of(WRITE, offset, size_bytes):
             return False
         self.unflushed = True
         number = self.writes + 1
@@ -159,7 +124,7 @@ class MemberQueue:
 
     def try_writes(self, writes: Sequence[tuple[int, Sequence[Any], int]]) -> int:
         """Write (offset, buffers, bytes) one after the other; return how many it took at once."""
-        if self.writes_waiting or self._failed:
+        if self.writes_waiting or self._wary:
             return 0
         self.unflushed = True
         start = self.clock()
@@ -181,6 +146,13 @@ class MemberQueue:
     def _note_failed(self, kind: str, offset: int, size_bytes: int, error: MemberError) -> None:
         log.warning("%s; trying once more", error.message)
         self._failed.append((kind, offset, offset + size_bytes))
+        self._wary = True
+
+    def _is_wary_of(self, kind: str, offset: int, size_bytes: int) -> bool:
+        """Say whether the range is the queue's: a try failed there, or a write is overdue."""
+        if self._failed_at(kind, offset, size_bytes) is not None:
+            return True
+        return is_overdue(self.member, offset, size_bytes)
 
     def _failed_at(self, kind: str, offset: int, size_bytes: int) -> tuple[str, int, int] | None:
         """Return a failed try at once that reached into the range, if any."""
@@ -192,6 +164,8 @@ class MemberQueue:
 
     def view(self, offset: int, size_bytes: int, fraction: float = 1.0) -> memoryview | None:
         """Return the member's own memory of a range (RAM), or None; *fraction* of it is counted."""
+        if self._wary and self._is_wary_of(READ, offset, size_bytes):
+            return None
         view = self.member.view(offset, size_bytes)
         if view is not None:
             self.reads += 1
@@ -200,18 +174,14 @@ class MemberQueue:
 
     def writable_view(self, offset: int, size_bytes: int) -> memoryview | None:
         """Return the member's own memory of a range to be filled now (RAM), or None."""
+        if self._wary and self._is_wary_of(WRITE, offset, size_bytes):
+            return None
         view = self.member.writable_view(offset, size_bytes)
         if view is not None:
             self.unflushed = True
             self.writes += 1
             self.write_bytes += size_bytes
         return view
-
-    async def punch(self, offset: int, size_bytes: int) -> bool:
-        """Let the member forget a range, which then reads as zeros; False if it cannot."""
-        done = await self.member.punch(offset, size_bytes)
-        self.unflushed = True  # as a write: a cut may undo it
-        return done
 
     # -- queued --------------------------------------------------------------------------------
 
@@ -222,17 +192,20 @@ class MemberQueue:
         operation.submitted_s = self._account()
         if operation.kind == READ:
             self.reads_waiting += 1
-        elif operation.kind == WRITE:
+        elif operation.kind in (WRITE, PUNCH):
             self.writes_waiting += 1
         if self.on_change is not None:
             self.on_change(operation.submitted_s)
         if self.closed:
-            self._finish(operation, self._gone(operation))
+            self._finish(operation, operation.gone())
+            return
+        if self._wary and self._is_barred(operation):
+            self._finish(operation, operation.barred())
             return
         (self._background if operation.background else self._foreground).append(operation)
         if self._idle:
             trio.lowlevel.reschedule(self._idle.pop())
-        elif self._workers < max(1, self.member.depth):
+        elif self._workers < self._depth:
             self._workers += 1
             self._nursery.start_soon(self._work)
 
@@ -247,21 +220,19 @@ class MemberQueue:
         return self.reads_waiting + self.writes_waiting
 
     def expire(self, timeout_s: float) -> list[Operation]:
-        """End every operation that has run for more than *timeout_s* with ETIMEDOUT."""
+        """End what hangs with ETIMEDOUT: what has run for more than *timeout_s*, and, if that holds
+        all workers, what has waited for one as long. Return these operations.
+        """
         limit = self.clock() - timeout_s
         stuck = [op for op in self._running if op.started_s < limit]
         for operation in stuck:
-            operation.abandoned = True
-            self._finish(
-                operation,
-                MemberError(
-                    self.member.path,
-                    operation.kind,
-                    operation.offset,
-                    errno.ETIMEDOUT,
-                    f"no answer within {timeout_s:g} s",
-                ),
-            )
+            self._give_up(operation, operation.timed_out(timeout_s))
+        if self._hanging >= self._depth:
+            for waiting in (self._foreground, self._background):
+                for operation in [op for op in waiting if op.submitted_s < limit]:
+                    waiting.remove(operation)
+                    self._finish(operation, operation.timed_out(timeout_s))
+                    stuck.append(operation)
         return stuck
 
     def close(self) -> None:
@@ -271,19 +242,41 @@ class MemberQueue:
         """
         self.closed = True
         for operation in list(self._running):
-            operation.abandoned = True
-            self._finish(operation, self._gone(operation))
+            self._give_up(operation, operation.gone())
         for waiting in (self._foreground, self._background):
             while waiting:
                 operation = waiting.popleft()
-                self._finish(operation, self._gone(operation))
+                self._finish(operation, operation.gone())
         while self._idle:
             trio.lowlevel.reschedule(self._idle.pop())
 
-    def _gone(self, operation: Operation) -> MemberError:
-        return MemberError(
-            self.member.path, operation.kind, operation.offset, errno.ENODEV, "member was removed"
+    def _give_up(self, operation: Operation, error: MemberError) -> None:
+        """End an operation whose worker goes on with it."""
+        operation.abandoned = True
+        self._hanging += 1
+        if operation.kind in (WRITE, PUNCH):
+            give_up(self.member, operation.offset, operation.size_bytes)
+            self._wary = True
+        self._finish(operation, error)
+
+    def _came_back(self, operation: Operation) -> None:
+        """Note that the worker of an operation that was given up is free again."""
+        self._hanging -= 1
+        if operation.kind in (WRITE, PUNCH):
+            came_back(self.member, operation.offset, operation.size_bytes)
+            self._wary = bool(self._failed or self.member.overdue)
+        log.warning(
+            "%s: a %s that was given up has ended after %.1f s",
+            self.member.path,
+            operation.kind,
+            self.clock() - operation.started_s,
         )
+
+    def _is_barred(self, operation: Operation) -> bool:
+        """Say whether a write that is overdue forbids *operation*."""
+        if operation.kind == FLUSH or operation.patched:
+            return False
+        return is_overdue(self.member, operation.offset, operation.size_bytes)
 
     def _account(self) -> float:
         now = self.clock()
@@ -312,6 +305,9 @@ class MemberQueue:
             self.write_bytes += operation.size_bytes
             self.write_latency.add(latency)
             self.write_service_s += EWMA_WEIGHT * (service - self.write_service_s)
+        elif operation.kind == PUNCH:
+            self.writes_waiting -= 1
+            self.unflushed = True
         else:
             self.flushes += 1
         if self.on_change is not None:
@@ -350,15 +346,20 @@ class MemberQueue:
 
                 await trio.lowlevel.wait_task_rescheduled(abort)
                 continue
+            if self._wary and self._is_barred(operation):  # given up while this one waited
+                self._finish(operation, operation.barred())
+                continue
             self._running.add(operation)
             operation.started_s = self.clock()
             try:
                 error = await self._try_twice(operation)
             except BaseException:  # a cancelled worker leaves nobody waiting
                 if not operation.abandoned:
-                    self._finish(operation, self._gone(operation))
+                    self._finish(operation, operation.gone())
                 raise
-            if not operation.abandoned:
+            if operation.abandoned:
+                self._came_back(operation)
+            else:
                 self._finish(operation, error)
 
     async def _try_twice(self, operation: Operation) -> MemberError | None:
@@ -368,21 +369,14 @@ class MemberQueue:
             failed = self._failed_at(operation.kind, operation.offset, operation.size_bytes)
             if failed is not None:  # this is the second try
                 self._failed.remove(failed)
+                self._wary = bool(self._failed or self.member.overdue)
                 first = False
         while True:
             try:
-                await self._perform(operation)
+                await operation.perform()
                 return None
             except MemberError as error:
                 if not first or operation.abandoned:
                     return error
                 log.warning("%s; trying once more", error.message)
                 first = False
-
-    async def _perform(self, operation: Operation) -> None:
-        if operation.kind == READ:
-            await self.member.readv(operation.offset, operation.buffers)
-        elif operation.kind == WRITE:
-            await self.member.writev(operation.offset, operation.buffers)
-        else:
-            await self.member.flush()

@@ -17,11 +17,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from raidx_fuse.errors import UsageError
+import trio
+
+from raidx_fuse.errors import MemberError, NoSpaceError, UsageError
 from raidx_fuse.format.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.journal import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.format.shapes import RESTRIPE, Shape, restriping, shape_of, shapes_of
+from raidx_fuse.jobs.mending import TRY_AGAIN_S
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.jobs.restripe import JOB_KEY, Restripe, record_chunks
 from raidx_fuse.joining import join, leave, release, seat
@@ -209,13 +212,25 @@ class Restriper:
                         released = self._settle(back)
                         break
             await store.update(lambda config: config)
-            await core.journal.reform()  # on as many members as may be lost now
+            await self._reform()
             core.journal.forced = False  # only now: its records named stripes of the two layouts
         size = self.array.size_bytes
         log.warning("restriped to %s: the image has %d bytes", core.layout.name, size)
         await release(released, self.on_release)
         for hook in self.on_size:
             await hook()
+
+    async def _reform(self) -> None:
+        """Keep the log on as many members as may be lost now; in vain if the array is closed."""
+        while True:
+            try:
+                await self.core.journal.reform()
+                return
+            except (MemberError, NoSpaceError) as error:
+                if self.array.jobs.closing:
+                    raise
+                log.error("the log cannot be emptied: %s; it is tried again", error)
+            await trio.sleep(TRY_AGAIN_S)
 
     def _others(self) -> list[Any]:
         return [job for job in self.array.jobs.running() if job.kind != Restripe.kind]

@@ -28,7 +28,8 @@ class Ring:
 
     *offset* is where the records begin on the members. *next_sequence* and *position* are those of
     the next record, over all laps of this *epoch*; *open* has (sequence, position) of the records
-    that are not yet in place, in order; *noted_tail* is behind those that are.
+    that are not yet in place, in order; *placed_tail* is behind those that are, and *noted_tail*
+    is the one that the head page has.
     """
 
     def __init__(self, store: Store, head: PageStore) -> None:
@@ -48,8 +49,8 @@ class Ring:
         self._held_by = 0  # ...of this sequence number
         self.offset = region.offset + HEAD_BYTES
         self._head = head
-        self.noted_tail = self._flushing_tail = self.durable_tail
-        self._saves = self._saves_flushing = 0
+        self.noted_tail = self.placed_tail = self._flushing_tail = self.durable_tail
+        self._saves = self._saved = self._saves_flushing = 0  # begun, the last one done, flushed
         store.flush_observers.append(self)
 
     async def begin(self, epoch: int, mark: int) -> None:
@@ -57,7 +58,7 @@ class Ring:
         self.epoch = epoch
         self.next_sequence, self.position = 1, 0
         tail = (1, 0, mark)
-        self.durable_tail = self.noted_tail = self._flushing_tail = tail
+        self.durable_tail = self.noted_tail = self.placed_tail = self._flushing_tail = tail
         self.open.clear()
         self.stripes.clear()
         self.held_from = NO_STRIPE
@@ -66,32 +67,48 @@ class Ring:
     async def save_head(self, tail: Tail) -> None:
         """Write the head page with *tail* (not flushed)."""
         HEAD.pack_into(self._head.payload, 0, self.epoch, *tail)
-        self._saves += 1
+        self._saves = number = self._saves + 1
         await self._head.save([0])
+        self._saved = number
 
     async def save_mark(self, mark: int) -> None:
         """Write the head page with the watermark *mark* (not flushed)."""
-        self.noted_tail = (*self.noted_tail[:2], mark)
-        await self.save_head(self.noted_tail)
+        self.placed_tail = (*self.placed_tail[:2], mark)
+        await self.save_tail()
 
     async def move_tail(self, tail: Tail) -> None:
-        """Note that all records before *tail* are in their places, durably."""
+        """Note that all records before *tail* are in their places, durably.
+
+        If the head page cannot be written now, `save_tail` is to try again.
+        """
         while self.open and self.open[0][0] < tail[0]:
             self.open.popleft()
-        await self.save_head(tail)
-        self.noted_tail = tail
+        self.placed_tail = tail
+        await self.save_tail()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the head page lacks the tail: it could not be written."""
+        return self.noted_tail != self.placed_tail
+
+    async def save_tail(self) -> None:
+        """Write the head page if it lacks the tail (not flushed)."""
+        if self.is_behind:
+            tail = self.placed_tail
+            await self.save_head(tail)
+            self.noted_tail = tail
 
     # -- flush observer ------------------------------------------------------------------------
 
     def flush_begins(self) -> None:
         """The head page that was saved last becomes durable with this flush."""
         self._flushing_tail = self.noted_tail
-        self._saves_flushing = self._saves
+        self._saves_flushing = self._saved
 
     def flush_ends(self) -> None:
         """Ring space before the durable tail is free, and its records are never replayed."""
         if self._saves != self._saves_flushing:
-            return  # overwritten meanwhile, and torn if the power goes now: the next flush counts
+            return  # begun anew since, and torn if the power goes now: the next flush counts
         if self.durable_tail == self._flushing_tail:
             return
         self.durable_tail = self._flushing_tail

@@ -11,7 +11,6 @@ What the shares of all members say together at the start is settled in settlemen
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raidx_fuse.claims import Claims, Page
-from raidx_fuse.errors import MemberError, NoSpaceError
+from raidx_fuse.errors import MemberError, no_space
 from raidx_fuse.format.pages import encode_page
 from raidx_fuse.format.regions import PAGE_SLOTS
 from raidx_fuse.format.table import KIND, PAGE_ENTRIES, encode_entries, erase_share, shares_of
@@ -136,10 +135,9 @@ class Shares:
             try:
                 queue.member.reserve(offset, 2 * (end - offset))
             except MemberError as error:
-                if error.errno == errno.ENOSPC:
-                    raise NoSpaceError(
-                        error.message, action="free space on the host file system"
-                    ) from error
+                refused = no_space(error)
+                if refused is not None:
+                    raise refused from error
 
     def _cells(self, page: Page) -> Cells:
         assert self.layout is not None

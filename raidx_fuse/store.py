@@ -10,7 +10,6 @@ Laws:
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,15 +17,16 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.errors import ArrayFailedError, MemberError, NoSpaceError
+from raidx_fuse.errors import ArrayFailedError, MemberError, NoSpaceError, no_space
 from raidx_fuse.format.config import ArrayConfig
-from raidx_fuse.format.superblock import write_config
+from raidx_fuse.format.round import Patience, write_config
 from raidx_fuse.latch import Latch
 from raidx_fuse.layouts.layout import Layout
 from raidx_fuse.members.base import Member
 from raidx_fuse.observers import FlushObserver, PagesOfMembers
+from raidx_fuse.operation import FLUSH, PUNCH, READ, WRITE, Operation
 from raidx_fuse.overlay import PAGE_MASK, Overlay
-from raidx_fuse.queues import FLUSH, READ, WRITE, MemberQueue, Operation
+from raidx_fuse.queues import MemberQueue
 
 log = logging.getLogger(__name__)
 
@@ -187,13 +187,21 @@ class Store:
             except MemberError:
                 pass  # the queue tries once more
             pending = pending or []
-            pending.append(Operation(queue, READ, offset, buffers, size, background))
+            operation = Operation(queue, READ, offset, buffers, size, background)
+            operation.patched = self._is_patched(operation, role)
+            pending.append(operation)
         if pending:
             failed = await self._wait(pending)
             if failed:
                 for operation in failed:
                     self._blame(operation)
                 raise MemberLostError
+
+    def _is_patched(self, operation: Operation, role: int) -> bool:
+        """Say whether the overlay has all that overdue writes may change of what is read."""
+        at, end = operation.offset, operation.offset + operation.size_bytes
+        late, covers = operation.queue.member.overdue, self.overlay.covers
+        return all(covers(role, max(at, first), min(end, stop)) for first, stop in late)
 
     async def write(self, requests: Sequence[Request], *, background: bool = False) -> None:
         """Write the buffers of *requests*; a member that fails is failed, the rest goes on.
@@ -215,6 +223,17 @@ class Store:
             pending.append(Operation(queue, WRITE, offset, buffers, size, background))
         if pending:
             self._blame_all(await self._wait(pending))
+
+    async def punch(self, role: int, offset: int, size: int) -> bool:
+        """Make a range read as zero without storing it; False if it cannot. Raises MemberError."""
+        queue = self.queues[role]
+        if queue is None:
+            return False
+        operation = Operation(queue, PUNCH, offset, (), size, background=True)
+        if await self._wait([operation]):
+            assert operation.error is not None
+            raise operation.error
+        return operation.punched
 
     async def _wait(self, operations: Sequence[Operation]) -> list[Operation]:
         """Run *operations* side by side; return those that failed."""
@@ -287,11 +306,7 @@ class Store:
         for role, queue in enumerate(self.queues):
             if queue is operation.queue:
                 if not self.fail(role, error.message):
-                    if error.errno == errno.ENOSPC:
-                        raise NoSpaceError(
-                            error.message, action="free space on the host file system"
-                        ) from error
-                    raise error
+                    raise no_space(error) or error
                 return
 
     def fail(self, role: int, reason: str) -> bool:
@@ -358,7 +373,8 @@ class Store:
 
     async def _write_superblocks(self) -> None:
         async with self._config_lock:
-            failed = await write_config(self.present(), self.config, timeout_s=self.io_timeout_s)
+            patience = Patience(self.io_timeout_s, self.nursery)
+            failed = await write_config(self.present(), self.config, patience)
         for uuid in failed:
             if uuid in self.spares:
                 log.error("spare %s cannot be written; dropped", self.spares[uuid].path)
@@ -382,4 +398,5 @@ class Store:
             await trio.sleep(max(0.05, self.io_timeout_s / 4))
             for role, queue in enumerate(self.queues):
                 if queue is not None and queue.expire(self.io_timeout_s):
-                    self.fail(role, f"no answer within {self.io_timeout_s:g} s")
+                    path = queue.member.path
+                    self.fail(role, f"{path}: no answer within {self.io_timeout_s:g} s")

@@ -7,7 +7,6 @@ Nothing here waits, and nothing is written.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ import numpy as np
 
 from raidx_fuse.cache import address_of
 from raidx_fuse.core import Core
-from raidx_fuse.errors import MemberError, NoSpaceError
+from raidx_fuse.errors import MemberError, no_space
 from raidx_fuse.layouts.code import Unrecoverable
 from raidx_fuse.layouts.plan import (
     Band,
@@ -329,8 +328,6 @@ class Preparer:
                 try:
                     queue.member.reserve(position, length)
                 except MemberError as error:
-                    if error.errno != errno.ENOSPC:
-                        continue  # the write itself will find the member out
-                    raise NoSpaceError(
-                        error.message, action="free space on the host file system"
-                    ) from error
+                    refused = no_space(error)
+                    if refused is not None:  # else the write itself will find the member out
+                        raise refused from error

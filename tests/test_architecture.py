@@ -24,7 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("overlay", "bad_chunks", "xor_program"),
     ("members",),
     ("format",),
-    ("bpu", "queues"),
+    ("bpu", "operation", "queues"),
     ("queue_monitor", "policy"),
     ("store", "access", "cache", "startable"),
     ("pagestore", "joining", "marked"),

@@ -27,8 +27,9 @@ from raidx_fuse.format.regions import (
     plan_regions,
 )
 from raidx_fuse.format.reserve import reserve_metadata
+from raidx_fuse.format.round import write_config
 from raidx_fuse.format.signature import Signature, describe, find_signatures
-from raidx_fuse.format.superblock import newest, read_slots, write_config
+from raidx_fuse.format.superblock import newest, read_slots
 from raidx_fuse.format.table import chunks_that_fit, erase_share, shares_of
 from raidx_fuse.layouts.code import LayoutError
 from raidx_fuse.layouts.layout import Layout

@@ -6,9 +6,7 @@ then refused whole (`NoSpaceError`), instead of failing members one after the ot
 
 from __future__ import annotations
 
-import errno
-
-from raidx_fuse.errors import MemberError, NoSpaceError
+from raidx_fuse.errors import MemberError, no_space
 from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS, Regions, page_count
 from raidx_fuse.members.base import Member
 
@@ -28,9 +26,5 @@ def reserve_metadata(member: Member, regions: Regions, chunks: int) -> None:
         try:
             member.reserve(offset, length)
         except MemberError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            raise NoSpaceError(
-                f"{member.path}: its host has no room for the metadata",
-                action="free space on the host file system",
-            ) from error
+            message = f"{member.path}: its host has no room for the metadata"
+            raise (no_space(error, message) or error) from None

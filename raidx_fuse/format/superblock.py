@@ -5,28 +5,21 @@ Laws (FORMAT.md, "Superblock" and "Update protocol"):
     the old configuration readable: sequence s lies in slot s mod 2.
  2. `write_config` reads before it writes. It never overwrites a superblock of another array or of
     another member: a disk that was swapped under us fails instead.
- 3. The commit point of a change is the return of `write_config` (marked below). One round is
+ 3. The commit point of a change is the return of `write_config` (round.py). One round is
     complete, or the members that missed it are failed by the next, before anything is
     acknowledged on its strength; `base_events` says where the members stood when a round began.
 """
 
 from __future__ import annotations
 
-import logging
-import math
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import crc32c
-import trio
 
 from raidx_fuse.errors import FormatError, MemberError
 from raidx_fuse.format.config import (
-    MISSING,
-    NO_ROLE,
-    SPARE,
     ArrayConfig,
     decode_config,
     encode_config,
@@ -39,8 +32,6 @@ from raidx_fuse.format.regions import (
     SUPERBLOCK_SLOTS,
 )
 from raidx_fuse.members.base import Member
-
-log = logging.getLogger(__name__)
 
 MAGIC = b"RAIDX-SB"
 MAJOR = 1
@@ -277,96 +268,3 @@ async def write_superblock(
     content = encode_superblock(superblock) if content is None else content
     await member.writev(superblock.slot * SUPERBLOCK_SLOT_BYTES, [content])
     await member.flush()
-
-
-async def write_config(
-    members: Mapping[str, Member], config: ArrayConfig, *, timeout_s: float | None = None
-) -> set[str]:
-    """Write *config* to *members* (by member UUID), flushed, all side by side; the commit point.
-
-    Returns the UUIDs of members that failed, said why in the log, and may hold the old or the new
-    configuration: the caller fails them by another round. *timeout_s* bounds reading and writing,
-    each. Members without a superblock get their first one; `prepare_member` cleared them. What is
-    written differs from *config* in two ways: spares are spare if they are in *members* and missing
-    if not; and the lineage goes on from the last round of this start, with an entry if *config*
-    leaves out whom that round reached.
-    Raises FormatError when the configuration is too large.
-    """
-    config = _with_spares_present(config, members)
-    assert set(members) <= config.reached(), "a round never reaches the excluded"
-    failed: set[str] = set()
-    before: dict[str, Superblock | None] = {}
-
-    async def look(uuid: str, member: Member) -> None:
-        try:
-            before[uuid] = await _superblock_to_replace(member, uuid, config)
-        except (MemberError, FormatError) as error:
-            log.error("superblock not written: %s", error.message)
-
-    async def write(uuid: str, member: Member, superblock: Superblock) -> None:
-        try:
-            await write_superblock(member, superblock, contents[uuid])
-            failed.discard(uuid)
-        except MemberError as error:
-            log.error("superblock not written: %s", error.message)
-
-    patience_s = math.inf if timeout_s is None else timeout_s
-    async with trio.open_nursery() as nursery:
-        nursery.cancel_scope.deadline = trio.current_time() + patience_s
-        for uuid, member in members.items():
-            nursery.start_soon(look, uuid, member)
-    failed.update(members)  # until proved otherwise; those that did not even answer stay
-    base = min((s.events for s in before.values() if s is not None), default=0)
-    olds = [old for old in before.values() if old is not None]
-    minor = max((old.minor for old in olds), default=MINOR)
-    running = [old.config for old in olds if old.config.starts == config.starts]
-    if running:
-        config = config.parting_from(max(running, key=lambda older: older.events))
-    new = {
-        uuid: Superblock(uuid, old.sequence + 1 if old is not None else 0, base, config, minor)
-        for uuid, old in before.items()
-    }
-    body = encode_config(config)
-    # All before any write: what does not fit is refused before any member changes.
-    contents = {uuid: encode_superblock(superblock, body) for uuid, superblock in new.items()}
-    async with trio.open_nursery() as nursery:
-        nursery.cancel_scope.deadline = trio.current_time() + patience_s
-        for uuid, superblock in new.items():
-            nursery.start_soon(write, uuid, members[uuid], superblock)
-    return failed  # <- committed on every member that is not in here
-
-
-def _is_spare(config: ArrayConfig, member_uuid: str) -> bool:
-    record = config.find(member_uuid)
-    return record is not None and record.role == NO_ROLE
-
-
-def _with_spares_present(config: ArrayConfig, members: Mapping[str, Member]) -> ArrayConfig:
-    for record in config.members:
-        if record.role == NO_ROLE and record.state in (SPARE, MISSING):
-            state = SPARE if record.member_uuid in members else MISSING
-            config = config.with_record(replace(record, state=state))
-    return config
-
-
-async def _superblock_to_replace(
-    member: Member, member_uuid: str, config: ArrayConfig
-) -> Superblock | None:
-    """Return what *member* holds now; None if nothing valid (it is healed then).
-
-    Raises FormatError for a superblock that is not ours to overwrite, MemberError.
-    """
-    slots = await read_slots(member)
-    if any(slot.other_version for slot in slots):
-        raise FormatError(f"{member.path}: a superblock of another version appeared on it")
-    valid = [slot.superblock for slot in slots if slot.superblock is not None]
-    for superblock in valid:
-        if (superblock.array_uuid, superblock.member_uuid) != (config.array_uuid, member_uuid):
-            raise FormatError(f"{member.path}: another member's superblock appeared on it")
-        same_start = superblock.config.starts == config.starts
-        ours = (
-            superblock.config.extends(config) if same_start else config.extends(superblock.config)
-        )
-        if not ours and not _is_spare(config, member_uuid):
-            raise FormatError(f"{member.path}: it went on without the others meanwhile")
-    return max(valid, key=lambda superblock: superblock.sequence, default=None)

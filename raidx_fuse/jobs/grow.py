@@ -159,9 +159,9 @@ class Grow(MendingJob):
     async def ready(self) -> None:
         """Before each window: turn round if asked to, save what ran far ahead, wait for targets."""
         if self._turn and not self.back:
-            await self._turn_round()
+            await self.insist(self._turn_round)
         if len(self.growth.unsaved) << self.core.shift > UNSAVED_BYTES_MAX:
-            await self.growth.save()
+            await self.insist(self.growth.save)
         again_s = self.retry_s()
         while not self._cancelled and not (self._turn and not self.back):
             self.waits_for = self._blocked_by()
@@ -247,8 +247,8 @@ class Grow(MendingJob):
         if not completed:
             await self.growth.save()
         else:
-            await self.checkpoint()
-            await self._end(self.back)
+            await self.insist(self.checkpoint)
+            await self.insist(lambda: self._end(self.back))
 
     # -- copying -------------------------------------------------------------------------------
 

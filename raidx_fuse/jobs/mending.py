@@ -7,11 +7,15 @@ it is told to go on.
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 
-from raidx_fuse.errors import NoSpaceError, RaidxError
+import trio
+
+from raidx_fuse.errors import MemberError, NoSpaceError, RaidxError
 from raidx_fuse.jobs.window import Job
 
 NO_SPACE_S = 5.0  # until a host without room is tried again
+TRY_AGAIN_S = 1.0  # until something else is
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +37,24 @@ class MendingJob(Job):
     def retry_s(self) -> float:
         """Return when, on the array's clock, what was in the way may be tried again."""
         return self.core.store.clock() + (NO_SPACE_S if self.error else 0.0)
+
+    async def insist(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Do *step*, again and again until the members let it be done.
+
+        Raises what they raise if the array is closed meanwhile.
+        """
+        while True:
+            try:
+                await step()
+                break
+            except (MemberError, NoSpaceError) as error:
+                if self._cancelled:
+                    raise
+                if self.error is None:
+                    log.error("the %s waits: %s", self.title, error)
+                self.error = str(error)
+            await trio.sleep(TRY_AGAIN_S)
+        self.error = None
 
     def stall(self, where: str, error: RaidxError) -> None:
         """Pause at something, *where*, that cannot be had: whoever mends it lets the job go on."""

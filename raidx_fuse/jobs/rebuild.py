@@ -8,12 +8,13 @@ the watermark stops short of it here.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from raidx_fuse.core import Core
-from raidx_fuse.errors import ArrayFailedError
+from raidx_fuse.errors import ArrayFailedError, RaidxError
 from raidx_fuse.format.config import ArrayConfig
 from raidx_fuse.jobs.strips import Place, Strips, lots, read_all
 from raidx_fuse.jobs.window import WINDOW_BYTES, Job
@@ -21,6 +22,8 @@ from raidx_fuse.layouts.code import Unrecoverable
 from raidx_fuse.layouts.plan import cells_of, rebuild_plan
 from raidx_fuse.store import MemberLostError, Request, join
 from raidx_fuse.xor_program import Program, compile_steps
+
+log = logging.getLogger(__name__)
 
 Equations = tuple[tuple[Place, tuple[Place, ...]], ...]
 """Places and the places whose XOR they are, in the order of computing."""
@@ -231,4 +234,7 @@ class Rebuild(Job):
         for role in done:
             store.watermarks.pop(role, None)
         store.refresh()
-        await self.core.journal.reform()
+        try:
+            await self.core.journal.reform()
+        except RaidxError as error:
+            log.error("the log will be on the rebuilt members later: %s", error)

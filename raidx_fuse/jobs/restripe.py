@@ -131,7 +131,7 @@ class Restripe(MendingJob):
         """Before each window: turn round if asked to, wait for members, make room."""
         self._window = None
         if self._turn and not self.back:
-            await self._turn_round()
+            await self.insist(self._turn_round)
         await self._wait_for_members()
         if self._cancelled or (self._turn and not self.back) or not self.course.rest:
             return
@@ -143,7 +143,7 @@ class Restripe(MendingJob):
             self._window = self.course.window(journal.durable_mark, self._limit())
             if self._window is not None:
                 return
-            await self.checkpoint()
+            await self.insist(self.checkpoint)
 
     async def checkpoint(self) -> None:
         """Make the watermark durable, with everything that was logged on its way."""
@@ -268,4 +268,4 @@ class Restripe(MendingJob):
     async def finish(self, completed: bool) -> None:
         """Conclude the restripe; else the next mount goes on from the watermark."""
         if completed:
-            await self._end(self.back)
+            await self.insist(lambda: self._end(self.back))

@@ -18,12 +18,9 @@ crash is never built on parity that the crash has torn.
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-
-import trio
 
 from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError
@@ -132,17 +129,12 @@ async def finish(resync: Resync, stripes: list[int]) -> None:
 async def _clean(core: Core, stripe: int, cell: int) -> None:
     store, size = core.store, core.chunk_bytes
     role, offset = core.position(stripe, cell)
-    queue = store.queues[role]
-    if queue is None or role not in core.recorded_zero_roles():
+    if store.queues[role] is None or role not in core.recorded_zero_roles():
         return  # nobody relies on it: the first write fills the whole chunk
     done = False
-    with suppress(MemberError), trio.move_on_after(store.io_timeout_s) as scope:  # else write zeros
-        done = await queue.punch(offset, size)
-    if scope.cancelled_caught:  # it must not come through later, over what is written then
-        reason = f"no answer within {store.io_timeout_s:g} s"
-        if not store.fail(role, reason):
-            raise MemberError(queue.member.path, "punch", offset, errno.ETIMEDOUT, reason)
-    elif not done:
+    with suppress(MemberError):  # else write zeros
+        done = await store.punch(role, offset, size)
+    if not done:
         await store.write([(role, offset, zero_buffers(size), size)], background=True)
 
 

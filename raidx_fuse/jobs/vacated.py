@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 
 import numpy as np
-import trio
 
 from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError
@@ -58,14 +57,12 @@ class Vacated:
     async def _punch(self, disk: int, row: int, count: int) -> None:
         core = self.core
         role = self.layout.role_of(disk, after=True)
-        queue = core.store.queues[role]
-        if queue is None or not self._may_ask(disk):
+        if not self._may_ask(disk):
             return
         done = False
         try:
-            with trio.move_on_after(core.store.io_timeout_s):
-                offset = core.data_offset + (row << core.shift)
-                done = await queue.punch(offset, count << core.shift)
+            offset = core.data_offset + (row << core.shift)
+            done = await core.store.punch(role, offset, count << core.shift)
         except MemberError as error:
             log.warning("%s; no more room is given back there", error)
         if not done:

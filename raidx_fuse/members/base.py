@@ -32,7 +32,8 @@ class Member(ABC):
     Attributes: *kind* ("file", "block", "ram", "model", ...); *path* names the member in messages;
     *size_bytes*; *reads_zero* is true while bytes that nobody wrote are known to read as zero
     (a fresh sparse file, RAM); *depth* is how many operations the member can work on at once;
-    *read_only*; *identity* tells a file or device from all others, whatever it is called.
+    *read_only*; *identity* tells a file or device from all others, whatever it is called; *overdue*
+    has (begin, end) of each write that was given up and may still land (members/overdue.py).
     """
 
     kind: str
@@ -42,6 +43,7 @@ class Member(ABC):
     depth: int = 1
     read_only: bool = False
     identity: Identity | None = None
+    overdue: tuple[tuple[int, int], ...] = ()
 
     def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
         """Fill *buffers* in order from *offset_bytes*, or return False if that would block.

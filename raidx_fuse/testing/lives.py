@@ -21,7 +21,7 @@ from raidx_fuse.format.config import (
 )
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
-from raidx_fuse.format.superblock import write_config
+from raidx_fuse.format.round import write_config
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.testing.virtual import run

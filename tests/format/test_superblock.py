@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from raidx_fuse.errors import FormatError, MemberError
 from raidx_fuse.format.config import FAILED, ArrayConfig, MemberRecord, encode_config
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, plan_regions
+from raidx_fuse.format.round import Patience, write_config
 from raidx_fuse.format.superblock import (
     BODY_BYTES_MAX,
     HEAD_BYTES,
@@ -26,7 +27,6 @@ from raidx_fuse.format.superblock import (
     encode_superblock,
     read_slots,
     read_superblock,
-    write_config,
     write_superblock,
 )
 from raidx_fuse.members.base import Member
@@ -232,9 +232,14 @@ def test_an_unreadable_slot_leaves_the_other_one() -> None:
 
 def write_round(
     members: Mapping[str, Member], what: ArrayConfig, timeout_s: float | None = None
-) -> set[str]:
-    async def write() -> set[str]:
-        return await write_config(members, what, timeout_s=timeout_s)
+) -> frozenset[str]:
+    async def write() -> frozenset[str]:
+        if timeout_s is None:
+            return await write_config(members, what)
+        async with trio.open_nursery() as nursery:
+            failed = await write_config(members, what, Patience(timeout_s, nursery))
+            nursery.cancel_scope.cancel()
+        return failed
 
     return run(write)
 

@@ -1,0 +1,87 @@
+"""One I/O on one member, and the ways in which it may end in vain (queues.py runs it)."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from raidx_fuse.errors import MemberError
+from raidx_fuse.latch import Latch
+
+if TYPE_CHECKING:
+    from raidx_fuse.queues import MemberQueue
+
+READ, WRITE, FLUSH, PUNCH = "read", "write", "flush", "punch"
+
+
+class Operation:
+    """One I/O of *kind*: byte *offset*, *buffers* joined end to end, *size_bytes*.
+
+    *punched* says whether a hole was made; a read is *patched* if its caller knows what overdue
+    writes change in its range.
+    """
+
+    __slots__ = (
+        "abandoned",
+        "background",
+        "buffers",
+        "error",
+        "kind",
+        "latch",
+        "offset",
+        "patched",
+        "punched",
+        "queue",
+        "size_bytes",
+        "started_s",
+        "submitted_s",
+    )
+
+    def __init__(
+        self,
+        queue: MemberQueue,
+        kind: str,
+        offset: int,
+        buffers: Sequence[Any],
+        size_bytes: int,
+        background: bool = False,
+    ) -> None:
+        self.queue = queue
+        self.kind = kind
+        self.offset = offset
+        self.buffers = buffers
+        self.size_bytes = size_bytes
+        self.background = background
+        self.latch: Latch | None = None
+        self.error: MemberError | None = None
+        self.abandoned = self.patched = self.punched = False
+        self.submitted_s = 0.0
+        self.started_s = -1.0
+
+    async def perform(self) -> None:
+        """Do it. Raises MemberError."""
+        member = self.queue.member
+        if self.kind == READ:
+            await member.readv(self.offset, self.buffers)
+        elif self.kind == WRITE:
+            await member.writev(self.offset, self.buffers)
+        elif self.kind == PUNCH:
+            self.punched = await member.punch(self.offset, self.size_bytes)
+        else:
+            await member.flush()
+
+    def timed_out(self, timeout_s: float) -> MemberError:
+        """Return the error of one that the member did not answer."""
+        return self._refusal(errno.ETIMEDOUT, f"no answer within {timeout_s:g} s")
+
+    def barred(self) -> MemberError:
+        """Return the error of one that came too close to an overdue write."""
+        return self._refusal(errno.EIO, "an earlier write there got no answer and may still land")
+
+    def gone(self) -> MemberError:
+        """Return the error of one whose queue is closed."""
+        return self._refusal(errno.ENODEV, "member was removed")
+
+    def _refusal(self, number: int, why: str) -> MemberError:
+        return MemberError(self.queue.member.path, self.kind, self.offset, number, why)
