@@ -4,7 +4,7 @@
 |---|---|---|
 | `error` | MemberError | nothing is done |
 | `hang` | no answer until the fault is lifted | then the operation is done |
-| `slow` | a late answer | the operation is done |
+| `slow` | a late answer | the operation is done; if it is given up before, it lands all the same |
 | `lose_writes` | success | nothing is written |
 | `misdirect_writes` | success | the data land elsewhere |
 | `tear_writes` | success, or an error if asked | a number of leading sectors is written |
@@ -126,15 +126,49 @@ class FaultMember(WrapperMember):
             )
         )
 
-    def hang(self, operations: Sequence[Operation] = ALL, *, count: int | None = None) -> Fault:
-        """Answer nothing until the fault is lifted."""
-        return self.inject(Fault("hang", operations, count=count))
+    def hang(
+        self,
+        operations: Sequence[Operation] = ALL,
+        *,
+        offset_bytes: int = 0,
+        length_bytes: int | None = None,
+        count: int | None = None,
+        probability: float = 1.0,
+    ) -> Fault:
+        """Answer nothing until the fault is lifted; what was given up meanwhile lands then."""
+        return self.inject(
+            Fault(
+                "hang",
+                operations,
+                offset_bytes=offset_bytes,
+                length_bytes=length_bytes,
+                count=count,
+                probability=probability,
+            )
+        )
 
     def slow(
-        self, delay_s: float, operations: Sequence[Operation] = ALL, *, count: int | None = None
+        self,
+        delay_s: float,
+        operations: Sequence[Operation] = ALL,
+        *,
+        offset_bytes: int = 0,
+        length_bytes: int | None = None,
+        count: int | None = None,
+        probability: float = 1.0,
     ) -> Fault:
-        """Answer *delay_s* late."""
-        return self.inject(Fault("slow", operations, delay_s=delay_s, count=count))
+        """Answer *delay_s* late: longer than the array's patience is a hang that comes back."""
+        return self.inject(
+            Fault(
+                "slow",
+                operations,
+                delay_s=delay_s,
+                offset_bytes=offset_bytes,
+                length_bytes=length_bytes,
+                count=count,
+                probability=probability,
+            )
+        )
 
     def lose_writes(self, *, count: int | None = 1, probability: float = 1.0) -> Fault:
         """Acknowledge writes without doing them."""

@@ -17,7 +17,7 @@ import trio
 
 from raidx_fuse.errors import BusyError, MemberError, RaidxError
 from raidx_fuse.format.superblock import read_superblock
-from raidx_fuse.members.faulty import Fault, FaultMember
+from raidx_fuse.members.faulty import FaultMember
 from raidx_fuse.testing.spy import SpyRig, restarted
 from raidx_fuse.testing.virtual import run
 
@@ -205,10 +205,10 @@ def test_a_withdrawn_record_at_the_end_of_a_lap_is_not_taken_for_the_next_one() 
                 await rig.put(0, noise(CHUNK, left))
                 await rig.in_place()
             log = rig.running.store.config.regions.log
-            fault = rig.members[1].inject(
-                Fault("hang", ("write",), offset_bytes=log.offset, length_bytes=log.length)
+            fault = rig.members[1].hang(
+                ("write",), offset_bytes=log.offset, length_bytes=log.length
             )
-            small, large = noise(100, 1), noise(CHUNK + 700, 2)
+            small, large = noise(100, 1), noise(6 * CHUNK, 2)
             await refused(lambda: rig.running.write(CHUNK * 6, small))
             before = ring.position
             fault.lift()
@@ -400,9 +400,7 @@ def test_reads_around_an_overdue_placement_still_work() -> None:
             await rig.in_place()
             data = rig.data
             for member in rig.members[1:]:
-                member.inject(
-                    Fault("hang", ("write",), offset_bytes=data.offset, length_bytes=data.length)
-                )
+                member.hang(("write",), offset_bytes=data.offset, length_bytes=data.length)
             await rig.put(700, noise(100, 1))
             await rig.running.flush()
             await trio.sleep(2 * OVER_S)

@@ -215,3 +215,30 @@ def test_faults_stack(member: FaultMember) -> None:
         assert member.try_readv(0, [bytearray(1)])
 
     run(main)
+
+
+@pytest.mark.parametrize("kind", ["hang", "slow"])
+def test_what_was_given_up_lands_later(kind: str) -> None:
+    """A hang in a range comes back when it is lifted, a slow answer by itself."""
+
+    async def main() -> None:
+        ram = RamMember(4096)
+        member = FaultMember(ram)
+        places = {"offset_bytes": 512, "length_bytes": 512, "count": 1}
+        fault = (
+            member.hang(("write",), **places)
+            if kind == "hang"
+            else member.slow(40.0, ("write",), **places)
+        )
+        assert member.try_writev(0, [b"elsewhere"])
+        assert not member.try_writev(512, [b"A"])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(member.writev, 512, [b"A"])
+            await trio.sleep(30)
+            assert bytes(ram.memory[512:513]) == b"\0"
+            if kind == "hang":
+                fault.lift()
+        assert bytes(ram.memory[512:513]) == b"A"
+        assert trio.current_time() == (30 if kind == "hang" else 40)
+
+    run(main)
