@@ -287,7 +287,7 @@ class Grow(MendingJob):
         except MemberLostError:
             pass
         except NoSpaceError as error:
-            self.note_no_space(error)
+            self.note_wait(error)
         except RaidxError as error:
             self._stall(error)
         return copied

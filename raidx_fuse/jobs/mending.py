@@ -28,7 +28,7 @@ class MendingJob(Job):
         """Its name in the log."""
         return self.kind
 
-    def note_no_space(self, error: NoSpaceError) -> None:
+    def note_wait(self, error: MemberError | NoSpaceError) -> None:
         """Say what is waited for; the log says it once."""
         if self.error is None:
             log.error("the %s waits: %s", self.title, error)
@@ -50,9 +50,7 @@ class MendingJob(Job):
             except (MemberError, NoSpaceError) as error:
                 if self._cancelled:
                     raise
-                if self.error is None:
-                    log.error("the %s waits: %s", self.title, error)
-                self.error = str(error)
+                self.note_wait(error)
             await trio.sleep(TRY_AGAIN_S)
         self.error = None
 

@@ -15,7 +15,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.core import Core
-from raidx_fuse.errors import NoSpaceError
+from raidx_fuse.errors import MemberError, NoSpaceError, RaidxError
 from raidx_fuse.jobs.mending import MendingJob
 from raidx_fuse.jobs.window import WINDOW_BYTES
 from raidx_fuse.layouts.raidx import BundleLayout
@@ -198,8 +198,12 @@ class Relocate(MendingJob):
         )
         try:
             done = await self.mover.move_locked(bundles, record)
-        except NoSpaceError as error:
-            self.note_no_space(error)
+        except (MemberError, NoSpaceError) as error:
+            self.note_wait(error)
+            self._stale = True
+            return
+        except RaidxError as error:
+            self.stall(f"bundle {bundles[0]}", error)
             self._stale = True
             return
         if done:

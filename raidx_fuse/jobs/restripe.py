@@ -237,7 +237,7 @@ class Restripe(MendingJob):
                 # A read that was given up may still write into the memory we used.
                 self._copier = Copier(core, self.course.target)
             except NoSpaceError as error:
-                self.note_no_space(error)
+                self.note_wait(error)
                 break
             except RaidxError as error:
                 self.stall(f"chunk {self.layout.watermark}", error)

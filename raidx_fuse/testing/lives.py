@@ -82,7 +82,7 @@ class Life:
         """Write one round; a crash let it reach the disks *only* (default: all that it is for)."""
         before = [bytes(disk.memory[:METADATA_BYTES]) for disk in self.disks]
 
-        async def do() -> set[str]:
+        async def do() -> frozenset[str]:
             return await write_config(members, config)
 
         assert run(do) == set()

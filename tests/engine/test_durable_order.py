@@ -93,7 +93,7 @@ def test_the_log_forgets_only_what_readers_see(seed: int, monkeypatch: pytest.Mo
             first = journal.ring.next_sequence
             seen = frozen = 0
             take_effect, save_head, freeze = (
-                journal._take_effect,
+                journal.take_effect,
                 journal.ring.save_head,
                 Overlay.freeze,
             )
@@ -112,7 +112,7 @@ def test_the_log_forgets_only_what_readers_see(seed: int, monkeypatch: pytest.Mo
                 assert tail[0] - first <= frozen
                 await save_head(tail)
 
-            monkeypatch.setattr(journal, "_take_effect", count)
+            monkeypatch.setattr(journal, "take_effect", count)
             monkeypatch.setattr(journal.ring, "save_head", check)
             monkeypatch.setattr(Overlay, "freeze", note)
             async with trio.open_nursery() as nursery:

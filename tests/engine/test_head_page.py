@@ -166,13 +166,16 @@ def test_a_rebuild_ends_and_the_log_is_formed_again_later() -> None:
                 )
                 for member in members
             ]
-            rig.running.store.io_timeout_s = 5.0
             await rig.put(0, noise(100, 2))
             with trio.fail_after(600):
                 await job.finished.wait()
+            assert job.state == "done", job.status()
+            journal = rig.running.core.journal
+            assert journal._to_form, "the head page was not missed"
             for fault in faults:
                 fault.lift()
             await trio.sleep(5)
+            assert not journal._to_form
             await rig.put(7, noise(5 * CHUNK, 3))
             await rig.compare()
 
