@@ -1,36 +1,217 @@
-"""The list of lost chunks as it is kept in the superblocks: differences, compressed.
+"""The chunks whose content was lost: in memory, and as the superblocks keep them.
 
-Losses come in patterns (one role of many neighbouring stripes), so a hundred thousand of them fit
-where a plain list would hold a few thousand.
+In a superblock they are differences, compressed: losses come in patterns (one role of many
+neighbouring stripes), so a hundred thousand of them fit where a plain list would hold a few
+thousand. Where they do not fit they are rounded to ranges of 2 ** shift chunks, so that more counts
+as lost than is, never less:
+
+    lost        . x . x . . . . . . x .
+    shift 1     [ x x x x ] . . . . [ x x ]
+
+In memory they are single numbers and ranges: what a superblock says may be far more than numbers
+could be kept of.
 """
 
 from __future__ import annotations
 
 import base64
+import binascii
 import zlib
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterable
+from heapq import merge
+from itertools import islice
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import FormatError
 
+KEY = "bad_chunks"
+"""Where the list stands among the `jobs` of a configuration."""
 ENCODED_BYTES_MAX = 40_000  # of the 64 KiB that a superblock has
+FRAME_BYTES = 100  # of JSON around what is compressed
+UNPACKED_BYTES_MAX = 32 << 20  # of what was compressed: no list can demand more memory
+_NUMBERS_MAX = UNPACKED_BYTES_MAX // 8
+_CHUNK_MAX = 1 << 62
+Numbers = NDArray[np.uint64]
 
 
-def encode_chunks(chunks: Iterable[int]) -> dict[str, Any]:
-    """Return chunk numbers as JSON values. Raises RaidxError when they do not fit."""
-    numbers = np.array(sorted(chunks), dtype="<u8")
-    steps = np.diff(numbers, prepend=np.uint64(0)).astype("<u8")
-    text = base64.b64encode(zlib.compress(steps.tobytes(), 9)).decode("ascii")
-    if len(text) > ENCODED_BYTES_MAX:
-        raise RaidxError(f"the list of {len(numbers)} lost chunks does not fit in a superblock")
-    return {"count": len(numbers), "steps": text}
+class LostChunks(set[int]):
+    """Numbers of lost chunks, some as themselves, others in ranges.
+
+    Empty, as a set is, only when nothing is lost: what asks at every request costs nothing more.
+    *changes* moves with every change.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes = 0
+        self._starts = array("Q")  # of ranges, ascending, that do not touch
+        self._ends = array("Q")
+
+    @classmethod
+    def of_ranges(cls, starts: Iterable[int], ends: Iterable[int]) -> LostChunks:
+        """Return the chunks of the ranges *starts* to *ends* - 1, ascending and apart."""
+        lost = cls()
+        lost._starts, lost._ends = array("Q", starts), array("Q", ends)
+        lost._show()
+        return lost
+
+    def _show(self) -> None:
+        """Keep the set itself from being empty while there are ranges."""
+        if self._starts and not self:
+            super().add(self._starts[0])
+
+    def _range_of(self, chunk: int) -> int:
+        """Return the index of the range that holds *chunk*, -1 if none does."""
+        at = bisect_right(self._starts, chunk) - 1
+        return at if at >= 0 and chunk < self._ends[at] else -1
+
+    def __contains__(self, chunk: object) -> bool:
+        if super().__contains__(chunk):
+            return True
+        return bool(self._starts) and isinstance(chunk, int) and self._range_of(chunk) >= 0
+
+    def add(self, chunk: int) -> None:
+        """Note that *chunk* is lost."""
+        self.changes += 1
+        super().add(chunk)
+
+    def update(self, *others: Iterable[int]) -> None:
+        """Note that the chunks of *others* are lost."""
+        self.changes += 1
+        super().update(*others)
+
+    def discard(self, chunk: int) -> None:
+        """Note that *chunk* was written anew."""
+        if chunk not in self:
+            return
+        self.changes += 1
+        super().discard(chunk)
+        at = self._range_of(chunk) if self._starts else -1
+        if at >= 0:
+            start, end = self._starts[at], self._ends[at]
+            parts = [part for part in ((start, chunk), (chunk + 1, end)) if part[0] < part[1]]
+            self._starts[at : at + 1] = array("Q", [part[0] for part in parts])
+            self._ends[at : at + 1] = array("Q", [part[1] for part in parts])
+        self._show()
+
+    def count(self) -> int:
+        """Return how many chunks are lost."""
+        starts, ends = self.ranges()
+        return int((ends - starts).sum())
+
+    def first(self, count: int) -> list[int]:
+        """Return the first *count* lost chunks, ascending."""
+        ranges = (range(start, end) for start, end in zip(self._starts, self._ends, strict=True))
+        in_ranges = islice((chunk for one in ranges for chunk in one), count)
+        alone = sorted(chunk for chunk in set(self) if self._range_of(chunk) < 0)
+        return list(islice(merge(in_ranges, alone), count))
+
+    def ranges(self) -> tuple[Numbers, Numbers]:
+        """Return the starts and ends of all ranges of lost chunks, ascending and apart."""
+        alone = np.fromiter(self, np.uint64, len(self))
+        starts = np.concatenate([np.frombuffer(self._starts, np.uint64), alone])
+        ends = np.concatenate([np.frombuffer(self._ends, np.uint64), alone + np.uint64(1)])
+        order = np.argsort(starts, kind="stable")
+        return _joined(starts[order], ends[order])
 
 
-def decode_chunks(values: dict[str, Any]) -> set[int]:
-    """Return the chunk numbers of `encode_chunks`."""
+def _joined(starts: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:
+    """Return ranges, ascending by *starts*, without those that touch or overlap."""
+    if not len(starts):
+        return starts, ends
+    reached = np.maximum.accumulate(ends)
+    first = np.ones(len(starts), np.bool_)
+    first[1:] = starts[1:] > reached[:-1]
+    last = np.append(np.flatnonzero(first)[1:] - 1, len(starts) - 1)
+    return starts[first], reached[last]
+
+
+def _packed(numbers: Numbers) -> str:
+    compressed = zlib.compress(numbers.astype("<u8").tobytes(), 9)
+    return base64.b64encode(compressed).decode("ascii")
+
+
+def _unpacked(text: object) -> Numbers:
+    if not isinstance(text, str):
+        raise ValueError("no text")
+    stream = zlib.decompressobj()
+    content = stream.decompress(base64.b64decode(text, validate=True), UNPACKED_BYTES_MAX)
+    if not stream.eof or len(content) % 8:
+        raise ValueError("too long, or cut")
+    return np.frombuffer(content, "<u8").astype(np.uint64, copy=False)
+
+
+def encode_chunks(chunks: LostChunks, room_bytes: int = ENCODED_BYTES_MAX) -> dict[str, Any]:
+    """Return *chunks* as JSON values of at most *room_bytes*, rounded up if they must be.
+
+    FRAME_BYTES and some are always enough.
+    """
+    room_bytes = min(room_bytes, ENCODED_BYTES_MAX) - FRAME_BYTES
+    starts, ends = chunks.ranges()
+    count = int((ends - starts).sum())
+    if count <= _NUMBERS_MAX:
+        lengths = (ends - starts).astype(np.int64)
+        behind = np.cumsum(lengths)
+        numbers = np.arange(count, dtype=np.uint64) + np.repeat(
+            starts - (behind - lengths).astype(np.uint64), lengths
+        )
+        text = _packed(np.diff(numbers, prepend=np.uint64(0)))
+        if len(text) <= room_bytes:
+            return {"count": count, "steps": text}
+    for shift in range(63):
+        by = np.uint64(shift)
+        one = np.uint64(1)
+        lows, highs = _joined(starts >> by, ((ends - one) >> by) + one)
+        if 2 * len(lows) <= _NUMBERS_MAX:
+            gaps = lows - np.concatenate([np.zeros(1, np.uint64), highs[:-1]])
+            text = _packed(np.stack([gaps, highs - lows], axis=1).reshape(-1))
+            if len(text) <= room_bytes:
+                break
+    count = int((highs - lows).sum()) << shift
+    return {"count": count, "shift": shift, "ranges": text}
+
+
+def decode_chunks(values: object) -> LostChunks:
+    """Return the chunks of `encode_chunks`. Raises FormatError for anything else."""
+    try:
+        return _decode(values)
+    except (ValueError, KeyError, TypeError, binascii.Error, zlib.error) as error:
+        raise FormatError(f"the list of lost chunks cannot be read ({error})") from error
+
+
+def _decode(values: object) -> LostChunks:
+    if not isinstance(values, dict):
+        raise TypeError("not an object")
     if not values:
-        return set()
-    steps = np.frombuffer(zlib.decompress(base64.b64decode(values["steps"])), dtype="<u8")
-    return {int(number) for number in np.cumsum(steps)}
+        return LostChunks()
+    if "steps" in values:
+        steps = _unpacked(values["steps"])
+        starts = _risen(steps)
+        ends = starts + np.uint64(1)
+        if len(steps) > 1 and not steps[1:].all():
+            raise ValueError("a chunk twice")
+        starts, ends = _joined(starts, ends)
+    else:
+        shift = values["shift"]
+        if type(shift) is not int or not 0 <= shift < 63:
+            raise ValueError("an impossible shift")
+        edges = _unpacked(values["ranges"])
+        if len(edges) % 2 or not edges[1:].all():
+            raise ValueError("an empty range, or one that touches the next")
+        edges = _risen(edges)
+        if len(edges) and int(edges[-1]) << shift > _CHUNK_MAX:
+            raise ValueError("a number too large")
+        starts, ends = edges[::2] << np.uint64(shift), edges[1::2] << np.uint64(shift)
+    return LostChunks.of_ranges(starts.tolist(), ends.tolist())
+
+
+def _risen(steps: Numbers) -> Numbers:
+    """Return the sums of *steps*; raise ValueError beyond any chunk's number."""
+    if float(steps.sum(dtype=np.float64)) > _CHUNK_MAX / 2:
+        raise ValueError("a number too large")
+    return np.cumsum(steps, dtype=np.uint64)

@@ -9,14 +9,13 @@ from typing import Any
 
 from raidx_fuse.disks import Disks, check_distinct, is_there, size_in
 from raidx_fuse.errors import UsageError
-from raidx_fuse.format.create import create_array, shape
+from raidx_fuse.format.create import check_array_name, create_array, shape
 from raidx_fuse.format.regions import SECTOR_BYTES
 from raidx_fuse.format.table import share_bytes
 from raidx_fuse.layouts.layout import Layout
 from raidx_fuse.layouts.raidx import SPARE_CHUNKS, BundleLayout
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, check_chunk_bytes, code_for
 from raidx_fuse.members.base import Member
-from raidx_fuse.volume import check_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ async def plan(request: CreateRequest) -> CreatePlan:
     """
     code_for(request.layout, len(request.members), request.params)
     check_chunk_bytes(request.chunk_bytes)
-    check_name(request.name)
+    check_array_name(request.name)
     check_distinct(request.members)
     missing = tuple(m for m in request.members if not is_there(m))
     found = {member: _size_to_make(member, request) for member in missing}

@@ -13,6 +13,7 @@ from dataclasses import replace
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.format.create import new_member_uuid, prepare_member
+from raidx_fuse.format.names import cleaned
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
 from raidx_fuse.format.reserve import reserve_metadata
 from raidx_fuse.members.base import Member
@@ -29,7 +30,7 @@ def record_of(member: Member, role: int, state: str) -> MemberRecord:
         member_uuid=new_member_uuid(),
         state=state,
         size_bytes=member.size_bytes,
-        path_hint=member.path,
+        path_hint=cleaned(member.path),
         reads_zero=member.reads_zero,
     )
 

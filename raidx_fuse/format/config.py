@@ -18,7 +18,9 @@ from functools import lru_cache
 from typing import Any
 
 from raidx_fuse.errors import FormatError
-from raidx_fuse.format.regions import Region, Regions
+from raidx_fuse.format.names import cleaned, is_clean, name_problem
+from raidx_fuse.format.regions import COUNTER_MAX, Region, Regions
+from raidx_fuse.layouts.registry import WIDTH_MAX
 
 ACTIVE, FAILED, MISSING, SPARE, REBUILDING = "active", "failed", "missing", "spare", "rebuilding"
 ROLE_STATES = frozenset({ACTIVE, FAILED, MISSING, REBUILDING})
@@ -28,6 +30,11 @@ NO_ROLE = -1
 LINEAGE_ENTRY_BYTES = 8
 CHUNK_BYTES_MIN = 4 << 10
 CHUNK_BYTES_MAX = 1 << 20
+CREATED_S_MAX = 253_402_300_799  # the last second of the year 9999
+ROLES_MAX = WIDTH_MAX + 1  # one more while a surrogate takes the parity over
+DEPTH_MAX = 12  # of values in values
+NAME_SHOWN = 80  # characters of a name that cannot be, in an error
+MESSAGE_MAX = 200  # characters of what was found, in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +129,8 @@ class ArrayConfig:
 
     def problem(self) -> str | None:
         """Say in words what makes this value impossible, or None."""
+        if not is_clean(self.name) or name_problem(self.name):
+            return f"{self.name[:NAME_SHOWN]!r} cannot be an array's name"
         for text in (self.array_uuid, *(r.member_uuid for r in self.members)):
             if not is_uuid(text):
                 return f"{text!r} is not a UUID"
@@ -130,18 +139,41 @@ class ArrayConfig:
         size = self.chunk_bytes
         if size & (size - 1) or not CHUNK_BYTES_MIN <= size <= CHUNK_BYTES_MAX:
             return f"chunk size {size} is not a power of two from 4 KiB to 1 MiB"
+        if not 1 <= self.width <= ROLES_MAX:
+            return f"{self.width} is no number of members: 1 to {ROLES_MAX}"
+        counts = self.params.get("chunk_counts")
+        known = counts is None or (isinstance(counts, list | tuple) and len(counts) == self.width)
+        if not known:
+            return "chunk_counts must be a list of numbers of chunks, one for each role"
         held = sorted([*(r.role for r in self.members if r.role >= 0), *self.vacant_roles()])
         if held != list(range(self.width)):
             return f"the roles are not 0 to {self.width - 1}, each once"
         for record in self.members:
+            if record.role < NO_ROLE or not 0 <= record.size_bytes <= COUNTER_MAX:
+                return f"role {record.role} of {record.size_bytes} bytes is no member"
             allowed = NO_ROLE_STATES if record.role == NO_ROLE else ROLE_STATES
             if record.state not in allowed:
                 return f"role {record.role} cannot be {record.state!r}"
-        if self.width < 1 or self.events < 1 or self.starts < 0:
-            return "width and events start at 1, starts at 0"
-        if self.size_bytes is not None and self.size_bytes < 1:
+        if not 1 <= self.events <= COUNTER_MAX or not 0 <= self.starts <= COUNTER_MAX:
+            return "events start at 1, starts at 0, and neither goes on for ever"
+        if self.size_bytes is not None and not 1 <= self.size_bytes <= COUNTER_MAX:
             return f"image size {self.size_bytes} is not possible"
-        return self.regions.problem()
+        if not 0 <= self.created_s <= CREATED_S_MAX:
+            return f"it cannot have been made {self.created_s} s after 1970"
+        for name in ("params", "jobs", "history", "extra"):
+            if (number := _impossible_number(getattr(self, name))) is not None:
+                return f"{name} has the number {number}"
+        return self.regions.problem() or self._data_problem()
+
+    def _data_problem(self) -> str | None:
+        if self.regions.data.length < self.chunk_bytes:
+            return "the data region has no room for a chunk"
+        counts = self.params.get("chunk_counts", ())
+        for record in self.members:
+            count = counts[record.role] if 0 <= record.role < len(counts) else 0
+            if not isinstance(count, int) or not 0 <= count <= COUNTER_MAX // self.chunk_bytes:
+                return f"role {record.role} cannot have {count} chunks"
+        return None
 
     # -- successors ------------------------------------------------------------------------------
 
@@ -199,6 +231,25 @@ class ArrayConfig:
     def without(self, member_uuid: str) -> ArrayConfig:
         """Return this configuration without the record of a spare."""
         return replace(self, members=tuple(r for r in self.members if r.member_uuid != member_uuid))
+
+
+def _impossible_number(value: object) -> int | float | None:
+    """Return a number in JSON *value* that no counter of ours reaches, None if there is none."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return next((n for n in map(_impossible_number, value) if n is not None), None)
+    if isinstance(value, int | float) and not -COUNTER_MAX <= value <= COUNTER_MAX:
+        return value
+    return None
+
+
+def _is_too_deep(value: object, left: int = DEPTH_MAX) -> bool:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, list | tuple):
+        return False
+    return not left or any(_is_too_deep(inner, left - 1) for inner in value)
 
 
 _UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # a tenth of uuid.UUID's time
@@ -265,11 +316,17 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=Fal
 
 
 def encode_config(config: ArrayConfig) -> bytes:
-    """Return *config* as canonical JSON. It must be possible and survive the way back."""
+    """Return *config* as canonical JSON. Raises FormatError unless it survives the way back."""
     problem = config.problem()
-    assert problem is None, problem
-    text = _ENCODER.encode(config_to_dict(config)).encode("ascii")
-    assert decode_config(text) == config, "not made of JSON values (tuples, integer keys?)"
+    if problem is not None:
+        raise FormatError(f"the configuration would be impossible: {problem}")
+    try:
+        text = _ENCODER.encode(config_to_dict(config)).encode("ascii")
+        same = decode_config(text) == config
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FormatError(f"the configuration cannot be written ({error})") from error
+    if not same:  # not made of JSON values (tuples, integer keys?)
+        raise FormatError("the configuration would not be read as it is written")
     return text
 
 
@@ -280,14 +337,25 @@ def decode_config(text: bytes) -> ArrayConfig:
     Raises FormatError for everything that is not one.
     """
     try:
-        values = json.loads(text.decode("ascii"))
+        values = json.loads(text.decode("ascii"), parse_constant=_refuse_constant)
+        if not isinstance(values, dict) or _is_too_deep(values):
+            raise ValueError("no object, or values too deep in values")
         config = _config_from(values)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FormatError(f"the configuration is not readable ({error})") from error
+        raise FormatError(f"the configuration is not readable ({_brief(error)})") from error
     problem = config.problem()
     if problem is not None:
         raise FormatError(f"the configuration is impossible: {problem}")
     return config
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _brief(error: BaseException) -> str:
+    text = cleaned(str(error))
+    return text if len(text) <= MESSAGE_MAX else f"{text[:MESSAGE_MAX]}..."
 
 
 def _typed(values: dict[str, Any], name: str, *types: type) -> Any:
@@ -302,10 +370,8 @@ def _typed(values: dict[str, Any], name: str, *types: type) -> Any:
 
 def _config_from(values: dict[str, Any]) -> ArrayConfig:
     checked = {name: _typed(values, name, *types) for name, types in _CONFIG_TYPES.items()}
-    checked["members"] = tuple(
-        MemberRecord(**{n: _typed(record, n, kind) for n, kind in _RECORD_TYPES.items()})
-        for record in checked["members"]
-    )
+    checked["name"] = cleaned(checked["name"])
+    checked["members"] = tuple(_record_from(record) for record in checked["members"])
     checked["regions"] = Regions(
         **{f.name: _region_from(checked["regions"][f.name]) for f in fields(Regions)}
     )
@@ -315,8 +381,14 @@ def _config_from(values: dict[str, Any]) -> ArrayConfig:
     return ArrayConfig(**checked, extra=extra)
 
 
+def _record_from(values: dict[str, Any]) -> MemberRecord:
+    record = {n: _typed(values, n, kind) for n, kind in _RECORD_TYPES.items()}
+    record["path_hint"] = cleaned(record["path_hint"])
+    return MemberRecord(**record)
+
+
 def _region_from(pair: object) -> Region:
     match pair:
-        case [int(offset), int(length)]:
+        case [int(offset), int(length)] if type(offset) is type(length) is int:
             return Region(offset, length)
     raise ValueError(f"a region is {pair!r}")

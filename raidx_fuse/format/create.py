@@ -17,7 +17,8 @@ from raidx_fuse.errors import (
     SignatureFoundError,
     UsageError,
 )
-from raidx_fuse.format.config import ACTIVE, ArrayConfig, MemberRecord
+from raidx_fuse.format.config import ACTIVE, NAME_SHOWN, ArrayConfig, MemberRecord
+from raidx_fuse.format.names import cleaned, is_clean, name_problem
 from raidx_fuse.format.pages import erase_log, erase_pages
 from raidx_fuse.format.regions import (
     SECTOR_BYTES,
@@ -38,7 +39,6 @@ from raidx_fuse.layouts.registry import check_chunk_bytes, code_for, find_layout
 from raidx_fuse.members.base import Member
 
 CHUNK_BYTES_DEFAULT = 64 << 10
-NAME_BYTES_MAX = 255
 
 UuidSource = Callable[[], str]
 
@@ -129,7 +129,7 @@ async def create_array(
             member_uuid=uuid_source(),
             state=ACTIVE,
             size_bytes=member.size_bytes,
-            path_hint=member.path,
+            path_hint=cleaned(member.path),
             reads_zero=member.reads_zero and not foreign[role],
         )
         for role, member in enumerate(members)
@@ -220,7 +220,7 @@ def plan_array(
 
     Raises UsageError in one line.
     """
-    _check_name(name)
+    check_array_name(name)
     _check_members(members)
     try:
         sizes = [member.size_bytes for member in members]
@@ -244,10 +244,13 @@ def plan_array(
     return regions, made
 
 
-def _check_name(name: str) -> None:
-    impossible = name in ("", ".", "..") or "/" in name or "\0" in name
-    if impossible or len(name.encode("utf-8", "surrogateescape")) > NAME_BYTES_MAX:
-        raise UsageError(f"{name!r} cannot be an array's name: it names the image file too")
+def check_array_name(name: str) -> None:
+    """Raise UsageError unless an array can be called *name*."""
+    problem = name_problem(name)
+    if not is_clean(name):
+        problem = "it has characters that no terminal can show"
+    if problem is not None:
+        raise UsageError(f"{name[:NAME_SHOWN]!r} cannot be an array's name: {problem}")
 
 
 def _check_members(members: Sequence[Member]) -> None:

@@ -30,6 +30,9 @@ PAGE_SLOTS = 2
 SUPERBLOCK_SLOT_BYTES = 64 << 10
 SUPERBLOCK_SLOTS = 2
 
+COUNTER_MAX = 1 << 62
+"""No counter of this format gets there, and no size: what is larger was never written by raidx."""
+
 BITMAP_UNIT_BYTES = 1 << 20  # of member space for each bit, at the finest
 GROWTH_FACTOR = 4
 GROWTH_WIDTH_MIN = 64
@@ -115,6 +118,11 @@ class Regions:
             end = region.end
         if self.superblock != Region(0, SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS):
             return "the superblock region is not the first 128 KiB"
+        if end > COUNTER_MAX:
+            return f"the regions reach to byte {end}"
+        pair = PAGE_SLOTS * PAGE_BYTES
+        if min(self.bitmap.length, self.written.length) < pair or self.log.length <= pair:
+            return "a region has no room for its first page"
         return None
 
 

@@ -27,6 +27,7 @@ from raidx_fuse.format.config import (
     uuid_text,
 )
 from raidx_fuse.format.regions import (
+    COUNTER_MAX,
     PAGE_BYTES,
     SUPERBLOCK_SLOT_BYTES,
     SUPERBLOCK_SLOTS,
@@ -148,6 +149,8 @@ def decode_superblock(content: bytes | bytearray, slot: int) -> Superblock:
     """
     if not content.startswith(MAGIC):
         raise FormatError("no magic")
+    if len(content) < HEADER_BYTES:
+        raise FormatError("no room for a header")
     length = HEADER.unpack_from(content)[LENGTH_FIELD]
     if length > len(content) - HEADER_BYTES:
         raise FormatError(f"length {length} is beyond the slot")
@@ -166,6 +169,8 @@ def _decode(content: bytes, slot: int) -> Superblock:
         raise OtherVersionError(f"format {major} is another version, this one knows {MAJOR}")
     if in_slot != slot or sequence % SUPERBLOCK_SLOTS != slot:
         raise FormatError(f"belongs to slot {in_slot} (misdirected write)")
+    if max(events, base, sequence) > COUNTER_MAX:
+        raise FormatError("its counters are impossible")
     config = decode_config(body)
     if config.events != events or uuid_bytes(config.array_uuid) != array:
         raise FormatError("header and configuration differ")

@@ -27,14 +27,19 @@ from raidx_fuse.format.config import (
     encode_config,
     is_uuid,
 )
-from raidx_fuse.format.regions import plan_regions
+from raidx_fuse.format.names import is_clean, name_problem
+from raidx_fuse.format.regions import COUNTER_MAX, plan_regions
 
 uuids = st.uuids().map(str)
+clean_text = st.text().filter(is_clean)
+names = st.text(min_size=1, max_size=60).filter(
+    lambda text: is_clean(text) and name_problem(text) is None
+)
 json_values = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.integers(-COUNTER_MAX, COUNTER_MAX)
+    | st.floats(-COUNTER_MAX, COUNTER_MAX)
     | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=6,
@@ -46,18 +51,18 @@ json_dicts = st.dictionaries(st.text(), json_values, max_size=3)
 def configs(draw: st.DrawFn) -> ArrayConfig:
     width = draw(st.integers(1, 8))
     spares = draw(st.integers(0, 2))
-    names = draw(st.lists(uuids, unique=True, min_size=width + spares, max_size=width + spares))
+    their = draw(st.lists(uuids, unique=True, min_size=width + spares, max_size=width + spares))
     members = [
         MemberRecord(
             role if role < width else NO_ROLE,
-            names[role],
+            their[role],
             draw(
                 st.sampled_from([ACTIVE, FAILED, MISSING, REBUILDING])
                 if role < width
                 else st.sampled_from([SPARE, MISSING, FAILED])
             ),
             draw(st.integers(0, 1 << 50)),
-            draw(st.text() | st.binary().map(lambda raw: raw.decode("utf-8", "surrogateescape"))),
+            draw(clean_text),
             draw(st.booleans()),
         )
         for role in range(width + spares)
@@ -65,13 +70,13 @@ def configs(draw: st.DrawFn) -> ArrayConfig:
     chunk_bytes = draw(st.sampled_from([4096, 65536, 1 << 20]))
     return ArrayConfig(
         array_uuid=draw(uuids),
-        name=draw(st.text()),
+        name=draw(names),
         layout=draw(st.text()),
         chunk_bytes=chunk_bytes,
         width=width,
         members=tuple(members),
         regions=plan_regions(draw(st.integers(64 << 20, 1 << 45)), chunk_bytes, width),
-        events=draw(st.integers(1, (1 << 64) - 1)),
+        events=draw(st.integers(1, COUNTER_MAX)),
         clean=draw(st.booleans()),
         params=draw(json_dicts),
         history=tuple(draw(st.lists(json_values, max_size=3))),
@@ -80,7 +85,7 @@ def configs(draw: st.DrawFn) -> ArrayConfig:
         starts=draw(st.integers(0, 1 << 40)),
         lineage=tuple(draw(st.lists(st.text(), max_size=3))),
         size_bytes=draw(st.none() | st.integers(1, 1 << 60)),
-        created_s=draw(st.integers(0, 1 << 40)),
+        created_s=draw(st.integers(0, 1 << 37)),
         extra=draw(json_dicts.map(lambda d: {f"later {key}": value for key, value in d.items()})),
     )
 
@@ -148,6 +153,30 @@ WRONG = [
     ("regions", {**config_to_dict(example())["regions"], "data": [278529, 4096]}, "whole pages"),
     ("regions", {**config_to_dict(example())["regions"], "table": "x"}, "a region is 'x'"),
     ("regions", {**config_to_dict(example())["regions"], "superblock": [0, 4096]}, "128 KiB"),
+    (
+        "regions",
+        {**config_to_dict(example())["regions"], "data": [278528, 0]},
+        "no room for a chunk",
+    ),
+    ("regions", {**config_to_dict(example())["regions"], "data": [278528, 1 << 63]}, "reach to"),
+    ("regions", {**config_to_dict(example())["regions"], "log": [147456, 8192]}, "first page"),
+    ("regions", {**config_to_dict(example())["regions"], "data": [True, 4096]}, r"\[True, 4096\]"),
+    ("width", 60_000_000, "60000000 is no number of members"),
+    ("events", (1 << 64) - 1, "goes on for ever"),
+    ("starts", (1 << 64) - 1, "goes on for ever"),
+    ("size_bytes", 1 << 80, "image size"),
+    ("created_s", 1 << 60, "after 1970"),
+    ("created_s", -1, "after 1970"),
+    ("params", {"length": 1 << 70}, "params has the number"),
+    ("params", {"chunk_counts": 5}, "one for each role"),
+    ("params", {"chunk_counts": [1 << 60] * 3}, "cannot have"),
+    ("params", {"chunk_counts": ["many", 3, 3]}, "cannot have many chunks"),
+    ("jobs", {"rebuild:1": {"next_stripe": 1e300}}, "jobs has the number"),
+    ("jobs", json.loads("[" * 200 + "]" * 200), "too deep"),
+    ("settings", {"x": json.loads("[" * 20 + "]" * 20)}, "too deep"),
+    ("name", "", "cannot be an array's name"),
+    ("name", "a/b", "cannot be an array's name"),
+    ("name", "x" * 300, "cannot be an array's name"),
 ]
 
 
@@ -175,10 +204,17 @@ def test_a_state_must_fit_its_role() -> None:
 def test_values_that_json_would_change_are_not_encoded() -> None:
     changed: list[dict[Any, Any]] = [{"pair": (1, 2)}, {1: "key"}]
     for params in changed:
-        with pytest.raises(AssertionError):
+        with pytest.raises(FormatError, match="as it is written"):
             encode_config(replace(example(), params=params))
-    with pytest.raises(ValueError, match="JSON"):
-        encode_config(replace(example(), params={"x": float("nan")}))
+    for kept in ({"x": float("nan")}, {"x": 10**5000}, {"x": {1}}):
+        with pytest.raises(FormatError, match="cannot be written"):
+            encode_config(replace(example(), settings=kept))
+    with pytest.raises(FormatError, match="as it is written"):  # a path that is no UTF-8
+        encode_config(
+            replace(
+                example(), members=(replace(example().members[0], path_hint="a\udcff"),), width=1
+            )
+        )
 
 
 def test_who_takes_a_role_takes_it_from_another() -> None:
@@ -258,3 +294,18 @@ def test_every_uuid_is_one_in_its_canonical_form_only(value: uuid.UUID) -> None:
     assert not is_uuid(value.hex)
     assert not is_uuid("{" + str(value) + "}")
     assert not is_uuid(value)
+
+
+def test_a_number_that_is_none_is_refused() -> None:
+    text = _changed(settings={"speed_max": float("nan")})
+    with pytest.raises(FormatError, match="NaN is no number"):
+        decode_config(text)
+
+
+def test_names_that_steer_a_terminal_are_read_with_question_marks() -> None:
+    record = {**config_to_dict(example())["members"][0], "path_hint": "/disks/\x1b]0;a\udc80\u202e"}
+    others = config_to_dict(example())["members"][1:]
+    config = decode_config(_changed(name="\x1b[2Jdisk\ud800", members=[record, *others]))
+    assert config.name == "?[2Jdisk?"
+    assert config.record(0).path_hint == "/disks/?]0;a??"
+    assert decode_config(encode_config(config)) == config

@@ -100,6 +100,10 @@ REFUSED: list[tuple[str, list[RamMember], dict[str, Any], str]] = [
     ("raid5", rams(3), {"name": "a/b"}, "cannot be an array's name"),
     ("raid5", rams(3), {"name": ".."}, "cannot be an array's name"),
     ("raid5", rams(3), {"name": "x" * 300}, "cannot be an array's name"),
+    ("raid5", rams(3), {"name": "a\x1b[2Jb"}, "no terminal can show"),
+    ("raid5", rams(3), {"name": "a\nb"}, "no terminal can show"),
+    ("raid5", rams(3), {"name": "a\udc80"}, "no terminal can show"),
+    ("raid5", rams(3), {"name": "a\u202eb"}, "no terminal can show"),
     ("raid5", rams(3), {"params": {"colour": 1}}, "no parameter 'colour'"),
     ("mcpod", rams(3), {}, "mcpod"),
 ]

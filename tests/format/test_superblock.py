@@ -146,7 +146,7 @@ def test_a_write_torn_at_any_sector_leaves_the_old_or_the_new() -> None:
     """Never a third value: every prefix of sectors, every single sector, and all but one."""
     _, first = content(0, 1)
     at, second = content(1, 2)
-    offset, third = content(2, 3, name="x" * 3000)
+    offset, third = content(2, 3, extra={"later": "x" * 3000})
     before = first + bytes(len(third) - len(first))
     sectors = range(0, len(third), 512)
     kept: list[set[int]] = [set(sectors[:count]) for count in range(len(sectors) + 1)]
@@ -157,7 +157,7 @@ def test_a_write_torn_at_any_sector_leaves_the_old_or_the_new() -> None:
         torn = b"".join((third if s in keep else before)[s : s + 512] for s in sectors)
         found = read(ram((at, second), (offset, torn)))
         assert found is not None
-        assert found.config in (config(events=2), config(events=3, name="x" * 3000))
+        assert found.config in (config(events=2), config(events=3, extra={"later": "x" * 3000}))
         seen.add(found.events)
         assert (found.events == 3) == (torn == third)
     assert seen == {2, 3}
