@@ -19,6 +19,7 @@ from typing import Any
 import trio
 
 from raidx_fuse import status as report
+from raidx_fuse.bad_chunks import KEY as BAD_CHUNKS_KEY
 from raidx_fuse.bad_chunks import decode_chunks, encode_chunks
 from raidx_fuse.claims import read_claims
 from raidx_fuse.core import Core
@@ -26,6 +27,7 @@ from raidx_fuse.dirty import DirtyMap
 from raidx_fuse.errors import RaidxError, ReadOnlyError, UsageError
 from raidx_fuse.explain import explain
 from raidx_fuse.format.assemble import Assembly, assemble
+from raidx_fuse.format.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.pages import PAYLOAD_BYTES
 from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.grower import Grower
@@ -56,8 +58,6 @@ from raidx_fuse.writer import Writer
 from raidx_fuse.written import WrittenMap
 
 log = logging.getLogger(__name__)
-
-BAD_CHUNKS_KEY = "bad_chunks"
 
 
 class Array:
@@ -90,7 +90,7 @@ class Array:
         self.nursery = nursery
         self.started_s = core.store.clock()
         self.replayed: Replayed | None = None
-        self._saved_bad: frozenset[int] = frozenset()
+        self._saved_bad = 0  # `changes` of the lost chunks when they were saved
 
     @property
     def name(self) -> str:
@@ -146,6 +146,9 @@ class Array:
         """Parse *text*, apply it at once, keep it in the superblocks; return the value in force."""
         setting = setting_named(key)
         value = setting.parse(str(text))
+        config = self.store.config
+        if not self.read_only:  # refused before it takes effect
+            fitted(replace(config, settings={**config.settings, key: value}), RESERVE_BYTES)
         if key == "journal" and not self.read_only:
             await change_mode(self.core, value)
             return value
@@ -251,22 +254,23 @@ class Array:
             await trio.sleep(1.0)
             try:
                 await self.save_bad_chunks()
-            except RaidxError as error:  # they stay in memory; the array is not closed as clean
+            except RaidxError as error:  # they stay in memory, and it is tried again
                 log.critical("%s", error)
 
     async def save_bad_chunks(self) -> None:
         """Write the list of lost chunks into the superblocks if it has changed.
 
-        Raises RaidxError when it does not fit.
+        Rounded up where it does not fit (format/fitting.py). Raises RaidxError.
         """
-        bad = frozenset(self.core.bad_chunks)
-        if bad == self._saved_bad:
+        bad = self.core.bad_chunks
+        changes = bad.changes
+        if changes == self._saved_bad:
             return
         encoded = encode_chunks(bad)
-        self._saved_bad = bad
         await self.store.update(
             lambda config: replace(config, jobs={**config.jobs, BAD_CHUNKS_KEY: encoded})
         )
+        self._saved_bad = changes
 
     def _resync(self, core: Core, job_id: int = 0) -> Resync:
         return Resync(core, job_id, self.save_bad_chunks)
@@ -278,8 +282,7 @@ class Array:
     async def start(self, head: PageStore) -> None:
         """Replay, say in the superblocks that the array runs, resume what was unfinished."""
         store, config = self.store, self.store.config
-        self.core.bad_chunks.update(decode_chunks(config.jobs.get(BAD_CHUNKS_KEY, {})))
-        self._saved_bad = frozenset(self.core.bad_chunks)
+        self.core.bad_chunks = decode_chunks(config.jobs.get(BAD_CHUNKS_KEY, {}))
         self.apply_settings()
         store.on_fail.append(partial(note_failing, self.core))
         store.on_change.append(self.core.note_zero_roles)

@@ -36,6 +36,7 @@ FRAME_BYTES = 100  # of JSON around what is compressed
 UNPACKED_BYTES_MAX = 32 << 20  # of what was compressed: no list can demand more memory
 _NUMBERS_MAX = UNPACKED_BYTES_MAX // 8
 _CHUNK_MAX = 1 << 62
+SHIFT_MAX = 61
 Numbers = NDArray[np.uint64]
 
 
@@ -131,19 +132,43 @@ def _joined(starts: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:
     return starts[first], reached[last]
 
 
-def _packed(numbers: Numbers) -> str:
-    compressed = zlib.compress(numbers.astype("<u8").tobytes(), 9)
-    return base64.b64encode(compressed).decode("ascii")
+def _packed(content: bytes) -> str:
+    return base64.b64encode(zlib.compress(content)).decode("ascii")
 
 
-def _unpacked(text: object) -> Numbers:
+def _unpacked(text: object) -> bytes:
     if not isinstance(text, str):
         raise ValueError("no text")
     stream = zlib.decompressobj()
     content = stream.decompress(base64.b64decode(text, validate=True), UNPACKED_BYTES_MAX)
     if not stream.eof or len(content) % 8:
         raise ValueError("too long, or cut")
+    return content
+
+
+def _steps(content: bytes) -> Numbers:
     return np.frombuffer(content, "<u8").astype(np.uint64, copy=False)
+
+
+def _in_planes(numbers: Numbers) -> bytes:
+    """Return all first bytes of *numbers*, then all second ones, ...: that is packed better."""
+    return np.ascontiguousarray(numbers.astype("<u8").view(np.uint8).reshape(-1, 8).T).tobytes()
+
+
+def _from_planes(content: bytes) -> Numbers:
+    rows = np.frombuffer(content, np.uint8).reshape(8, -1).T
+    return _steps(np.ascontiguousarray(rows).tobytes())
+
+
+def _rounded(starts: Numbers, ends: Numbers, shift: int) -> tuple[int, str]:
+    """Return how many chunks the ranges have, rounded up to 2 ** *shift*, and their text."""
+    by, one = np.uint64(shift), np.uint64(1)
+    lows, highs = _joined(starts >> by, ((ends - one) >> by) + one)
+    if 2 * len(lows) > _NUMBERS_MAX:
+        return 0, " " * ENCODED_BYTES_MAX
+    gaps = lows - np.concatenate([np.zeros(1, np.uint64), highs[:-1]])
+    text = _packed(_in_planes(np.stack([gaps, highs - lows], axis=1).reshape(-1)))
+    return int((highs - lows).sum()) << shift, text
 
 
 def encode_chunks(chunks: LostChunks, room_bytes: int = ENCODED_BYTES_MAX) -> dict[str, Any]:
@@ -160,20 +185,18 @@ def encode_chunks(chunks: LostChunks, room_bytes: int = ENCODED_BYTES_MAX) -> di
         numbers = np.arange(count, dtype=np.uint64) + np.repeat(
             starts - (behind - lengths).astype(np.uint64), lengths
         )
-        text = _packed(np.diff(numbers, prepend=np.uint64(0)))
+        text = _packed(np.diff(numbers, prepend=np.uint64(0)).astype("<u8").tobytes())
         if len(text) <= room_bytes:
             return {"count": count, "steps": text}
-    for shift in range(63):
-        by = np.uint64(shift)
-        one = np.uint64(1)
-        lows, highs = _joined(starts >> by, ((ends - one) >> by) + one)
-        if 2 * len(lows) <= _NUMBERS_MAX:
-            gaps = lows - np.concatenate([np.zeros(1, np.uint64), highs[:-1]])
-            text = _packed(np.stack([gaps, highs - lows], axis=1).reshape(-1))
-            if len(text) <= room_bytes:
-                break
-    count = int((highs - lows).sum()) << shift
-    return {"count": count, "shift": shift, "ranges": text}
+    fine, coarse = 0, SHIFT_MAX  # the coarsest is one range, or two
+    while fine < coarse:
+        shift = (fine + coarse) // 2
+        if len(_rounded(starts, ends, shift)[1]) <= room_bytes:
+            coarse = shift
+        else:
+            fine = shift + 1
+    count, text = _rounded(starts, ends, coarse)
+    return {"count": count, "shift": coarse, "ranges": text}
 
 
 def decode_chunks(values: object) -> LostChunks:
@@ -190,7 +213,7 @@ def _decode(values: object) -> LostChunks:
     if not values:
         return LostChunks()
     if "steps" in values:
-        steps = _unpacked(values["steps"])
+        steps = _steps(_unpacked(values["steps"]))
         starts = _risen(steps)
         ends = starts + np.uint64(1)
         if len(steps) > 1 and not steps[1:].all():
@@ -198,9 +221,9 @@ def _decode(values: object) -> LostChunks:
         starts, ends = _joined(starts, ends)
     else:
         shift = values["shift"]
-        if type(shift) is not int or not 0 <= shift < 63:
+        if type(shift) is not int or not 0 <= shift <= SHIFT_MAX:
             raise ValueError("an impossible shift")
-        edges = _unpacked(values["ranges"])
+        edges = _from_planes(_unpacked(values["ranges"]))
         if len(edges) % 2 or not edges[1:].all():
             raise ValueError("an empty range, or one that touches the next")
         edges = _risen(edges)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from raidx_fuse.access import Access
+from raidx_fuse.bad_chunks import LostChunks
 from raidx_fuse.cache import ChunkCache, address_of
 from raidx_fuse.dirty import DirtyMap
 from raidx_fuse.errors import UnrecoverableError
@@ -103,7 +104,7 @@ class Core:
         if isinstance(layout, BundleLayout):
             self.access = Access(layout, store.queues, store.clock)
         self.cache: ChunkCache | None = None  # off
-        self.bad_chunks: set[int] = set()
+        self.bad_chunks = LostChunks()
         self.foreground_s = -1e9  # when the last foreground request ended
         self.zero_roles: frozenset[int] = frozenset()
         self.all_read_zero = False

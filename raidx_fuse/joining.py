@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import FormatError, RaidxError
 from raidx_fuse.format.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.format.create import new_member_uuid, prepare_member
 from raidx_fuse.format.names import cleaned
@@ -48,7 +48,14 @@ async def join(store: Store, members: Sequence[Member], chunks: int) -> list[Mem
     records = [record_of(member, NO_ROLE, "spare") for member in members]
     for record, member in zip(records, members, strict=True):
         store.spares[record.member_uuid] = member
-    await store.update(lambda config: replace(config, members=(*config.members, *records)))
+    try:
+        await store.update(
+            lambda config: replace(config, members=(*config.members, *records)), asked=True
+        )
+    except FormatError:  # no room for so many
+        for record in records:
+            del store.spares[record.member_uuid]
+        raise
     for record, member in zip(records, members, strict=True):
         if record.member_uuid not in store.spares:
             await leave(store, records)

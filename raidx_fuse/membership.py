@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from raidx_fuse.errors import ArrayFailedError, BusyError, RaidxError, UsageError
+from raidx_fuse.errors import ArrayFailedError, BusyError, FormatError, RaidxError, UsageError
 from raidx_fuse.format.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.create import prepare_member
 from raidx_fuse.format.reserve import reserve_metadata
@@ -153,7 +153,11 @@ class Membership:
         await self._prepare(member)
         record = record_of(member, -1, "spare")
         self.store.spares[record.member_uuid] = member
-        await self.store.update(lambda c: replace(c, members=(*c.members, record)))
+        try:
+            await self.store.update(lambda c: replace(c, members=(*c.members, record)), asked=True)
+        except FormatError:  # no room for one more
+            del self.store.spares[record.member_uuid]
+            raise
         if member not in self.store.present().values():
             raise RaidxError(f"{member.path} could not be written")
         self.rebuild_onto_spare()

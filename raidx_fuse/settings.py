@@ -116,8 +116,8 @@ def _queue_time(text: str) -> float | None:
 def _pre_reads(text: str) -> int | None:
     if text == "auto":
         return None
-    if not text.isdecimal() or int(text) > _PRE_READS_MAX:
-        raise UsageError(f"{text!r} is not a number of chunks from 0 to {_PRE_READS_MAX}")
+    if not text.isdecimal() or len(text) > 9 or int(text) > _PRE_READS_MAX:
+        raise UsageError(f"{text[:40]!r} is not a number of chunks from 0 to {_PRE_READS_MAX}")
     return int(text)
 
 

@@ -22,25 +22,28 @@ from decimal import Decimal
 
 from raidx_fuse.errors import UsageError
 
-SIZE_BYTES_MAX = (1 << 63) - 1  # the kernel's offsets
-
+SIZE_BYTES_MAX = 1 << 62  # no file or device is larger
+SECONDS_MAX = 100 * 365.25 * 86400
+_TEXT_MAX = 60  # characters of a number that can be meant
 _PREFIXES = "KMGTPE"
 _SIZE = re.compile(rf"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([{_PREFIXES}])(iB|B)?|B)?\s*", re.IGNORECASE)
-_TIME = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)\s*(us|ms|s)?\s*", re.IGNORECASE)
+_TIME = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]{1,3})?)\s*(us|ms|s)?\s*", re.IGNORECASE)
 _SECONDS = {"us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
 
 
 def parse_size(text: str) -> int:
     """Return *text* as bytes. Raises UsageError for anything but a whole number of bytes."""
-    match = _SIZE.fullmatch(text)
+    match = _SIZE.fullmatch(text) if len(text) <= _TEXT_MAX else None
     if not match:
-        raise UsageError(f"{text!r} is not a size", action="write for example 64KiB, 1.5G or 4096")
+        raise UsageError(
+            f"{text[:_TEXT_MAX]!r} is not a size", action="write for example 64KiB, 1.5G or 4096"
+        )
     number, prefix, suffix = match.groups()
     exponent = _PREFIXES.index(prefix.upper()) + 1 if prefix else 0
     base = 1000 if suffix and suffix.upper() == "B" else 1024
     size_bytes = Decimal(number) * base**exponent
     if size_bytes > SIZE_BYTES_MAX:
-        raise UsageError(f"{text[:40]!r} is more bytes than a file or device can have")
+        raise UsageError(f"{text!r} is more bytes than a file or device can have")
     if size_bytes != int(size_bytes):
         raise UsageError(f"{text!r} is not a whole number of bytes")
     return int(size_bytes)
@@ -48,11 +51,16 @@ def parse_size(text: str) -> int:
 
 def parse_seconds(text: str) -> float:
     """Return *text* as seconds. Raises UsageError."""
-    match = _TIME.fullmatch(text)
+    match = _TIME.fullmatch(text) if len(text) <= _TEXT_MAX else None
     if not match:
-        raise UsageError(f"{text!r} is not a time", action="write for example 100us, 4ms or 0.5s")
+        raise UsageError(
+            f"{text[:_TEXT_MAX]!r} is not a time", action="write for example 100us, 4ms or 0.5s"
+        )
     number, unit = match.groups()
-    return float(Decimal(number) * _SECONDS[(unit or "s").lower()])
+    seconds = float(Decimal(number) * _SECONDS[(unit or "s").lower()])
+    if seconds > SECONDS_MAX:
+        raise UsageError(f"{text!r} is longer than a hundred years")
+    return seconds
 
 
 def format_seconds(seconds: float) -> str:

@@ -50,7 +50,7 @@ def state(array: Array) -> str:
 def _action(array: Array, word: str) -> str | None:
     if array.core.bad_chunks:
         return (
-            f"the content of {len(array.core.bad_chunks)} chunks was lost: restore the files "
+            f"the content of {array.core.bad_chunks.count()} chunks was lost: restore the files "
             "that lie there from a copy (`stats` lists the image offsets)"
         )
     if word == "failed":
@@ -97,7 +97,7 @@ def status(array: Array) -> dict[str, Any]:
         "members": members,
         "jobs": [job.status() for job in array.jobs.running()],
         "volumes": [{"name": config.name, "size": array.size_bytes, "path": None}],
-        "lost_chunks": len(core.bad_chunks),
+        "lost_chunks": core.bad_chunks.count(),
         "tuner": None if array.tuner is None else array.tuner.status(),
         "restore": None if array.restore is None else array.restore.status(),
         "warnings": list(array.warnings),
@@ -182,7 +182,7 @@ def stats(array: Array) -> dict[str, Any]:
             "hottest": _hottest(array),
             "parity_policy": array.get("parity.policy"),
             "bpu": _bpu(array),
-            "lost_image_offsets": sorted(c << core.shift for c in core.bad_chunks)[:1000],
+            "lost_image_offsets": [c << core.shift for c in core.bad_chunks.first(1000)],
         },
     }
 

@@ -17,8 +17,9 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.errors import ArrayFailedError, MemberError, NoSpaceError, no_space
+from raidx_fuse.errors import ArrayFailedError, FormatError, MemberError, NoSpaceError, no_space
 from raidx_fuse.format.config import ArrayConfig
+from raidx_fuse.format.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.round import Patience, write_config
 from raidx_fuse.latch import Latch
 from raidx_fuse.layouts.layout import Layout
@@ -103,6 +104,7 @@ class Store:
         self.on_change: list[Hook] = []
         self.on_fail: list[Callable[[int], None]] = []
         self._settled: trio.Event | None = None
+        self._unwritable: FormatError | None = None  # no room for how things are
         self._config_lock = trio.Lock()
         self._flush_lock = trio.Lock()
         self._next_round: _FlushRound | None = None
@@ -353,12 +355,17 @@ class Store:
     @property
     def unsettled(self) -> bool:
         """Whether a change of membership is not yet on the superblocks."""
-        return self._settled is not None
+        return self._settled is not None or self._unwritable is not None
 
     async def settled(self) -> None:
-        """Return when the superblocks say what the array's state is now."""
+        """Return when the superblocks say what the array's state is now.
+
+        Raises ArrayFailedError if they have no room for it: nothing may be acknowledged then.
+        """
         while self._settled is not None:
             await self._settled.wait()
+        if self._unwritable is not None:
+            raise ArrayFailedError(f"no superblock can be written: {self._unwritable}")
 
     async def _publish(self) -> None:
         assert self._settled is not None
@@ -367,12 +374,17 @@ class Store:
             while written != self.config.events:
                 written = self.config.events
                 await self._write_superblocks()
+            self._unwritable = None
+        except FormatError as error:  # before any member was written
+            log.critical("no superblock can be written: %s", error)
+            self._unwritable = error
         finally:
             event, self._settled = self._settled, None
             event.set()
 
     async def _write_superblocks(self) -> None:
         async with self._config_lock:
+            self.config = fitted(self.config)
             patience = Patience(self.io_timeout_s, self.nursery)
             failed = await write_config(self.present(), self.config, patience)
         for uuid in failed:
@@ -384,11 +396,17 @@ class Store:
                 if record.member_uuid == uuid and record.role >= 0:
                     self.fail(record.role, "its superblock could not be written")
 
-    async def update(self, change: Callable[[ArrayConfig], ArrayConfig]) -> None:
-        """Replace the configuration and return when every member's superblock has it, flushed."""
+    async def update(
+        self, change: Callable[[ArrayConfig], ArrayConfig], *, asked: bool = False
+    ) -> None:
+        """Replace the configuration and return when every member's superblock has it, flushed.
+
+        Raises FormatError, and nothing is replaced, if it does not fit; a change that a user
+        *asked* for leaves room for those that nobody can refuse.
+        """
         if self.read_only:
             raise ArrayFailedError("the array was started read-only")
-        self.config = change(self.config)
+        self.config = fitted(change(self.config), RESERVE_BYTES if asked else 0)
         self.publish_soon()
         await self.settled()
 

@@ -1,0 +1,118 @@
+"""A configuration that has no room in a superblock ends nothing: neither asked for nor suffered."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import trio
+
+from raidx_fuse.array import open_array
+from raidx_fuse.errors import ArrayFailedError, FormatError, RaidxError, UsageError
+from raidx_fuse.format.create import create_array
+from raidx_fuse.members.base import Member
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.virtual_time import run
+
+MIB = 1 << 20
+
+
+async def made(width: int, layout: str = "raid5", size: int = MIB) -> list[Member]:
+    members: list[Member] = [RamMember(size, name=f"d{n}") for n in range(width)]
+    await create_array(members, layout, name="disk", now_s=0, chunk_bytes=4096)
+    return members
+
+
+def test_a_speed_of_5000_digits_is_refused() -> None:
+    async def main() -> None:
+        async with open_array(await made(3)) as array:
+            for text in ("9" * 5000, "9" * 40, "9999999999TiB"):
+                with pytest.raises(UsageError):
+                    await array.set("speed_max", text)
+            for key in ("bpu.t_pre", "tuner.scrub", "bpu.a_read", "io.timeout_s"):
+                with pytest.raises(UsageError):
+                    await array.set(key, "9" * 5000)
+            with pytest.raises(UsageError):
+                await array.set("tuner.scrub", "1e999")
+            await array.set("speed_max", "7MiB")
+            await array.write(0, b"a")
+            assert array.get("speed_max") == 7 << 20
+
+    run(main)
+
+
+def test_21_spares_with_long_paths_are_members() -> None:
+    async def main() -> None:
+        members = await made(3)
+        spares = [RamMember(MIB, name="/" + "long/" * 700 + str(n)) for n in range(21)]
+        async with open_array(members) as array:
+            for spare in spares:
+                await array.add_spare(spare)
+        async with open_array([*members, *spares]) as array:
+            assert len(array.store.spares) == 21
+
+    run(main)
+
+
+def test_one_spare_too_many_is_refused_and_no_harm_is_done() -> None:
+    async def main() -> None:
+        members = await made(3)
+        async with open_array(members) as array:
+            await array.write(0, b"kept")
+            config = array.store.config
+            array.store.config = replace(config, extra={"later": "x" * 61_000})
+            with pytest.raises(FormatError, match="does not fit"):
+                await array.add_spare(RamMember(MIB, name="spare"))
+            with pytest.raises(FormatError, match="does not fit"):
+                await array.set("speed_max", "7MiB")
+            assert not array.store.spares
+            assert array.get("speed_max") == array.jobs.speed_max_bytes == 0
+            await array.fail_disk(1)  # nobody asks whether there is room for that
+            await array.write(4096, b"more")
+        async with open_array([members[0], members[2]]) as array:
+            assert bytes(await array.read(0, 4)) + bytes(await array.read(4096, 4)) == b"keptmore"
+
+    run(main)
+
+
+def test_220_members_that_lose_24000_chunks_go_on_and_remember_all() -> None:
+    async def main() -> None:
+        members = await made(220, size=4 * MIB)
+        async with open_array(members) as array:
+            chunks = array.core.layout.chunks
+            lost = random.Random(7).sample(range(chunks), 24_000)
+            array.core.bad_chunks.update(lost)
+            await trio.sleep(2)
+            await array.set("speed_max", "7MiB")
+            with pytest.raises(RaidxError):
+                await array.read(lost[0] * 4096, 1)
+        async with open_array(members) as array:
+            bad = array.core.bad_chunks
+            assert all(chunk in bad for chunk in lost)
+            assert array.status()["lost_chunks"] == bad.count() >= 24_000
+            chunk = lost[5]
+            await array.write(chunk * 4096, bytes(4096))
+            assert not any(await array.read(chunk * 4096, 4096))
+
+    run(main)
+
+
+def test_without_any_room_writes_are_refused_and_the_array_still_closes() -> None:
+    async def main() -> None:
+        members = await made(3)
+        async with open_array(members) as array:
+            await array.write(0, b"before")
+            await array.flush()
+            config = array.store.config
+            array.store.config = replace(config, extra={"later": "x" * 65_000})
+            array.store.fail(1, "it broke")
+            with pytest.raises(ArrayFailedError, match="does not fit"):
+                await array.write(4096, b"after")
+            with pytest.raises(ArrayFailedError, match="does not fit"):
+                await array.flush()
+            assert bytes(await array.read(0, 6)) == b"before"
+        async with open_array(members) as array:
+            assert bytes(await array.read(0, 6)) == b"before"
+
+    run(main)
