@@ -44,7 +44,7 @@ from raidx_fuse.members.base import Member
 from raidx_fuse.membership import Membership
 from raidx_fuse.pagestore import PageStore, load_page_store
 from raidx_fuse.reader import Reader
-from raidx_fuse.replay import Replayed, replay
+from raidx_fuse.replay import Replayed, read_log, replay
 from raidx_fuse.reshape import Reshape
 from raidx_fuse.restore import Restore
 from raidx_fuse.restriper import Restriper
@@ -284,18 +284,19 @@ class Array:
         store, config = self.store, self.store.config
         self.core.bad_chunks = decode_chunks(config.jobs.get(BAD_CHUNKS_KEY, {}))
         self.apply_settings()
+        found = await read_log(self.core.journal, store, head)  # refused before anything is written
         store.on_fail.append(partial(note_failing, self.core))
         store.on_change.append(self.core.note_zero_roles)
         store.on_change.append(self.core.bpu.note_members)
         self.nursery.start_soon(store.watch)
         if self.read_only:
-            self.replayed = await replay(self.core.journal, store, head)
+            self.replayed = await replay(self.core.journal, store, found)
             return
         await store.update(lambda config: config.started_with(store.present()))
         store.refresh()
         for pages in store.page_stores:
             await pages.heal()
-        self.replayed = await replay(self.core.journal, store, head)
+        self.replayed = await replay(self.core.journal, store, found)
         self.nursery.start_soon(self.core.journal.tend)
         self.nursery.start_soon(self.core.dirty.tend)
         self.nursery.start_soon(self.keep_bad_chunks)

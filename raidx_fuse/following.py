@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from raidx_fuse.errors import MemberError
+from raidx_fuse.errors import MemberError, UnrecoverableError
 from raidx_fuse.format.journal import Record
+from raidx_fuse.layouts.code import Unrecoverable
 from raidx_fuse.layouts.plan import cells_of, dead_cells, write_plans
 from raidx_fuse.parity import Bytes, xor_into
 from raidx_fuse.store import MemberLostError, Request, Store
@@ -131,7 +132,14 @@ class Following:
         dead = dead_cells(code, self.written.dead_data(store.layout, stripe))
         while True:
             lost = store.layout.lost_cells(stripe, store.lost_at(stripe))
-            rmw, rcw = write_plans(code, _mask(new), lost, dead & ~_mask(new))
+            try:
+                rmw, rcw = write_plans(code, _mask(new), lost, dead & ~_mask(new))
+            except Unrecoverable as error:
+                raise UnrecoverableError(
+                    f"the parity of stripe {stripe}, which the journal lacks, cannot be computed: "
+                    "too many members are lost",
+                    action="attach the missing members",
+                ) from error
             plan = rcw or rmw
             assert plan is not None, "one of them is possible, or Unrecoverable is raised"
             old = {cell: np.empty(self._size, np.uint8) for cell in plan.reads}

@@ -231,10 +231,11 @@ class Grower:
             # Records name roles: none may be replayed under the names that are given now. Nobody
             # writes until the superblocks have them: the door is closed, and what needs no lock
             # waits while a change of membership is not settled.
-            await self.core.journal.drain()
+            journal = self.core.journal
+            await journal.drain(journal.believe_all)
             while self.core.locks.held:  # what began at once ends
                 await trio.lowlevel.checkpoint()
-                await self.core.journal.drain()
+                await journal.drain(journal.believe_all)
             self._take_role(layout, settled)
             self.core.journal.choose_roles()
             await self.store.update(lambda config: config)

@@ -20,7 +20,7 @@ Laws:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
@@ -327,10 +327,10 @@ class Journal(LogWriter):
                 await store.write(left, background=True)
             await trio.lowlevel.checkpoint()
 
-    async def drain(self) -> None:
+    async def drain(self, then: Callable[[], Awaitable[None]] | None = None) -> None:
         """Place everything and make the empty tail durable: nothing would be replayed now.
 
-        Commits wait meanwhile; the caller must not hold a stripe's lock.
+        Commits wait meanwhile, and until *then* is done; the caller must not hold a stripe's lock.
         """
         while self._gate is not None:
             await self._gate.wait()
@@ -341,6 +341,8 @@ class Journal(LogWriter):
             while self.ring.open or self.ring.durable_tail[0] != self.ring.next_sequence:
                 await self.place()
                 await self.store.flush()
+            if then is not None:
+                await then()
         finally:
             gate, self._gate = self._gate, None
             gate.set()
@@ -351,8 +353,7 @@ class Journal(LogWriter):
         Raises what members raise; then `tend` tries again.
         """
         self._to_form = True
-        await self.drain()
-        self.choose_roles()  # no suspension since the ring was empty
+        await self.drain(self.move)
         self._to_form = False
 
     @property

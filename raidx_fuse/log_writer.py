@@ -18,6 +18,7 @@ from raidx_fuse.format.journal import (
     ENTRY_BYTES,
     RECORD_HEADER_BYTES,
     encode_record,
+    holder_of,
     record_bytes,
 )
 from raidx_fuse.gather import CHANGE_BYTES_MAX, DATA_BYTES_MAX, Gathering
@@ -65,10 +66,26 @@ class LogWriter(Marked):
 
     async def begin(self, epoch: int) -> None:
         """Start *epoch* with an empty ring; whatever an older one left never counts again."""
+        self.choose_roles()
         await self.ring.begin(epoch, self.mark)
         self.torn = False
         await self.store.flush()
+
+    async def move(self) -> None:
+        """Let the members that are whole now hold the log; the ring is empty, nobody commits."""
+        before = self.roles, self.ring.holders
         self.choose_roles()
+        try:
+            await self.ring.believe_also(before[1])
+            await self.store.flush()
+        except BaseException:
+            self.roles, self.ring.holders = before
+            raise
+
+    async def believe_all(self) -> None:
+        """Let whoever may be chosen next be believed, durably."""
+        await self.ring.believe_also(holder_of(r.member_uuid) for r in self.store.config.members)
+        await self.store.flush()
 
     def choose_roles(self) -> None:
         """Take the first members that are whole, one more than may be lost."""
@@ -77,6 +94,8 @@ class LogWriter(Marked):
         whole = [role for role, queue in enumerate(store.readable) if queue is not None]
         active = [role for role in whole if role != self.leaving]
         self.roles = tuple(active[: store.layout.code.tolerance + 1])
+        records = [store.config.record(role) for role in self.roles]
+        self.ring.holders = [holder_of(record.member_uuid) for record in records]
 
     def holds(self, stripe: int) -> bool:
         """Say whether a record of *stripe* may still be replayed (law 3)."""

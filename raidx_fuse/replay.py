@@ -13,24 +13,30 @@ in the order of the records; and logged, too, if the stripe's places are needed 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from raidx_fuse.errors import MemberError
+from raidx_fuse.errors import AssemblyError, MemberError
 from raidx_fuse.following import Following
 from raidx_fuse.format.journal import (
     HEAD,
     RECORD_HEADER_BYTES,
     Record,
+    decode_holders,
     decode_record,
     encode_record,
     entry_fields,
     header_fits,
+    holder_of,
     record_bytes,
 )
+from raidx_fuse.format.regions import COUNTER_MAX, SECTOR_BYTES
 from raidx_fuse.journal import Journal
+from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.layouts.restripe import RestripeLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.pagestore import PageStore
+from raidx_fuse.ring import Tail
 from raidx_fuse.store import Request, Store
 
 log = logging.getLogger(__name__)
@@ -48,8 +54,16 @@ class Replayed:
 class _Ring:
     """Reads records of one epoch from whichever member has them whole."""
 
-    def __init__(self, journal: Journal, store: Store, epoch: int) -> None:
-        self._members = [queue.member for queue in store.queues if queue is not None]
+    def __init__(
+        self, journal: Journal, store: Store, epoch: int, holders: Collection[bytes] | None
+    ) -> None:
+        self._members = [
+            queue.member
+            for role, queue in enumerate(store.queues)
+            if queue is not None
+            and (holders is None or holder_of(store.config.record(role).member_uuid) in holders)
+        ]
+        self._limits = Limits(store, journal.written.chunks)
         self._offset = journal.ring.offset
         self._capacity = journal.capacity
         self._array = journal.ring.array
@@ -60,15 +74,27 @@ class _Ring:
         return self._offset + position % self._capacity
 
     async def record(self, sequence: int, position: int) -> tuple[Record, bytes] | None:
-        """Return the record and its bytes, or None if no member holds it whole."""
+        """Return the record and its bytes, or None if no member of the log holds it whole.
+
+        Raises AssemblyError if one was found that this array never wrote: what comes behind it,
+        acknowledged perhaps, must not be forgotten for it.
+        """
+        wrong: str | None = None
         for member in self._members:
             try:
                 record = await self._read(member, sequence, position)
             except MemberError as error:
                 log.warning("journal: %s", error.message)
                 continue
-            if record is not None:
+            if record is None:
+                continue
+            problem = self._limits.problem(record[0])
+            if problem is None:
                 return record
+            wrong = f"{member.path}: record {sequence} of the journal is impossible: {problem}"
+            log.error("%s", wrong)
+        if wrong is not None:
+            raise AssemblyError(wrong, action="start without this member, if the others suffice")
         return None
 
     async def _read(
@@ -89,41 +115,71 @@ class _Ring:
         return None if record is None else (record, bytes(content))
 
 
-async def replay(journal: Journal, store: Store, head: PageStore) -> Replayed:
-    """Redo every record from the tail on; then begin a new epoch, unless the start is read-only.
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What the journal holds, read but not redone: the *records* from the *tail* on, as they lie.
+
+    *copies* are ring offset and content of each; *end* is behind the last one, *holders* who was
+    believed (None: everybody).
+    """
+
+    epoch: int
+    tail: Tail
+    end: Tail
+    holders: set[bytes] | None
+    records: list[Record]
+    copies: list[tuple[int, bytes]]
+
+
+async def read_log(journal: Journal, store: Store, head: PageStore) -> Log:
+    """Return what is to be redone, and settle where chunks lie by it; writes nothing.
+
+    Raises AssemblyError for what no array ever wrote.
+    """
+    epoch, sequence, position, mark, held_epoch, count = HEAD.unpack_from(head.payload)
+    _check_head(store, epoch, sequence, position, mark)
+    holders = decode_holders(head.payload, epoch, held_epoch, count)
+    tail = sequence, position, mark
+    records: list[Record] = []
+    copies: list[tuple[int, bytes]] = []
+    ring = _Ring(journal, store, epoch, holders)
+    while epoch:
+        found = await ring.record(sequence, position)
+        if found is None and position % journal.capacity:
+            next_lap = position + journal.capacity - position % journal.capacity
+            found = await ring.record(sequence, next_lap)
+            if found is not None:
+                position = next_lap
+        if found is None:
+            break
+        record, content = found
+        records.append(record)
+        copies.append((ring.offset(position), content))
+        journal.shares.redo(record.table)
+        mark = mark if record.mark is None else record.mark
+        sequence += 1
+        position += record.size_bytes
+    journal.shares.settle()
+    return Log(epoch, tail, (sequence, position, mark), holders, records, copies)
+
+
+async def replay(journal: Journal, store: Store, log_found: Log) -> Replayed:
+    """Redo every record; then begin a new epoch, unless the start is read-only.
 
     Raises what the members raise.
     """
-    epoch, sequence, position, mark = HEAD.unpack_from(head.payload)
-    records = data_bytes = 0
-    tail = position
+    epoch, (sequence, position, mark) = log_found.epoch, log_found.end
+    tail = log_found.tail[1]
+    copies = log_found.copies
+    records, data_bytes = len(copies), 0
     following = Following(store, journal.written)
-    copies: list[tuple[int, bytes]] = []  # ring offset and content of every record
-    if epoch:
-        ring = _Ring(journal, store, epoch)
-        while True:
-            found = await ring.record(sequence, position)
-            if found is None and position % journal.capacity:
-                next_lap = position + journal.capacity - position % journal.capacity
-                found = await ring.record(sequence, next_lap)
-                if found is not None:
-                    position = next_lap
-            if found is None:
-                break
-            record, content = found
-            copies.append((ring.offset(position), content))
-            data_bytes += sum(len(data) for _role, _offset, data in record.data)
-            await following.redo(record)
-            for first, count in record.written:
-                journal.written.set_bits(range(first, first + count))
-            for first, count in record.unwritten:
-                journal.written.clear_bits(range(first, first + count))
-            journal.shares.redo(record.table)
-            mark = mark if record.mark is None else record.mark
-            records += 1
-            sequence += 1
-            position += record.size_bytes
-    journal.shares.settle()
+    for record in log_found.records:
+        data_bytes += sum(len(data) for _role, _offset, data in record.data)
+        await following.redo(record)
+        for first, count in record.written:
+            journal.written.set_bits(range(first, first + count))
+        for first, count in record.unwritten:
+            journal.written.clear_bits(range(first, first + count))
     journal.take_mark(mark)
     if store.read_only:
         return Replayed(epoch, records, data_bytes)
@@ -138,6 +194,11 @@ async def replay(journal: Journal, store: Store, head: PageStore) -> Replayed:
     if records:
         log.warning("replaying %d journal records, %d bytes", records, data_bytes)
         journal.choose_roles()
+        journal.ring.epoch, journal.ring.noted_tail = epoch, log_found.tail
+        holders = log_found.holders
+        everybody = (holder_of(record.member_uuid) for record in store.config.members)
+        await journal.ring.believe_also(everybody if holders is None else holders)
+        await store.flush()  # of the head, before records are where it did not allow them
         await store.write(
             [
                 (role, at, [content], len(content))
@@ -149,6 +210,74 @@ async def replay(journal: Journal, store: Store, head: PageStore) -> Replayed:
     await _place(journal, store)
     await journal.begin(epoch + 1)
     return Replayed(epoch, records, data_bytes)
+
+
+def _check_head(store: Store, epoch: int, sequence: int, position: int, mark: int) -> None:
+    """Raise AssemblyError if no array wrote a head like that."""
+    if not epoch:
+        return  # no journal yet
+    problem = None
+    if max(epoch, sequence, position) > COUNTER_MAX or not sequence or position % SECTOR_BYTES:
+        problem = f"epoch {epoch}, record {sequence} at {position}"
+    layout = store.layout
+    if isinstance(layout, RestripeLayout) and mark > layout.image_chunks:
+        problem = f"a watermark of {mark}"
+    if problem is not None:
+        raise AssemblyError(f"the head of the journal is impossible: {problem}")
+
+
+class Limits:
+    """What a record of the array of *store*, with *chunks* logical chunks, can hold."""
+
+    def __init__(self, store: Store, chunks: int) -> None:
+        self._layout = layout = store.layout
+        self._chunks = chunks
+        self._data_offset = store.data_offset
+        member_chunks = store.config.regions.data.length // layout.chunk_bytes
+        self._ends = {
+            role: store.data_offset
+            + layout.chunk_bytes
+            * (layout.counts[role] if isinstance(layout, BundleLayout) else member_chunks)
+            for role in store.config.roles()
+        }
+
+    def problem(self, record: Record) -> str | None:
+        """Say in words what is impossible about *record*, or None."""
+        for role, offset, data in record.data:
+            end = offset + len(data)
+            if role not in self._ends or not self._data_offset <= offset < end <= self._ends[role]:
+                return f"{len(data)} bytes at {offset} of role {role}"
+        for first, count in (*record.written, *record.unwritten):
+            if not 0 < count <= self._chunks - first:
+                return f"{count} chunks from {first} of {self._chunks}"
+        return self._table_problem(record) or self._parity_problem(record)
+
+    def _table_problem(self, record: Record) -> str | None:
+        layout = self._layout
+        for cell, role, chunk in record.table:
+            if not isinstance(layout, BundleLayout):
+                return "a move of a chunk where there is no look-up table"
+            if cell >= layout.cells or role not in self._ends or chunk >= layout.counts[role]:
+                return f"chunk {chunk} of role {role} for cell {cell}"
+        if record.mark is not None:
+            limit = layout.image_chunks if isinstance(layout, RestripeLayout) else -1
+            if record.mark > limit:
+                return f"a watermark of {record.mark}"
+        return None
+
+    def _parity_problem(self, record: Record) -> str | None:
+        layout = self._layout
+        places = {place[:2] for place in record.data if len(place[2]) == layout.chunk_bytes}
+        for stripe, _complete in record.parity:
+            if stripe >= layout.stripes or not layout.code.parity_count:
+                return f"the parity of stripe {stripe}"
+            cells = (layout.place(stripe, cell) for cell in range(layout.code.data_count))
+            offsets = (
+                (role, self._data_offset + chunk * layout.chunk_bytes) for role, chunk in cells
+            )
+            if places.isdisjoint(offsets):
+                return f"the parity of stripe {stripe} without data"
+        return None
 
 
 def _parity_bytes(parities: Sequence[Request]) -> int:

@@ -10,7 +10,7 @@ flush has covered the page (`durable_tail`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from raidx_fuse.format.config import uuid_bytes
 from raidx_fuse.format.journal import HEAD
@@ -44,6 +44,7 @@ class Ring:
         self.position = 0
         self.open: deque[tuple[int, int]] = deque()
         self.durable_tail: Tail = (1, 0, 0)
+        self.holders: list[bytes] = []  # who gets records: nobody else's will be believed
         self.stripes: dict[int, int] = {}  # stripe -> sequence of its newest record
         self.held_from = NO_STRIPE  # this one and all behind it count as having the record...
         self._held_by = 0  # ...of this sequence number
@@ -66,10 +67,23 @@ class Ring:
 
     async def save_head(self, tail: Tail) -> None:
         """Write the head page with *tail* (not flushed)."""
-        HEAD.pack_into(self._head.payload, 0, self.epoch, *tail)
+        await self._save(tail, self.holders)
+
+    async def _save(self, tail: Tail, holders: Collection[bytes]) -> None:
+        HEAD.pack_into(self._head.payload, 0, self.epoch, *tail, self.epoch, len(holders))
+        names = b"".join(sorted(holders))
+        self._head.payload[HEAD.size : HEAD.size + len(names)] = names
         self._saves = number = self._saves + 1
         await self._head.save([0])
         self._saved = number
+
+    async def believe_also(self, others: Iterable[bytes]) -> None:
+        """Write the head page so that what *others* hold counts as well (not flushed).
+
+        Before records go to other members than so far: either head must let a replay find them.
+        The next one names the holders alone.
+        """
+        await self._save(self.noted_tail, {*self.holders, *others})
 
     async def save_mark(self, mark: int) -> None:
         """Write the head page with the watermark *mark* (not flushed)."""

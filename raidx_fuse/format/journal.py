@@ -20,6 +20,7 @@ from typing import Any
 
 from crc32c import crc32c
 
+from raidx_fuse.format.config import uuid_bytes
 from raidx_fuse.format.regions import SECTOR_BYTES
 
 RECORD_HEADER = struct.Struct("<IIQQQIIQ16s")
@@ -35,9 +36,11 @@ ENTRY_BYTES = ENTRY.size
 DATA, WRITTEN, TABLE, UNWRITTEN, MARK, PARITY = 1, 2, 3, 4, 5, 6
 _HEADS: dict[int, struct.Struct] = {}  # entries -> header and entries in one
 _ZEROS = bytes(SECTOR_BYTES)
-HEAD = struct.Struct("<QQQQ")
+HEAD = struct.Struct("<QQQQQQ")
 """epoch, sequence and position of the first record that is not in its place for sure, and the
-watermark of a restripe at that record."""
+watermark of a restripe at that record; then the epoch that the list of log members behind belongs
+to, and their number: the first half of the UUID of each (`holder_of`)."""
+HOLDER_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,19 @@ class Record:
     unwritten: tuple[tuple[int, int], ...] = ()
     mark: int | None = None
     parity: tuple[tuple[int, bool], ...] = ()
+
+
+def holder_of(member_uuid: str) -> bytes:
+    """Return what stands behind HEAD for each member that may have records."""
+    return uuid_bytes(member_uuid)[:HOLDER_BYTES]
+
+
+def decode_holders(payload: Any, epoch: int, its_epoch: int, count: int) -> set[bytes] | None:
+    """Return who may have records of *epoch*, None for everybody: earlier versions do not say."""
+    end = HEAD.size + count * HOLDER_BYTES
+    if its_epoch != epoch or not count or end > len(payload):
+        return None
+    return {bytes(payload[at : at + HOLDER_BYTES]) for at in range(HEAD.size, end, HOLDER_BYTES)}
 
 
 def record_bytes(entries: int, data_bytes: int) -> int:
@@ -164,6 +180,8 @@ def decode_record(content: bytes) -> Record | None:
     if crc32c(view[RECORD_HEADER_BYTES:end], crc32c(zeroed)) != crc:
         return None
     at = RECORD_HEADER_BYTES + count * ENTRY_BYTES
+    if at > end:
+        return None
     data: list[tuple[int, int, bytes]] = []
     written: list[tuple[int, int]] = []
     table: list[tuple[int, int, int]] = []
@@ -175,6 +193,8 @@ def decode_record(content: bytes) -> Record | None:
             content, RECORD_HEADER_BYTES + index * ENTRY_BYTES
         )
         if kind == DATA:
+            if length > end - at:
+                return None
             data.append((role, offset, bytes(view[at : at + length])))
             at += length
         elif kind == WRITTEN:

@@ -380,8 +380,8 @@ def test_a_write_while_a_restripe_turns_back_is_not_undone(monkeypatch: pytest.M
             rig.model[at] = random.Random(seed).randbytes(3 * CHUNK)
             await array.write(at.start, bytes(rig.model[at]))
 
-        async def drain_and_write() -> None:
-            await drain()
+        async def drain_and_write(*then: Any) -> None:
+            await drain(*then)
             if isinstance(core.layout, RestripeLayout):
                 await put(1)
 

@@ -1,0 +1,266 @@
+"""What a replay believes: records of log members, and of those what an array can have written."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+
+import crc32c
+import pytest
+
+from raidx_fuse.array import Array, open_array
+from raidx_fuse.check import check_members
+from raidx_fuse.errors import AssemblyError
+from raidx_fuse.format.create import create_array
+from raidx_fuse.format.journal import (
+    DATA,
+    HEAD,
+    MARK,
+    PARITY,
+    TABLE,
+    UNWRITTEN,
+    WRITTEN,
+    encode_record,
+    record_bytes,
+)
+from raidx_fuse.format.pages import encode_page, load_pages
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.virtual_time import run
+
+MIB = 1 << 20
+CHUNK = 4096
+Entries = Sequence[tuple[int, int, int, int]]  # kind, role, length, offset
+
+
+def copy_of(member: RamMember) -> RamMember:
+    twin = RamMember(member.size_bytes, name=member.path)
+    twin.memory[:] = member.memory
+    return twin
+
+
+class Crashed:
+    """The members of an array of *layout* as a crash left them, with records to be replayed."""
+
+    def __init__(self, layout: str, width: int) -> None:
+        self.layout, self.width = layout, width
+        self.members: list[RamMember] = []
+        self.forge: Callable[[Entries, int, int], bytes]
+
+    async def make(self) -> Crashed:
+        members = [RamMember(MIB, name=f"d{n}") for n in range(self.width)]
+        await create_array(members, self.layout, name="disk", now_s=0, chunk_bytes=CHUNK)
+        async with open_array(members) as array:
+            for chunk in range(5):
+                await array.write(chunk * CHUNK, b"%d" % chunk * 512)
+            await array.flush()
+            self.members = [copy_of(member) for member in members]
+            self._note(array)
+        return self
+
+    def _note(self, array: Array) -> None:
+        ring = array.core.journal.ring
+        epoch, sequence, position, name = ring.epoch, ring.next_sequence, ring.position, ring.array
+        self.at = ring.offset + position % ring.capacity
+        self.data_offset = array.store.data_offset
+        self.roles = array.core.journal.roles
+        self.head = array.store.config.regions.pages("journal")
+        self.uuid = array.uuid
+
+        def forge(entries: Entries, data_bytes: int, skip: int = 0) -> bytes:
+            fields = [value for entry in entries for value in entry]
+            content = [b"\xee" * data_bytes]
+            return encode_record(
+                epoch, sequence + skip, position, name, fields, content, data_bytes
+            )
+
+        self.forge = forge
+
+    def plant(self, role: int, entries: Entries, data_bytes: int = 0) -> None:
+        record = self.forge(entries, data_bytes, 0)
+        assert len(record) == record_bytes(len(entries), data_bytes)
+        self.members[role].memory[self.at : self.at + len(record)] = record
+
+    def content(self) -> list[bytes]:
+        return [bytes(member.memory) for member in self.members]
+
+
+SUPERBLOCKS = [(DATA, role, CHUNK, slot << 16) for role in range(3) for slot in (0, 1)]
+
+
+@pytest.mark.parametrize("layout", ["raid5", "raid4", "rdp", "raid0", "raidx-parity"])
+def test_only_members_of_the_log_are_believed(layout: str) -> None:
+    """One record behind the last, on a member that has no log: not even looked at."""
+
+    async def main() -> None:
+        crashed = await Crashed(layout, 5).make()
+        stranger = max(set(range(5)) - set(crashed.roles))
+        place = crashed.data_offset + 3 * CHUNK
+        crashed.plant(stranger, [(DATA, role, CHUNK, place) for role in range(5)], 5 * CHUNK)
+        async with open_array(crashed.members) as array:
+            assert array.replayed is not None
+            for chunk in range(5):
+                assert bytes(await array.read(chunk * CHUNK, 512)) == b"%d" % chunk * 512
+            members = [bytes(member.memory) for member in crashed.members]
+            assert not any(b"\xee" * 512 in m[place : place + CHUNK] for m in members)
+
+    run(main)
+
+
+def test_the_same_record_on_a_member_of_the_log_is_redone() -> None:
+    """Else the test above shows nothing."""
+
+    async def main() -> None:
+        crashed = await Crashed("raid5", 5).make()
+        place = crashed.data_offset + 9 * CHUNK
+        crashed.plant(crashed.roles[1], [(DATA, 0, CHUNK, place)], CHUNK)
+        async with open_array(crashed.members):
+            assert bytes(crashed.members[0].memory[place : place + CHUNK]) == b"\xee" * CHUNK
+
+    run(main)
+
+
+BEYOND = 1 << 40
+WRONG: list[tuple[str, str, Entries, int]] = [
+    ("superblocks", "raid5", SUPERBLOCKS, 6 * CHUNK),
+    ("before the data", "raid5", [(DATA, 0, 512, 4096)], 512),
+    ("behind the data", "raid5", [(DATA, 0, 512, MIB - 256)], 512),
+    ("beyond a member", "raid5", [(DATA, 0, 512, BEYOND)], 512),
+    ("no such role", "raid5", [(DATA, 9, 512, MIB // 2)], 512),
+    ("role 65535", "raid5", [(DATA, 65535, 512, MIB // 2)], 512),
+    ("no bytes", "raid5", [(DATA, 0, 0, MIB // 2)], 0),
+    ("behind the share's chunks", "raidx-parity", [(DATA, 0, 512, MIB - 4096)], 512),
+    ("a chunk too many", "raid5", [(WRITTEN, 0, 1, BEYOND)], 0),
+    ("too many chunks", "raid5", [(WRITTEN, 0, (1 << 32) - 1, 0)], 0),
+    ("no chunks", "raid5", [(WRITTEN, 0, 0, 1)], 0),
+    ("a chunk unwritten", "raid5", [(UNWRITTEN, 0, 1, BEYOND)], 0),
+    ("a wrapped chunk", "raid5", [(UNWRITTEN, 0, 2, (1 << 64) - 1)], 0),
+    ("no table", "raid5", [(TABLE, 0, 1, 1)], 0),
+    ("a cell too many", "raidx-parity", [(TABLE, 0, 1, BEYOND)], 0),
+    ("a chunk of a member too many", "raidx-parity", [(TABLE, 0, BEYOND >> 10, 1)], 0),
+    ("a role too many", "raidx-parity", [(TABLE, 200, 1, 1)], 0),
+    ("no restripe", "raid5", [(MARK, 0, 0, 1)], 0),
+    ("a stripe too many", "raid5", [(PARITY, 0, 1, BEYOND)], 0),
+    ("a stripe without data", "raid5", [(PARITY, 0, 1, 1)], 0),
+    ("no parity", "raid0", [(PARITY, 0, 1, 1)], 0),
+]
+
+
+@pytest.mark.parametrize(
+    ("layout", "entries", "data_bytes"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG]
+)
+def test_an_impossible_record_is_refused_and_nothing_written(
+    layout: str, entries: Entries, data_bytes: int
+) -> None:
+    async def main() -> None:
+        crashed = await Crashed(layout, 5).make()
+        for role in crashed.roles:
+            crashed.plant(role, entries, data_bytes)
+        before = crashed.content()
+        for start in (open_array(crashed.members), open_array(crashed.members, read_only=True)):
+            with pytest.raises(AssemblyError, match="of the journal is impossible") as caught:
+                async with AsyncExitStack() as stack:
+                    await stack.enter_async_context(start)
+            assert "\n" not in str(caught.value)
+        with pytest.raises(AssemblyError):
+            await check_members(crashed.members)
+        assert crashed.content() == before
+
+    run(main)
+
+
+def test_an_impossible_record_beside_a_good_one_is_passed_over() -> None:
+    async def main() -> None:
+        crashed = await Crashed("raid5", 5).make()
+        place = crashed.data_offset + 9 * CHUNK
+        crashed.plant(crashed.roles[0], [(DATA, 9, 512, place)], 512)
+        crashed.plant(crashed.roles[1], [(DATA, 0, CHUNK, place)], CHUNK)
+        async with open_array(crashed.members):
+            assert bytes(crashed.members[0].memory[place : place + CHUNK]) == b"\xee" * CHUNK
+
+    run(main)
+
+
+def test_a_record_that_claims_more_entries_than_it_has_is_none() -> None:
+    async def main() -> None:
+        crashed = await Crashed("raid5", 5).make()
+        whole = crashed.forge([(DATA, 0, 512, MIB // 2)], 512, 0)
+        for count in (2, 50, (1 << 32) - 1):
+            record = bytearray(whole)
+            struct.pack_into("<I", record, 36, count)
+            struct.pack_into("<I", record, 4, 0)
+            struct.pack_into("<I", record, 4, crc32c.crc32c(record[: 64 + 16 + 512]))
+            crashed.members[crashed.roles[0]].memory[crashed.at : crashed.at + len(record)] = record
+            async with open_array(crashed.members, read_only=True) as array:
+                assert bytes(await array.read(0, 3)) == b"000"
+
+    run(main)
+
+
+HEADS = [
+    ((1 << 64) - 1, 1, 0, 0),
+    (1, (1 << 64) - 1, 0, 0),
+    (1, 0, 0, 0),
+    (1, 1, (1 << 64) - 512, 0),
+    (1, 1, 77, 0),
+]
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_an_impossible_head_is_refused(head: tuple[int, int, int, int]) -> None:
+    async def main() -> None:
+        crashed = await Crashed("raid5", 5).make()
+        payload = bytearray(4064)
+        HEAD.pack_into(payload, 0, *head, 0, 0)
+        for member in crashed.members:
+            found = await load_pages(member, crashed.head, crashed.uuid)
+            page = encode_page(0, int(found.generations[0]) + 1, "journal", payload, crashed.uuid)
+            at = crashed.head.slot_offset(0, 0)
+            member.memory[at : at + len(page)] = page
+        before = crashed.content()
+        with pytest.raises(AssemblyError, match="the head of the journal is impossible"):
+            async with open_array(crashed.members):
+                pass
+        assert crashed.content() == before
+
+    run(main)
+
+
+def test_a_head_of_an_earlier_version_lets_everybody_be_believed() -> None:
+    async def main() -> None:
+        crashed = await Crashed("raid5", 5).make()
+        for member in crashed.members:
+            found = await load_pages(member, crashed.head, crashed.uuid)
+            payload = bytearray(found.payload[0].tobytes())
+            payload[32:] = bytes(len(payload) - 32)
+            page = encode_page(0, int(found.generations[0]) + 1, "journal", payload, crashed.uuid)
+            at = crashed.head.slot_offset(0, 1 - int(found.slots[0]))
+            member.memory[at : at + len(page)] = page
+        async with open_array(crashed.members) as array:
+            assert array.replayed is not None
+            assert array.replayed.records > 0
+            assert bytes(await array.read(0, 3)) == b"000"
+
+    run(main)
+
+
+def test_who_holds_the_log_next_is_named_before_it_has_records() -> None:
+    """A rebuilt member takes its part of the log over; a cut right then finds every record."""
+
+    async def main() -> None:
+        members = [RamMember(MIB, name=f"d{n}") for n in range(4)]
+        await create_array(members, "raid5", name="disk", now_s=0, chunk_bytes=CHUNK)
+        async with open_array(members[1:]) as array:
+            assert array.core.journal.roles == (1, 2)
+            fresh = RamMember(MIB, name="fresh")
+            await array.replace_disk(0, fresh)
+            for job in array.jobs.running():
+                await job.finished.wait()
+            assert array.core.journal.roles == (0, 1)
+            await array.write(0, b"on the new one")
+            await array.flush()
+            copies = [copy_of(member) for member in (fresh, *members[2:])]
+        async with open_array(copies) as array:  # without the other member of the log
+            assert bytes(await array.read(0, 14)) == b"on the new one"
+
+    run(main)
