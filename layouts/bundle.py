@@ -70,12 +70,18 @@ def greedy(counts: Sequence[int], length: int, *, spare: int = 0) -> list[tuple[
     return bundles
 
 
-def allocate(counts: Sequence[int], length: int, *, spare: int = 0) -> Table:
-    """Return the bundles of `greedy` as a table of members, shape (bundles, *length*)."""
+def allocate(
+    counts: Sequence[int], length: int, *, spare: int = 0, limit: int | None = None
+) -> Table:
+    """Return the bundles of `greedy` as a table of members, shape (bundles, *length*).
+
+    No more than the first *limit* bundles, and no more memory than those take.
+    """
     check_bundles(counts, length)
     left = [max(0, count - spare) for count in counts]
     parts: list[Table] = []
-    while True:
+    made = 0
+    while limit is None or made < limit:
         before = tuple(left)
         period: list[tuple[int, ...]] = []
         times = 0
@@ -87,9 +93,13 @@ def allocate(counts: Sequence[int], length: int, *, spare: int = 0) -> Table:
                 return np.concatenate(parts)
             period.append(bundle)
             times = _repeats(before, left)
+        if limit is not None:
+            times = min(times, (limit - made) // max(1, len(period)))
         parts.append(np.tile(_table(period, length), (1 + times, 1)))
+        made += len(parts[-1])
         for i, count in enumerate(before):
             left[i] -= times * (count - left[i])
+    return np.concatenate([_table([], length), *parts])[:limit]
 
 
 def chunk_numbers(table: Table, members: int) -> Table:

@@ -32,7 +32,7 @@ def are_counts(values: object) -> bool:
     return (
         isinstance(values, list | tuple)
         and bool(values)
-        and all(isinstance(value, int) and value >= 0 for value in values)
+        and all(type(value) is int and value >= 0 for value in values)
     )
 
 
@@ -40,6 +40,7 @@ def founding_from(values: object) -> Founding:
     """Return the founding that JSON *values* mean. Raises LayoutError."""
     match values:
         case {"counts": counts, "bundles": int(bundles), "roles": roles}:
-            if are_counts(counts) and (not roles or are_counts(roles)):
+            known = are_counts(counts) and (roles == [] or are_counts(roles))
+            if known and bundles > 0 and all(role < len(counts) for role in roles):
                 return Founding(tuple(counts), bundles, frozenset(roles))
     raise LayoutError(f"founding must say counts, bundles and roles, not {values!r}")

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from raidx_fuse.layouts.bundle import Table, allocate, check_bundles
+from raidx_fuse.layouts.bundle import Table, allocate, check_bundles, maximum
 from raidx_fuse.layouts.code import Code, LayoutError
 from raidx_fuse.layouts.founding import Founding, are_counts, founding_from
 from raidx_fuse.layouts.horizontal import replicas, single_parity, striping
@@ -47,6 +47,8 @@ NOWHERE = -1
 NOBODY = 255
 """The role of a cell that has no place yet: one more than a role can be."""
 BLOCK_CELLS = 1 << 18
+CELLS_MAX = 1 << 27
+"""Of a new array: the table is held whole in memory, 15 bytes a cell make 2 GiB."""
 MEMBER_CHUNKS_MAX = 1 << 32
 """A journal entry has 32 bits for the chunk number."""
 
@@ -65,8 +67,10 @@ def bundle_code(name: str, length: object = None) -> Code:
         length = shortest
     if not isinstance(length, int) or isinstance(length, bool):
         raise LayoutError(f"the length of a bundle is a number, not {length!r}")
-    if length < shortest:
-        raise LayoutError(f"{name} needs bundles of {shortest} chunks or more, not {length}")
+    if not shortest <= length < NOBODY:
+        raise LayoutError(
+            f"{name} needs bundles of {shortest} to {NOBODY - 1} chunks, not {length}"
+        )
     return build(length)
 
 
@@ -104,13 +108,16 @@ class BundleLayout(Layout):
         self.promised: set[tuple[int, int]] = set()  # places that chunks are on their way to
         self.take_counts(counts)
         first = founding.counts if founding is not None else tuple(counts)
-        table = allocate(first, self.length, spare=SPARE_CHUNKS)
+        check_bundles(first, self.length)
+        _check_counts(first)
+        made = founding.bundles if founding is not None else bundles
+        if max(bundles or 0, made or 0) > maximum(counts, self.length):
+            raise LayoutError(f"{name} has no room for {bundles} bundles on its members")
+        table = allocate(first, self.length, spare=SPARE_CHUNKS, limit=made)
         if not len(table):
             raise LayoutError(
                 f"{name} finds no {self.length} members with a chunk besides their spare one"
             )
-        made = founding.bundles if founding is not None else bundles
-        table = table[: len(table) if made is None else made]
         if founding is None:
             founding = Founding(tuple(counts), len(table), frozenset(range(self.width)))
         self.founding = founding
@@ -333,6 +340,15 @@ def _check_counts(counts: Sequence[int]) -> None:
         )
 
 
+def check_table(cells: int) -> None:
+    """Raise LayoutError if a table of so many *cells* is too large for an array to be made."""
+    if cells > CELLS_MAX:
+        raise LayoutError(
+            f"a look-up table of {cells} chunks would need {cells * CELL_BYTES >> 20} MiB of "
+            f"memory: at most {CELLS_MAX} chunks, take larger ones"
+        )
+
+
 def _rotated(bundles: Any, first: int = 0) -> NDArray[np.uint8]:
     """Return *bundles* as bytes, the columns of bundle s moved on by s; the first is *first*."""
     length = bundles.shape[1]
@@ -369,7 +385,7 @@ def make_bundles(
     code = bundle_code(name, length)
     if not are_counts(counts):
         raise LayoutError(f"chunk_counts must be a list of numbers of chunks, not {counts!r}")
-    if bundles is not None and (not isinstance(bundles, int) or bundles < 1):
+    if bundles is not None and (type(bundles) is not int or bundles < 1):
         raise LayoutError(f"bundles must be a number of bundles, not {bundles!r}")
     found = None if founding is None else founding_from(founding)
     return BundleLayout(name, code, chunk_bytes, counts, bundles, found)  # type: ignore[arg-type]

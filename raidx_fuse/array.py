@@ -19,8 +19,6 @@ from typing import Any
 import trio
 
 from raidx_fuse import status as report
-from raidx_fuse.bad_chunks import KEY as BAD_CHUNKS_KEY
-from raidx_fuse.bad_chunks import decode_chunks, encode_chunks
 from raidx_fuse.claims import read_claims
 from raidx_fuse.core import Core
 from raidx_fuse.dirty import DirtyMap
@@ -29,6 +27,7 @@ from raidx_fuse.explain import explain
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.pages import PAYLOAD_BYTES
+from raidx_fuse.format.progress import check_progress
 from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.grower import Grower
 from raidx_fuse.growth import LIVE
@@ -40,6 +39,7 @@ from raidx_fuse.jobs.window import Job
 from raidx_fuse.journal import Journal
 from raidx_fuse.journal_mode import change_mode
 from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.lost_list import LostList
 from raidx_fuse.members.base import Member
 from raidx_fuse.membership import Membership
 from raidx_fuse.pagestore import PageStore, load_page_store
@@ -48,10 +48,11 @@ from raidx_fuse.replay import Replayed, read_log, replay
 from raidx_fuse.reshape import Reshape
 from raidx_fuse.restore import Restore
 from raidx_fuse.restriper import Restriper
-from raidx_fuse.settings import SETTINGS, setting_named
+from raidx_fuse.settings import SETTINGS, apply_saved, setting_named
 from raidx_fuse.shares import Shares
 from raidx_fuse.startable import check_startable, runs_unlogged
 from raidx_fuse.store import Store
+from raidx_fuse.tasks import Tasks
 from raidx_fuse.tuner import Tuner
 from raidx_fuse.tuning import Tuning
 from raidx_fuse.writer import Writer
@@ -67,7 +68,7 @@ class Array:
     so that a door pays no call in between. All ranges must lie inside the image.
     """
 
-    def __init__(self, core: Core, assembly: Assembly, nursery: trio.Nursery) -> None:
+    def __init__(self, core: Core, assembly: Assembly, nursery: Tasks) -> None:
         self.core = core
         self.store = core.store
         self.read_only = core.store.read_only
@@ -88,9 +89,10 @@ class Array:
             self.reshape = Reshape(self, core.layout)
             self.restore = Restore(self, self.reshape)
         self.nursery = nursery
+        nursery.on_bug.append(self.end_superblocks)
         self.started_s = core.store.clock()
         self.replayed: Replayed | None = None
-        self._saved_bad = 0  # `changes` of the lost chunks when they were saved
+        self.lost_list = LostList(core)
 
     @property
     def name(self) -> str:
@@ -159,12 +161,6 @@ class Array:
                 lambda config: replace(config, settings={**config.settings, **kept})
             )
         return value if setting.in_force is None else setting.in_force(self)
-
-    def apply_settings(self) -> None:
-        """Make the saved settings work."""
-        for key, value in self.store.config.settings.items():
-            if key in SETTINGS:
-                SETTINGS[key].apply(self, value)
 
     # -- members and jobs ----------------------------------------------------------------------
 
@@ -248,32 +244,8 @@ class Array:
 
     # -- life ----------------------------------------------------------------------------------
 
-    async def keep_bad_chunks(self) -> None:
-        """Save the list of lost chunks whenever it has changed (a background task)."""
-        while True:
-            await trio.sleep(1.0)
-            try:
-                await self.save_bad_chunks()
-            except RaidxError as error:  # they stay in memory, and it is tried again
-                log.critical("%s", error)
-
-    async def save_bad_chunks(self) -> None:
-        """Write the list of lost chunks into the superblocks if it has changed.
-
-        Rounded up where it does not fit (format/fitting.py). Raises RaidxError.
-        """
-        bad = self.core.bad_chunks
-        changes = bad.changes
-        if changes == self._saved_bad:
-            return
-        encoded = encode_chunks(bad)
-        await self.store.update(
-            lambda config: replace(config, jobs={**config.jobs, BAD_CHUNKS_KEY: encoded})
-        )
-        self._saved_bad = changes
-
     def _resync(self, core: Core, job_id: int = 0) -> Resync:
-        return Resync(core, job_id, self.save_bad_chunks)
+        return Resync(core, job_id, self.lost_list.save)
 
     async def _finish_torn(self, stripe: int) -> None:
         """Do the work of the resync for one stripe, whose lock is held, before it comes by."""
@@ -281,9 +253,9 @@ class Array:
 
     async def start(self, head: PageStore) -> None:
         """Replay, say in the superblocks that the array runs, resume what was unfinished."""
-        store, config = self.store, self.store.config
-        self.core.bad_chunks = decode_chunks(config.jobs.get(BAD_CHUNKS_KEY, {}))
-        self.apply_settings()
+        store = self.store
+        self.lost_list.load()
+        self.warnings += apply_saved(self)
         found = await read_log(self.core.journal, store, head)  # refused before anything is written
         store.on_fail.append(partial(note_failing, self.core))
         store.on_change.append(self.core.note_zero_roles)
@@ -299,7 +271,7 @@ class Array:
         self.replayed = await replay(self.core.journal, store, found)
         self.nursery.start_soon(self.core.journal.tend)
         self.nursery.start_soon(self.core.dirty.tend)
-        self.nursery.start_soon(self.keep_bad_chunks)
+        self.nursery.start_soon(self.lost_list.run)
         if self.tuner is not None:
             self.nursery.start_soon(self.tuner.run)
         if self.restore is not None:
@@ -321,7 +293,7 @@ class Array:
         await self.jobs.stop_all()
         await self.membership.settle()
         try:
-            await self.save_bad_chunks()
+            await self.lost_list.save()
             await self.core.journal.drain()
             await self.store.flush()
             await self.core.dirty.clean_quiet(all_regions=True)
@@ -332,12 +304,16 @@ class Array:
             # What was flushed is safe; the next start replays and resyncs.
             log.error("the array could not be closed cleanly: %s", error)
 
+    def end_superblocks(self) -> None:
+        """Write no superblock, and fail nobody, from now on."""
+        self.store.closed = True
+
     def abandon(self) -> None:
         """End every operation that still waits, so that nothing holds the tasks' end up.
 
         From here on the superblocks are final: what fails now is our own doing.
         """
-        self.store.closed = True
+        self.end_superblocks()
         for queue in self.store.queues:
             if queue is not None:
                 if queue.member.overdue:
@@ -360,14 +336,20 @@ async def open_array(
     assembly = await assemble(members)
     error: BaseException | None = None
     async with trio.open_nursery() as nursery:
+        tasks = Tasks(nursery)
         try:
-            array = await _build(assembly, nursery, read_only, start_degraded)
+            array = await _build(assembly, tasks, read_only, start_degraded)
             try:
-                yield array
+                with tasks.scope:
+                    yield array
             finally:
                 with trio.CancelScope(shield=True):
-                    await array.close()
-                array.abandon()
+                    await tasks.end(array.close, array.store.flush, array.abandon)
+        except MemoryError:
+            error = RaidxError(
+                f"array {assembly.config.name!r} needs more memory than there is",
+                action="close other programs, or take a larger machine",
+            )
         except BaseException as caught:  # raised below as it is, not wrapped in a group
             error = caught
         nursery.cancel_scope.cancel()
@@ -376,11 +358,12 @@ async def open_array(
 
 
 async def _build(
-    assembly: Assembly, nursery: trio.Nursery, read_only: bool, start_degraded: bool
+    assembly: Assembly, nursery: Tasks, read_only: bool, start_degraded: bool
 ) -> Array:
     """Build and start the array of *assembly* with its tasks in *nursery*."""
     config = assembly.config
     layout = layout_of(config)
+    check_progress(config, layout.stripes)
     claims = await read_claims(assembly, layout)
     store = Store(config, layout, assembly.by_role, assembly.spares, nursery, read_only=read_only)
     for record in config.members:

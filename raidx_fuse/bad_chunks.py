@@ -199,15 +199,15 @@ def encode_chunks(chunks: LostChunks, room_bytes: int = ENCODED_BYTES_MAX) -> di
     return {"count": count, "shift": coarse, "ranges": text}
 
 
-def decode_chunks(values: object) -> LostChunks:
-    """Return the chunks of `encode_chunks`. Raises FormatError for anything else."""
+def decode_chunks(values: object, limit: int = _CHUNK_MAX) -> LostChunks:
+    """Return the chunks of `encode_chunks` below *limit*. Raises FormatError for anything else."""
     try:
-        return _decode(values)
+        return _decode(values, limit)
     except (ValueError, KeyError, TypeError, binascii.Error, zlib.error) as error:
         raise FormatError(f"the list of lost chunks cannot be read ({error})") from error
 
 
-def _decode(values: object) -> LostChunks:
+def _decode(values: object, limit: int) -> LostChunks:
     if not isinstance(values, dict):
         raise TypeError("not an object")
     if not values:
@@ -230,7 +230,9 @@ def _decode(values: object) -> LostChunks:
         if len(edges) and int(edges[-1]) << shift > _CHUNK_MAX:
             raise ValueError("a number too large")
         starts, ends = edges[::2] << np.uint64(shift), edges[1::2] << np.uint64(shift)
-    return LostChunks.of_ranges(starts.tolist(), ends.tolist())
+    inside = starts < limit  # rounding went beyond the image, perhaps
+    ends = np.minimum(ends[inside], np.uint64(limit))
+    return LostChunks.of_ranges(starts[inside].tolist(), ends.tolist())
 
 
 def _risen(steps: Numbers) -> Numbers:

@@ -28,6 +28,7 @@ from raidx_fuse.measure import TIMED_ALL, TIMED_EACH, Latency
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.overdue import came_back, give_up, is_overdue
 from raidx_fuse.operation import FLUSH, PUNCH, READ, WRITE, Operation
+from raidx_fuse.tasks import Starter
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class MemberQueue:
     the counters. *on_change* hears, with the time, of every change of what is outstanding.
     """
 
-    def __init__(self, member: Member, nursery: trio.Nursery, clock: Callable[[], float]) -> None:
+    def __init__(self, member: Member, nursery: Starter, clock: Callable[[], float]) -> None:
         self.member = member
         self._depth = max(1, member.depth)
         self.clock = clock

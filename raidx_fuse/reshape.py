@@ -251,7 +251,7 @@ class Reshape:
             if not more:
                 await self._forget_job()
                 return
-            cells = layout.append(allocate(free, layout.length)[:more])
+            cells = layout.append(allocate(free, layout.length, limit=more))
             try:
                 await self._announce(cells, layout.stripes + more)
             except BaseException:

@@ -13,7 +13,7 @@ from raidx_fuse.errors import UsageError
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.format.table import chunks_that_fit
 from raidx_fuse.layouts.bundle import maximum
-from raidx_fuse.layouts.raidx import SPARE_CHUNKS, BundleLayout
+from raidx_fuse.layouts.raidx import CELLS_MAX, SPARE_CHUNKS, BundleLayout
 from raidx_fuse.layouts.rebundle import Moves, plan_moves
 from raidx_fuse.layouts.registry import WIDTH_MAX
 from raidx_fuse.members.threads import in_thread
@@ -65,6 +65,7 @@ class Room:
         most = min(most, bits // data)
         while not self.core.dirty.has_room_for(most):
             most -= self.core.dirty.per_region
+        most = min(most, max(layout.stripes, CELLS_MAX // layout.length))
         return max(0, most - layout.stripes)
 
     def plan(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,22 @@ class Setting:
         if self.in_force is not None:
             return self.in_force(array)
         return array.store.config.settings.get(self.name, self.default)
+
+    def restored(self, value: Any) -> Any:
+        """Return *value* of a superblock if the parser could have made it. Raises UsageError."""
+        if value is None:
+            texts = ["auto", "off"]
+        elif isinstance(value, str):
+            texts = [value]
+        else:
+            texts = [repr(value)] if type(value) in (int, float) else []
+        for text in texts:
+            try:
+                if self.parse(text) == value:
+                    return value
+            except UsageError:
+                continue
+        raise UsageError(f"{str(value)[:40]!r} is no value of {self.name}")
 
     def kept(self, array: Array, value: Any) -> dict[str, Any]:
         """Return what *array* is to remember when it is set to *value*."""
@@ -334,6 +350,32 @@ def setting_named(name: str) -> Setting:
             action=f"did you mean {near[0]}?" if near else f"known: {', '.join(SETTINGS)}",
         )
     return setting
+
+
+def restored_settings(kept: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return what of the settings in a superblock can be, and a warning for each that cannot.
+
+    Those of a newer version stay as they are.
+    """
+    values, warnings = dict(kept), []
+    for name in sorted(kept.keys() & SETTINGS.keys()):
+        try:
+            SETTINGS[name].restored(kept[name])
+        except UsageError as error:
+            del values[name]
+            warnings.append(f"a setting in the superblocks is impossible: {error}; not used")
+    return values, warnings
+
+
+def apply_saved(array: Array) -> list[str]:
+    """Make the settings in the superblocks work; return warnings of those that cannot be."""
+    store = array.store
+    kept, warnings = restored_settings(store.config.settings)
+    store.config = replace(store.config, settings=kept)
+    for key, value in kept.items():
+        if key in SETTINGS:
+            SETTINGS[key].apply(array, value)
+    return warnings
 
 
 def unit_of(key: str) -> str:

@@ -28,6 +28,7 @@ from raidx_fuse.observers import FlushObserver, PagesOfMembers
 from raidx_fuse.operation import FLUSH, PUNCH, READ, WRITE, Operation
 from raidx_fuse.overlay import PAGE_MASK, Overlay
 from raidx_fuse.queues import MemberQueue
+from raidx_fuse.tasks import Starter
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class Store:
         layout: Layout,
         members: dict[int, Member],
         spares: dict[str, Member],
-        nursery: trio.Nursery,
+        nursery: Starter,
         *,
         read_only: bool = False,
     ) -> None:

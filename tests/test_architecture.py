@@ -20,7 +20,7 @@ MODULE_LINES_MAX = 400
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("layouts",),
     ("errors", "measure", "sizes", "zeros", "unwrap", "virtual_time", "locks", "parity", "advice"),
-    ("latch", "observers"),
+    ("latch", "observers", "tasks"),
     ("overlay", "bad_chunks", "xor_program"),
     ("members",),
     ("format",),
@@ -45,7 +45,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "write_work",
         "explain",
     ),
-    ("filler", "log_rules", "finishing"),
+    ("filler", "log_rules", "finishing", "lost_list"),
     ("writer", "mover", "tuner_plan"),
     ("jobs",),
     ("room",),

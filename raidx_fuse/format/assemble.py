@@ -50,7 +50,7 @@ from raidx_fuse.format.shapes import can_lose
 from raidx_fuse.format.signature import describe, find_signatures
 from raidx_fuse.format.superblock import Superblock, newest, read_slots
 from raidx_fuse.format.table import bytes_needed
-from raidx_fuse.layouts.registry import LAYOUTS, code_for
+from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, code_for
 from raidx_fuse.members.base import Member
 
 Tolerates = Callable[[ArrayConfig, frozenset[int]], bool]
@@ -118,9 +118,12 @@ def tolerates_by_layout(config: ArrayConfig, lost: frozenset[int]) -> bool:
             f"array {config.name!r} has the layout {config.layout!r}, unknown to this raidx",
             action="use the raidx that made it",
         )
-    if info.bundled:
-        return len(lost) <= code_for(config.layout, config.width, config.params).tolerance
-    return can_lose(config, lost)
+    try:
+        if info.bundled:
+            return len(lost) <= code_for(config.layout, config.width, config.params).tolerance
+        return can_lose(config, lost)
+    except LayoutError as error:
+        raise AssemblyError(f"array {config.name!r} has an impossible layout: {error}") from error
 
 
 async def assemble(

@@ -32,9 +32,10 @@ from raidx_fuse.format.round import write_config
 from raidx_fuse.format.signature import Signature, describe, find_signatures
 from raidx_fuse.format.superblock import newest, read_slots
 from raidx_fuse.format.table import chunks_that_fit, erase_share, shares_of
+from raidx_fuse.layouts.bundle import maximum
 from raidx_fuse.layouts.code import LayoutError
 from raidx_fuse.layouts.layout import Layout
-from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.layouts.raidx import SPARE_CHUNKS, BundleLayout, check_table
 from raidx_fuse.layouts.registry import check_chunk_bytes, code_for, find_layout, make_layout
 from raidx_fuse.members.base import Member
 
@@ -187,12 +188,12 @@ def shape(
     regions = plan_regions(min(sizes), chunk_bytes, max(2, code.columns), total_bytes=sum(sizes))
     counts = [chunks_that_fit(size, regions.data.offset, chunk_bytes) for size in sizes]
     given = {**params, "length": code.columns, "chunk_counts": counts}
-    made = make_layout(layout, width, 0, chunk_bytes, **given)
-    if image_bytes is not None and 0 < image_bytes < made.size_bytes:
+    bundles = maximum([max(0, count - SPARE_CHUNKS) for count in counts], code.columns)
+    if image_bytes is not None and 0 < image_bytes < bundles * code.data_count * chunk_bytes:
         bundles = -(-image_bytes // (code.data_count * chunk_bytes))
-        if bundles < made.stripes:
-            made = make_layout(layout, width, 0, chunk_bytes, **given, bundles=bundles)
-    return regions, made
+        given["bundles"] = bundles
+    check_table(bundles * code.columns)
+    return regions, make_layout(layout, width, 0, chunk_bytes, **given)
 
 
 def params_of(layout: Layout, params: Mapping[str, Any]) -> dict[str, Any]:

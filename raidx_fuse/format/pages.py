@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from raidx_fuse.format.config import uuid_bytes
 from raidx_fuse.format.journal import RECORD_MAGIC
 from raidx_fuse.format.regions import (
+    COUNTER_MAX,
     PAGE_BYTES,
     PAGE_HEADER_BYTES,
     PAGE_KINDS,
@@ -127,7 +128,7 @@ def decode_page(content: ReadBuffer) -> Page | None:
     kind = next((name for name, value in PAGE_KINDS.items() if value == number), None)
     if magic != PAGE_MAGIC or not _crc_holds(content, crc):
         return None
-    if kind is None or zero or not generation:
+    if kind is None or zero or not 0 < generation <= COUNTER_MAX:
         return None
     return Page(page, generation, kind, bytes(content[PAGE_HEADER_BYTES:]), half)
 
@@ -211,6 +212,9 @@ class _Found:
         ours = magic == PAGE_MAGIC and kind == self.kind_number
         if not ours or number != page or not generation:
             self.result.damaged.append(DamagedPage(page, slot, 0))  # a misdirected write
+            return
+        if generation > COUNTER_MAX:  # nobody counted as far as that
+            self.result.damaged.append(DamagedPage(page, slot, 0))
             return
         self.result.older[page] = min(generation, self.result.generations[page])
         if generation > self.result.generations[page]:

@@ -20,6 +20,7 @@ from raidx_fuse.format.superblock import (
 )
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.overdue import came_back, give_up, is_overdue
+from raidx_fuse.tasks import Starter
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ class Patience:
     """
 
     timeout_s: float
-    nursery: trio.Nursery
+    nursery: Starter
 
 
 async def write_config(

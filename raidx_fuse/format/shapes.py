@@ -13,8 +13,9 @@ from typing import Any
 
 from raidx_fuse.errors import FormatError
 from raidx_fuse.format.config import ArrayConfig
+from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.layouts.layout import Layout
-from raidx_fuse.layouts.registry import LAYOUTS, make_layout
+from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout, make_layout
 from raidx_fuse.layouts.restripe import RestripeLayout, restripe
 
 RESTRIPE = "restripe"
@@ -34,6 +35,9 @@ class Shape:
 
     def make(self, config: ArrayConfig) -> Layout:
         """Return the layout on members as *config* has them. Raises LayoutError."""
+        unknown = sorted(set(self.params) - set(find_layout(self.layout).params))
+        if unknown:
+            raise LayoutError(f"{self.layout} has no parameter {unknown[0]!r}")
         chunks = config.regions.data.length // config.chunk_bytes
         return make_layout(self.layout, self.width, chunks, config.chunk_bytes, **self.params)
 
@@ -54,19 +58,29 @@ def shapes_of(config: ArrayConfig) -> tuple[Shape, ...]:
     try:
         shapes = tuple(Shape(**moving[side]) for side in ("from", "to"))
         known = all(LAYOUTS[shape.layout].allows(shape.width) for shape in shapes)
+        known = known and all(isinstance(shape.params, dict) for shape in shapes)
+        known = known and max(shape.width for shape in shapes) == config.width
     except (KeyError, TypeError) as error:
-        raise FormatError(f"the restripe {moving!r} cannot be read") from error
-    if not known or max(shape.width for shape in shapes) != config.width:
-        raise FormatError(f"the restripe {moving!r} is not one of {config.width} members")
+        raise FormatError("the restripe of the array cannot be read") from error
+    if not known or any(LAYOUTS[shape.layout].bundled for shape in shapes):
+        raise FormatError(f"the restripe of the array is not one of {config.width} members")
     return shapes
 
 
 def layout_of(config: ArrayConfig) -> Layout:
-    """Return the layout that *config* describes. Raises LayoutError, FormatError."""
+    """Return the layout that *config* describes. Raises FormatError."""
     shapes = shapes_of(config)
-    if len(shapes) == 1:
-        return shapes[0].make(config)
-    return restriping(config, *shapes)
+    try:
+        made = shapes[0].make(config) if len(shapes) == 1 else restriping(config, *shapes)
+    except LayoutError as error:
+        raise FormatError(f"array {config.name!r} has an impossible layout: {error}") from error
+    room = config.regions.pages("written").pages * PAYLOAD_BITS
+    if not made.stripes or not made.size_bytes or made.chunks > room:
+        raise FormatError(
+            f"array {config.name!r} has an impossible layout: {made.chunks} chunks in "
+            f"{made.stripes} stripes, and a map of {room}"
+        )
+    return made
 
 
 def restriping(config: ArrayConfig, old: Shape, new: Shape) -> RestripeLayout:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import trio
-
 from raidx_fuse.core import Core
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.format.shapes import RESTRIPE
 from raidx_fuse.jobs.window import Job
+from raidx_fuse.tasks import Starter
 
 ENDED_KEPT = 20
 
@@ -18,7 +17,7 @@ ENDED_KEPT = 20
 class Jobs:
     """Running and recently ended jobs; `speed_min_bytes` and `speed_max_bytes` go to new ones."""
 
-    def __init__(self, core: Core, nursery: trio.Nursery) -> None:
+    def __init__(self, core: Core, nursery: Starter) -> None:
         self.core = core
         self.speed_min_bytes = 8 << 20
         self.speed_max_bytes = 0

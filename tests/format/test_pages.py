@@ -28,7 +28,7 @@ from raidx_fuse.format.pages import (
     load_pages,
     merge_pages,
 )
-from raidx_fuse.format.regions import PAGE_KINDS, REGION_KINDS, plan_regions
+from raidx_fuse.format.regions import COUNTER_MAX, PAGE_KINDS, REGION_KINDS, plan_regions
 from raidx_fuse.members.base import WriteBuffer
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.testing.virtual import run
@@ -72,7 +72,7 @@ def state(loaded: LoadedPages) -> dict[int, tuple[int, int]]:
 @settings(deadline=None)
 @given(
     st.integers(0, 2**32 - 1),
-    st.integers(1, 2**64 - 1),
+    st.integers(1, COUNTER_MAX),
     st.sampled_from(sorted(PAGE_KINDS)),
     st.uuids().map(str),
 )

@@ -1,0 +1,40 @@
+"""What the superblocks say of unfinished work, looked at before anything goes on with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raidx_fuse.errors import FormatError
+from raidx_fuse.format.config import ArrayConfig
+
+REBUILD = "rebuild:"
+
+
+def check_progress(config: ArrayConfig, stripes: int) -> None:
+    """Raise FormatError unless *config* tells of work on an array of so many *stripes*."""
+    for key, values in config.jobs.items():
+        if not _is_possible(config, key, values, stripes):
+            raise FormatError(f"array {config.name!r}: its unfinished {key[:40]!r} is impossible")
+
+
+def _is_possible(config: ArrayConfig, key: str, values: Any, stripes: int) -> bool:
+    if key.startswith(REBUILD):
+        return _is_count(_of(values, "next_stripe"), stripes)
+    match key:
+        case "grow" | "restripe":
+            return isinstance(_of(values, "back", False), bool)
+        case "reshape":
+            kind, role = _of(values, "kind"), _of(values, "role")
+            return kind == "grow" or (kind == "evacuate" and _is_count(role, config.width - 1))
+        case "tuner":
+            since_s = _of(values, "since_scrub_s", 0.0)
+            return type(since_s) in (int, float) and since_s >= 0
+    return True  # a newer minor version's
+
+
+def _of(values: Any, name: str, default: Any = None) -> Any:
+    return values.get(name, default) if isinstance(values, dict) else None
+
+
+def _is_count(value: Any, most: int) -> bool:
+    return type(value) is int and 0 <= value <= most

@@ -1,0 +1,53 @@
+"""The list of lost chunks in the superblocks: read at the start, kept as it changes."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import trio
+
+from raidx_fuse.bad_chunks import KEY, decode_chunks, encode_chunks
+from raidx_fuse.core import Core
+from raidx_fuse.errors import RaidxError
+
+log = logging.getLogger(__name__)
+
+SAVE_EACH_S = 1.0
+
+
+class LostList:
+    """Keeps the lost chunks of *core*."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self._saved = 0  # `changes` when they were saved
+
+    def load(self) -> None:
+        """Take what the superblocks say. Raises FormatError."""
+        jobs = self.core.store.config.jobs
+        self.core.bad_chunks = decode_chunks(jobs.get(KEY, {}), self.core.layout.chunks)
+
+    async def run(self) -> None:
+        """Save the list whenever it has changed (a background task)."""
+        while True:
+            await trio.sleep(SAVE_EACH_S)
+            try:
+                await self.save()
+            except RaidxError as error:  # they stay in memory, and it is tried again
+                log.critical("%s", error)
+
+    async def save(self) -> None:
+        """Write the list into the superblocks if it has changed.
+
+        Rounded up where it does not fit (format/fitting.py). Raises RaidxError.
+        """
+        bad = self.core.bad_chunks
+        changes = bad.changes
+        if changes == self._saved:
+            return
+        encoded = encode_chunks(bad)
+        await self.core.store.update(
+            lambda config: replace(config, jobs={**config.jobs, KEY: encoded})
+        )
+        self._saved = changes

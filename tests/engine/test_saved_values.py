@@ -1,0 +1,235 @@
+"""Settings, jobs and counters from superblocks: what cannot be is said, and never a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from raidx_fuse.array import open_array
+from raidx_fuse.errors import FormatError, RaidxError, UsageError
+from raidx_fuse.format.config import ArrayConfig
+from raidx_fuse.format.create import create_array
+from raidx_fuse.format.superblock import encode_superblock, read_superblock
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.settings import SETTINGS, restored_settings
+from raidx_fuse.virtual_time import run
+
+MIB = 1 << 20
+
+
+async def made(layout: str = "raid5") -> list[RamMember]:
+    members = [RamMember(MIB, name=f"d{n}") for n in range(4)]
+    await create_array(members, layout, name="disk", now_s=0, chunk_bytes=4096)
+    return members
+
+
+async def change(members: list[RamMember], how: Callable[[ArrayConfig], ArrayConfig]) -> None:
+    """Let both superblock slots of *members* have a configuration changed as *how* says."""
+    for member in members:
+        superblock = await read_superblock(member)
+        assert superblock is not None
+        for sequence in (superblock.sequence, superblock.sequence + 1):
+            new = replace(superblock, sequence=sequence, config=how(superblock.config))
+            content = encode_superblock(new)
+            at = (sequence % 2) << 16
+            member.memory[at : at + len(content)] = content
+
+
+def with_members(main: Callable[[list[RamMember]], Awaitable[None]], layout: str = "raid5") -> None:
+    async def body() -> None:
+        await main(await made(layout))
+
+    run(body)
+
+
+TEXTS = {
+    "parity.policy": ["bpu", "rmw"],
+    "journal": ["full", "none"],
+    "speed_min": ["0", "1.5GiB"],
+    "speed_max": ["7M", "123456789"],
+    "io.timeout_s": ["0.1", "5", "86400"],
+    "cache.size": ["0", "1MiB"],
+    "restore.after": ["off", "1ms", "3600"],
+    "tuner.enabled": ["off"],
+    "tuner.slice": ["1ms", "10"],
+    "tuner.idle_s": ["0.25"],
+    "tuner.scrub": ["0", "604800"],
+    "bpu.auto": [],
+    "bpu.t_light": ["auto", "1us", "0.00001"],
+    "bpu.t_heavy": ["auto", "3600"],
+    "bpu.t_pre": ["auto", "0", "255"],
+    "bpu.t_skew": ["2.5ms"],
+    "bpu.a_read": ["auto", "100us"],
+    "bpu.a_write": ["1e-7"],
+}
+
+
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_whatever_the_parser_makes_is_restored(name: str) -> None:
+    for text in TEXTS[name]:
+        value = SETTINGS[name].parse(text)
+        assert restored_settings({name: value}) == ({name: value}, [])
+
+
+WRONG: list[Any] = [
+    *(
+        "impossible",
+        "",
+        -1,
+        1e300,
+        10**400,
+        -5.5,
+        [],
+        {},
+        True,
+        [1],
+        {"a": 1},
+        float("inf"),
+        "9" * 5000,
+    )
+]
+
+
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_no_other_value_is(name: str) -> None:
+    for value in WRONG:
+        kept, warnings = restored_settings({name: value, "a later one": 5})
+        assert kept == {"a later one": 5}
+        assert len(warnings) == 1
+        assert len(warnings[0]) < 200
+
+
+def test_an_array_with_impossible_settings_starts_with_the_defaults() -> None:
+    async def main(members: list[RamMember]) -> None:
+        wrong = {
+            "speed_max": -1,
+            "journal": 7,
+            "tuner.scrub": "often",
+            "io.timeout_s": "NaN",
+            "parity.policy": {},
+        }
+        await change(members, lambda c: replace(c, settings=wrong))
+        async with open_array(members) as array:
+            assert len([w for w in array.warnings if "setting" in w]) == len(wrong)
+            assert array.settings()["speed_max"] == 0
+            assert array.core.journal.mode == "partial"
+            await array.write(0, b"a")
+        async with open_array(members) as array:
+            assert not array.warnings
+
+    with_members(main)
+
+
+JOBS = [
+    {"rebuild:1": {"next_stripe": -1}},
+    {"rebuild:1": {"next_stripe": 1 << 40}},
+    {"rebuild:1": {"next_stripe": "5"}},
+    {"rebuild:1": 7},
+    {"reshape": 3},
+    {"reshape": {"kind": "explode"}},
+    {"reshape": {"kind": "evacuate", "role": "first"}},
+    {"grow": []},
+    {"restripe": {"back": 5}},
+    {"tuner": {"since_scrub_s": "long"}},
+    {"bad_chunks": {"steps": "?"}},
+]
+
+
+@pytest.mark.parametrize("jobs", JOBS)
+@pytest.mark.parametrize("layout", ["raid5", "raidx-parity"])
+def test_impossible_work_is_refused_in_one_line_and_nothing_written(
+    jobs: dict[str, Any], layout: str
+) -> None:
+    async def main(members: list[RamMember]) -> None:
+        await change(members, lambda c: replace(c, jobs=jobs))
+        before = [bytes(member.memory) for member in members]
+        with pytest.raises(FormatError) as caught:
+            async with open_array(members):
+                pass
+        assert "\n" not in str(caught.value)
+        assert [bytes(member.memory) for member in members] == before
+
+    with_members(main, layout)
+
+
+PARAMS: list[tuple[str, dict[str, Any]]] = [
+    ("raid5", {"history": [4]}),
+    ("raid5", {"name": "x"}),
+    ("raid5", {"rotate": 1}),
+    ("raid4", {"history": list(range(2, 5))}),
+    ("raid4", {"history": [4], "migrated": 1 << 50}),
+    ("raid4", {"history": "abc"}),
+    ("raid5", {"restripe": 5}),
+    ("raid5", {"restripe": {"from": {"layout": "raid5", "width": 4, "params": 3}, "to": {}}}),
+    ("raid5", {"restripe": {s: {"layout": [], "width": 4, "params": {}} for s in ("from", "to")}}),
+    (
+        "raid5",
+        {
+            "restripe": {
+                s: {"layout": "raid4", "width": 4, "params": {"history": [3, 4]}}
+                for s in ("from", "to")
+            }
+        },
+    ),
+    ("raidx-parity", {"length": 60_000_000}),
+    ("raidx-parity", {"bundles": 1 << 40}),
+    ("raidx-parity", {"bundles": True}),
+    ("raidx-parity", {"founding": {"counts": [1 << 31] * 4, "bundles": 1 << 31, "roles": []}}),
+    ("raidx-parity", {"founding": {"counts": [1 << 60] * 4, "bundles": 1, "roles": [0]}}),
+    ("raidx-parity", {"founding": {"counts": [9, 9, 9, 9], "bundles": -1, "roles": [0]}}),
+    ("raidx-parity", {"founding": {"counts": [9, 9, 9, 9], "bundles": 3, "roles": [200]}}),
+    ("raidx-parity", {"founding": {"counts": [9], "bundles": 3, "roles": []}}),
+    ("raidx-parity", {"founding": 5}),
+]
+
+
+@pytest.mark.parametrize(("layout", "params"), PARAMS)
+def test_impossible_parameters_of_a_layout_are_refused_in_one_line(
+    layout: str, params: dict[str, Any]
+) -> None:
+    async def main(members: list[RamMember]) -> None:
+        kept = {} if "restripe" in params else None
+
+        def changed(config: ArrayConfig) -> ArrayConfig:
+            return replace(config, params={**(config.params if kept is None else kept), **params})
+
+        await change(members, changed)
+        before = [bytes(member.memory) for member in members]
+        with pytest.raises(RaidxError) as caught:
+            async with open_array(members):
+                pass
+        assert "\n" not in str(caught.value)
+        assert [bytes(member.memory) for member in members] == before
+
+    with_members(main, layout)
+
+
+def test_a_map_too_small_for_the_array_is_refused() -> None:
+    async def main(members: list[RamMember]) -> None:
+        def shrunk(config: ArrayConfig) -> ArrayConfig:
+            data = replace(config.regions.data, length=1 << 41)
+            return replace(config, regions=replace(config.regions, data=data))
+
+        await change(members, shrunk)
+        with pytest.raises(RaidxError, match="truncated"):
+            async with open_array(members):
+                pass
+
+    with_members(main)
+
+
+def test_the_table_of_a_new_array_has_a_limit() -> None:
+    """Three members of 8 TiB in chunks of 64 KiB took 22 s and 3.9 GiB to open."""
+
+    async def main() -> None:
+        members = [RamMember(8 << 40, name=f"d{n}") for n in range(3)]
+        with pytest.raises(UsageError, match="take larger ones"):
+            await create_array(members, "raidx-parity", name="disk", now_s=0)
+        await create_array(
+            members, "raidx-parity", name="disk", now_s=0, chunk_bytes=MIB, size_bytes=1 << 33
+        )
+
+    run(main)
