@@ -16,6 +16,8 @@ from raidx_fuse.format.superblock import MAJOR, Slot, Superblock, newest, read_s
 from raidx_fuse.format.table import bytes_needed, shares_of
 from raidx_fuse.members.base import Member
 
+DAMAGED_SHOWN = 1000
+
 
 async def examine(member: Member) -> dict[str, Any]:
     """Return a document of what *member* says of itself.
@@ -93,12 +95,19 @@ async def _pages(member: Member, config: ArrayConfig, role: int) -> list[dict[st
         regions.append(shares[role])
     for region in regions:
         report: dict[str, Any] = {"kind": region.kind, "room": region.pages, "problem": None}
+        if region.offset + region.length > member.size_bytes:
+            problem = f"it would end at byte {region.offset + region.length}, beyond the member"
+            reports.append({**report, "problem": problem, "written": 0, "damaged": []})
+            continue
         try:
-            loaded = await load_pages(member, region, config.array_uuid)
+            loaded = await load_pages(member, region, config.array_uuid, payloads=False)
         except MemberError as error:
             reports.append({**report, "problem": error.message, "written": 0, "damaged": []})
             continue
         report["written"] = len(loaded.present())
-        report["damaged"] = [f"page {d.page} slot {d.slot}" for d in loaded.damaged]
+        shown = loaded.damaged[:DAMAGED_SHOWN]
+        report["damaged"] = [f"page {d.page} slot {d.slot}" for d in shown]
+        if len(shown) < len(loaded.damaged):
+            report["problem"] = f"{len(loaded.damaged)} slots are damaged"
         reports.append(report)
     return reports

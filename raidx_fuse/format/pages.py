@@ -142,16 +142,22 @@ def _crc_holds(content: ReadBuffer, crc: int) -> bool:
 
 
 async def load_pages(
-    member: Member, region: PageRegion, array_uuid: str, count: int | None = None
+    member: Member,
+    region: PageRegion,
+    array_uuid: str,
+    count: int | None = None,
+    *,
+    payloads: bool = True,
 ) -> LoadedPages:
     """Return the first *count* pages (default: all) of *region* as *member* holds them.
 
+    Without *payloads* those are left out: a map of a large array is as large as all else together.
     Big reads of what the member does not know to be zero; a page without a header is not looked
     at. Raises MemberError.
     """
     pages = region.pages if count is None else count
     assert 0 <= pages <= region.pages
-    found = _Found(region.kind, uuid_bytes(array_uuid)[:8], pages)
+    found = _Found(region.kind, uuid_bytes(array_uuid)[:8], pages, payloads)
     for offset, length in _blocks(member, region.offset, pages * PAIR_BYTES):
         found.scan(await _read(member, offset, length), (offset - region.offset) // PAIR_BYTES)
     return found.result
@@ -179,13 +185,14 @@ async def _read(member: Member, offset: int, length: int) -> memoryview:
 class _Found:
     """Collects the newest valid slots of one region of one member, block by block."""
 
-    def __init__(self, kind: str, half: bytes, pages: int) -> None:
+    def __init__(self, kind: str, half: bytes, pages: int, payloads: bool) -> None:
         self.kind_number = PAGE_KINDS[kind]
         self.half = half
         self._half_number = int.from_bytes(half, "little")
         self.result = LoadedPages(
             np.zeros(pages, np.uint64),
-            np.zeros((pages, PAYLOAD_BYTES), np.uint8),  # memory only where it is touched
+            # Memory only where it is touched.
+            np.zeros((pages if payloads else 0, PAYLOAD_BYTES), np.uint8),
             np.full(pages, -1, np.int8),
             [],
             np.zeros(pages, np.uint64),
@@ -220,7 +227,8 @@ class _Found:
         if generation > self.result.generations[page]:
             self.result.generations[page] = generation
             self.result.slots[page] = slot
-            self.result.payload[page] = np.frombuffer(content, np.uint8)[PAGE_HEADER_BYTES:]
+            if len(self.result.payload):
+                self.result.payload[page] = np.frombuffer(content, np.uint8)[PAGE_HEADER_BYTES:]
 
 
 def merge_pages(copies: Sequence[LoadedPages]) -> LoadedPages:
