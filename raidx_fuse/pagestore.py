@@ -14,9 +14,10 @@ import numpy as np
 import trio
 
 from raidx_fuse.errors import AssemblyError, MemberError
-from raidx_fuse.format.pages import PAYLOAD_BYTES, encode_page, load_pages, merge_pages
+from raidx_fuse.format.pages import PAYLOAD_BYTES, encode_page, load_pages, nothing_loaded
 from raidx_fuse.format.regions import page_count
 from raidx_fuse.store import Request, Store
+from raidx_fuse.zeros import extend_zeroed, zeroed
 
 
 class PageStore:
@@ -32,7 +33,7 @@ class PageStore:
         self.region = store.config.regions.pages(kind)
         self.payload_bytes = PAYLOAD_BYTES
         self.pages = min(self.region.pages, page_count(bits))
-        self.payload = bytearray(self.pages * PAYLOAD_BYTES)
+        self.payload = zeroed(self.pages * PAYLOAD_BYTES)
         self.damaged: list[str] = []
         self._uneven: set[tuple[int, int]] = set()  # (page, role) where the newest copy is not
         self.generations: dict[int, int] = {}
@@ -54,13 +55,19 @@ class PageStore:
         """
         loaded = []
         unread = []
+        space = np.frombuffer(self.payload, np.uint8).reshape(self.pages, PAYLOAD_BYTES)
+        newest = nothing_loaded(space, self.pages)  # no second copy: maps can be large
         lost: set[int] = set()
         for role, queue in enumerate(self.store.queues):
             if queue is None:
                 continue
             try:
                 found = await load_pages(
-                    queue.member, self.region, self.store.config.array_uuid, self.pages
+                    queue.member,
+                    self.region,
+                    self.store.config.array_uuid,
+                    self.pages,
+                    newest=newest,
                 )
             except MemberError as error:
                 self.damaged.append(f"{self.kind} map: {error.message}")
@@ -76,38 +83,34 @@ class PageStore:
                     lost.add(page)
         if not loaded:
             raise AssemblyError(f"the {self.kind} map cannot be read from any member")
-        merged = merge_pages([found for _, _, found in loaded])
-        gone = sorted(page for page in lost if not merged.generations[page])
+        gone = sorted(page for page in lost if not newest.generations[page])
         if gone:
             raise AssemblyError(
                 f"page {gone[0]} of the {self.kind} map is damaged on every member",
                 action="attach the missing members",
             )
+        older = np.maximum.reduce([found.older for _, _, found in loaded])
         for role, path, found in loaded:
-            behind = (found.generations < merged.older) & (found.generations > 0)
+            behind = (found.generations < older) & (found.generations > 0)
             if behind.any():
                 raise AssemblyError(
                     f"{path} is an old copy of this member: page {int(behind.argmax())} of its "
                     f"{self.kind} map is older than what every member had",
                     action="give the member itself, or leave it out to start without it",
                 )
-            differing = np.flatnonzero(found.generations != merged.generations)
+            differing = np.flatnonzero(found.generations != newest.generations)
             self._uneven.update((int(page), role) for page in differing)
         for role in unread:
-            self._uneven.update((page, role) for page in merged.present())
-        for page in merged.present():
-            start = page * PAYLOAD_BYTES
-            self.payload[start : start + PAYLOAD_BYTES] = merged.payload[page].tobytes()
-            self.generations[page] = int(merged.generations[page])
-            self._slots[page] = int(merged.slots[page])
+            self._uneven.update((page, role) for page in newest.present())
+        for page in newest.present():
+            self.generations[page] = int(newest.generations[page])
+            self._slots[page] = int(newest.slots[page])
 
     def extend(self, bits: int) -> None:
         """Make room for *bits* bits in all; never less than there is."""
         pages = min(self.region.pages, page_count(bits))
         if pages > self.pages:
-            self.payload.extend(
-                bytes((pages - self.pages) * PAYLOAD_BYTES)
-            )  # views are short-lived
+            extend_zeroed(self.payload, pages * PAYLOAD_BYTES)  # views are short-lived
             self.pages = pages
 
     async def heal(self) -> None:

@@ -9,7 +9,7 @@ A page names its array, so pages that an earlier array left behind never count.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,7 +48,7 @@ __all__ = [
     "erase_pages",
     "erase_region",
     "load_pages",
-    "merge_pages",
+    "nothing_loaded",
 ]
 
 PAGE_HEADER = struct.Struct("<IIQIHH8s")
@@ -148,16 +148,20 @@ async def load_pages(
     count: int | None = None,
     *,
     payloads: bool = True,
+    newest: LoadedPages | None = None,
 ) -> LoadedPages:
     """Return the first *count* pages (default: all) of *region* as *member* holds them.
 
     Without *payloads* those are left out: a map of a large array is as large as all else together.
-    Big reads of what the member does not know to be zero; a page without a header is not looked
-    at. Raises MemberError.
+    With *newest*, too: they go there, each page that is newer than what is there already. Big
+    reads of what the member does not know to be zero; a page without a header is not looked at.
+    Raises MemberError.
     """
     pages = region.pages if count is None else count
     assert 0 <= pages <= region.pages
-    found = _Found(region.kind, uuid_bytes(array_uuid)[:8], pages, payloads)
+    kept = pages if payloads and newest is None else 0
+    space = np.zeros((kept, PAYLOAD_BYTES), np.uint8)  # memory only where it is touched
+    found = _Found(region.kind, uuid_bytes(array_uuid)[:8], nothing_loaded(space, pages), newest)
     for offset, length in _blocks(member, region.offset, pages * PAIR_BYTES):
         found.scan(await _read(member, offset, length), (offset - region.offset) // PAIR_BYTES)
     return found.result
@@ -185,18 +189,14 @@ async def _read(member: Member, offset: int, length: int) -> memoryview:
 class _Found:
     """Collects the newest valid slots of one region of one member, block by block."""
 
-    def __init__(self, kind: str, half: bytes, pages: int, payloads: bool) -> None:
+    def __init__(
+        self, kind: str, half: bytes, result: LoadedPages, newest: LoadedPages | None
+    ) -> None:
         self.kind_number = PAGE_KINDS[kind]
         self.half = half
         self._half_number = int.from_bytes(half, "little")
-        self.result = LoadedPages(
-            np.zeros(pages, np.uint64),
-            # Memory only where it is touched.
-            np.zeros((pages if payloads else 0, PAYLOAD_BYTES), np.uint8),
-            np.full(pages, -1, np.int8),
-            [],
-            np.zeros(pages, np.uint64),
-        )
+        self.result = result
+        self._newest = newest or result
 
     def scan(self, view: memoryview, first: int) -> None:
         """Judge the slots in *view*, whose first is slot 0 of page *first*."""
@@ -219,44 +219,26 @@ class _Found:
         ours = magic == PAGE_MAGIC and kind == self.kind_number
         if not ours or number != page or not generation:
             self.result.damaged.append(DamagedPage(page, slot, 0))  # a misdirected write
-            return
-        if generation > COUNTER_MAX:  # nobody counted as far as that
-            self.result.damaged.append(DamagedPage(page, slot, 0))
-            return
-        self.result.older[page] = min(generation, self.result.generations[page])
-        if generation > self.result.generations[page]:
-            self.result.generations[page] = generation
-            self.result.slots[page] = slot
-            if len(self.result.payload):
-                self.result.payload[page] = np.frombuffer(content, np.uint8)[PAGE_HEADER_BYTES:]
+        elif generation > COUNTER_MAX:
+            self.result.damaged.append(DamagedPage(page, slot, 0))  # nobody counted as far as that
+        else:
+            self.result.older[page] = min(generation, self.result.generations[page])
+            if generation > self.result.generations[page]:
+                self._keep(page, slot, generation, content)
+
+    def _keep(self, page: int, slot: int, generation: int, content: memoryview) -> None:
+        for pages in (self.result, self._newest):
+            if generation > pages.generations[page]:
+                pages.generations[page] = generation
+                pages.slots[page] = slot
+                if len(pages.payload):
+                    pages.payload[page] = np.frombuffer(content, np.uint8)[PAGE_HEADER_BYTES:]
 
 
-def merge_pages(copies: Sequence[LoadedPages]) -> LoadedPages:
-    """Return the newest copy of every page among *copies* of one region (at least one).
-
-    *slots* are those of the copy that was taken. *damaged* keeps what may be lost: slots without
-    any whole copy of their page, or that claim to be newer than the newest whole one. After a crash
-    that is a torn write that was never acknowledged; on an array that was closed cleanly it is rot.
-    """
-    newest = copies[0].generations
-    for copy in copies[1:]:
-        newest = np.maximum(newest, copy.generations)
-    payload = np.zeros(copies[0].payload.shape, np.uint8)  # zeros_like would touch all of it
-    slots = np.full(len(newest), -1, np.int8)
-    for page in np.flatnonzero(newest).tolist():
-        copy = next(copy for copy in copies if copy.generations[page] == newest[page])
-        payload[page] = copy.payload[page]
-        slots[page] = copy.slots[page]
-    damaged = sorted(
-        {
-            slot
-            for copy in copies
-            for slot in copy.damaged
-            if not newest[slot.page] or slot.generation > newest[slot.page]
-        }
-    )
-    older = np.maximum.reduce([copy.older for copy in copies])
-    return LoadedPages(newest, payload, slots, damaged, older)
+def nothing_loaded(payload: NDArray[np.uint8], pages: int) -> LoadedPages:
+    """Return what is known of *pages* pages before any is loaded; their *payload* is zero."""
+    counts = np.zeros(pages, np.uint64), np.zeros(pages, np.uint64)
+    return LoadedPages(counts[0], payload, np.full(pages, -1, np.int8), [], counts[1])
 
 
 async def erase_pages(member: Member, regions: Regions) -> None:

@@ -26,12 +26,13 @@ from raidx_fuse.format.pages import (
     erase_log,
     erase_pages,
     load_pages,
-    merge_pages,
+    nothing_loaded,
 )
 from raidx_fuse.format.regions import COUNTER_MAX, PAGE_KINDS, REGION_KINDS, plan_regions
 from raidx_fuse.members.base import WriteBuffer
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.testing.virtual import run
+from raidx_fuse.zeros import extend_zeroed, zeroed
 
 SIZE = 4 << 20
 ARRAY = str(uuid.UUID(int=0x1234 << 100))
@@ -143,30 +144,22 @@ def test_a_misdirected_page_is_damage() -> None:
     assert loaded.damaged == [DamagedPage(0, 0, 0), DamagedPage(1, 0, 0)]
 
 
-def test_merging_takes_the_newest_copy_of_each_page() -> None:
+def test_the_newest_copy_of_each_page_is_collected() -> None:
     first, second = RamMember(SIZE), RamMember(SIZE)
     put(first, 0, 0, page(0, 2))
     put(second, 0, 1, page(0, 3))
     put(first, 1, 1, page(1, 5))
     put(second, 1, 0, page(1, 4))
     put(second, 2, 0, page(2, 1))
-    merged = merge_pages([load(first), load(second)])
-    assert state(merged) == {0: (3, 1), 1: (5, 1), 2: (1, 0)}
-    assert merged.damaged == []
+    newest = nothing_loaded(np.zeros((REGION.pages, PAYLOAD_BYTES), np.uint8), REGION.pages)
 
+    async def collect(member: RamMember) -> LoadedPages:
+        return await load_pages(member, REGION, ARRAY, newest=newest)
 
-def test_merging_names_what_may_be_lost_only() -> None:
-    """Damaged on one member and whole on another is not lost; newer than all whole copies is."""
-    first, second = RamMember(SIZE), RamMember(SIZE)
-    torn = bytearray(page(0, 3))
-    torn[-1] ^= 1
-    put(first, 0, 0, bytes(torn))
-    put(second, 0, 0, page(0, 3))
-    assert merge_pages([load(first), load(second)]).damaged == []
-    put(second, 0, 0, page(0, 2))
-    assert merge_pages([load(first), load(second)]).damaged == [DamagedPage(0, 0, 3)]
-    put(second, 0, 0, bytes(PAGE_BYTES))
-    assert merge_pages([load(first), load(second)]).damaged == [DamagedPage(0, 0, 3)]
+    alone = [run(collect, member) for member in (first, second)]
+    assert state(newest) == {0: (3, 1), 1: (5, 1), 2: (1, 0)}
+    assert [found.generations[:3].tolist() for found in alone] == [[2, 5, 0], [3, 4, 1]]
+    assert [len(found.payload) for found in alone] == [0, 0]
 
 
 @settings(max_examples=30, deadline=None)
@@ -214,21 +207,16 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
-def test_merging_untouched_regions_costs_no_memory() -> None:
-    pages = 30_000
-    copies = [
-        LoadedPages(
-            np.zeros(pages, np.uint64),
-            np.zeros((pages, PAYLOAD_BYTES), np.uint8),
-            np.full(pages, -1, np.int8),
-            [],
-            np.zeros(pages, np.uint64),
-        )
-        for _ in range(2)
-    ]
+def test_a_large_map_takes_memory_where_it_is_touched() -> None:
+    """And stays what others hold when it grows."""
     before = resident_bytes()
-    merged = merge_pages(copies)
-    assert merged.payload.nbytes > 120_000_000
+    zeros = zeroed(300_000_000)
+    same = zeros
+    assert not np.frombuffer(zeros, np.uint8).any()
+    zeros[7] = 5
+    extend_zeroed(zeros, 400_000_000)
+    assert len(same) == 400_000_000
+    assert (same[7], same[399_999_999], bytes(same[6:9])) == (5, 0, b"\0\5\0")
     assert resident_bytes() - before < 20_000_000
 
 
