@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from raidx_fuse.format.pages import load_pages
-from raidx_fuse.testing.spy import spying
+from raidx_fuse.testing.spy import WRITE, spying
 from raidx_fuse.testing.virtual import run
 
 
@@ -24,5 +24,27 @@ def test_a_later_save_of_a_page_is_not_overtaken_by_an_earlier_one() -> None:
                 region, uuid = written.pages.region, store.config.array_uuid
                 found = await load_pages(ram, region, uuid, written.pages.pages)
                 assert int(found.payload[0][0]) & 3 == 3, f"{ram.path} forgot the later save"
+
+    run(main)
+
+
+def test_a_flush_during_a_save_does_not_stand_for_it() -> None:
+    """Else the next save takes the other slot, and a cut leaves a member without either copy."""
+
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=4096, slow=True) as rig:
+            written = rig.running.core.written
+            region = written.pages.region
+            rig.members[0].slow(1.0, ("write",), count=1)
+            rig.log.touches.clear()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(written.mark, [0])
+                await trio.sleep(0.1)
+                await rig.running.flush()
+            await written.mark([1])
+            places = [t.offset_bytes for t in rig.log.touches if t.kind == WRITE]
+            assert len(places) == 2 * 3
+            assert set(places) <= {region.slot_offset(0, slot) for slot in (0, 1)}
+            assert len(set(places)) == 1
 
     run(main)
