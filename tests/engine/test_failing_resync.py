@@ -366,6 +366,49 @@ def test_a_resync_does_not_adopt_rot_that_two_others_outvote(name: str) -> None:
     run(main)
 
 
+@pytest.mark.parametrize("name", TWO_PARITIES)
+def test_without_a_journal_torn_parities_outvote_no_neighbour(name: str) -> None:
+    """Two chunks changed alike, and a cut kept one parity of each: just those that a third has."""
+
+    async def main() -> None:
+        async with filled(name, "none") as rig:
+            core = rig.running.core
+            old, picture = bytes(rig.model), [bytearray(image) for image in rig.images()]
+            change = noise(CHUNK, 8)
+            for stripe in range(core.layout.stripes):
+                cell = stripe % core.data_count
+                for parity in core.code.affects[cell]:
+                    role, place = core.position(stripe, parity)
+                    for at, byte in enumerate(change):
+                        picture[role][place + at] ^= byte
+        async with restarted([bytes(image) for image in picture]) as array:
+            await array.set("speed_max", "0")
+            (resync,) = array.jobs.running()
+            await resync.finished.wait()
+            assert await sectors(array, old) == (0, 0)
+
+    run(main)
+
+
+@pytest.mark.parametrize("name", ["rdp", "evenodd"])
+def test_a_stripe_that_accuses_two_members_is_torn_not_rotten(name: str) -> None:
+    """Sector by sector each could be told from the rest; but a cut tears many sectors at once."""
+
+    async def main() -> None:
+        async with filled(name) as rig:
+            core = rig.running.core
+            old, picture = bytes(rig.model), [bytearray(image) for image in rig.images()]
+            for sector, cell in enumerate((0, core.data_count - 1)):
+                for parity in core.code.affects[cell]:
+                    role, place = core.position(5, parity)
+                    picture[role][place + 512 * sector] ^= 0x55
+            assert core.code.column_of[0] != core.code.column_of[core.data_count - 1]
+        async with restarted([bytes(image) for image in picture]) as array:
+            assert bytes(await array.read(0, len(old))) == old
+
+    run(main)
+
+
 # -- beside a rebuild, and when the journal's mode changes -----------------------------------------
 
 
