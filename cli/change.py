@@ -44,7 +44,7 @@ wait_option = click.option("--wait", is_flag=True, help="Stay until the job has 
 
 def reference(member: str) -> str:
     """Return what names a member of an array: a role or UUID as it is, a path absolute."""
-    return os.path.abspath(member) if os.path.exists(member) or "/" in member else member
+    return os.path.abspath(member) if "/" in member or os.path.exists(member) else member
 
 
 def _finish(out: Output, array: str, result: dict[str, Any], line: str, wait: bool) -> int:

@@ -89,6 +89,8 @@ def umount(out: Output, path: str, timeout: float | None) -> None:
         if mountpoint.find(path) is None:
             raise
         pid = 0  # the daemon is gone: clear the mount point it left
+    if pid:
+        control.require_running(pid)  # umount(8) would wait for it
     mountpoint.unmount(path)
     if pid and not control.wait_for_exit(pid, timeout):
         raise BusyError(f"{path} is unmounted, but its daemon (process {pid}) still writes")

@@ -50,6 +50,18 @@ class LayoutName(click.ParamType):  # type: ignore[type-arg]
         ]
 
 
+class MemberPath(click.ParamType):  # type: ignore[type-arg]
+    """A path, taken as it is: `click.Path` would ask for it, and may wait for a dead disk."""
+
+    name = "path"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Have the shell offer files."""
+        return [CompletionItem(incomplete, type="file")]
+
+
 class MountedArray(click.ParamType):  # type: ignore[type-arg]
     """The mount point of a running array."""
 
@@ -81,5 +93,5 @@ def absolute(member: str) -> str:
 SIZE = SizeType()
 LAYOUT_NAME = LayoutName()
 ARRAY = MountedArray()
-PATH = click.Path()
+PATH = MemberPath()
 array_argument = click.argument("array", type=ARRAY)

@@ -24,7 +24,7 @@ from typing import Any
 
 from raidx_fuse import mountpoint as mountpoints
 from raidx_fuse import runtime
-from raidx_fuse.errors import BusyError, RaidxError
+from raidx_fuse.errors import RaidxError
 
 PATIENCE_S = 10.0
 ANSWER_BYTES_MAX = 64 << 20
@@ -74,7 +74,7 @@ class Connection:
             _require_owner(mountpoint, self._socket)
         except TimeoutError:
             self._socket.close()
-            raise _stopped(self._where) from None
+            raise _hangs(self._where) from None
         except OSError as error:
             self._socket.close()
             raise _unreachable(mountpoint, error) from None
@@ -104,7 +104,7 @@ class Connection:
             self._socket.sendall(request)
             line = self._line()
         except TimeoutError:
-            raise _stopped(self._where, self.daemon_pid) from None
+            raise _hangs(self._where, self.daemon_pid) from None
         except OSError:
             raise ControlError(f"the daemon of {self._where} ended before it answered") from None
         return self._result(line)
@@ -121,11 +121,13 @@ class Connection:
                 )
             left_s = PATIENCE_S if end_s is None else end_s - time.monotonic()
             if left_s <= 0:
+                require_running(self.daemon_pid)
                 raise ControlError(f"the daemon of {self._where} did not answer in time")
             self._socket.settimeout(min(left_s, PATIENCE_S))
             try:
                 received = self._socket.recv(_RECEIVE_BYTES)
             except TimeoutError:
+                require_running(self.daemon_pid)
                 if end_s is None and not self._is_alive():
                     raise
                 continue
@@ -192,10 +194,10 @@ def _require_owner(mountpoint: str | os.PathLike[str], connection: socket.socket
         )
 
 
-def _stopped(where: str, pid: int | None = None) -> ControlError:
+def _hangs(where: str, pid: int | None = None) -> ControlError:
     return ControlError(
-        f"the daemon of {where} does not answer: it is stopped, or hangs",
-        action=None if pid is None else f"look at it: ps {pid}; if stopped: kill -CONT {pid}",
+        f"the daemon of {where} does not answer: it hangs",
+        action=None if pid is None else f"its stacks go to its log: kill -USR1 {pid}",
     )
 
 
@@ -221,7 +223,7 @@ def _unreachable(mountpoint: str | os.PathLike[str], error: OSError) -> ControlE
 def wait_for_exit(pid: int, timeout_s: float | None = None) -> bool:
     """Wait until process *pid* has ended: a daemon flushes and closes its array after unmounting.
 
-    Returns False when *timeout_s* passed first. Raises BusyError if it is stopped by a signal.
+    Returns False when *timeout_s* passed first. Raises ControlError if it is stopped by a signal.
     """
     end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
     try:
@@ -234,19 +236,20 @@ def wait_for_exit(pid: int, timeout_s: float | None = None) -> bool:
         while (left_s := end_s - time.monotonic()) > 0:
             if poll.poll(math.ceil(min(left_s, PATIENCE_S) * 1000)):
                 return True
-            if _is_stopped(pid):
-                raise BusyError(
-                    f"process {pid}, which serves the mount, is stopped by a signal",
-                    action=f"let it go on: kill -CONT {pid}",
-                )
+            require_running(pid)
         return False
     finally:
         os.close(descriptor)
 
 
-def _is_stopped(pid: int) -> bool:
+def require_running(pid: int) -> None:
+    """Raise ControlError if process *pid*, which serves a mount, is stopped by a signal."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
-        return False
-    return text.rpartition(")")[2].split()[:1] == ["T"]
+        return
+    if text.rpartition(")")[2].split()[:1] == ["T"]:
+        raise ControlError(
+            f"process {pid}, which serves the mount, is stopped by a signal",
+            action=f"let it go on: kill -CONT {pid}",
+        )

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from raidx_fuse import control, runtime
+from raidx_fuse import control, mountpoint, runtime
 from raidx_fuse.cli import asking
 from raidx_fuse.cli.main import main
 from raidx_fuse.cli.output import shown
@@ -224,7 +224,7 @@ def test_nothing_of_a_status_reaches_the_terminal_as_it_is(
 
 
 def test_who_answers_must_be_who_mounted(machine: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = control.mountpoints.find
+    real = mountpoint.find
 
     class Mounted:
         owner = 4321
@@ -232,7 +232,7 @@ def test_who_answers_must_be_who_mounted(machine: Bench, monkeypatch: pytest.Mon
 
     machine({}, "status")
     monkeypatch.setattr(
-        control.mountpoints, "find", lambda path: Mounted if path == "/mnt/good" else real(path)
+        mountpoint, "find", lambda path: Mounted if path == "/mnt/good" else real(path)
     )
     with pytest.raises(ControlError, match=f"mounted by uid 4321, but uid {os.getuid()} answers"):
         control.call("/mnt/good", "status")

@@ -16,6 +16,7 @@ from raidx_fuse import mountpoint as mountpoints
 from raidx_fuse.beneath import refuse_own
 from raidx_fuse.disks import Disks
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.members.threads import in_thread
 from raidx_fuse.mountpoint import Mount
 
 OWN = (0, 4000)
@@ -141,7 +142,7 @@ def test_a_dead_server_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return real(path, *args, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "stat", stat)
-    real_call = disks.in_thread
+    real_call = in_thread
     monkeypatch.setattr(
         disks, "in_thread", lambda *args, **named: real_call(*args, **named, limit_s=0.2)
     )

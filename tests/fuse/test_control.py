@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import stat
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -14,8 +16,10 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from click.testing import CliRunner
 
 from raidx_fuse import control, control_server, runtime
+from raidx_fuse.cli.main import main
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.members.threads import in_thread
 
@@ -336,7 +340,7 @@ def test_logs_of_mounts_that_have_ended_are_few(
 # ---- the client ----
 
 
-def test_a_daemon_that_is_stopped_is_told_from_one_that_takes_long(
+def test_a_daemon_that_hangs_is_told_from_one_that_takes_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime, "directory_of", lambda user: tmp_path / "r")
@@ -345,13 +349,13 @@ def test_a_daemon_that_is_stopped_is_told_from_one_that_takes_long(
     with socket.socket(socket.AF_UNIX) as stopped:  # its kernel takes connections, nobody answers
         stopped.bind(os.fspath(files.socket))
         stopped.listen()
-        with pytest.raises(control.ControlError, match=r"does not answer: it is stopped, or hangs"):
+        with pytest.raises(control.ControlError, match=r"does not answer: it hangs"):
             control.call(tmp_path, "add-disk")
         with pytest.raises(control.ControlError, match=r"did not answer in time"):
             control.call(tmp_path, "status", timeout_s=0.2)
         with (
             control.Connection(tmp_path) as connection,
-            pytest.raises(control.ControlError, match=r"is stopped"),
+            pytest.raises(control.ControlError, match=r"does not answer"),
         ):
             connection.call("set", value="x" * (8 << 20))  # more than the socket takes
     files.socket.unlink()
@@ -397,3 +401,37 @@ def test_calling_a_mount(fake_mount: Callable[..., Any]) -> None:
         idle.connect(os.fspath(runtime.files_of_mount(fake.path).socket))
         assert "Traceback" in fake.unmount()  # of the nonsense above
     assert control.wait_for_exit(fake.process.pid)
+
+
+@pytest.mark.mount
+def test_a_daemon_stopped_by_a_signal_is_named(
+    fake_mount: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "PATIENCE_S", 0.1)
+    fake = fake_mount()
+    pid = fake.process.pid
+    said = f"process {pid}, which serves the mount, is stopped .*; let it go on: kill -CONT {pid}"
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        while not any(" (stopped)" in line for line in state(pid)):
+            time.sleep(0.01)
+        with pytest.raises(control.ControlError, match=said):
+            control.call(fake.path, "counts")
+        with pytest.raises(control.ControlError, match=said):
+            control.call(fake.path, "counts", timeout_s=0.05)
+        with pytest.raises(control.ControlError, match=said):
+            control.wait_for_exit(pid)
+        done = CliRunner().invoke(main, ["umount", str(fake.path)])
+        assert done.exit_code == 1
+        assert "is stopped by a signal" in done.stderr
+        # Nor does a command look at a path on the mount itself.
+        done = CliRunner().invoke(main, ["replace-disk", str(fake.path), "0", f"{fake.path}/disk"])
+        assert "is stopped by a signal" in done.stderr
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    fake.unmount()
+
+
+def state(pid: int) -> list[str]:
+    """Return the lines of a process's state."""
+    return Path(f"/proc/{pid}/status").read_text().splitlines()
