@@ -68,11 +68,14 @@ class Connection:
         self._waiting = bytearray()
         self._path = os.fspath(runtime.files_of_mount(mountpoint).socket)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(PATIENCE_S)
+        # Without blocking, connecting would fail at once while others wait to be accepted.
+        patience = struct.pack("@ll", int(PATIENCE_S), int(PATIENCE_S % 1 * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
         try:
             self._socket.connect(self._path)
+            self._socket.settimeout(PATIENCE_S)
             _require_owner(mountpoint, self._socket)
-        except TimeoutError:
+        except BlockingIOError:
             self._socket.close()
             raise _hangs(self._where) from None
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -358,6 +359,15 @@ def test_a_daemon_that_hangs_is_told_from_one_that_takes_long(
             pytest.raises(control.ControlError, match=r"does not answer"),
         ):
             connection.call("set", value="x" * (8 << 20))  # more than the socket takes
+        others = [socket.socket(socket.AF_UNIX) for _ in range(200)]
+        for other in others:  # until the queue of those who wait is full
+            other.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                other.connect(os.fspath(files.socket))
+        with pytest.raises(control.ControlError, match=r"does not answer"):
+            control.call(tmp_path, "status")
+        for other in others:
+            other.close()
     files.socket.unlink()
     server = control_server.ControlServer(files.socket, handler)
 
