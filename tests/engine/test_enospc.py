@@ -28,13 +28,14 @@ class Host:
 
     def __init__(self) -> None:
         self.free_bytes: int | None = None
+        self.number = errno.ENOSPC  # of its refusals
 
     def take(self, member: Member, operation: str, offset: int, length: int) -> None:
-        """Use room. Raises MemberError with ENOSPC when there is none."""
+        """Use room. Raises MemberError when there is none."""
         if self.free_bytes is None:
             return
         if length > self.free_bytes:
-            raise MemberError(member.path, operation, offset, errno.ENOSPC)
+            raise MemberError(member.path, operation, offset, self.number)
         self.free_bytes -= length
 
 
@@ -90,12 +91,16 @@ async def scrub_is_clean(rig: HostedRig) -> None:
     assert (result["state"], result["mismatches"]) == ("done", 0), result
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 @pytest.mark.parametrize(("layout", "width"), [("raid0", 2), ("raid1", 2), ("raid5", 4)])
 def test_a_full_host_refuses_the_write_whole_and_keeps_every_member(
-    layout: str, width: int
+    layout: str, width: int, number: int
 ) -> None:
+    """Full, or beyond a quota or a limit on the size of files."""
+
     async def main() -> None:
         rig = HostedRig(layout, width)
+        rig.host.number = number
         await rig.create()
         try:
             await rig.put(0, noise(6 * CHUNK, 1))
@@ -104,7 +109,7 @@ def test_a_full_host_refuses_the_write_whole_and_keeps_every_member(
             with pytest.raises(NoSpaceError) as caught:
                 await rig.put(6 * CHUNK, noise(6 * CHUNK, 2))
             assert caught.value.errno == errno.ENOSPC
-            assert "free space" in str(caught.value)
+            assert ("ulimit -f" if number == errno.EFBIG else "free space") in str(caught.value)
             assert rig.running.status()["state"] == "clean", "a full host breaks no disk"
             await rig.compare()  # all of it as before, zeros where the refused write was to go
             await rig.put(CHUNK + 5, noise(CHUNK, 3))  # rewriting needs no room
