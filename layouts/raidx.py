@@ -126,6 +126,8 @@ class BundleLayout(Layout):
         self._data_count = code.data_count
         disk = _rotated(table).reshape(-1)
         del table  # four times as large as what is kept of it
+        if first != self.counts:
+            self._check_founders(disk, founding.roles)
         offset = _rising(disk, len(first))
         left = [role for role in range(len(first)) if role not in founding.roles]
         if left:
@@ -140,6 +142,13 @@ class BundleLayout(Layout):
         last = np.zeros(len(disk), np.uint32)  # memory only where it is touched
         self._take_table(disk, offset, last, np.zeros(len(disk), np.uint16))
         self._count(len(disk) // self.length)
+
+    def _check_founders(self, disk: NDArray[np.uint8], roles: Iterable[int]) -> None:
+        """Raise LayoutError if one of *roles* has no room for what it was given at first."""
+        for role in roles:
+            room = self.counts[role] if role < len(self.counts) else 0
+            if np.count_nonzero(disk == role) > room:
+                raise LayoutError(f"role {role} has no room for what it was founded with")
 
     def _take_table(
         self,

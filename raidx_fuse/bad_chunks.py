@@ -86,9 +86,9 @@ class LostChunks(set[int]):
         self.changes += 1
         super().update(*others)
 
-    def discard(self, chunk: int) -> None:
+    def discard(self, chunk: object) -> None:
         """Note that *chunk* was written anew."""
-        if chunk not in self:
+        if not isinstance(chunk, int) or chunk not in self:
             return
         self.changes += 1
         super().discard(chunk)

@@ -45,6 +45,7 @@ from raidx_fuse.format.config import (
     ArrayConfig,
     MemberRecord,
 )
+from raidx_fuse.format.names import brief
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
 from raidx_fuse.format.shapes import can_lose
 from raidx_fuse.format.signature import describe, find_signatures
@@ -115,7 +116,7 @@ def tolerates_by_layout(config: ArrayConfig, lost: frozenset[int]) -> bool:
     info = LAYOUTS.get(config.layout)
     if info is None:
         raise AssemblyError(
-            f"array {config.name!r} has the layout {config.layout!r}, unknown to this raidx",
+            f"array {config.name!r} has the layout {brief(config.layout)!r}, unknown to this raidx",
             action="use the raidx that made it",
         )
     try:
@@ -123,7 +124,9 @@ def tolerates_by_layout(config: ArrayConfig, lost: frozenset[int]) -> bool:
             return len(lost) <= code_for(config.layout, config.width, config.params).tolerance
         return can_lose(config, lost)
     except LayoutError as error:
-        raise AssemblyError(f"array {config.name!r} has an impossible layout: {error}") from error
+        raise AssemblyError(
+            f"array {config.name!r} has an impossible layout: {brief(error)}"
+        ) from error
 
 
 async def assemble(
@@ -314,7 +317,7 @@ def _judge(given: Sequence[_Given], config: ArrayConfig, warnings: list[str]) ->
 
 
 def _named(record: MemberRecord) -> str:
-    return f"{record.path_hint or 'no path known'}, {record.member_uuid[:8]}"
+    return f"{brief(record.path_hint) or 'no path known'}, {record.member_uuid[:8]}"
 
 
 def _why_stale(

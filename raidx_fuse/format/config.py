@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from raidx_fuse.errors import FormatError
-from raidx_fuse.format.names import cleaned, is_clean, name_problem
+from raidx_fuse.format.names import brief, cleaned, is_clean, name_problem
 from raidx_fuse.format.regions import COUNTER_MAX, Region, Regions
 from raidx_fuse.layouts.registry import WIDTH_MAX
 
@@ -34,7 +34,6 @@ CREATED_S_MAX = 253_402_300_799  # the last second of the year 9999
 ROLES_MAX = WIDTH_MAX + 1  # one more while a surrogate takes the parity over
 DEPTH_MAX = 12  # of values in values
 NAME_SHOWN = 80  # characters of a name that cannot be, in an error
-MESSAGE_MAX = 200  # characters of what was found, in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,12 +318,12 @@ def encode_config(config: ArrayConfig) -> bytes:
     """Return *config* as canonical JSON. Raises FormatError unless it survives the way back."""
     problem = config.problem()
     if problem is not None:
-        raise FormatError(f"the configuration would be impossible: {problem}")
+        raise FormatError(f"the configuration would be impossible: {brief(problem)}")
     try:
         text = _ENCODER.encode(config_to_dict(config)).encode("ascii")
         same = decode_config(text) == config
     except (ValueError, TypeError, RecursionError) as error:
-        raise FormatError(f"the configuration cannot be written ({error})") from error
+        raise FormatError(f"the configuration cannot be written ({brief(error)})") from error
     if not same:  # not made of JSON values (tuples, integer keys?)
         raise FormatError("the configuration would not be read as it is written")
     return text
@@ -342,20 +341,15 @@ def decode_config(text: bytes) -> ArrayConfig:
             raise ValueError("no object, or values too deep in values")
         config = _config_from(values)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FormatError(f"the configuration is not readable ({_brief(error)})") from error
+        raise FormatError(f"the configuration is not readable ({brief(error)})") from error
     problem = config.problem()
     if problem is not None:
-        raise FormatError(f"the configuration is impossible: {problem}")
+        raise FormatError(f"the configuration is impossible: {brief(problem)}")
     return config
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
-
-
-def _brief(error: BaseException) -> str:
-    text = cleaned(str(error))
-    return text if len(text) <= MESSAGE_MAX else f"{text[:MESSAGE_MAX]}..."
 
 
 def _typed(values: dict[str, Any], name: str, *types: type) -> Any:

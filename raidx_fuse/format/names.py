@@ -10,6 +10,7 @@ from __future__ import annotations
 import unicodedata
 
 NAME_BYTES_MAX = 255
+BRIEF_CHARACTERS = 200
 _STEERING = frozenset(["Cc", "Cs", "Zl", "Zp"])
 """Categories of Unicode: control characters, lone surrogates, ends of lines and paragraphs."""
 _TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -30,6 +31,12 @@ def cleaned(text: str) -> str:
     if is_clean(text):
         return text
     return "".join("?" if _is_unclean(character) else character for character in text)
+
+
+def brief(text: object) -> str:
+    """Return *text* as an error may show it: clean, and not for ever."""
+    shown = cleaned(str(text))
+    return shown if len(shown) <= BRIEF_CHARACTERS else f"{shown[:BRIEF_CHARACTERS]}..."
 
 
 def name_problem(name: str) -> str | None:

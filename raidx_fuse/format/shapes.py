@@ -13,6 +13,7 @@ from typing import Any
 
 from raidx_fuse.errors import FormatError
 from raidx_fuse.format.config import ArrayConfig
+from raidx_fuse.format.names import brief
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.layouts.layout import Layout
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout, make_layout
@@ -73,7 +74,9 @@ def layout_of(config: ArrayConfig) -> Layout:
     try:
         made = shapes[0].make(config) if len(shapes) == 1 else restriping(config, *shapes)
     except LayoutError as error:
-        raise FormatError(f"array {config.name!r} has an impossible layout: {error}") from error
+        raise FormatError(
+            f"array {config.name!r} has an impossible layout: {brief(error)}"
+        ) from error
     room = config.regions.pages("written").pages * PAYLOAD_BITS
     if not made.stripes or not made.size_bytes or made.chunks > room:
         raise FormatError(

@@ -12,6 +12,8 @@ from raidx_fuse.array import open_array
 from raidx_fuse.errors import FormatError, RaidxError, UsageError
 from raidx_fuse.format.config import ArrayConfig
 from raidx_fuse.format.create import create_array
+from raidx_fuse.format.examine import examine
+from raidx_fuse.format.regions import Region, Regions
 from raidx_fuse.format.superblock import encode_superblock, read_superblock
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.settings import SETTINGS, restored_settings
@@ -233,3 +235,37 @@ def test_the_table_of_a_new_array_has_a_limit() -> None:
         )
 
     run(main)
+
+
+@pytest.mark.parametrize("region", ["bitmap", "written", "log", "data"])
+def test_regions_beyond_the_member_are_not_looked_for(region: str) -> None:
+    """A written map of 1 TiB on a file of 1 MiB was memory and minutes."""
+
+    async def main(members: list[RamMember]) -> None:
+        def larger(config: ArrayConfig) -> ArrayConfig:
+            shift = 0
+            regions = {}
+            for name, old in config.regions.named().items():
+                length = 1 << 40 if name == region else old.length
+                regions[name] = Region(old.offset + shift, length)
+                shift += length - old.length
+            return replace(config, regions=Regions(**regions))
+
+        await change(members, larger)
+        document = await examine(members[0])
+        assert "truncated" in document["problem"]
+        beyond = [page["kind"] for page in document["pages"] if page["problem"]]
+        assert (
+            beyond
+            == {
+                "bitmap": ["bitmap", "written", "journal"],
+                "written": ["written", "journal"],
+                "log": [],
+                "data": [],
+            }[region]
+        )
+        with pytest.raises(RaidxError, match="truncated"):
+            async with open_array(members):
+                pass
+
+    with_members(main)
