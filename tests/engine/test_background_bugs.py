@@ -43,7 +43,7 @@ async def place(array: Array) -> None:
 
 
 async def clean(array: Array) -> None:
-    array.core.dirty.clean_quiet = wrong  # type: ignore[method-assign]
+    array.core.dirty.clean_quiet = wrong  # type: ignore[method-assign,assignment]
 
 
 async def scrub(array: Array) -> None:
@@ -127,7 +127,7 @@ def test_a_bug_while_it_is_closed_does_not_hang() -> None:
             async with open_array(members) as array:
                 await array.write(100, b"flushed")
                 await array.flush()
-                array.core.journal.drain = never  # type: ignore[method-assign]
+                array.core.journal.drain = never  # type: ignore[method-assign,assignment]
         async with open_array(members) as array:
             assert bytes(await array.read(100, 7)) == b"flushed"
 

@@ -193,7 +193,7 @@ def test_impossible_parameters_of_a_layout_are_refused_in_one_line(
     layout: str, params: dict[str, Any]
 ) -> None:
     async def main(members: list[RamMember]) -> None:
-        kept = {} if "restripe" in params else None
+        kept: dict[str, Any] | None = {} if "restripe" in params else None
 
         def changed(config: ArrayConfig) -> ArrayConfig:
             return replace(config, params={**(config.params if kept is None else kept), **params})
