@@ -10,9 +10,9 @@ from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
-from raidx_fuse.cli.output import Output, duration, plural
+from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE, absolute, array_argument
-from raidx_fuse.cli.status_text import job_line, redundancy
+from raidx_fuse.cli.status_text import dry_run_text, job_line
 from raidx_fuse.cli.waiting import exit_status, wait_for_jobs
 from raidx_fuse.errors import UsageError
 from raidx_fuse.mountpoint import loop_devices, real_path
@@ -50,7 +50,7 @@ def reference(member: str) -> str:
 def _finish(out: Output, array: str, result: dict[str, Any], line: str, wait: bool) -> int:
     """Say what was done; with *wait* stay with the job it started and return its exit status."""
     if result.get("dry_run"):
-        out.emit(result, _dry_run_text(result, out))
+        out.emit(result, dry_run_text(result, out))
         return 0
     if not wait or result.get("job") is None:
         out.emit(result, Text(line))
@@ -60,42 +60,6 @@ def _finish(out: Output, array: str, result: dict[str, Any], line: str, wait: bo
     if out.json:
         out.emit({**result, "result": job})
     return exit_status(job)
-
-
-def _dry_run_text(result: dict[str, Any], out: Output) -> Text:
-    """Return bytes, time and exposure as lines."""
-    lines = [f"would do: {result['does']}"]
-    if result["bytes_moved"]:
-        lines.append(
-            f"moves: {out.size(result['bytes_moved'])} (reads {out.size(result['bytes_read'])}, "
-            f"writes {out.size(result['bytes_written'])})"
-        )
-        if result.get("bytes_logged"):
-            lines.append(f"journal: {out.size(result['bytes_logged'])} more")
-        lines.append(
-            f"time: {duration(result['seconds'])} at {out.rate(result['rate'])} "
-            f"({result['rate_source']}); {duration(result['seconds_busy'])} under load"
-        )
-    else:
-        lines.append("moves: nothing")
-    if "chunks_to_move" in result:
-        written, others = result["chunks_to_move"], result["places_to_change"]
-        lines.append(
-            f"chunks: {plural(written, 'written chunk')} to move, "
-            f"{plural(others, 'unwritten one')} by name only"
-        )
-    if result.get("size_after", 0) != result.get("size_before", 0):
-        after = out.size(result["size_after"])
-        lines.append(f"image: {out.size(result['size_before'])} now, {after} at the end")
-    if result["redundancy_reduced"]:
-        seconds = result["redundancy_reduced_seconds"]
-        until = "until the member is replaced" if seconds is None else f"for {duration(seconds)}"
-        lines.append(f"redundancy: reduced {until}; now {redundancy(result['redundancy_left'])}")
-    else:
-        lines.append("redundancy: stays as it is")
-    if result.get("chunks_at_stake"):
-        lines.append(f"lost: up to {plural(result['chunks_at_stake'], 'chunk')}")
-    return Text("\n".join(lines))
 
 
 @verb("fail-disk")

@@ -212,3 +212,39 @@ def _mdstat_job(job: Mapping[str, Any]) -> str:
         f"      [{bar}]  {verb} = {share:4.1f}% ({job['done'] // 1024}/{job['total'] // 1024}) "
         f"finish={minutes:.1f}min speed={int(job.get('rate') or 0) // 1024}K/sec"
     )
+
+
+def dry_run_text(result: dict[str, Any], out: Output) -> Text:
+    """Return bytes, time and exposure as lines."""
+    lines = [f"would do: {result['does']}"]
+    if result["bytes_moved"]:
+        lines.append(
+            f"moves: {out.size(result['bytes_moved'])} (reads {out.size(result['bytes_read'])}, "
+            f"writes {out.size(result['bytes_written'])})"
+        )
+        if result.get("bytes_logged"):
+            lines.append(f"journal: {out.size(result['bytes_logged'])} more")
+        lines.append(
+            f"time: {duration(result['seconds'])} at {out.rate(result['rate'])} "
+            f"({result['rate_source']}); {duration(result['seconds_busy'])} under load"
+        )
+    else:
+        lines.append("moves: nothing")
+    if "chunks_to_move" in result:
+        written, others = result["chunks_to_move"], result["places_to_change"]
+        lines.append(
+            f"chunks: {plural(written, 'written chunk')} to move, "
+            f"{plural(others, 'unwritten one')} by name only"
+        )
+    if result.get("size_after", 0) != result.get("size_before", 0):
+        after = out.size(result["size_after"])
+        lines.append(f"image: {out.size(result['size_before'])} now, {after} at the end")
+    if result["redundancy_reduced"]:
+        seconds = result["redundancy_reduced_seconds"]
+        until = "until the member is replaced" if seconds is None else f"for {duration(seconds)}"
+        lines.append(f"redundancy: reduced {until}; now {redundancy(result['redundancy_left'])}")
+    else:
+        lines.append("redundancy: stays as it is")
+    if result.get("chunks_at_stake"):
+        lines.append(f"lost: up to {plural(result['chunks_at_stake'], 'chunk')}")
+    return Text("\n".join(lines))

@@ -18,6 +18,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.errors import ArrayFailedError, FormatError, MemberError, NoSpaceError, no_space
+from raidx_fuse.flush_rounds import FlushRounds
 from raidx_fuse.format.config import ArrayConfig
 from raidx_fuse.format.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.round import Patience, write_config
@@ -53,14 +54,6 @@ def join(requests: Sequence[Request]) -> list[Request]:
         else:
             joined.append(request)
     return joined
-
-
-class _FlushRound:
-    """One flush of all members that any number of callers wait for."""
-
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.error: Exception | None = None
 
 
 class Store:
@@ -107,8 +100,7 @@ class Store:
         self._settled: trio.Event | None = None
         self._unwritable: FormatError | None = None  # no room for how things are
         self._config_lock = trio.Lock()
-        self._flush_lock = trio.Lock()
-        self._next_round: _FlushRound | None = None
+        self._flush_rounds = FlushRounds(self._flush_members)
         self.refresh()
 
     # -- who is there --------------------------------------------------------------------------
@@ -247,30 +239,8 @@ class Store:
         return [operation for operation in operations if operation.error is not None]
 
     async def flush(self) -> None:
-        """Return when all that was written before the call is durable on every member.
-
-        Concurrent callers share one round of member flushes (group commit).
-        """
-        current = self._next_round
-        if current is not None:
-            await current.done.wait()
-        else:
-            current = self._next_round = _FlushRound()
-            try:
-                async with self._flush_lock:
-                    self._next_round = None  # whoever comes now has writes this round may miss
-                    await self._flush_members()
-            except Exception as error:
-                current.error = error
-            except BaseException:
-                current.error = ArrayFailedError("the array stopped during a flush")
-                raise
-            finally:
-                if self._next_round is current:
-                    self._next_round = None
-                current.done.set()
-        if current.error is not None:
-            raise current.error
+        """Return when all that was written before the call is durable on every member."""
+        await self._flush_rounds.flush()
 
     async def _flush_members(self) -> None:
         for observer in self.flush_observers:

@@ -26,6 +26,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("format",),
     ("bpu", "operation", "queues"),
     ("queue_monitor", "policy"),
+    ("flush_rounds",),
     ("store", "access", "cache", "startable"),
     ("pagestore", "joining", "marked"),
     ("written", "dirty", "claims", "unlogged", "growth", "ring", "inflight", "streams"),
