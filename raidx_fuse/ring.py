@@ -169,6 +169,7 @@ class Ring:
             lap = 0
         self.next_sequence = sequence + 1
         self.position = position + size
+        assert self.position - self.durable_tail[1] <= self.capacity, "a replay needs it"
         self.open.append((sequence, position))
         return sequence, position, self.offset + lap
 
