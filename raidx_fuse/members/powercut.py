@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 
 from raidx_fuse.errors import MemberError
 from raidx_fuse.members.base import SECTOR_BYTES, Member, ReadBuffer, WriteBuffer
+from raidx_fuse.members.sparse import Image, SparseImage
 
 
 @dataclass(slots=True)
@@ -44,7 +45,7 @@ class OpenWrite:
         """The decision "all of it arrived"; 0 is "nothing did"."""
         return (1 << self.sectors) - 1
 
-    def apply(self, image: bytearray, decision: int) -> None:
+    def apply(self, image: Image, decision: int) -> None:
         """Put the sectors of *decision* into *image*."""
         begin, end = self.offset_bytes, self.offset_bytes + len(self.data)
         if decision == self.kept:
@@ -63,7 +64,7 @@ class OpenWrite:
 class DiskState:
     """The content of a disk as its host sees it, and the writes that a cut may still take back."""
 
-    def __init__(self, image: bytearray) -> None:
+    def __init__(self, image: Image) -> None:
         self.image = image
         self.open_writes: list[OpenWrite] = []
 
@@ -77,19 +78,18 @@ class DiskState:
         """Make the first *covered* open writes durable (all of them if None)."""
         del self.open_writes[:covered]
 
-    def crash(
-        self, decisions: Sequence[int] | None = None, *, into: bytearray | None = None
-    ) -> bytearray:
+    def crash(self, decisions: Sequence[int] | None = None, *, into: Image | None = None) -> Image:
         """Return what a cut leaves; without *decisions*, every open write is lost.
 
         The image is a new one, or *into* (of the same size), which saves the page faults of fresh
-        memory: half of the time.
+        memory: half of the time. A sparse one is always new.
         """
-        if into is None:
-            image = bytearray(self.image)
-        else:
+        image: Image
+        if isinstance(into, bytearray) and isinstance(self.image, bytearray):
             image = into
             image[:] = self.image
+        else:
+            image = self.image.copy()
         for write in reversed(self.open_writes):
             image[write.offset_bytes : write.offset_bytes + len(write.data)] = write.before
         if decisions is not None:
@@ -100,11 +100,20 @@ class DiskState:
 
     def sample(self, generator: random.Random) -> list[int]:
         """Draw a cut: each open write kept, dropped, cut off after a sector, or full of holes."""
-        return [_draw(write, generator) for write in self.open_writes]
+        return [_draw(write, generator.randrange(8), generator) for write in self.open_writes]
+
+    def tear(self, generator: random.Random) -> list[int]:
+        """Draw a cut that tears every open write that can be torn.
+
+        What lies on several disks is whole on one of them after most other cuts.
+        """
+        return [
+            _draw(write, generator.randrange(0 if write.sectors == 1 else 6, 8), generator)
+            for write in self.open_writes
+        ]
 
 
-def _draw(write: OpenWrite, generator: random.Random) -> int:
-    kind = generator.randrange(8)
+def _draw(write: OpenWrite, kind: int, generator: random.Random) -> int:
     if kind < 3:
         return 0
     if kind < 6 or write.sectors == 1:
@@ -172,7 +181,7 @@ class Event:
 class CutRecord:
     """What several members did, in order, from *starts* (their first images)."""
 
-    starts: list[bytes] = field(default_factory=list)
+    starts: list[Image] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
     def note(self, note: object) -> None:
@@ -185,7 +194,7 @@ class CutRecord:
         The states belong to the walk: crash them, do not change or keep them. States with the same
         index are the same in every walk, so index, decisions and losses name a state for ever.
         """
-        disks = [DiskState(bytearray(start)) for start in self.starts]
+        disks = [DiskState(start.copy()) for start in self.starts]
         for index, event in enumerate(self.events):
             yield index, disks, event
             if event.operation == "write":
@@ -208,7 +217,7 @@ class PowerCutMember(Member):
 
     def __init__(
         self,
-        image: bytearray,
+        image: Image,
         *,
         name: str = "powercut",
         record: CutRecord | None = None,
@@ -222,12 +231,13 @@ class PowerCutMember(Member):
         self._record = record
         self._inline = inline
         self._closed = False
+        self.writes = self._durable = 0  # so far, and those of them that a flush covered
         self._number = -1
         if record is not None:
             self._number = len(record.starts)
-            record.starts.append(bytes(image))
+            record.starts.append(image.copy())
 
-    def crash(self, decisions: Sequence[int] | None = None) -> bytearray:
+    def crash(self, decisions: Sequence[int] | None = None) -> Image:
         """Return what a cut at this moment leaves; see `DiskState.crash`."""
         return self.state.crash(decisions)
 
@@ -250,15 +260,31 @@ class PowerCutMember(Member):
         self._write(offset_bytes, b"".join(buffers))
 
     async def flush(self) -> None:
+        self.make_durable(self.writes)
+
+    def make_durable(self, writes: int) -> None:
+        """Make the first *writes* of all writes durable: no more than a flush must cover."""
         self._check("flush", -1, 0)
-        covered = len(self.state.open_writes)
+        covered = max(0, writes - self._durable)
         self._tell(Event(self._number, "flush", covered=covered))
         self.state.flush(covered)
+        self._durable += covered
 
     async def punch(self, offset_bytes: int, length_bytes: int) -> bool:
-        """Write zeros: to a cut, a punched hole is a write like any other."""
+        """Write zeros: to a cut, a punched hole is a write like any other.
+
+        Where they would be memory that a sparse image does without, nothing is punched.
+        """
+        if isinstance(self.state.image, SparseImage):
+            return False
         self._write(offset_bytes, bytes(length_bytes))
         return True
+
+    def data_extents(self, offset_bytes: int, length_bytes: int) -> Iterator[tuple[int, int]]:
+        if not isinstance(self.state.image, SparseImage):
+            return super().data_extents(offset_bytes, length_bytes)
+        self.check_range("map", offset_bytes, length_bytes)
+        return self.state.image.extents(offset_bytes, length_bytes)
 
     def close(self) -> None:
         """Take no more operations; the state stays to be looked at."""
@@ -276,6 +302,7 @@ class PowerCutMember(Member):
         self._check("write", offset_bytes, len(data))
         if data:
             self._tell(Event(self._number, "write", offset_bytes, data))
+            self.writes += 1
             self.state.write(offset_bytes, data)
 
     def _check(self, operation: str, offset_bytes: int, length_bytes: int) -> None:

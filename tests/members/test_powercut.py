@@ -19,6 +19,7 @@ from raidx_fuse.members.powercut import (
     count_cuts,
     enumerate_cuts,
 )
+from raidx_fuse.members.sparse import SparseImage
 from raidx_fuse.testing.member_contract import read, write
 from raidx_fuse.testing.virtual import run
 
@@ -104,6 +105,52 @@ def test_sampling_reaches_every_kind_of_decision_and_follows_the_seed() -> None:
     first = {draw[0] for draw in draws}
     assert first >= {0, 1, 3, 7, 15, 8, 12, 14, 5}
     assert {draw[1] for draw in draws} == {0, 1}
+
+
+def test_a_cut_that_tears_keeps_no_write_whole_that_can_be_torn_and_drops_none() -> None:
+    state = DiskState(bytearray(SIZE_BYTES))
+    state.write(0, b"x" * 2048)
+    state.write(4096, b"y")
+    draws = {tuple(state.tear(random.Random(seed))) for seed in range(300)}
+    assert {draw[0] for draw in draws} >= {1, 3, 7, 8, 12, 14, 5}
+    assert {draw[1] for draw in draws} == {0, 1}
+
+
+def test_a_slow_flush_covers_no_more_than_it_must() -> None:
+    record = CutRecord()
+    member = PowerCutMember(bytearray(SIZE_BYTES), record=record)
+    assert member.try_writev(0, [b"a" * 512])
+    before = member.writes
+    assert member.try_writev(512, [b"b" * 512])
+    member.make_durable(before)
+    assert member.crash()[:1024] == b"a" * 512 + bytes(512)
+    member.make_durable(before)  # another one, which began before and ends later
+    assert member.crash()[:1024] == b"a" * 512 + bytes(512)
+    member.make_durable(member.writes)
+    assert member.crash()[:1024] == b"a" * 512 + b"b" * 512
+    assert [event.covered for event in record.events if event.operation == "flush"] == [1, 0, 1]
+
+
+@given(st.lists(one_write(), max_size=8))
+def test_a_sparse_image_holds_what_a_dense_one_holds(writes: list[tuple[int, bytes, int]]) -> None:
+    sparse, dense = SparseImage(SIZE_BYTES), bytearray(SIZE_BYTES)
+    for offset, data, _ in writes:
+        copy = sparse.copy()
+        sparse[offset : offset + len(data)] = data
+        assert copy[0:SIZE_BYTES] == dense, "a copy is one of its own"
+        dense[offset : offset + len(data)] = data
+        assert sparse[offset : offset + len(data)] == data
+    assert len(sparse) == len(dense)
+    assert sparse[0:SIZE_BYTES] == dense
+    assert sparse.startswith(bytes(dense[100:9000]), 100)
+    left = bytearray(dense)
+    ends = [0]
+    for offset, length in sparse.extents(300, SIZE_BYTES - 300):
+        assert offset > ends[-1] or ends == [0], "in order, joined"
+        ends.append(offset + length)
+        left[offset : offset + length] = bytes(length)
+    assert not any(left[300:]), "all that is not zero was named"
+    assert ends[-1] <= SIZE_BYTES
 
 
 def test_one_recorded_run_gives_every_boundary() -> None:

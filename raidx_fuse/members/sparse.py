@@ -1,0 +1,83 @@
+"""Content of huge disks in memory: only what was ever written is kept, and copies share it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from raidx_fuse.members.base import ReadBuffer
+
+_SHIFT = 12
+_BYTES = 1 << _SHIFT
+_MASK = _BYTES - 1
+_ZEROS = bytes(_BYTES)
+
+
+class SparseImage:
+    """*size_bytes* of zeros, read and written by slices with a begin and an end, as a bytearray.
+
+    A copy costs a reference for each page of 4 KiB that was ever written.
+    """
+
+    __slots__ = ("_pages", "_size_bytes")
+
+    def __init__(self, size_bytes: int, pages: dict[int, bytes] | None = None) -> None:
+        self._size_bytes = size_bytes
+        self._pages = {} if pages is None else pages
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SparseImage) and self._pages == other._pages
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __bytes__(self) -> bytes:
+        return self[0 : self._size_bytes]
+
+    def __getitem__(self, key: slice) -> bytes:
+        start, end = key.start, key.stop
+        page, inner = start >> _SHIFT, start & _MASK
+        if inner + end - start <= _BYTES:
+            return self._pages.get(page, _ZEROS)[inner : inner + end - start]
+        found = [self._pages.get(at, _ZEROS) for at in range(page, (end + _MASK) >> _SHIFT)]
+        return b"".join(found)[inner : inner + end - start]
+
+    def __setitem__(self, key: slice, content: ReadBuffer) -> None:
+        at, done = key.start, 0
+        assert key.stop - at == len(content), "an image keeps its size"
+        while done < len(content):
+            page, inner = at >> _SHIFT, at & _MASK
+            part = bytes(content[done : done + _BYTES - inner])
+            if len(part) < _BYTES:
+                old = self._pages.get(page, _ZEROS)
+                part = b"".join((old[:inner], part, old[inner + len(part) :]))
+            self._pages[page] = part
+            at, done = page + 1 << _SHIFT, done + _BYTES - inner
+
+    def copy(self) -> SparseImage:
+        """Return an image of its own with the same content."""
+        return SparseImage(self._size_bytes, dict(self._pages))
+
+    def startswith(self, prefix: bytes, start: int = 0) -> bool:
+        """Say whether *prefix* lies at *start*."""
+        return self[start : start + len(prefix)] == prefix
+
+    def extents(self, offset: int, length: int) -> Iterator[tuple[int, int]]:
+        """Yield (offset, length) of what was ever written of a range, in order."""
+        end = offset + length
+        run = (offset, offset)
+        within = range(offset >> _SHIFT, end + _MASK >> _SHIFT)
+        for page in sorted(page for page in self._pages if page in within):
+            low, high = max(page << _SHIFT, offset), min(page + 1 << _SHIFT, end)
+            if low != run[1]:
+                if run[0] < run[1]:
+                    yield run[0], run[1] - run[0]
+                run = (low, high)
+            run = (run[0], high)
+        if run[0] < run[1]:
+            yield run[0], run[1] - run[0]
+
+
+Image = bytearray | SparseImage
+"""What a disk in memory holds."""
