@@ -180,11 +180,11 @@ def test_a_write_of_half_a_sector_keeps_the_other_half() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_one_wrong_bit_in_flushed_data_is_noticed(mode: str) -> None:
-    recording = record_workload(Cell("raid0", mode), 3)
+    recording = record_workload(Cell("raid0", mode, theme="writes"), 3)
     end = len(recording.record.events)
     for index, disks, _event in recording.record.moments():
         if index == end:
-            held = {number: bytearray(disk.image) for number, disk in enumerate(disks)}
+            held = {number: bytearray(bytes(disk.image)) for number, disk in enumerate(disks)}
     images = {number: image for number, image in held.items() if is_member(image)}
     expected = recording.history.at(end)
     sector = next(s for s, contents in enumerate(expected.allowed) if any(contents[0]))
@@ -201,10 +201,10 @@ def test_one_wrong_bit_in_flushed_data_is_noticed(mode: str) -> None:
 
 
 def test_a_missing_member_that_nobody_took_is_noticed() -> None:
-    recording = record_workload(Cell("raid5", "partial"), 5)
+    recording = record_workload(Cell("raid5", "partial", theme="writes"), 5)
     assert isinstance(recording.record, CutRecord)
     starts = enumerate(recording.record.starts)
-    images = {n: bytearray(start) for n, start in starts if is_member(bytearray(start))}
+    images = {number: start.copy() for number, start in starts if is_member(start)}
     del images[0]
     left = Left(recording, 0, images, frozenset(), recording.history.at(0))
     with pytest.raises(ViolationError, match=r"roles \[0\] were left out"):

@@ -33,7 +33,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> tuple[Recording, int, int]:
         await player.flush()
         await player.array.core.journal.drain()
         await player.flush()
-        span, data = player._begin_write(0, CHUNK_BYTES)
+        span, data = player._begin_write(0, 0, CHUNK_BYTES)
         write_now = Journal.write_now
 
         def by_the_first_only(journal: Journal, offset: int, record: bytes) -> list[Request]:

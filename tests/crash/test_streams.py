@@ -24,6 +24,7 @@ from raidx_fuse.finishing import Finisher
 from raidx_fuse.following import Following
 from raidx_fuse.journal import Journal
 from raidx_fuse.members.powercut import CutRecord, DiskState
+from raidx_fuse.members.sparse import Image
 from raidx_fuse.ring import HEAD_BYTES
 from raidx_fuse.streams import Filling, Streams
 from raidx_fuse.testing.campaign.disks import SectorDisk, is_member
@@ -206,9 +207,7 @@ def record(story: str, seed: int) -> tuple[Recording, int]:
     return record_workload(Cell("raid5", "partial"), seed, script, shape), begin
 
 
-def left_by(
-    disks: Sequence[DiskState], state: State, numbers: Iterable[int]
-) -> dict[int, bytearray]:
+def left_by(disks: Sequence[DiskState], state: State, numbers: Iterable[int]) -> dict[int, Image]:
     """Return the images that a cut leaves, by number."""
     cuts = zip(numbers, disks, state.cut.decisions(disks), strict=True)
     images = {n: disk.crash(cut) for n, disk, cut in cuts if n not in state.cut.lost}
@@ -284,7 +283,7 @@ def test_a_recovery_that_is_cut_again_and_again_logs_the_parity_once() -> None:
         for _ in range(3):  # each time cut when its records are durable and nothing is placed
             again = CutRecord()
             members = [
-                SectorDisk(bytearray(image), random.Random(0), name=f"disk{n}", record=again)
+                SectorDisk(image.copy(), random.Random(0), name=f"disk{n}", record=again)
                 for n, image in sorted(images.items())
             ]
             found.append(run(_records_of, members))

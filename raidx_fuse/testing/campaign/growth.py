@@ -37,8 +37,7 @@ async def theme_growth(player: Player) -> None:
 
 async def grow(player: Player) -> None:
     """Let the array grow, with whatever happens to it meanwhile."""
-    for earlier in player.array.jobs.running():  # the resync of a former life
-        await earlier.finished.wait()
+    await player.jobs_end()  # the resync of a former life
     array = player.array
     width = array.store.config.width
     disks = [player.new_disk() for _ in range(player.rng.randint(1, 2))]

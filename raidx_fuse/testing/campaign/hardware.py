@@ -6,23 +6,34 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass
 
+from raidx_fuse.dirty import REGION_BYTES
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.journal import ENTRY_BYTES, record_bytes
-from raidx_fuse.format.regions import log_bytes
+from raidx_fuse.format.regions import PAGE_HEADER_BYTES, PAYLOAD_BITS, log_bytes
 from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.layouts.raidx import bundle_code
 from raidx_fuse.layouts.registry import allowed_widths, find_layout
+from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.powercut import CutRecord
+from raidx_fuse.members.sparse import Image, SparseImage
 from raidx_fuse.ring import HEAD_BYTES
 from raidx_fuse.streams import SHARE_MAX
-from raidx_fuse.testing.campaign.disks import PACES, SectorDisk
+from raidx_fuse.testing.campaign.disks import PACES, SLOW_FLUSHES, SectorDisk
+from raidx_fuse.testing.campaign.parts import Parts
 from raidx_fuse.testing.campaign.state import Cell
 
 CHUNK_BYTES = 4096
 MEMBER_BYTES_MIN = 256 << 10
 MEMBER_BYTES_MAX = 8 << 20  # more than the least that will do
 MEMBER_UNIT_BYTES = 64 << 10
+# Huge images: the first sector of a page holds the bits of 3,840 chunks or, in the dirty bitmap,
+# of as many regions of 16 MiB. Parts whose bits lie in others can be torn from those.
+HUGE_IMAGE_BYTES = 68 << 30
+HUGE_METADATA_BYTES = 1 << 30
+HUGE_CHUNK_BYTES = 64 << 10  # smaller ones make large maps and regions of many stripes
+HUGE_PARTS, HUGE_PART = 15, 20  # how many, and sectors of each: across the end of a chunk
+FIRST_SECTOR_BITS = (SECTOR_BYTES - PAGE_HEADER_BYTES) * 8
 WIDTHS = {
     **{"raid0": (2, 3), "raid1": (2, 3), "raid4": (3, 4), "raid5": (3, 4)},
     **{"raidx-zero": (2, 3), "raidx-copy": (3, 4), "raidx-parity": (4, 5)},
@@ -33,39 +44,60 @@ WIDTHS = {
 class Shape:
     """*width* members of *stripes* stripes; *pace* of the disks (disks.py).
 
-    *zeroed*: they held zeros at first, else noise.
+    *zeroed*: they held zeros at first, else noise. *huge*: of a sparse image a little here, a
+    little there is used.
     """
 
     width: int
     stripes: int = 6
     pace: str = "inline"
     zeroed: bool = True
+    huge: bool = False
 
     @staticmethod
-    def drawn(cell: Cell, rng: random.Random) -> Shape:
-        """Draw one that *cell* can have."""
+    def drawn(cell: Cell, theme: str, rng: random.Random) -> Shape:
+        """Draw one that *cell* can have for *theme*."""
+        huge = theme == "huge"
         return Shape(
             rng.choice(WIDTHS.get(cell.layout) or allowed_widths(cell.layout)[:2]),
             rng.randint(6, 12),
-            rng.choice(PACES),
-            rng.random() < 0.5,
+            rng.choice(SLOW_FLUSHES if theme in ("squeeze", "streams") else PACES),
+            rng.random() < 0.5 and not huge,
+            huge,
         )
 
 
 class Hardware:
     """Makes the disks for one workload on *cell*, of *shape*; *rng* decides what is drawn."""
 
-    def __init__(self, cell: Cell, shape: Shape, rng: random.Random) -> None:
+    def __init__(self, cell: Cell, theme: str, shape: Shape, rng: random.Random) -> None:
         self.cell = cell
+        self.theme = theme
         self.shape = shape
         self.rng = rng
 
-    def blank(self, size_bytes: int) -> bytearray:
+    def parts(self, stripe_bytes: int) -> Parts:
+        """Return what the workload uses of an image with stripes of *stripe_bytes*."""
+        if not self.shape.huge:
+            return Parts([(0, self.shape.stripes * stripe_bytes // SECTOR_BYTES)])
+        first_sector = FIRST_SECTOR_BITS * HUGE_CHUNK_BYTES
+        same_page = self.rng.randrange(first_sector, PAYLOAD_BITS * HUGE_CHUNK_BYTES)
+        same_bitmap = self.rng.randrange(FIRST_SECTOR_BITS * REGION_BYTES, HUGE_IMAGE_BYTES)
+        parts = []
+        for place in (0, same_page, same_bitmap):
+            for number in range(HUGE_PARTS // 3):
+                end = (place // HUGE_CHUNK_BYTES + 1 + 2 * number) * HUGE_CHUNK_BYTES
+                parts.append((end // SECTOR_BYTES - HUGE_PART // 2, HUGE_PART))
+        return Parts(parts)
+
+    def blank(self, size_bytes: int) -> Image:
         """Return the image of a disk as it comes to the array."""
+        if self.shape.huge:
+            return SparseImage(size_bytes)
         noise = bytes(4096) if self.shape.zeroed else self.rng.randbytes(4096)
         return bytearray((noise * (size_bytes // 4096 + 1))[:size_bytes])
 
-    def disk(self, image: bytearray, number: int, record: CutRecord | None) -> SectorDisk:
+    def disk(self, image: Image, number: int, record: CutRecord | None) -> SectorDisk:
         """Return disk *number* with *image*; without a *record* it answers at once."""
         return SectorDisk(
             image,
@@ -83,8 +115,13 @@ class Hardware:
         """
         size = MEMBER_BYTES_MIN
         build = find_layout(self.cell.layout).build
-        if self.cell.theme == "streams" and build is not None:
-            code = build(self.shape.width)
+        if build is None:
+            return size
+        code = build(self.shape.width)
+        if self.shape.huge:
+            units = HUGE_IMAGE_BYTES * code.rows // code.data_count // MEMBER_UNIT_BYTES
+            size = units * MEMBER_UNIT_BYTES + HUGE_METADATA_BYTES
+        if self.theme == "streams":
             stripe_bytes = len(code.cells) * CHUNK_BYTES
             parities = record_bytes(0, code.parity_count * (CHUNK_BYTES + ENTRY_BYTES))
             wanted = HEAD_BYTES + max(3 * stripe_bytes, SHARE_MAX * parities)
@@ -99,7 +136,7 @@ class Hardware:
         image_bytes = None
         if find_layout(cell.layout).bundled:  # unlike members
             extra = [self.rng.randrange(8) * CHUNK_BYTES for _ in extra]
-            if cell.theme == "members" and self.rng.random() < 0.7:  # some are free
+            if self.theme == "members" and self.rng.random() < 0.7:  # some are free
                 data = bundle_code(cell.layout).data_count
                 image_bytes = shape.stripes * data * CHUNK_BYTES
         least = self._least_bytes()
@@ -110,7 +147,7 @@ class Hardware:
                 config = await create_array(
                     disks,
                     cell.layout,
-                    chunk_bytes=CHUNK_BYTES,
+                    chunk_bytes=HUGE_CHUNK_BYTES if shape.huge else CHUNK_BYTES,
                     name="campaign",
                     now_s=0,
                     overwrite_signature=True,

@@ -60,7 +60,8 @@ class WriteSpan(Span):
     """A write. *stripes* it touches, *full* those that it covers whole, *sectors* their content.
 
     *closes* are the sectors of stripes that it brings the last part of (fronts.py), *loose* those
-    of them that were on their way when an earlier story was cut.
+    of them that were on their way when an earlier story was cut. *refused*: it ended in an error,
+    so that it may or may not have come to be, or may come to be later.
     """
 
     version: int = 0
@@ -68,6 +69,7 @@ class WriteSpan(Span):
     full: frozenset[int] = frozenset()
     closes: frozenset[int] = frozenset()
     loose: frozenset[int] = frozenset()
+    refused: bool = False
     sectors: dict[int, bytes] = field(default_factory=dict)
 
 
@@ -204,6 +206,16 @@ class History:
         span.end_event = event
         span.end_order = self._tick()
 
+    def refuse(self, span: WriteSpan, event: int) -> None:
+        """Note that *span* ended in an error: its promise is only that later writes stand."""
+        span.refused = True
+        self.end(span, event)
+
+    def fail_flush(self, span: Span, event: int) -> None:
+        """Note that a flush ended in an error: it promises nothing."""
+        self.flushes.remove(span)
+        self.end(span, event)
+
     def newest(self, sector: int) -> bytes:
         """Return what the newest write gave *sector*; meaningless while several are under way."""
         return self._newest_write(sector).sectors[sector]
@@ -222,19 +234,27 @@ class History:
         Raises ViolationError for content that no candidate has.
         """
         writes = self._by_sector[sector]
-        started = writes[-1].begin_order
         known = self._later.setdefault(sector, set())
-        rivals = [
-            write
-            for write in writes
-            if write.end_order > started and not any(earlier is write for _, earlier in known)
-        ]
-        winners = [write for write in rivals if write.sectors[sector] == content]
+        winners = [w for w in self._rivals(sector) if w.sectors[sector] == content]
         if not winners:
             raise ViolationError(f"read back while running: {self.describe(sector, content)}")
         # Not only the rivals: one that the winner overlapped may have ended before the last began.
-        known.update((winners[0], write) for write in writes if write is not winners[0])
+        # But not one that was refused: its time may be still to come.
+        known.update((winners[0], w) for w in writes if w is not winners[0] and not w.refused)
         self._cached = None
+
+    def check(self, sector: int, content: bytes) -> None:
+        """Raise ViolationError unless *sector* may read as *content*; no write is under way."""
+        allowed = [write.sectors[sector] for write in self._rivals(sector)]
+        if content not in allowed:
+            raise ViolationError(f"before any cut: {self.describe(sector, content, allowed)}")
+
+    def _rivals(self, sector: int) -> list[WriteSpan]:
+        """Return the writes of which none is known to have come after another."""
+        writes = self._by_sector[sector]
+        started = max((w.begin_order for w in writes if not w.refused), default=-math.inf)
+        earlier = {id(write) for _, write in self._later.get(sector, ())}
+        return [w for w in writes if w.end_order > started and id(w) not in earlier]
 
     # -- what a cut may leave ------------------------------------------------------------------
 
@@ -245,7 +265,9 @@ class History:
         key = begun, flushed
         if self._cached is not None and self._cached[0] == key:
             return self._cached[1]
-        open_writes = [w for w in self.writes if w.begun(moment) and w.end_order > flushed]
+        open_writes = [
+            w for w in self.writes if w.begun(moment) and (w.refused or w.end_order > flushed)
+        ]
         expectation = Expectation(
             tuple(self._allowed(sector, moment, flushed) for sector in range(self.sectors)),
             frozenset().union(*(write.stripes for write in open_writes)),
@@ -260,7 +282,7 @@ class History:
         if len(writes) == 1:
             return (writes[0].sectors[sector],)
         begun = [write for write in writes if write.begun(moment)]
-        covered = [write for write in begun if write.end_order <= flushed]
+        covered = [w for w in begun if w.end_order <= flushed and not w.refused]
         later = self._later.get(sector, set())
         return tuple(
             write.sectors[sector]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +21,11 @@ from raidx_fuse.format.table import bytes_needed
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.powercut import CutRecord
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.sparse import Image
 from raidx_fuse.testing.campaign.disks import SectorDisk
 from raidx_fuse.testing.campaign.history import Expectation
 from raidx_fuse.testing.campaign.promises import exempt_sectors, lost_matters
+from raidx_fuse.testing.campaign.reading import read_sectors
 from raidx_fuse.testing.campaign.recording import Recording
 from raidx_fuse.testing.campaign.state import ViolationError
 from raidx_fuse.virtual_time import DeadlockError, begin_anew, run, sleep
@@ -42,7 +45,7 @@ class Left:
 
     recording: Recording
     moment: int
-    images: dict[int, bytearray]
+    images: Mapping[int, Image]
     away: frozenset[int]
     expected: Expectation
     exempt: frozenset[int] = frozenset()
@@ -86,7 +89,7 @@ class _Judge:
         self.recording = left.recording
         self.rng = generator
         self.record = record
-        self.size_bytes = left.recording.sectors * SECTOR_BYTES
+        self.parts = left.recording.parts
         self.read_bytes = generator.choice(READ_BYTES)
         self.degraded_ok = lost_matters(left.recording.cell.journal)
         self.damaged = left.recording.is_damaged(left.moment)
@@ -123,7 +126,7 @@ class _Judge:
         members: list[Member] = []
         lend = self.record is None and self.rng.random() < 0.5
         for number, image in sorted(self.left.images.items()):
-            if lend:
+            if lend and isinstance(image, bytearray):
                 ram = self.recording.lent.get(number)
                 if ram is None:
                     ram = RamMember(len(image), name=f"disk{number}")
@@ -142,10 +145,10 @@ class _Judge:
 
     async def _look_only(self, members: list[Member]) -> None:
         """Mount read-only: the same content, and not one byte changes."""
-        before = [await _content(member) for member in members]
+        before = [_content(member) for member in members]
         async with open_array(members, read_only=True, start_degraded=self.degraded_ok) as array:
             await self._check_mounted(array)
-        if before != [await _content(member) for member in members]:
+        if before != [_content(member) for member in members]:
             raise ViolationError("a read-only mount wrote to a member")
 
     async def _check_mounted(self, array: Array) -> list[bytes | None]:
@@ -162,7 +165,7 @@ class _Judge:
         self.exempt |= exempt_sectors(
             self.recording.cell.journal,
             store.layout,  # where chunks lie now: those of bundles may have moved
-            self.recording.sectors,
+            self.parts,
             expected,
             lost,
         )
@@ -186,8 +189,8 @@ class _Judge:
     async def _read_all(self, array: Array) -> list[bytes | None]:
         """Return every sector; None where reading is an error."""
         sectors: list[bytes | None] = []
-        for at in range(0, self.size_bytes, self.read_bytes):
-            sectors += await _read(array, at, min(self.read_bytes, self.size_bytes - at))
+        for at, length in self.parts.ranges(self.read_bytes):
+            sectors += await read_sectors(array, at, length)
         return sectors
 
     def _check_same(self, before: list[bytes | None], after: list[bytes | None], when: str) -> None:
@@ -220,7 +223,8 @@ class _Judge:
             raise ViolationError(f"scrub ended as {result['state']}: {result['error']}")
         layout = array.core.layout if array.core.layout.contiguous else self.recording.layout
         stripe_bytes = layout.code.data_count * layout.chunk_bytes
-        given_up = {sector * SECTOR_BYTES // stripe_bytes for sector in self.exempt}
+        exempt = (self.parts.in_image(sector) * SECTOR_BYTES for sector in self.exempt)
+        given_up = {at // stripe_bytes for at in exempt}
         wrong = [found for found in result["findings"] if found["stripe"] not in given_up]
         if wrong:
             raise ViolationError(f"parity is not consistent: {wrong[:2]}")
@@ -241,9 +245,12 @@ class _Judge:
         await self._check_parity(array)
 
     async def _check_degraded_writes(self, array: Array) -> None:
-        """Write the whole image while degraded, flush, read it back."""
-        content = self.rng.randbytes(self.size_bytes)
-        await array.write(0, content)
+        """Write all of it while degraded, flush, read it back."""
+        content = self.rng.randbytes(self.parts.sectors * SECTOR_BYTES)
+        written = 0
+        for at, length in self.parts.ranges(len(content)):
+            await array.write(at, content[written : written + length])
+            written += length
         await array.flush()
         if b"".join(s or b"" for s in await self._read_all(array)) != content:
             raise ViolationError("a write after the recovery reads back wrong")
@@ -254,22 +261,8 @@ def _waits(job: dict[str, Any]) -> bool:
     return job.get("waits_for_role") is not None
 
 
-async def _content(member: Member) -> bytes:
-    buffer = bytearray(member.size_bytes)
-    await member.readv(0, [buffer])
-    return bytes(buffer)
-
-
-async def _read(array: Array, offset: int, length: int) -> list[bytes | None]:
-    """Return the sectors of a range; where it is an error, halve it until that is one sector."""
-    try:
-        content = bytes(await array.read(offset, length))
-    except RaidxError:
-        if length <= SECTOR_BYTES:
-            return [None]
-        half = length // SECTOR_BYTES // 2 * SECTOR_BYTES
-        return [
-            *await _read(array, offset, half),
-            *await _read(array, offset + half, length - half),
-        ]
-    return [content[at : at + SECTOR_BYTES] for at in range(0, length, SECTOR_BYTES)]
+def _content(member: Member) -> Image:
+    if isinstance(member, SectorDisk):
+        return member.cut.state.image.copy()
+    assert isinstance(member, RamMember)
+    return bytearray(member.memory)

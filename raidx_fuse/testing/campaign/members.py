@@ -29,8 +29,7 @@ async def theme_members(player: Player) -> None:
     await player.write(*player.place("many"))
     await player.step()
     for _ in range(player.rng.randint(1, 3)):
-        for earlier in player.array.jobs.running():  # the resync of a former life
-            await earlier.finished.wait()
+        await player.jobs_end()  # the resync of a former life
         turn = player.rng.choice(_TURNS if player.tolerance else _TURNS[:2])
         await turn(player)
         if player.rng.random() < 0.6:

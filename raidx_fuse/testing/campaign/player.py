@@ -14,44 +14,51 @@ from dataclasses import replace
 import trio
 
 from raidx_fuse.array import Array, open_array
+from raidx_fuse.errors import RaidxError
 from raidx_fuse.layouts.raidx import BundleLayout
 from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.layouts.restripe import RestripeLayout
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.powercut import CutRecord
+from raidx_fuse.members.sparse import Image
 from raidx_fuse.mover import Mover
 from raidx_fuse.testing.campaign.disks import MOODY, SectorDisk, is_member
 from raidx_fuse.testing.campaign.fronts import Fronts
 from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, Hardware, Shape
 from raidx_fuse.testing.campaign.history import History, Span, WriteSpan
+from raidx_fuse.testing.campaign.places import Places
+from raidx_fuse.testing.campaign.reading import read_sectors
 from raidx_fuse.testing.campaign.recording import Recording
+from raidx_fuse.testing.campaign.stagger import stagger
 from raidx_fuse.testing.campaign.state import Cell, ViolationError
 from raidx_fuse.testing.campaign.together import come_together, in_sectors
 
 CACHE_BYTES = (0, 8 << 10, 256 << 10)  # of every third workload none, little, enough for all
-STEPS: tuple[str, ...] = ("write", "again", "burst", "flush", "tidy", "policy")
-STEP_WEIGHTS: tuple[int, ...] = (10, 3, 4, 4, 2, 1)
+STEPS: tuple[str, ...] = ("write", "again", "burst", "stagger", "flush", "tidy", "policy")
+STEP_WEIGHTS: tuple[int, ...] = (9, 3, 4, 3, 5, 3, 1)
 MOVES_WEIGHT = 8
 DOOR_WEIGHT = 14
 DOOR_SHARE = 0.35  # of the workloads: their small writes also come through the door
-TIDY_S = 7.0  # longer than the dirty regions stay marked and the log keeps what it may place
+# The log has placed what it may after both; after the second, quiet dirty regions are clean, too.
+TIDY_S = (3.0, 12.0)
 
 
-class Player:
+class Player(Places):
     """One workload while it runs; the steps are public, for scripts."""
 
-    def __init__(self, cell: Cell, seed: int, shape: Shape | None = None) -> None:
+    def __init__(self, cell: Cell, seed: int, theme: str, shape: Shape | None = None) -> None:
         self.cell = cell
+        self.theme = theme
         self.seed = seed
         self.rng = rng = random.Random(f"{cell.layout}:{cell.journal} {seed}")
         # With a source of its own: the other workloads of a seed are what they always were.
         door = random.Random(f"{cell} {seed} door")
         by_chance = not cell.theme and cell.journal != "none" and shape is None
-        self.has_door = cell.theme == "door" or (by_chance and door.random() < DOOR_SHARE)
-        self.shape = shape or Shape.drawn(cell, rng)
+        self.has_door = theme == "door" or (by_chance and door.random() < DOOR_SHARE)
+        self.shape = shape or Shape.drawn(cell, theme, rng)
         if self.has_door and shape is None and self.shape.pace != "inline":
             self.shape = replace(self.shape, pace=MOODY)
-        self.hardware = Hardware(cell, self.shape, rng)
+        self.hardware = Hardware(cell, theme, self.shape, rng)
         self.width, self.stripes = self.shape.width, self.shape.stripes
         self.tolerance = LAYOUTS[cell.layout].tolerance(self.width)
         self.bundled = LAYOUTS[cell.layout].bundled
@@ -59,6 +66,8 @@ class Player:
         self.disks: list[SectorDisk] = []
         self._stack = AsyncExitStack()
         self._fronts = Fronts()
+        self.refusals = False  # whether writes and flushes may end in errors
+        self.hanging = False  # whether a write may be under way that was refused
         self.array: Array
         self.history: History
         self.recording: Recording
@@ -72,7 +81,7 @@ class Player:
             if former_life:
                 await self._live_and_crash()
             self.recording = Recording(
-                *(self.cell, self.seed, self.record, self.history, self.layout, self.sectors),
+                *(self.cell, self.seed, self.record, self.history, self.layout, self.parts),
                 regions=self.regions,
                 holders=[(0, role, role) for role in range(self.width)],
                 zeroed=self.shape.zeroed,
@@ -101,7 +110,8 @@ class Player:
             self.layout = self.array.core.layout
             self.regions = self.array.store.config.regions
             self.stripe_bytes = self.layout.code.data_count * CHUNK_BYTES
-            self.sectors = self.stripes * self.stripe_bytes // SECTOR_BYTES
+            self.parts = self.hardware.parts(self.stripe_bytes)
+            self.sectors = self.parts.sectors
             self.history = History(self.seed, self.sectors)
             await self.array.set("journal", self.cell.journal)
             for _ in range(writes):
@@ -110,7 +120,7 @@ class Player:
         self.history.end(flush, self.event)
         self._record_from([disk.cut.state.image for disk in disks])
 
-    def _record_from(self, images: Sequence[bytearray]) -> None:
+    def _record_from(self, images: Sequence[Image]) -> None:
         self.record = CutRecord()
         self.disks = [
             self.hardware.disk(image, number, self.record) for number, image in enumerate(images)
@@ -133,8 +143,7 @@ class Player:
     async def _observe_undecided(self) -> None:
         """Read what the recovery made of the sectors that could be one thing or another."""
         for sector in self.history.undecided():
-            content = bytes(await self.array.read(sector * SECTOR_BYTES, SECTOR_BYTES))
-            self.history.observe(sector, content)
+            await self.observe(sector)
 
     @property
     def event(self) -> int:
@@ -169,7 +178,10 @@ class Player:
         span = self._begin_flush("close")
         await self._stack.aclose()
         self._stack = AsyncExitStack()
-        self.history.end(span, self.event)
+        if self.array.store.config.clean:
+            self.history.end(span, self.event)
+        else:  # the log was lost before: the next start goes on with what was flushed
+            self.history.fail_flush(span, self.event)
 
     def _begin_flush(self, verb: str) -> Span:
         if not self.array.core.dirty.pending_regions():
@@ -178,13 +190,25 @@ class Player:
 
     async def compare(self) -> None:
         """Read everything back: the newest content, while running."""
-        size = self.sectors * SECTOR_BYTES
-        content = bytes(await self.array.read(0, size))
-        for sector in range(self.sectors):
-            got = content[sector * SECTOR_BYTES : (sector + 1) * SECTOR_BYTES]
+        content: list[bytes | None] = []
+        for at, length in self.parts.ranges(self.sectors * SECTOR_BYTES):
+            content += await read_sectors(self.array, at, length)
+        for sector, got in enumerate(content):
             if got != self.history.newest(sector):
-                text = self.history.describe(sector, got, [self.history.newest(sector)])
-                raise ViolationError(f"before any cut: {text}")
+                self._check(sector, got)
+
+    def _check(self, sector: int, content: bytes | None) -> None:
+        """Check that *sector* may read as *content*, None for an error.
+
+        With a write past the log that was refused, what a lost member held of the stripe is gone;
+        and what one that hangs may still write cannot be read meanwhile.
+        """
+        if content is not None:
+            self.history.check(sector, content)
+        elif not self.hanging and not (
+            self.refusals and self.cell.journal != "full" and self.array.store.lost
+        ):
+            raise ViolationError(f"before any cut: sector {sector} cannot be read")
 
     # -- steps ---------------------------------------------------------------------------------
 
@@ -208,6 +232,8 @@ class Player:
             await self.burst()
         elif kind == "door":
             await come_together(self)
+        elif kind == "stagger":
+            await stagger(self)
         elif kind == "flush":
             await self.flush()
         elif kind == "tidy":
@@ -239,12 +265,23 @@ class Player:
     async def flush(self) -> None:
         """Flush, and note it."""
         span = self._begin_flush("flush")
-        await self.array.flush()
+        try:
+            await self.array.flush()
+        except RaidxError:
+            if not self.refusals:
+                raise
+            self.history.fail_flush(span, self.event)
+            return
         self.history.end(span, self.event)
+
+    async def jobs_end(self) -> None:
+        """Wait for the jobs that run."""
+        for job in self.array.jobs.running():
+            await job.finished.wait()
 
     async def tidy(self) -> None:
         """Wait until the array has brought everything to its place and marked what is clean."""
-        await trio.sleep(TIDY_S)
+        await trio.sleep(self.rng.choice(TIDY_S))
 
     async def burst(self) -> None:
         """Several writes at once, apart or over one another, and perhaps a flush among them."""
@@ -267,23 +304,39 @@ class Player:
         for offset, length in ranges:
             sectors = set(range(offset // SECTOR_BYTES, (offset + length) // SECTOR_BYTES))
             for sector in sorted(sectors & seen):
-                content = bytes(await self.array.read(sector * SECTOR_BYTES, SECTOR_BYTES))
-                self.history.observe(sector, content)
+                await self.observe(sector)
             seen |= sectors
 
+    async def observe(self, sector: int) -> None:
+        """Read which of several writes to *sector* came last."""
+        place = self.parts.place(sector * SECTOR_BYTES, SECTOR_BYTES)
+        (got,) = await read_sectors(self.array, *place)
+        if got is None:
+            self._check(sector, got)
+        else:
+            self.history.observe(sector, got)
+
     async def write(self, offset: int, length: int) -> None:
-        """Write *length* bytes at *offset*, and note it."""
-        span, data = self._begin_write(offset, length)
+        """Write *length* bytes at *offset*, fewer where a part ends, and note it."""
+        at, length = self.parts.place(offset, length)
+        span, data = self._begin_write(offset, at, length)
         unlogged = self.array.core.unlogged
         before = unlogged.count
-        await self.array.write(offset, data)
+        try:
+            await self.array.write(at, data)
+        except RaidxError:
+            if not self.refusals:
+                raise
+            self.history.refuse(span, self.event)
+            return
         if unlogged.count == before:
             span.closes = frozenset()  # all of it went through the log
         self.history.end(span, self.event)
 
-    def _begin_write(self, offset: int, length: int) -> tuple[WriteSpan, bytes]:
+    def _begin_write(self, offset: int, at: int, length: int) -> tuple[WriteSpan, bytes]:
+        """Note that *length* bytes are written at *offset*, that is *at* of the image."""
         end = offset + length
-        stripes, full, closes = self._stripes_of(offset, end)
+        stripes, full, closes = self._stripes_of(at, at + length)
         verb = "write stripes" if len(full) == len(stripes) else "write part"
         if full and verb == "write part":
             verb = "write mixed"
@@ -301,7 +354,7 @@ class Player:
     ) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
         """Return the stripes of a write, those that it covers, and the sectors of those it closes.
 
-        See fronts.py for the last.
+        Its range is one of the image. See fronts.py for the last.
         """
         layout = self.array.core.layout
         if isinstance(layout, RestripeLayout):  # everything is logged meanwhile
@@ -310,49 +363,17 @@ class Player:
             return stripes, frozenset(), frozenset()
         stripe_bytes = self.stripe_bytes
         if layout.contiguous:
-            stripe_bytes = layout.code.data_count * CHUNK_BYTES
+            stripe_bytes = layout.code.data_count * layout.chunk_bytes
         stripes = frozenset(range(offset // stripe_bytes, -(-end // stripe_bytes)))
         closes = frozenset[int]()
         if layout.contiguous:
-            closes = self._fronts.note(offset, end, stripe_bytes)
+            closes = frozenset(
+                sector
+                for at in self._fronts.note(offset, end, stripe_bytes)
+                for sector in self.parts.sectors_of(at, 1)
+            )
         full = (s for s in stripes if offset <= s * stripe_bytes and (s + 1) * stripe_bytes <= end)
         return stripes, frozenset(full), closes
-
-    # -- places --------------------------------------------------------------------------------
-
-    def place(self, kind: str | None = None) -> tuple[int, int]:
-        """Draw (offset, length) in bytes: all sizes and alignments, mostly small."""
-        rng = self.rng
-        total = self.sectors * SECTOR_BYTES
-        stripe_bytes = self.stripe_bytes
-        kinds = ("sector", "sectors", "bytes", "page", "chunks", "stripe", "stripes", "many")
-        kind = kind or rng.choices(kinds, (3, 3, 2, 3, 2, 3, 1, 2))[0]
-        unit, length = SECTOR_BYTES, SECTOR_BYTES
-        if kind == "sectors":
-            length = rng.randint(2, 11) * SECTOR_BYTES
-        elif kind == "bytes":
-            unit, length = 1, rng.randint(1, 6000)
-        elif kind == "page":
-            unit = length = 4096
-        elif kind == "chunks":
-            unit, length = CHUNK_BYTES, rng.randint(1, 3) * CHUNK_BYTES
-        elif kind == "stripe":
-            unit = length = stripe_bytes
-        elif kind == "stripes":
-            unit, length = stripe_bytes, rng.randint(2, 3) * stripe_bytes
-        elif kind == "many":
-            length = rng.randint(stripe_bytes // 512, 3 * stripe_bytes // 512) * 512
-        length = min(length, total)
-        return rng.randrange((total - length) // unit + 1) * unit, length
-
-    def near(self, where: tuple[int, int]) -> tuple[int, int]:
-        """Draw a range that overlaps *where*, or lies right beside it."""
-        offset, length = where
-        total = self.sectors * SECTOR_BYTES
-        size = max(1, min(length + self.rng.randint(-4, 4) * SECTOR_BYTES, 4 * length))
-        start = offset + self.rng.randint(-2, 2) * SECTOR_BYTES
-        start = max(0, min(start, total - 1))
-        return start, max(1, min(size, total - start))
 
 
 Script = Callable[[Player], Awaitable[None]]

@@ -17,16 +17,17 @@ from __future__ import annotations
 from raidx_fuse.layouts.layout import Layout
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.testing.campaign.history import Expectation
+from raidx_fuse.testing.campaign.parts import Parts
 
 
 def exempt_sectors(
     journal: str,
     layout: Layout,
-    sectors: int,
+    parts: Parts,
     expected: Expectation,
     lost_of_stripe: dict[int, frozenset[int]],
 ) -> frozenset[int]:
-    """Return the sectors of the image (of *sectors*) that may read as anything, or not at all.
+    """Return the sectors of *parts* that may read as anything, or not at all.
 
     *lost_of_stripe* has the roles that cannot be read in each stripe in flight.
     """
@@ -42,10 +43,10 @@ def exempt_sectors(
         for cell in range(layout.code.data_count):
             if layout.place(stripe, cell)[0] in lost:
                 first = layout.logical(stripe, cell) * per_chunk
-                exempt.update(range(first, min(first + per_chunk, sectors)))
+                exempt.update(parts.sectors_of(first, per_chunk))
     if journal == "partial" and layout.contiguous:
         for sector in expected.loose:
-            stripe, cell = layout.locate(sector // per_chunk)
+            stripe, cell = layout.locate(parts.in_image(sector) // per_chunk)
             if layout.place(stripe, cell)[0] in lost_of_stripe[stripe]:
                 exempt.add(sector)
     return frozenset(exempt)

@@ -9,7 +9,9 @@ from raidx_fuse.format.regions import Regions
 from raidx_fuse.layouts.layout import Layout
 from raidx_fuse.members.powercut import CutRecord
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.sparse import Image
 from raidx_fuse.testing.campaign.history import History
+from raidx_fuse.testing.campaign.parts import Parts
 from raidx_fuse.testing.campaign.state import Cell
 
 NO_DISK = -1
@@ -34,7 +36,7 @@ class Recording:
     record: CutRecord
     history: History
     layout: Layout
-    sectors: int
+    parts: Parts
     regions: Regions
     holders: list[tuple[int, int, int]] = field(default_factory=list)
     out: list[tuple[int, int, float]] = field(default_factory=list)
@@ -42,7 +44,7 @@ class Recording:
     heirs: list[tuple[int, float, int, int]] = field(default_factory=list)
     limits: list[tuple[int, int]] = field(default_factory=list)
     zeroed: bool = False
-    memory: dict[int, bytearray] = field(default_factory=dict)
+    memory: dict[int, Image] = field(default_factory=dict)
     lent: dict[int, RamMember] = field(default_factory=dict)
 
     def tolerance(self, moment: int) -> int:

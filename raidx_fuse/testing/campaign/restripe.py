@@ -56,8 +56,7 @@ async def restripe(player: Player, name: str, added: int) -> None:
 
     Raises UsageError when it cannot.
     """
-    for earlier in player.array.jobs.running():  # the resync of a former life
-        await earlier.finished.wait()
+    await player.jobs_end()  # the resync of a former life
     width = player.array.store.config.width
     restriper = player.array.restriper
     restriper.moving(restriper.target(added, name, {}))

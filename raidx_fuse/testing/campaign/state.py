@@ -4,8 +4,9 @@
     cell            seed  moment cut lost, then the same three of a cut of the recovery
 
 A cut names the decision for every open write: ``d`` all dropped, ``k`` all kept, ``e7`` the seventh
-combination of whole writes, ``s5`` drawn from seed 5. Lost are numbers of disks in the order in
-which they came, ``-`` for none. A cell with ``!`` at its end runs with the log's ordering broken.
+combination of whole writes, ``s5`` drawn from seed 5, ``t5`` so that all are torn. Lost are numbers
+of disks in the order in which they came, ``-`` for none. A cell with ``!`` at its end runs with the
+log's ordering broken.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class Cut:
     @staticmethod
     def parse(moment: str, decision: str, lost: str) -> Cut:
         """Return the cut that three parts of a name mean. Raises UsageError."""
-        good = moment[:1] == "m" and (decision in (DROPPED, KEPT) or decision[:1] in ("e", "s"))
+        good = moment[:1] == "m" and (
+            decision in (DROPPED, KEPT) or decision[:1] in ("e", "s", "t")
+        )
         try:
             disks = () if lost == "-" else tuple(int(part) for part in lost.split(","))
             if good:
@@ -82,6 +85,8 @@ class Cut:
         if self.decision[0] == "e":
             return next(islice(enumerate_cuts(disks, torn=False), number, None))
         generator = random.Random(f"{self.moment}/{self.decision}")
+        if self.decision[0] == "t":
+            return [disk.tear(generator) for disk in disks]
         return [disk.sample(generator) for disk in disks]
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from raidx_fuse.members.powercut import CutRecord, DiskState, count_cuts
+from raidx_fuse.members.sparse import Image
 from raidx_fuse.testing.campaign.disks import is_member
 from raidx_fuse.testing.campaign.judge import Left, judge_inside
 from raidx_fuse.testing.campaign.recording import Recording
@@ -27,7 +28,8 @@ from raidx_fuse.testing.campaign.workload import record_workload
 from raidx_fuse.virtual_time import run
 
 ENUMERATED_MAX = 4  # combinations of whole writes that are all tried
-DRAWN = 3  # decisions drawn where there are more
+DRAWN = 3  # decisions drawn where there are more, one of which tears all
+PROMISED = 4  # how much likelier moments are at which a flush has just made its promise
 AGAIN_SHARE = 0.03  # of the states: their recovery is crashed as well
 AGAIN_MOMENTS = 6
 WORKLOAD_STATES = 80  # of one workload: more workloads find more than more states of one
@@ -141,13 +143,17 @@ async def _crash_at_moments(
 ) -> None:
     """Crash *recording* about *budget* times and judge what is left, all in one run of trio."""
     cell, seed = recording.cell, recording.seed
-    moments = len(recording.record.events) + 1
+    promised = {span.end_event for span in recording.history.flushes}
+    weights = [PROMISED if m in promised else 1 for m in range(len(recording.record.events) + 1)]
+    left = sum(weights)
     for index, disks, _event in recording.record.moments():
-        left = moments - index
         if budget <= 0:
             return
-        # Few states are left for many moments: visit some, each as likely as the others.
-        if generator.random() * left * (DRAWN + 2) > budget + DRAWN + 2:
+        # Few states are left for many moments: visit some.
+        here = weights[index]
+        visit = generator.random() * left * (DRAWN + 2) <= here * (budget + DRAWN + 2)
+        left -= here
+        if not visit:
             continue
         for decision in _decisions(disks, generator):
             lost = recording.losses(index, generator) if generator.random() < 0.55 else ()
@@ -162,18 +168,18 @@ async def _crash_at_moments(
 def _decisions(disks: Sequence[DiskState], generator: random.Random) -> list[str]:
     """Return the cuts to try at one moment: all if they are few."""
     count = count_cuts(disks, torn=False)
-    torn = [f"s{generator.getrandbits(24)}"]
+    torn = f"t{generator.getrandbits(24)}"
     if count == 1:
         return [KEPT]
     if count <= ENUMERATED_MAX:
-        return [f"e{number}" for number in range(count)] + torn
-    drawn = [f"s{generator.getrandbits(24)}" for _ in range(DRAWN)]
-    return [generator.choice((DROPPED, KEPT)), *drawn]
+        return [*(f"e{number}" for number in range(count)), torn]
+    drawn = [f"s{generator.getrandbits(24)}" for _ in range(DRAWN - 1)]
+    return [generator.choice((DROPPED, KEPT)), *drawn, torn]
 
 
 def _images(
     recording: Recording, disks: Sequence[DiskState], cut: Cut, numbers: Sequence[int]
-) -> dict[int, bytearray]:
+) -> dict[int, Image]:
     """Return what *cut* leaves of *disks*, by number; without the lost and what is no member.
 
     They lie in the memory of those of the last call for *recording*.

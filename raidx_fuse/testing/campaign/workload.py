@@ -13,17 +13,20 @@ is "door" (requests that come together, testing/door.py), of which every theme h
 from __future__ import annotations
 
 import math
+import random
 
 import trio
 
 from raidx_fuse.layouts.registry import find_layout, grows_in_place
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.testing.campaign.growth import theme_growth
+from raidx_fuse.testing.campaign.hangs import theme_hangs
 from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.testing.campaign.members import theme_members
 from raidx_fuse.testing.campaign.player import Player, Script
 from raidx_fuse.testing.campaign.recording import Recording
 from raidx_fuse.testing.campaign.restripe import restripes_of, theme_restripe
+from raidx_fuse.testing.campaign.squeeze import theme_squeeze
 from raidx_fuse.testing.campaign.state import Cell
 from raidx_fuse.testing.campaign.together import come_together
 from raidx_fuse.virtual_time import run
@@ -40,15 +43,16 @@ def record_workload(
 
     Raises ViolationError when something reads back wrong while running, and what the array raises.
     """
-    player = Player(cell, seed, shape)
     if script is not None:
-        return run(player.play, script, 0, False, seed=seed)
+        return run(Player(cell, seed, "", shape).play, script, 0, False, seed=seed)
+    themes = themes_of(cell)
+    weights = [weight for _, weight in themes.values()]
+    draw = random.Random(f"{cell} {seed} theme")
+    theme = cell.theme or draw.choices(list(themes), weights)[0]
+    player = Player(cell, seed, theme, shape)
     writes = player.rng.randint(0, 3)
     former_life = player.rng.random() < FORMER_LIFE_SHARE
-    themes = {theme: weight for theme, (_, weight) in themes_of(cell).items()}
-    name = cell.theme or player.rng.choices(list(themes), list(themes.values()))[0]
-    theme = themes_of(cell)[name][0]
-    return run(player.play, theme, writes, former_life, seed=seed)
+    return run(player.play, themes[theme][0], writes, former_life, seed=seed)
 
 
 def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
@@ -56,9 +60,14 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
     themes: dict[str, tuple[Script, int]] = {
         "writes": (theme_writes, 3),
         "remounts": (theme_remounts, 1),
+        "hangs": (theme_hangs, 0),
     }
     if find_layout(cell.layout).tolerance(3):
         themes |= {"disks": (theme_disks, 2), "scrub": (theme_scrub, 1)}
+    if cell.journal != "none":
+        themes["squeeze"] = (theme_squeeze, 1)
+    if find_layout(cell.layout).build is not None:
+        themes["huge"] = (theme_huge, 1)
     if grows_in_place(cell.layout):
         themes["growth"] = (theme_growth, 1)
     if restripes_of(cell.layout):
@@ -77,6 +86,16 @@ async def theme_writes(player: Player) -> None:
     """Write, flush and wait, some steps."""
     for _ in range(player.rng.randint(5, 9)):
         await player.step()
+
+
+async def theme_huge(player: Player) -> None:
+    """Write here and there in a huge image, mostly where nothing was written before."""
+    for _ in range(player.rng.randint(6, 10)):
+        await player.write(*player.place(player.rng.choice(("sectors", "page", "chunks"))))
+        if player.rng.random() < 0.4:
+            await player.flush()
+        if player.rng.random() < 0.4:
+            await player.step()
 
 
 async def theme_door(player: Player) -> None:
@@ -100,13 +119,18 @@ async def theme_streams(player: Player) -> None:
     per_stripe = player.stripe_bytes // CHUNK_BYTES
     for _ in range(rng.randint(1, 3)):
         at = rng.randrange(player.stripes) * per_stripe
-        for _ in range(rng.randint(2, 6)):
-            count = min(rng.randint(1, 2 * per_stripe + 1), chunks - at)
-            if count <= 0:
-                break
-            await player.write(at * CHUNK_BYTES, count * CHUNK_BYTES)
-            at += count
-            await _beside_a_stream(player, min(at, chunks - 1) * CHUNK_BYTES)
+        async with trio.open_nursery() as nursery:
+            for _ in range(rng.randint(2, 6)):
+                count = min(rng.randint(1, 2 * per_stripe + 1), chunks - at)
+                if count <= 0:
+                    break
+                await player.write(at * CHUNK_BYTES, count * CHUNK_BYTES)
+                at += count
+                if rng.random() < 0.25:  # it begins, and what comes next meets it
+                    nursery.start_soon(player.array.core.journal.place)
+                    await trio.sleep(rng.choice((0.0, 0.005)))
+                else:
+                    await _beside_a_stream(player, min(at, chunks - 1) * CHUNK_BYTES)
 
 
 async def _beside_a_stream(player: Player, offset: int) -> None:
@@ -152,17 +176,25 @@ async def theme_disks(player: Player) -> None:
     await player.step()
     role = player.rng.randrange(player.width)
     spare = player.rng.random() < 0.3
-    await lose_and_rebuild(player, role, spare=spare, fail_first=player.rng.random() < 0.7)
+    remount = player.rng.random() < 0.4
+    fail_first = player.rng.random() < 0.7
+    await lose_and_rebuild(player, role, spare=spare, fail_first=fail_first, remount=remount)
     for _ in range(player.rng.randint(1, 2)):
         await player.step()
+    await player.write(*player.place())  # through the log, and flushed: all of it must hold it
+    await player.flush()
 
 
-async def lose_and_rebuild(player: Player, role: int, *, spare: bool, fail_first: bool) -> None:
-    """Give *role* another disk: a *spare* that waits, or a replacement, perhaps after a failure."""
+async def lose_and_rebuild(
+    player: Player, role: int, *, spare: bool, fail_first: bool, remount: bool = False
+) -> None:
+    """Give *role* another disk: a *spare* that waits, or a replacement, perhaps after a failure.
+
+    *remount*: between the two, so that the log has to do without the role from the start.
+    """
     out = len(player.recording.out)
     disk = await join_spare(player) if spare else None
-    for job in player.array.jobs.running():  # who takes a member out lets the resync end first
-        await job.finished.wait()
+    await player.jobs_end()  # who takes a member out lets the resync end first
     player.recording.out.append((role, player.event, math.inf))
     begin = player.event
     if disk is not None or fail_first:
@@ -172,6 +204,9 @@ async def lose_and_rebuild(player: Player, role: int, *, spare: bool, fail_first
         if disk is None:
             for _ in range(player.rng.randint(0, 2)):
                 await player.step()
+            if remount:
+                await player.close()
+                await player.open()
     span = player.history.begin("rebuild", player.event)
     if disk is None:
         disk = player.new_disk()

@@ -1,0 +1,63 @@
+"""Writes that hang until their member is given up, or the request, and reach the disk later.
+
+Who waited has an error by then, and may have written the same bytes again: that must stand, whether
+the member could be spared or not.
+"""
+
+from __future__ import annotations
+
+import math
+
+import trio
+
+from raidx_fuse.testing.campaign.player import Player
+from raidx_fuse.testing.campaign.stagger import write_and_flush
+from raidx_fuse.testing.campaign.together import in_sectors
+
+TIMEOUT_S = 30.0  # io.timeout_s, at which an operation is given up, after up to a quarter more
+HANGS_S = (5.0, 45.0, 60.0, 100.0)  # noticed or not, and back sooner or later
+
+
+async def theme_hangs(player: Player) -> None:
+    """Let writes hang here and there while the same places are written again."""
+    rng = player.rng
+    player.refusals = True
+    await player.write(0, player.sectors * 512)
+    await player.flush()
+    await player.jobs_end()  # who takes a member out lets the resync of a former life end first
+    if player.tolerance and rng.random() < 0.5:  # the next member cannot be spared then
+        role = rng.randrange(player.width)
+        player.recording.out.append((role, player.event, math.inf))
+        await player.array.fail_disk(role)
+    for _ in range(rng.randint(1, 3)):
+        await _write_while_one_hangs(player)
+
+
+async def _write_while_one_hangs(player: Player) -> None:
+    rng = player.rng
+    role = rng.choice([r for r, q in enumerate(player.array.store.queues) if q is not None])
+    store = player.array.store
+    out, begin = len(player.recording.out), player.event
+    spared = store.tolerates(store.lost | {role})
+    if spared:  # it may be given up from here on
+        player.recording.out.append((role, begin, math.inf))
+    disk = player.disks[role]
+    disk.hang(rng.choice(HANGS_S))
+    player.hanging = True
+    where = player.place("sectors")
+    ranges: list[tuple[int, int]] = []
+    async with trio.open_nursery() as nursery:
+        for _ in range(rng.randint(2, 5)):
+            ranges.append(in_sectors(*(player.near(where) if ranges else where)))
+            nursery.start_soon(write_and_flush, player, *ranges[-1], rng.random() < 0.4)
+            await trio.sleep(rng.choice((0.0, 0.01, 10.0, 1.3 * TIMEOUT_S)))
+    if rng.random() < 0.7:
+        await player.flush()
+    if rng.random() < 0.5:
+        await player.observe_met(ranges)
+    disk.hang(0.0)  # if no write came there
+    await trio.sleep(max(0.0, disk.late_until_s + 1.0 - trio.current_time()))
+    player.hanging = False
+    await player.observe_met(ranges)
+    if spared and store.queues[role] is not None:  # nobody has noticed
+        player.recording.out[out] = (role, begin, player.event)

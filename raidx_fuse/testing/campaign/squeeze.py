@@ -1,0 +1,53 @@
+"""A log that is full: large partial writes over the same stripes, more than the ring has room for.
+
+Placements are slow: somebody else places meanwhile, and the disks take their time to flush. What is
+handed out too early then lies over records that a replay still needs.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES
+from raidx_fuse.testing.campaign.player import Player
+from raidx_fuse.testing.campaign.stagger import write_and_flush
+from raidx_fuse.testing.campaign.together import in_sectors
+
+WRITES_MAX = 10
+HELD_UP_S = 0.1
+APART_S = 0.01
+
+
+async def theme_squeeze(player: Player) -> None:
+    """Fill the log again and again, a few stripes at a time."""
+    rng = player.rng
+    if rng.random() < 0.7:  # in what was never written, maps come with each write
+        await player.write(0, player.sectors * 512)
+    for _ in range(rng.randint(2, 4)):
+        stripe = rng.randrange(player.stripes)
+        ranges = []
+        async with trio.open_nursery() as nursery:
+            if rng.random() < 0.6:
+                nursery.start_soon(_hold_up_placements, player)
+            for _ in range(rng.randint(3, WRITES_MAX)):
+                ranges.append(_large_part(player, stripe))
+                nursery.start_soon(write_and_flush, player, *ranges[-1], rng.random() < 0.3)
+                await trio.sleep(rng.expovariate(1 / APART_S))
+        await player.observe_met(ranges)
+        if rng.random() < 0.3:
+            await player.step()
+
+
+async def _hold_up_placements(player: Player) -> None:
+    async with player.array.core.journal.placing:
+        await trio.sleep(player.rng.expovariate(1 / HELD_UP_S))
+
+
+def _large_part(player: Player, stripe: int) -> tuple[int, int]:
+    """Draw a range in or near *stripe* that is as large as some chunks, but no stripe."""
+    rng = player.rng
+    end = player.sectors * 512
+    length = rng.randint(1, max(1, player.stripe_bytes // CHUNK_BYTES - 1)) * CHUNK_BYTES
+    offset = stripe * player.stripe_bytes + rng.randrange(-length, player.stripe_bytes)
+    offset = max(0, min(offset, end - length))
+    return in_sectors(offset, length)
