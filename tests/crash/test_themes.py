@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+import trio
 
 from raidx_fuse.growth import Growth
 from raidx_fuse.jobs.grow import Grow
 from raidx_fuse.jobs.grow_copy import Copier
 from raidx_fuse.journal import MODES, Journal
+from raidx_fuse.pagestore import PageStore
+from raidx_fuse.ring import Ring
+from raidx_fuse.store import Store
 from raidx_fuse.streams import Filling, Streams
 from raidx_fuse.testing.campaign import matrix
 from raidx_fuse.testing.campaign.state import Cell, State
@@ -29,6 +33,8 @@ MEMBERS_STATES = int(150 * TIMES)
 GROWTH_STATES = int(250 * TIMES)
 RESTRIPE_STATES = int(100 * TIMES)
 STREAMS_STATES = int(200 * TIMES)
+HUGE_STATES = int(100 * TIMES)
+SQUEEZE_STATES = int(150 * TIMES)
 BROKEN_STATES = 1000
 STREAMED = ("raid4", "raid5", "evenodd", "pcode", "upc")
 STREAMED_LATER = ("rdp", "xcode") if TIMES > 1 else ()  # their stripes need large logs, so members
@@ -63,6 +69,87 @@ def test_places_that_are_counted_before_they_are_durable_are_found_out(layout: s
     violation = tally.violations[0]
     assert "share" in violation.what or "claim" in violation.what, violation.what
     assert replay(State.parse(violation.state)) == (violation.verb, violation.what)
+
+
+class _OneSlot(dict[int, int]):
+    """Slots of pages of which the newest copy is always taken to lie in the other one."""
+
+    def get(self, _page: int, _default: int | None = None) -> int:  # type: ignore[override]
+        return 1
+
+
+@pytest.mark.parametrize("cell", ["raid0:full:huge", "raid4:none:huge", "raid5:partial:huge"])
+def test_maps_of_huge_images_keep_their_promises(cell: str) -> None:
+    tally = matrix.run_cells([Cell.parse(cell)], HUGE_STATES, SEED)
+    assert not tally.violations, tally.report()
+    assert tally.total >= HUGE_STATES
+
+
+def test_pages_that_are_written_over_their_only_copy_are_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    save_now = PageStore._save_now
+
+    async def into_one_slot(pages: PageStore, content: Mapping[int, bytes]) -> None:
+        pages._slots = _OneSlot()
+        pages._loose.clear()
+        await save_now(pages, content)
+
+    monkeypatch.setattr(PageStore, "_save_now", into_one_slot)
+    cell = Cell("raid0", "full", theme="huge")
+    tally = crash_workloads(cell, range(100), BROKEN_STATES, stop_after=1)
+    assert tally.violations, "pages that cannot be torn prove nothing"
+    violation = tally.violations[0]
+    assert replay(State.parse(violation.state)) == (violation.verb, violation.what)
+
+
+def test_a_flush_that_joins_one_under_way_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    flush = Store.flush
+    running: dict[Store, trio.Event] = {}
+
+    async def joined(store: Store) -> None:
+        if store in running:
+            await running[store].wait()
+            return
+        running[store] = trio.Event()
+        try:
+            await flush(store)
+        finally:
+            running.pop(store).set()
+
+    monkeypatch.setattr(Store, "flush", joined)
+    cell = Cell("raid5", "partial", theme="writes")
+    tally = crash_workloads(cell, range(100), BROKEN_STATES, stop_after=1)
+    assert tally.violations, "no write comes while a flush is under way"
+
+
+@pytest.mark.parametrize("cell", ["raid4:full:squeeze", "raid5:partial:squeeze"])
+def test_a_log_that_is_full_keeps_its_promises(cell: str) -> None:
+    tally = matrix.run_cells([Cell.parse(cell)], SQUEEZE_STATES, SEED)
+    assert not tally.violations, tally.report()
+    assert tally.total >= SQUEEZE_STATES
+
+
+def test_a_log_that_hands_out_what_a_replay_needs_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def has_room(ring: Ring, size: int) -> bool:
+        return ring.position + 2 * size - ring.noted_tail[1] <= ring.capacity
+
+    monkeypatch.setattr(Ring, "has_room", has_room)
+    cell = Cell("raid4", "partial", theme="squeeze")
+    tally = crash_workloads(cell, range(100), BROKEN_STATES, stop_after=1)
+    assert tally.violations, "the log was never full"
+    assert "a replay needs it" in tally.violations[0].what
+
+
+def test_a_log_that_does_not_spread_to_a_rebuilt_member_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Journal, "reform", Journal.drain)
+    cell = Cell("raid1", "partial", theme="disks")
+    tally = crash_workloads(cell, range(100), BROKEN_STATES, stop_after=1)
+    assert tally.violations, "no log began without a member that came back"
 
 
 async def _not_durable(_copier: Copier) -> None:
