@@ -1,0 +1,70 @@
+"""A read that lasts so long that the place it reads is given away before it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from raidx_fuse.members.base import SECTOR_BYTES, WriteBuffer
+from raidx_fuse.testing.campaign.disks import SectorDisk
+from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, Shape
+from raidx_fuse.testing.campaign.player import Player
+from raidx_fuse.testing.campaign.state import Cell
+from raidx_fuse.testing.campaign.workload import record_workload
+
+CHUNK = 4  # one that moves
+
+
+class HeldRead:
+    """Holds the next read of *disk* up until `go_on`."""
+
+    def __init__(self, disk: SectorDisk) -> None:
+        self.began = trio.Event()
+        self._may_go_on = trio.Event()
+        self._readv = disk.readv
+        disk.readv = self._read  # type: ignore[method-assign]
+
+    async def _read(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
+        if not self.began.is_set():
+            self.began.set()
+            await self._may_go_on.wait()
+        await self._readv(offset_bytes, buffers)
+
+    def go_on(self) -> None:
+        """Let the read reach the disk."""
+        self._may_go_on.set()
+
+
+def test_it_reads_again_where_the_chunk_lies_by_then() -> None:
+    """A growth moves the chunks and gives the room of their old places back."""
+    found: dict[int, bytes] = {}
+
+    async def script(player: Player) -> None:
+        await player.write(0, player.stripes * player.stripe_bytes)
+        await player.array.core.journal.drain()
+        array, chunk = player.array, CHUNK
+        array.core.use_cache(0)
+        await array.set("io.timeout_s", "3600")  # the read hangs, but is not given up
+        role, _ = array.core.layout.place(*array.core.layout.locate(chunk))
+        held = HeldRead(player.disks[role])
+
+        async def read() -> None:
+            found[chunk] = bytes(await array.read(chunk * CHUNK_BYTES, CHUNK_BYTES))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await held.began.wait()
+            disk = player.new_disk()
+            player.recording.holders.append((player.event, player.width, disk))
+            job = (await array.grow([player.disks[disk]]))["job"]
+            assert (await array.jobs.wait(job))["state"] == "done"
+            assert array.core.layout.place(*array.core.layout.locate(chunk))[0] != role
+            held.go_on()
+        per_chunk = CHUNK_BYTES // SECTOR_BYTES
+        sectors = range(chunk * per_chunk, (chunk + 1) * per_chunk)
+        assert found[chunk] == b"".join(map(player.history.newest, sectors))
+
+    shape = Shape(3, stripes=8, pace="queued")
+    record_workload(Cell("raid0", "partial"), 0, script, shape)
+    assert found
