@@ -245,7 +245,7 @@ def test_while_a_page_of_the_written_map_is_torn(mode: str) -> None:
 
     The chunks are so far apart that their bits lie in several sectors of one page.
     """
-    scene = Scene("raid5", mode, far_writes, huge=True)
+    scene = Scene("raid5", mode, far_writes, huge=True, zeroed=False)
     count = 0
     for index, disks, _event in scene.record.moments():
         pages = [
