@@ -1,0 +1,195 @@
+"""Bugs of changes of shape: growth and restripe."""
+
+from __future__ import annotations
+
+from tests.crash.mutants.mutant import GROWTH, RESTRIPE, Mutant
+
+GROWTH_FILE = "raidx_fuse/growth.py"
+GROWER = "raidx_fuse/grower.py"
+GROW = "raidx_fuse/jobs/grow.py"
+GROW_COPY = "raidx_fuse/jobs/grow_copy.py"
+RESTRIPER = "raidx_fuse/restriper.py"
+RESTRIPE_FILE = "raidx_fuse/jobs/restripe.py"
+GROWTH_TESTS = (
+    "tests/engine/test_growth_troubles.py",
+    "tests/engine/test_growth_parity.py",
+    "tests/engine/test_growth.py",
+)
+RESTRIPE_TESTS = ("tests/engine/test_restripe.py",)
+
+MUTANTS = (
+    Mutant(
+        "position-durable-before-the-copies",
+        GROWTH_FILE,
+        "            await self._store.flush()\n",
+        "",
+        "a crash looks for blocks where their copies are not yet (law 2)",
+        GROWTH,
+        GROWTH_TESTS,
+    ),
+    Mutant(
+        "write-without-a-durable-position",
+        GROWTH_FILE,
+        "        if stripe not in self.unsaved:\n            return False",
+        "        return False",
+        "a crash goes back to the old copy, which the write does not have (law 1)",
+        GROWTH,
+        GROWTH_TESTS,
+    ),
+    Mutant(
+        "old-copies-given-back-early",
+        GROW,
+        "            await self._vacated.give_back(self.growth.saved)",
+        "            await self._vacated.give_back(self.layout.stripes)",
+        "a crash goes back to copies that are holes by now",
+        GROWTH,
+        GROWTH_TESTS,
+    ),
+    Mutant(
+        "parity-names-copies-that-are-not-durable",
+        GROW_COPY,
+        "        await self.core.store.flush()\n",
+        "        pass\n",
+        "piggyback: a record that is replayed finds no copies",
+        GROWTH,
+        GROWTH_TESTS,
+    ),
+    Mutant(
+        "copy-under-an-older-record",
+        GROW_COPY,
+        "            if holds(stripe):",
+        "            if False:",
+        "the record undoes the copy (law 4)",
+        GROWTH,
+        GROWTH_TESTS,
+    ),
+    Mutant(
+        "block-moves-before-the-resync",
+        GROW,
+        "if self.waits_for is None and not resync and self.core.store.clock() >= again_s:",
+        "if self.waits_for is None and self.core.store.clock() >= again_s:",
+        "the resync fills the place with zeros that the block has left or come to (law 3)",
+        GROWTH,
+        GROWTH_TESTS,
+    ),
+    Mutant(
+        "wider-with-records-of-before",
+        GROWER,
+        "                    await self.core.journal.drain()\n"
+        "                    async with self.core.locks.alone():\n"
+        "                        layout",
+        "                    async with self.core.locks.alone():\n"
+        "                        layout",
+        "a record of a role's former member is replayed onto the newcomer",
+        GROWTH,
+        GROWTH_TESTS,
+        equivalent="records of before name roles that stay and stripes that lie as before while"
+        " nothing has migrated; `join` erased the log of who takes a new role",
+    ),
+    Mutant(
+        "role-before-its-maps-are-durable",
+        GROWER,
+        "            await store.flush()  # the maps before the superblock that gives a role",
+        "            pass",
+        "after a cut newcomers are members whose maps are empty",
+        GROWTH,
+        GROWTH_TESTS,
+    ),
+    Mutant(
+        "left-places-taken-to-read-as-zero",
+        GROWER,
+        "                replace(r, reads_zero=False) if 0 <= r.role < before else r"
+        " for r in config.members",
+        "                r for r in config.members",
+        "what blocks have left shows behind the old end of the image",
+        GROWTH,
+        GROWTH_TESTS,
+    ),
+    Mutant(
+        "log-not-chosen-again-when-the-surrogate-takes-over",
+        GROWER,
+        "            self.core.journal.choose_roles()",
+        "            pass",
+        "the log counts on a role that is somebody else's now",
+        GROWTH,
+        GROWTH_TESTS,
+    ),
+    Mutant(
+        "window-from-a-mark-that-is-not-durable",
+        RESTRIPE_FILE,
+        "            self._window = self.course.window(journal.durable_mark, self._limit())",
+        "            self._window = self.course.window(journal.mark, self._limit())",
+        "a crash goes back to rows that are overwritten (law 2)",
+        RESTRIPE,
+        RESTRIPE_TESTS,
+    ),
+    Mutant(
+        "window-counts-before-it-is-durable",
+        RESTRIPE_FILE,
+        "            await core.store.flush()\n            if self._blocked_by()",
+        "            if self._blocked_by()",
+        "the record makes stripes count that a cut drops (law 3)",
+        RESTRIPE,
+        RESTRIPE_TESTS,
+    ),
+    Mutant(
+        "watermark-of-a-restripe-off-by-one",
+        RESTRIPE_FILE,
+        "prepared.touched, prepared.logged, (), still_valid, mark=window.mark",
+        "prepared.touched, prepared.logged, (), still_valid, mark=window.mark + 1",
+        "one chunk is looked for on the side where it does not lie",
+        RESTRIPE,
+        RESTRIPE_TESTS,
+    ),
+    Mutant(
+        "restripe-begins-without-its-mark",
+        RESTRIPER,
+        "                await core.journal.save_mark(layout.start)\n",
+        "",
+        "after a cut the watermark is that of an earlier restripe, or none",
+        RESTRIPE,
+        RESTRIPE_TESTS,
+    ),
+    Mutant(
+        "restripe-begins-with-stripes-in-flight",
+        RESTRIPER,
+        "                await core.dirty.clean_quiet(all_regions=True)\n"
+        "                await core.journal.drain()\n"
+        "                await core.journal.save_mark",
+        "                await core.journal.drain()\n"
+        "                await core.journal.save_mark",
+        "marks speak of stripes of the layout before",
+        RESTRIPE,
+        RESTRIPE_TESTS,
+    ),
+    Mutant(
+        "restripe-ends-with-records-of-both-layouts",
+        RESTRIPER,
+        "                await core.journal.drain()\n"
+        "                async with core.locks.alone():\n"
+        "                    if not",
+        "                async with core.locks.alone():\n"
+        "                    if not",
+        "a replay under the new layout redoes a change of stripes of the old one",
+        RESTRIPE,
+        RESTRIPE_TESTS,
+    ),
+    Mutant(
+        "log-not-formed-again-after-a-restripe",
+        RESTRIPER,
+        "            await core.journal.reform()  # on as many members as may be lost now\n",
+        "",
+        "the log is on fewer members than may be lost now, and one more",
+        RESTRIPE,
+        RESTRIPE_TESTS,
+    ),
+    Mutant(
+        "restripe-turns-back-with-a-mark-that-is-not-durable",
+        RESTRIPE_FILE,
+        "        await core.journal.drain()\n        await core.store.update",
+        "        await core.store.update",
+        "a record of the way forth is replayed on the way back",
+        RESTRIPE,
+        RESTRIPE_TESTS,
+    ),
+)

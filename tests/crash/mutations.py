@@ -1,0 +1,271 @@
+"""Plants realistic bugs one at a time and says which ones the tests find, and which survive.
+
+    python -m tests.crash.mutations                  every mutant, the cheapest way to find it first
+    python -m tests.crash.mutations --only NAME      one of them
+    python -m tests.crash.mutations --page tests/crash/MUTATIONS.md
+
+A mutant is planted in a copy of the tree, never in the tree itself. Then the crash campaign runs on
+the cells that suit it, up to the first violation; if there is none, the tests nearest to it run up
+to the first failure. Who does not end is found as well. First of all the copy is tried without any
+bug: what fails then would find every mutant.
+
+Exit status 1 if a mutant survives that is not shown to be equivalent (mutants/*.py), or one is
+found that is called so.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import cache_from_source
+from pathlib import Path
+
+import click
+
+from tests.crash.mutants import log, maps, members, shapes
+from tests.crash.mutants.mutant import Mutant
+
+ROOT = Path(__file__).parents[2]
+COPIED = ("raidx_fuse", "cli", "layouts", "tests", "README.md", "pyproject.toml")
+MUTANTS: tuple[Mutant, ...] = (*log.MUTANTS, *maps.MUTANTS, *members.MUTANTS, *shapes.MUTANTS)
+PROGRAM = "python -m tests.crash.mutations"
+STATES = 2000
+CAMPAIGN_LIMIT_S = 300.0  # many times what one takes: who reaches it does not end
+TEST_LIMIT_S = 120
+TESTS_LIMIT_S = 1200.0
+MEMORY_KIB = 8 << 20  # of address space: an endless loop must not take the machine along
+HUNT = """
+import sys
+from pathlib import Path
+import raidx_fuse
+from raidx_fuse.testing.campaign import matrix
+from raidx_fuse.testing.campaign.state import Cell
+from raidx_fuse.testing.campaign.walk import crash_workloads
+assert Path(raidx_fuse.__file__).parents[1] == Path.cwd(), "another tree is tested"
+states, seed, *cells = sys.argv[1:]
+for task in matrix.tasks_of([Cell.parse(cell) for cell in cells], int(states), int(seed)):
+    seeds = range(task.first_seed, task.first_seed + matrix.SEEDS_OF_TASK)
+    for found in crash_workloads(task.cell, seeds, task.states, stop_after=1).violations:
+        print(f"campaign {task.cell}, {found.verb}")
+        print(found)
+        sys.exit(3)
+"""
+FOUND = 3  # exit status of HUNT
+TEST_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Who found a *mutant*, "" if nobody; *words* is all that was said; it took *elapsed_s*."""
+
+    mutant: Mutant
+    found_by: str
+    words: str
+    elapsed_s: float
+
+    @property
+    def is_right(self) -> bool:
+        """Say whether it is found, or equivalent and not found."""
+        return bool(self.found_by) != bool(self.mutant.equivalent)
+
+    @property
+    def text(self) -> str:
+        """Return in words what became of the mutant."""
+        if self.found_by:
+            return f"FOUND by {self.found_by}, but called equivalent" * (not self.is_right) or (
+                self.found_by
+            )
+        return "equivalent" if self.mutant.equivalent else "SURVIVES"
+
+
+class Copy:
+    """A copy of the tree in *folder*, in which one bug at a time is planted and looked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        ignore = shutil.ignore_patterns("__pycache__", ".*")
+        for name in COPIED:
+            source = ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, folder / name, symlinks=True, ignore=ignore)
+            else:
+                shutil.copy(source, folder / name)
+
+    @contextmanager
+    def planted(self, mutant: Mutant) -> Iterator[None]:
+        """Run the block with *mutant* in the copy."""
+        path = (self.folder / mutant.file).resolve()
+        source = path.read_text()
+        self._write(path, mutant.planted(source))
+        try:
+            yield
+        finally:
+            self._write(path, source)
+
+    @staticmethod
+    def _write(path: Path, text: str) -> None:
+        path.write_text(text)
+        # Python knows what it compiled by size and second: two versions may be alike in both.
+        Path(cache_from_source(str(path))).unlink(missing_ok=True)
+
+    def look(
+        self, cells: Sequence[str], tests: Sequence[str], states: int, seed: int
+    ) -> tuple[str, str]:
+        """Return who finds something amiss in the copy, "" if nobody, and what was said."""
+        words = ""
+        if cells:
+            command = ["-c", HUNT, str(states), str(seed), *cells]
+            status, words = self._run(command, CAMPAIGN_LIMIT_S)
+            if status == FOUND:
+                return words.split("\n", 1)[0], words
+            if status:
+                return "campaign, which " + ("does not end" if status < 0 else "breaks"), words
+        if tests:
+            options = ["-q", "-x", "--tb=short", "-rfE", "-p", "no:cacheprovider"]
+            command = ["-m", "pytest", *options, f"--timeout={TEST_LIMIT_S}", *tests]
+            status, words = self._run(command, TESTS_LIMIT_S)
+            if status:
+                failed = TEST_FAILED.search(words)
+                if failed is None:
+                    return "tests, which " + ("do not end" if status < 0 else "break"), words
+                return failed[1].removeprefix("tests/"), words
+        return "", words
+
+    def _run(self, command: Sequence[str], limit_s: float) -> tuple[int, str]:
+        """Run Python in the copy; return its status, negative if it did not end, and its words."""
+        limited = ["sh", "-c", f'ulimit -v {MEMORY_KIB}; exec "$@"', "sh", sys.executable, *command]
+        environment = {**os.environ, "PYTHONPATH": str(self.folder)}
+        with subprocess.Popen(
+            limited,
+            cwd=self.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,  # so that what it started can be ended with it
+        ) as process:
+            try:
+                words, _ = process.communicate(timeout=limit_s)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                words, _ = process.communicate()
+                return -signal.SIGKILL, words
+        return process.returncode, words
+
+
+def examine(copy: Copy, mutant: Mutant, states: int = STATES, seed: int = 1) -> Verdict:
+    """Plant *mutant* in *copy* and return who finds it."""
+    started_s = time.monotonic()
+    with copy.planted(mutant):
+        found_by, words = copy.look(mutant.cells, mutant.tests, states, seed)
+    return Verdict(mutant, found_by, words, time.monotonic() - started_s)
+
+
+def examine_all(mutants: Sequence[Mutant], jobs: int, states: int, seed: int) -> Iterator[Verdict]:
+    """Yield what became of each of *mutants*, in their order, *jobs* at a time.
+
+    Raises ClickException if something is amiss without any.
+    """
+    with tempfile.TemporaryDirectory(prefix="raidx-mutations-") as folder:
+        copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
+        for number in range(jobs):
+            copies.put(Copy(Path(folder, str(number))))
+
+        def work(mutant: Mutant) -> Verdict:
+            copy = copies.get()
+            try:
+                return examine(copy, mutant, states, seed)
+            finally:
+                copies.put(copy)
+
+        copy = copies.get()
+        tests = sorted({test for mutant in mutants for test in mutant.tests})
+        files = {test for test in tests if "::" not in test}
+        tests = [test for test in tests if test in files or test.split("::")[0] not in files]
+        found_by, words = copy.look((), tests, states, seed)
+        if found_by:
+            raise click.ClickException(f"without any bug {found_by} fails:\n{words}")
+        copies.put(copy)
+        with ThreadPoolExecutor(jobs) as pool:
+            yield from pool.map(work, mutants)
+
+
+def page(verdicts: Sequence[Verdict], command: str, date: str, elapsed_s: float) -> str:
+    """Return the table as Markdown."""
+    by_campaign = sum(verdict.found_by.startswith("campaign") for verdict in verdicts)
+    found = sum(bool(verdict.found_by) for verdict in verdicts)
+    equivalent = sum(bool(verdict.mutant.equivalent) for verdict in verdicts)
+    lines = [
+        "# Mutations",
+        "",
+        f"{len(verdicts)} bugs were planted, one at a time: {by_campaign} were found by the crash",
+        f"campaign, {found - by_campaign} by tests, {equivalent} are equivalent, "
+        f"{sum(not verdict.is_right for verdict in verdicts)} unexplained.",
+        "",
+        f"- Date: {date}",
+        f"- Command: `{command}`",
+        f"- Time: {elapsed_s / 60:.0f} min",
+        "",
+        "The campaign is tried first, on the cells that suit the bug (`mutants/*.py`), then the",
+        "tests nearest to it: so what the campaign finds may well be found by a test, too.",
+        "",
+        "| bug | where | why it is one | found by | s |",
+        "| --- | --- | --- | --- | ---: |",
+    ]
+    for verdict in verdicts:
+        mutant = verdict.mutant
+        file = mutant.file.removeprefix("raidx_fuse/")
+        text = f"equivalent: {mutant.equivalent}" if verdict.text == "equivalent" else verdict.text
+        lines.append(
+            f"| {mutant.name} | {file} | {mutant.why} | {text} | {verdict.elapsed_s:.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+@click.command()
+@click.option("--only", multiple=True, metavar="NAME", help="Only this mutant (again).")
+@click.option("--jobs", default=1, show_default=True, help="How many to look at side by side.")
+@click.option("--states", default=STATES, show_default=True, help="Crashed states a mutant.")
+@click.option("--seed", default=1, show_default=True, help="Of the campaign.")
+@click.option("--page", "path", type=click.Path(path_type=Path), help="Write the table there.")
+@click.option("--words", is_flag=True, help="Print all that was said about each mutant.")
+def main(
+    only: tuple[str, ...], jobs: int, states: int, seed: int, path: Path | None, words: bool
+) -> None:
+    """Plant bugs, one at a time, and say which ones nobody finds."""
+    unknown = set(only) - {mutant.name for mutant in MUTANTS}
+    if unknown:
+        raise click.UsageError(f"there is no mutant {', '.join(sorted(unknown))}")
+    mutants = [mutant for mutant in MUTANTS if not only or mutant.name in only]
+    started_s = time.monotonic()
+    verdicts: list[Verdict] = []
+    for verdict in examine_all(mutants, jobs, states, seed):
+        verdicts.append(verdict)
+        click.echo(f"{verdict.mutant.name:44} {verdict.elapsed_s:5.0f} s  {verdict.text}")
+        if words:
+            click.echo(verdict.words)
+    elapsed_s = time.monotonic() - started_s
+    wrong = [verdict.mutant.name for verdict in verdicts if not verdict.is_right]
+    click.echo(f"{len(verdicts)} mutants in {elapsed_s / 60:.1f} min, unexplained: {len(wrong)}")
+    for name in wrong:
+        click.echo(f"  {name}")
+    if path is not None:
+        options = "".join(f" --only {name}" for name in only)
+        command = f"{PROGRAM} --states {states} --seed {seed}{options}"
+        path.write_text(page(verdicts, command, time.strftime("%Y-%m-%d"), elapsed_s))
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
