@@ -33,12 +33,13 @@ from pathlib import Path
 
 import click
 
-from tests.crash.mutants import log, maps, members, shapes
+from tests.crash.mutants import log, maps, members, replay, shapes, superblocks, tables
 from tests.crash.mutants.mutant import Mutant
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("raidx_fuse", "cli", "layouts", "tests", "README.md", "pyproject.toml")
-MUTANTS: tuple[Mutant, ...] = (*log.MUTANTS, *maps.MUTANTS, *members.MUTANTS, *shapes.MUTANTS)
+MODULES = (log, replay, maps, superblocks, members, tables, shapes)
+MUTANTS: tuple[Mutant, ...] = tuple(mutant for module in MODULES for mutant in module.MUTANTS)
 PROGRAM = "python -m tests.crash.mutations"
 STATES = 2000
 CAMPAIGN_LIMIT_S = 300.0  # many times what one takes: who reaches it does not end
@@ -82,11 +83,11 @@ class Verdict:
     @property
     def text(self) -> str:
         """Return in words what became of the mutant."""
+        if not self.mutant.equivalent:
+            return self.found_by or "SURVIVES"
         if self.found_by:
-            return f"FOUND by {self.found_by}, but called equivalent" * (not self.is_right) or (
-                self.found_by
-            )
-        return "equivalent" if self.mutant.equivalent else "SURVIVES"
+            return f"called equivalent, but found by {self.found_by}"
+        return f"equivalent: {self.mutant.equivalent}"
 
 
 class Copy:
@@ -203,14 +204,14 @@ def examine_all(mutants: Sequence[Mutant], jobs: int, states: int, seed: int) ->
 
 def page(verdicts: Sequence[Verdict], command: str, date: str, elapsed_s: float) -> str:
     """Return the table as Markdown."""
-    by_campaign = sum(verdict.found_by.startswith("campaign") for verdict in verdicts)
-    found = sum(bool(verdict.found_by) for verdict in verdicts)
-    equivalent = sum(bool(verdict.mutant.equivalent) for verdict in verdicts)
+    found = [v.found_by for v in verdicts if v.found_by and v.is_right]
+    by_campaign = sum(finder.startswith("campaign") for finder in found)
+    equivalent = sum(verdict.is_right and not verdict.found_by for verdict in verdicts)
     lines = [
         "# Mutations",
         "",
         f"{len(verdicts)} bugs were planted, one at a time: {by_campaign} were found by the crash",
-        f"campaign, {found - by_campaign} by tests, {equivalent} are equivalent, "
+        f"campaign, {len(found) - by_campaign} by tests, {equivalent} are equivalent, "
         f"{sum(not verdict.is_right for verdict in verdicts)} unexplained.",
         "",
         f"- Date: {date}",
@@ -226,10 +227,8 @@ def page(verdicts: Sequence[Verdict], command: str, date: str, elapsed_s: float)
     for verdict in verdicts:
         mutant = verdict.mutant
         file = mutant.file.removeprefix("raidx_fuse/")
-        text = f"equivalent: {mutant.equivalent}" if verdict.text == "equivalent" else verdict.text
-        lines.append(
-            f"| {mutant.name} | {file} | {mutant.why} | {text} | {verdict.elapsed_s:.0f} |"
-        )
+        cells = (mutant.name, file, mutant.why, verdict.text, f"{verdict.elapsed_s:.0f}")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

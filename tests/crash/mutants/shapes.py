@@ -78,8 +78,7 @@ MUTANTS = (
         "                    await self.core.journal.drain()\n"
         "                    async with self.core.locks.alone():\n"
         "                        layout",
-        "                    async with self.core.locks.alone():\n"
-        "                        layout",
+        "                    async with self.core.locks.alone():\n                        layout",
         "a record of a role's former member is replayed onto the newcomer",
         GROWTH,
         GROWTH_TESTS,
@@ -156,8 +155,7 @@ MUTANTS = (
         "                await core.dirty.clean_quiet(all_regions=True)\n"
         "                await core.journal.drain()\n"
         "                await core.journal.save_mark",
-        "                await core.journal.drain()\n"
-        "                await core.journal.save_mark",
+        "                await core.journal.drain()\n                await core.journal.save_mark",
         "marks speak of stripes of the layout before",
         RESTRIPE,
         RESTRIPE_TESTS,
@@ -168,8 +166,7 @@ MUTANTS = (
         "                await core.journal.drain()\n"
         "                async with core.locks.alone():\n"
         "                    if not",
-        "                async with core.locks.alone():\n"
-        "                    if not",
+        "                async with core.locks.alone():\n                    if not",
         "a replay under the new layout redoes a change of stripes of the old one",
         RESTRIPE,
         RESTRIPE_TESTS,

@@ -1,0 +1,288 @@
+"""Bugs of replay, of what goes past the log, and of streams that it has only in part."""
+
+from __future__ import annotations
+
+from tests.crash.mutants.mutant import GROWTH, LOGGED, REMOUNTS, RESTRIPE, STREAMS, UNLOGGED, Mutant
+
+OVERLAY = "raidx_fuse/overlay.py"
+REPLAY = "raidx_fuse/replay.py"
+FOLLOWING = "raidx_fuse/following.py"
+RECORDS = "raidx_fuse/format/journal.py"
+STREAMS_FILE = "raidx_fuse/streams.py"
+CLOSING = "raidx_fuse/closing.py"
+UNLOGGED_FILE = "raidx_fuse/unlogged.py"
+ORDER = ("tests/engine/test_durable_order.py", "tests/engine/test_log_cost.py")
+MOMENTS = ("tests/crash/test_moments.py", "tests/engine/test_resync.py")
+STREAM_TESTS = (
+    "tests/crash/test_streams.py",
+    "tests/engine/test_closing.py",
+    "tests/engine/test_beginning.py",
+)
+FAILURES = ("tests/engine/test_failures.py", "tests/crash/test_refused_record.py")
+
+REPLAYING = (
+    Mutant(
+        "epoch-repeated",
+        REPLAY,
+        "    await journal.begin(epoch + 1)",
+        "    await journal.begin(max(1, epoch))",
+        "records of the mount before fit the new ring by epoch, number and place",
+        REMOUNTS,
+        MOMENTS,
+    ),
+    Mutant(
+        "record-of-another-epoch-accepted",
+        RECORDS,
+        "found = (magic, its_epoch, its_sequence, its_position, zero, its_array)",
+        "found = (magic, epoch, its_sequence, its_position, zero, its_array)",
+        "what an earlier mount logged is laid over what came later",
+        REMOUNTS,
+        MOMENTS,
+    ),
+    Mutant(
+        "record-of-another-number-accepted",
+        RECORDS,
+        "found = (magic, its_epoch, its_sequence, its_position, zero, its_array)",
+        "found = (magic, its_epoch, sequence, its_position, zero, its_array)",
+        "one that was taken back, and left on a member, counts as the next one",
+        LOGGED,
+        ("tests/crash/test_refused_record.py", *MOMENTS),
+        equivalent="the position of the same epoch has one number: who takes a record back takes"
+        " both back, so the number never tells more than the place",
+    ),
+    Mutant(
+        "checksum-of-records-unchecked",
+        RECORDS,
+        "    if crc32c(view[RECORD_HEADER_BYTES:end], crc32c(zeroed)) != crc:",
+        "    if False:",
+        "a torn record is replayed",
+        LOGGED,
+        MOMENTS,
+    ),
+    Mutant(
+        "replay-looks-at-one-member-only",
+        REPLAY,
+        "            if record is not None:\n                return record\n        return None",
+        "            return record\n        return None",
+        "a record that only another member has whole is passed over",
+        LOGGED,
+        MOMENTS,
+    ),
+    Mutant(
+        "replay-ends-at-the-end-of-a-lap",
+        REPLAY,
+        "            if found is None and position % journal.capacity:",
+        "            if False:",
+        "records behind the wrap are not found",
+        ("raid5:full", "raid4:partial", "raid0:full", "evenodd:full"),
+        MOMENTS,
+    ),
+    Mutant(
+        "replay-places-what-one-member-alone-has",
+        REPLAY,
+        "                for at, content in copies",
+        "                for at, content in copies[:0]",
+        "cut again, without the member that had the record, the places are half written",
+        LOGGED,
+        MOMENTS,
+    ),
+    Mutant(
+        "replay-places-before-its-records-are-durable",
+        REPLAY,
+        "        await store.flush()\n    await _place(journal, store)",
+        "    await _place(journal, store)",
+        "cut again, without the member that had the record, the places are half written",
+        LOGGED,
+        MOMENTS,
+    ),
+    Mutant(
+        "replay-ends-before-its-places-are-durable",
+        REPLAY,
+        "    await store.flush()\n    store.overlay.drop_frozen()",
+        "    store.overlay.drop_frozen()",
+        "the new epoch may be durable before what the old one's records stood for",
+        LOGGED,
+        MOMENTS,
+    ),
+    Mutant(
+        "replay-forgets-a-bit",
+        REPLAY,
+        "journal.written.set_bits(range(first, first + count))",
+        "journal.written.set_bits(range(first, first + count - 1))",
+        "the last chunk of a run that came alive reads as zero",
+        ("raid5:partial", "raid0:full", "raid0:partial"),
+        MOMENTS,
+    ),
+    Mutant(
+        "replay-keeps-what-is-dead-again",
+        REPLAY,
+        "                journal.written.clear_bits(range(first, first + count))",
+        "                pass",
+        "a growth that goes back leaves blocks alive that no stripe has any more",
+        GROWTH,
+        ("tests/engine/test_growth_parity.py",),
+    ),
+    Mutant(
+        "replay-passes-over-the-mark",
+        REPLAY,
+        "            mark = mark if record.mark is None else record.mark\n",
+        "",
+        "chunks are looked for where they lay before the window",
+        RESTRIPE,
+        ("tests/engine/test_restripe.py",),
+    ),
+    Mutant(
+        "replay-logs-no-parity",
+        REPLAY,
+        "        copies.append(_parity_record(journal, epoch, sequence, position, parities))\n",
+        "",
+        "cut again, it computes parity from places that it has half written: not idempotent",
+        STREAMS,
+        STREAM_TESTS,
+    ),
+    Mutant(
+        "replay-takes-parity-from-half-of-a-stream",
+        FOLLOWING,
+        "await self._parity_of(stripe, self._known_cells(stripe))",
+        "await self._parity_of(stripe, dict(self._cells(record, stripe)))",
+        "of a stripe that the log has whole it takes the rest for what was there before",
+        STREAMS,
+        STREAM_TESTS,
+    ),
+    Mutant(
+        "replay-logs-a-parity-twice",
+        FOLLOWING,
+        "                places.discard((role, offset))",
+        "                pass",
+        "a recovery that is cut again and again logs the parity each time, until the log is full",
+        STREAMS,
+        STREAM_TESTS,
+    ),
+)
+
+BESIDE = (
+    Mutant(
+        "half-of-a-stream-is-called-complete",
+        STREAMS_FILE,
+        "        return filling.before | filling.touched == self._store.layout.code.data_mask",
+        "        return True",
+        "a replay computes the parity of cells that it does not know",
+        STREAMS,
+        STREAM_TESTS,
+    ),
+    Mutant(
+        "no-room-kept-for-parities",
+        STREAMS_FILE,
+        "        self._reserved = reserved\n        self.reserve_bytes = self._size(len(reserved))",
+        "        self._reserved = reserved",
+        "the parities of many streams do not fit when they have to be logged",
+        STREAMS,
+        STREAM_TESTS,
+    ),
+    Mutant(
+        "stream-forgets-what-the-log-has",
+        STREAMS_FILE,
+        "                cells[stripe] |= filling.touched",
+        "                pass",
+        "a stripe is closed over cells that a replay lays on top",
+        STREAMS,
+        STREAM_TESTS,
+        equivalent="cells are known as fewer than the log has: `is_all_of` then finds none that is"
+        " not among those closed, as with the right set, for a stream only ever adds to its own",
+    ),
+    Mutant(
+        "closing-over-an-older-record",
+        STREAMS_FILE,
+        "        return not self.held_cells.get(stripe, -1) & ~cells",
+        "        return True",
+        "a replay lays the older record over what was closed past the log",
+        STREAMS,
+        STREAM_TESTS,
+    ),
+    Mutant(
+        "closing-during-a-placement-under-way",
+        CLOSING,
+        "if overlay.frozen and any(overlay.is_placing(*at, core.chunk_bytes) for at in places):",
+        "if False:",
+        "the placement brings something older to its place after the closing write",
+        STREAMS,
+        STREAM_TESTS,
+    ),
+    Mutant(
+        "closed-stripe-still-in-the-overlay",
+        CLOSING,
+        "            overlay.drop(*core.position(stripe, cell), core.chunk_bytes)",
+        "            pass",
+        "older parity is laid over the new one, in reads and by the next placement",
+        STREAMS,
+        STREAM_TESTS,
+    ),
+    Mutant(
+        "closing-late-keeps-the-old-parity",
+        CLOSING,
+        "            self._keep(stripe, cells, known)",
+        "            pass",
+        "who loses a member now gets content by a parity of before",
+        STREAMS,
+        STREAM_TESTS,
+    ),
+    Mutant(
+        "torn-sector-after-a-flush-that-ran",
+        UNLOGGED_FILE,
+        "        self._covered = self._flushing",
+        "        self._covered = self.count",
+        "what was written while the flush ran is not durable: a sector of two halves",
+        LOGGED,
+        ORDER,
+    ),
+    Mutant(
+        "overlay-layers-in-the-wrong-order",
+        OVERLAY,
+        "            for pages in (self.frozen, self.current):",
+        "            for pages in (self.current, self.frozen):",
+        "older content is laid over newer",
+        LOGGED,
+        ("tests/engine/test_state_machine.py", *ORDER),
+    ),
+    Mutant(
+        "failed-placement-forgets-newer-content",
+        OVERLAY,
+        "                self.put(key >> _ROLE_SHIFT, start + inner, piece)",
+        "                pass",
+        "what was committed while a placement failed is not seen any more",
+        LOGGED,
+        FAILURES,
+    ),
+    Mutant(
+        "past-the-log-though-it-is-held",
+        "raidx_fuse/log_rules.py",
+        "        if journal.holds(piece.stripe):",
+        "        if False:",
+        "the older record is replayed over it (law 3)",
+        (*LOGGED, *UNLOGGED),
+        ORDER,
+    ),
+    Mutant(
+        "whole-stripes-past-the-log-though-it-is-held",
+        "raidx_fuse/whole_stripes.py",
+        "            if stripe in held or journal.holds(stripe):",
+        "            if stripe in held:",
+        "the older record is replayed over them (law 3)",
+        (*LOGGED, "raid0:partial"),
+        ("tests/engine/test_whole_stripes.py", *ORDER),
+    ),
+    Mutant(
+        "sector-of-two-halves",
+        "raidx_fuse/writer.py",
+        "            if logged and core.unlogged.may_tear(offset, length):",
+        "            if False:",
+        "a record that ends inside a sector keeps a rest that a cut drops",
+        LOGGED,
+        ORDER,
+    ),
+)
+
+MUTANTS = (
+    *REPLAYING,
+    *BESIDE,
+)

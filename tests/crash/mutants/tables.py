@@ -1,0 +1,176 @@
+"""Bugs of the tables of raidx layouts: moves, shares, bundles."""
+
+from __future__ import annotations
+
+from tests.crash.mutants.mutant import GROWTH, MEMBERS, MOVES, Mutant
+
+MEMBERSHIP = "raidx_fuse/membership.py"
+SHARES = "raidx_fuse/shares.py"
+SETTLEMENT = "raidx_fuse/settlement.py"
+MOVER = "raidx_fuse/mover.py"
+RESHAPE = "raidx_fuse/reshape.py"
+JOURNAL = "raidx_fuse/journal.py"
+WRITER = "raidx_fuse/writer.py"
+READER = "raidx_fuse/reader.py"
+SHARE_TESTS = ("tests/engine/test_raidx_shares.py", "tests/engine/test_raidx.py")
+MOVE_TESTS = ("tests/engine/test_raidx.py", "tests/engine/test_reshape.py")
+
+TABLES = (
+    Mutant(
+        "table-share-before-its-record",
+        JOURNAL,
+        "            self.overlay.freeze()\n",
+        "            await self.shares.save_as(self.shares.take_unsaved())\n"
+        "            self.overlay.freeze()\n",
+        "one member's share names a place, and no record is durable that the other's follows",
+        MOVES,
+        SHARE_TESTS,
+    ),
+    Mutant(
+        "table-slots-written-together",
+        SHARES,
+        "            if slot:\n                await self.store.flush()\n",
+        "",
+        "both slots of a page of the table tear",
+        MOVES,
+        SHARE_TESTS,
+    ),
+    Mutant(
+        "old-place-stays-in-the-table",
+        SHARES,
+        "            self._unsaved.add((int(layout.disk[cell]),"
+        " int(layout.offset[cell]) // PAGE_ENTRIES))\n",
+        "",
+        "two places claim a chunk after a remount",
+        MOVES,
+        SHARE_TESTS,
+    ),
+    Mutant(
+        "new-place-not-in-the-table",
+        SHARES,
+        "            self._unsaved.add((role, chunk // PAGE_ENTRIES))",
+        "            pass",
+        "no place claims a chunk after a remount",
+        MOVES,
+        SHARE_TESTS,
+    ),
+    Mutant(
+        "replayed-moves-forgotten",
+        "raidx_fuse/replay.py",
+        "            journal.shares.redo(record.table)",
+        "            pass",
+        "content is at the new place, the table says the old one",
+        MOVES,
+        SHARE_TESTS,
+    ),
+    Mutant(
+        "worn-page-of-the-table-not-healed",
+        SHARES,
+        "        self._unsaved: set[Page] = set(claims.worn)",
+        "        self._unsaved: set[Page] = set()",
+        "a second tear of the page takes both slots",
+        MOVES,
+        SHARE_TESTS,
+    ),
+    Mutant(
+        "page-that-a-replay-overruled-stays",
+        SETTLEMENT,
+        "                        self._unsaved.add((role, page))\n",
+        "",
+        "once the record is gone two places claim the chunk",
+        MOVES,
+        SHARE_TESTS,
+    ),
+    Mutant(
+        "contradiction-not-reported",
+        SETTLEMENT,
+        "                    if cell in moved:",
+        "                    if False:",
+        "of two places that claim a chunk one is guessed",
+        MOVES,
+        SHARE_TESTS,
+    ),
+    Mutant(
+        "share-of-an-earlier-life",
+        MEMBERSHIP,
+        "        await self.array.core.journal.shares.erase(role, member)",
+        "        pass",
+        "a disk that was in this array before brings newer generations of its share",
+        ("raidx-parity:partial:disks", "raidx-copy:full:disks"),
+        SHARE_TESTS,
+    ),
+    Mutant(
+        "two-moves-to-one-place",
+        MOVER,
+        "        promised |= places",
+        "        pass",
+        "two movers whose records are on their way take the same free chunk",
+        MOVES,
+        MOVE_TESTS,
+    ),
+    Mutant(
+        "move-leaves-what-lay-there",
+        MOVER,
+        "            elif role in zero_roles:",
+        "            elif False:",
+        "a chunk that was never written finds another one's bytes where zeros are relied on",
+        MOVES,
+        MOVE_TESTS,
+    ),
+    Mutant(
+        "write-to-where-a-chunk-was",
+        WRITER,
+        "            if epoch == core.layout_epoch:",
+        "            if True:",
+        "the chunk moved while its lock was waited for",
+        (*MOVES, *GROWTH),
+        MOVE_TESTS,
+    ),
+    Mutant(
+        "read-from-where-a-chunk-was",
+        READER,
+        "if mark == core.layout.mark(*chunks) and reuse_epoch == core.reuse_epoch:",
+        "if reuse_epoch == core.reuse_epoch:",
+        "the chunk moved while its place was read, and another one lies there",
+        (*MOVES, *GROWTH),
+        MOVE_TESTS,
+    ),
+    Mutant(
+        "read-from-a-place-that-was-given-away",
+        READER,
+        "if mark == core.layout.mark(*chunks) and reuse_epoch == core.reuse_epoch:",
+        "if mark == core.layout.mark(*chunks):",
+        "a place that a block had left was punched or given to another while it was read",
+        GROWTH,
+        ("tests/engine/test_growth.py", "tests/engine/test_growth_troubles.py"),
+    ),
+    Mutant(
+        "bundles-counted-before-their-places-are-durable",
+        RESHAPE,
+        "        await journal.shares.save_places(cells)",
+        "        await self.store.update(grown)\n        await journal.shares.save_places(cells)",
+        "after a cut there are bundles that no share gives a place",
+        MEMBERS,
+        MOVE_TESTS,
+    ),
+    Mutant(
+        "new-bundles-under-records-of-the-old",
+        RESHAPE,
+        "            core.journal.ring.hold_from(layout.stripes)\n",
+        "",
+        "a record of who lay there is placed or replayed over a new bundle",
+        MEMBERS,
+        MOVE_TESTS,
+    ),
+    Mutant(
+        "role-given-up-with-records-that-name-it",
+        RESHAPE,
+        "                await journal.reform()  # no record lies on the role or names it any more",
+        "                pass",
+        "a replay lays a record onto whoever has the role then, or lacks the log that left",
+        MEMBERS,
+        MOVE_TESTS,
+    ),
+)
+
+MUTANTS = (*TABLES,)

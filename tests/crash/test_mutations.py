@@ -1,0 +1,90 @@
+"""The mutants fit the code as it is, and what plants them tells a bug that is found from none."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from raidx_fuse.testing.campaign.state import Cell
+from raidx_fuse.testing.campaign.workload import themes_of
+from tests.crash import mutations
+from tests.crash.mutants.mutant import Mutant
+from tests.crash.mutations import MUTANTS, ROOT, Copy, Verdict, examine, page
+
+MUTANTS_MIN = 60
+KNOWN = next(m for m in MUTANTS if m.name == "placed-before-the-record-is-durable")
+
+
+def test_every_bug_can_be_planted_and_is_looked_for() -> None:
+    assert len(MUTANTS) >= MUTANTS_MIN
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    sources = {mutant.file: (ROOT / mutant.file).read_text() for mutant in MUTANTS}
+    for mutant in MUTANTS:
+        source = sources[mutant.file]
+        planted = mutant.planted(source)
+        assert planted != source, mutant.name
+        compile(planted, mutant.file, "exec", ast.PyCF_ONLY_AST)
+        assert mutant.cells, f"{mutant.name}: which cells of the campaign suit it?"
+        for test in mutant.tests:
+            assert (ROOT / test.split("::")[0]).is_file(), f"{mutant.name}: there is no {test}"
+    for text in {cell for mutant in MUTANTS for cell in mutant.cells}:
+        cell = Cell.parse(text)
+        assert not cell.theme or cell.theme in themes_of(cell), text
+
+
+@pytest.mark.parametrize(("old", "count"), [("self.nowhere()", 0), ("return", 2)])
+def test_a_bug_that_does_not_fit_is_named(old: str, count: int) -> None:
+    mutant = replace(KNOWN, old=old)
+    with pytest.raises(ValueError, match=f"{KNOWN.name}.* {count} times"):
+        mutant.planted("def f():\n    return 1\n\ndef g():\n    return 2\n")
+
+
+def test_a_bug_is_found_in_a_copy_of_the_tree_and_gone_afterwards(tmp_path: Path) -> None:
+    source = (ROOT / KNOWN.file).read_text()
+    copy = Copy(tmp_path)
+    found = examine(copy, replace(KNOWN, cells=("raid5:full",), tests=()), 250)
+    assert found.found_by.startswith("campaign raid5:full"), found.words
+    assert "--replay" in found.words
+    assert found.is_right
+    assert not replace(found, mutant=replace(KNOWN, equivalent="so they say")).is_right
+    assert (ROOT / KNOWN.file).read_text() == (tmp_path / KNOWN.file).read_text() == source
+
+
+def test_no_bug_is_not_found_and_a_test_finds_one(tmp_path: Path) -> None:
+    copy = Copy(tmp_path)
+    harmless = Mutant(
+        "comment", KNOWN.file, '"""The journal:', '"""A journal:', "it is none", ("raid0:none",), ()
+    )
+    survivor = examine(copy, harmless, 20)
+    assert not survivor.found_by, survivor.words
+    assert not survivor.is_right
+    (tmp_path / "tests/crash/test_nothing.py").write_text("def test_it() -> None:\n    assert 0\n")
+    found = examine(copy, replace(harmless, cells=(), tests=("tests/crash/test_nothing.py",)), 20)
+    assert found.found_by == "crash/test_nothing.py::test_it", found.words
+
+
+def test_who_does_not_end_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutations, "CAMPAIGN_LIMIT_S", 0.1)
+    found = examine(Copy(tmp_path), replace(KNOWN, tests=()), 250)
+    assert found.found_by == "campaign, which does not end"
+
+
+def test_the_page_says_what_became_of_each() -> None:
+    same = replace(KNOWN, name="same", equivalent="it is the same")
+    verdicts = [
+        Verdict(KNOWN, "campaign raid5:full, flush", "", 2.0),
+        Verdict(replace(KNOWN, name="other"), "engine/test_x.py::test_y", "", 3.0),
+        Verdict(same, "", "", 4.0),
+        Verdict(same, "campaign raid5:full, flush", "", 5.0),
+        Verdict(replace(KNOWN, name="missed"), "", "", 6.0),
+    ]
+    text = page(verdicts, "python -m x", "2026-01-02", 120.0)
+    assert "5 bugs were planted, one at a time: 1 were found by the crash" in text
+    assert "campaign, 1 by tests, 1 are equivalent, 2 unexplained" in text
+    assert "equivalent: it is the same" in text
+    assert "| called equivalent, but found by campaign raid5:full, flush |" in text
+    assert "| SURVIVES |" in text
+    assert text.count(KNOWN.why) == len(verdicts)
