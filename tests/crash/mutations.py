@@ -6,8 +6,8 @@
 
 A mutant is planted in a copy of the tree, never in the tree itself. Then the crash campaign runs on
 the cells that suit it, up to the first violation; if there is none, the tests nearest to it run up
-to the first failure. Who does not end is found as well. First of all the copy is tried without any
-bug: what fails then would find every mutant.
+to the first failure. Who does not end is found as well. What finds a mutant is run again without
+it: were something amiss there, too, it would find every mutant.
 
 Exit status 1 if a mutant survives that is not shown to be equivalent (mutants/*.py), or one is
 found that is called so.
@@ -33,6 +33,8 @@ from pathlib import Path
 
 import click
 
+from raidx_fuse.testing.campaign import matrix
+from raidx_fuse.testing.campaign.state import Cell
 from tests.crash.mutants import log, maps, members, replay, shapes, superblocks, tables
 from tests.crash.mutants.mutant import Mutant
 
@@ -45,30 +47,42 @@ STATES = 2000
 CAMPAIGN_LIMIT_S = 300.0  # many times what one takes: who reaches it does not end
 TEST_LIMIT_S = 120
 TESTS_LIMIT_S = 1200.0
-MEMORY_KIB = 8 << 20  # of address space: an endless loop must not take the machine along
-HUNT = """
+MEMORY_KIB = 8 << 20  # of data: an endless loop must not take the machine along
+PYTEST = ("-m", "pytest", "-q", "-x", "--tb=short", "-rfE", "-p", "no:cacheprovider")
+TEST_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+FOUND = 3  # exit status of HUNT
+HUNT = f"""
 import sys
 from pathlib import Path
 import raidx_fuse
-from raidx_fuse.testing.campaign import matrix
 from raidx_fuse.testing.campaign.state import Cell
 from raidx_fuse.testing.campaign.walk import crash_workloads
 assert Path(raidx_fuse.__file__).parents[1] == Path.cwd(), "another tree is tested"
-states, seed, *cells = sys.argv[1:]
-for task in matrix.tasks_of([Cell.parse(cell) for cell in cells], int(states), int(seed)):
-    seeds = range(task.first_seed, task.first_seed + matrix.SEEDS_OF_TASK)
-    for found in crash_workloads(task.cell, seeds, task.states, stop_after=1).violations:
-        print(f"campaign {task.cell}, {found.verb}")
+for number, task in enumerate(sys.argv[1:]):
+    cell, first, end, states = task.split()
+    seeds = range(int(first), int(end))
+    for found in crash_workloads(Cell.parse(cell), seeds, int(states), stop_after=1).violations:
+        print(f"{{number}} campaign {{cell}}, {{found.verb}}")
         print(found)
-        sys.exit(3)
+        sys.exit({FOUND})
 """
-FOUND = 3  # exit status of HUNT
-TEST_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """*by* whom something was found amiss; *words* is all that was said.
+
+    *command* is what finds nothing in the tree as it is, else it tells nothing.
+    """
+
+    by: str
+    words: str
+    command: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who found a *mutant*, "" if nobody; *words* is all that was said; it took *elapsed_s*."""
+    """Who found a *mutant*, "" if nobody; *words* is what was said; it took *elapsed_s*."""
 
     mutant: Mutant
     found_by: str
@@ -95,6 +109,7 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._sound: set[tuple[str, ...]] = set()  # commands that find nothing without a bug
         ignore = shutil.ignore_patterns("__pycache__", ".*")
         for name in COPIED:
             source = ROOT / name
@@ -120,32 +135,50 @@ class Copy:
         # Python knows what it compiled by size and second: two versions may be alike in both.
         Path(cache_from_source(str(path))).unlink(missing_ok=True)
 
-    def look(
-        self, cells: Sequence[str], tests: Sequence[str], states: int, seed: int
-    ) -> tuple[str, str]:
-        """Return who finds something amiss in the copy, "" if nobody, and what was said."""
-        words = ""
-        if cells:
-            command = ["-c", HUNT, str(states), str(seed), *cells]
-            status, words = self._run(command, CAMPAIGN_LIMIT_S)
-            if status == FOUND:
-                return words.split("\n", 1)[0], words
+    def look(self, mutant: Mutant, states: int, seed: int) -> Finding | None:
+        """Return what the campaign and the tests find in the copy, None if all is well."""
+        cells = [Cell.parse(cell) for cell in mutant.cells]
+        tasks = matrix.tasks_of(cells, states, seed) if cells else []
+        return (self._hunt(tasks) if tasks else None) or self._test(mutant.tests)
+
+    def _hunt(self, tasks: Sequence[matrix.Task]) -> Finding | None:
+        texts = [
+            f"{t.cell} {t.first_seed} {t.first_seed + matrix.SEEDS_OF_TASK} {t.states}"
+            for t in tasks
+        ]
+        status, words = self._run(("-c", HUNT, *texts), CAMPAIGN_LIMIT_S)
+        if not status:
+            return None
+        if status == FOUND:
+            number, by = words.split("\n", 1)[0].split(" ", 1)
+            return Finding(by, words, ("-c", HUNT, texts[int(number)]))
+        by = "campaign, which " + ("does not end" if status < 0 else "breaks")
+        return Finding(by, words, ("-c", HUNT, *texts))
+
+    def _test(self, tests: Sequence[str]) -> Finding | None:
+        if not tests:
+            return None
+        options = (*PYTEST, f"--timeout={TEST_LIMIT_S}")
+        status, words = self._run((*options, *tests), TESTS_LIMIT_S)
+        if not status:
+            return None
+        failed = TEST_FAILED.search(words)
+        if failed is not None:
+            return Finding(failed[1].removeprefix("tests/"), words, (*options, failed[1]))
+        by = "tests, which " + ("do not end" if status < 0 else "break")
+        return Finding(by, words, (*options, *tests))
+
+    def require_sound(self, finding: Finding) -> None:
+        """Raise ClickException if the tree as it is, without a bug, has the *finding* as well."""
+        if finding.command not in self._sound:
+            status, words = self._run(finding.command, TESTS_LIMIT_S)
             if status:
-                return "campaign, which " + ("does not end" if status < 0 else "breaks"), words
-        if tests:
-            options = ["-q", "-x", "--tb=short", "-rfE", "-p", "no:cacheprovider"]
-            command = ["-m", "pytest", *options, f"--timeout={TEST_LIMIT_S}", *tests]
-            status, words = self._run(command, TESTS_LIMIT_S)
-            if status:
-                failed = TEST_FAILED.search(words)
-                if failed is None:
-                    return "tests, which " + ("do not end" if status < 0 else "break"), words
-                return failed[1].removeprefix("tests/"), words
-        return "", words
+                raise click.ClickException(f"without any bug {finding.by} fails:\n{words}")
+            self._sound.add(finding.command)
 
     def _run(self, command: Sequence[str], limit_s: float) -> tuple[int, str]:
         """Run Python in the copy; return its status, negative if it did not end, and its words."""
-        limited = ["sh", "-c", f'ulimit -v {MEMORY_KIB}; exec "$@"', "sh", sys.executable, *command]
+        limited = ["sh", "-c", f'ulimit -d {MEMORY_KIB}; exec "$@"', "sh", sys.executable, *command]
         environment = {**os.environ, "PYTHONPATH": str(self.folder)}
         with subprocess.Popen(
             limited,
@@ -166,18 +199,22 @@ class Copy:
 
 
 def examine(copy: Copy, mutant: Mutant, states: int = STATES, seed: int = 1) -> Verdict:
-    """Plant *mutant* in *copy* and return who finds it."""
+    """Plant *mutant* in *copy* and return who finds it.
+
+    Raises ClickException if that one finds something without it, too.
+    """
     started_s = time.monotonic()
     with copy.planted(mutant):
-        found_by, words = copy.look(mutant.cells, mutant.tests, states, seed)
-    return Verdict(mutant, found_by, words, time.monotonic() - started_s)
+        finding = copy.look(mutant, states, seed)
+    elapsed_s = time.monotonic() - started_s
+    if finding is None:
+        return Verdict(mutant, "", "", elapsed_s)
+    copy.require_sound(finding)
+    return Verdict(mutant, finding.by, finding.words, elapsed_s)
 
 
 def examine_all(mutants: Sequence[Mutant], jobs: int, states: int, seed: int) -> Iterator[Verdict]:
-    """Yield what became of each of *mutants*, in their order, *jobs* at a time.
-
-    Raises ClickException if something is amiss without any.
-    """
+    """Yield what became of each of *mutants*, in their order, *jobs* at a time."""
     with tempfile.TemporaryDirectory(prefix="raidx-mutations-") as folder:
         copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
         for number in range(jobs):
@@ -190,14 +227,6 @@ def examine_all(mutants: Sequence[Mutant], jobs: int, states: int, seed: int) ->
             finally:
                 copies.put(copy)
 
-        copy = copies.get()
-        tests = sorted({test for mutant in mutants for test in mutant.tests})
-        files = {test for test in tests if "::" not in test}
-        tests = [test for test in tests if test in files or test.split("::")[0] not in files]
-        found_by, words = copy.look((), tests, states, seed)
-        if found_by:
-            raise click.ClickException(f"without any bug {found_by} fails:\n{words}")
-        copies.put(copy)
         with ThreadPoolExecutor(jobs) as pool:
             yield from pool.map(work, mutants)
 

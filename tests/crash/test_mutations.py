@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
-from pathlib import Path
 
+import click
 import pytest
 
 from raidx_fuse.testing.campaign.state import Cell
@@ -42,34 +42,49 @@ def test_a_bug_that_does_not_fit_is_named(old: str, count: int) -> None:
         mutant.planted("def f():\n    return 1\n\ndef g():\n    return 2\n")
 
 
-def test_a_bug_is_found_in_a_copy_of_the_tree_and_gone_afterwards(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+    return Copy(tmp_path_factory.mktemp("copy"))
+
+
+def test_a_bug_is_found_in_a_copy_of_the_tree_and_gone_afterwards(copy: Copy) -> None:
     source = (ROOT / KNOWN.file).read_text()
-    copy = Copy(tmp_path)
     found = examine(copy, replace(KNOWN, cells=("raid5:full",), tests=()), 250)
     assert found.found_by.startswith("campaign raid5:full"), found.words
     assert "--replay" in found.words
     assert found.is_right
     assert not replace(found, mutant=replace(KNOWN, equivalent="so they say")).is_right
-    assert (ROOT / KNOWN.file).read_text() == (tmp_path / KNOWN.file).read_text() == source
+    assert (ROOT / KNOWN.file).read_text() == (copy.folder / KNOWN.file).read_text() == source
 
 
-def test_no_bug_is_not_found_and_a_test_finds_one(tmp_path: Path) -> None:
-    copy = Copy(tmp_path)
-    harmless = Mutant(
-        "comment", KNOWN.file, '"""The journal:', '"""A journal:', "it is none", ("raid0:none",), ()
-    )
+def test_no_bug_is_found_by_nobody_and_one_by_a_test(copy: Copy) -> None:
+    new = "# nothing but this"
+    harmless = Mutant("comment", KNOWN.file, "log = ", f"{new}\nlog = ", "", ("raid0:none",), ())
     survivor = examine(copy, harmless, 20)
     assert not survivor.found_by, survivor.words
     assert not survivor.is_right
-    (tmp_path / "tests/crash/test_nothing.py").write_text("def test_it() -> None:\n    assert 0\n")
-    found = examine(copy, replace(harmless, cells=(), tests=("tests/crash/test_nothing.py",)), 20)
+    test = "tests/crash/test_nothing.py"
+    (copy.folder / test).write_text(
+        "from pathlib import Path\n\n"
+        f"def test_it() -> None:\n    assert {new!r} not in Path({KNOWN.file!r}).read_text()\n"
+    )
+    found = examine(copy, replace(harmless, cells=(), tests=(test,)))
     assert found.found_by == "crash/test_nothing.py::test_it", found.words
 
 
-def test_who_does_not_end_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_finds_something_without_a_bug_as_well_finds_none(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Copy, "_run", lambda *_: (1, "FAILED tests/test_x.py::test_y"))
+    with pytest.raises(click.ClickException, match=r"without any bug test_x.py::test_y fails"):
+        examine(copy, replace(KNOWN, cells=()))
+
+
+def test_who_does_not_end_is_found(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutations, "CAMPAIGN_LIMIT_S", 0.1)
-    found = examine(Copy(tmp_path), replace(KNOWN, tests=()), 250)
-    assert found.found_by == "campaign, which does not end"
+    finding = copy.look(replace(KNOWN, tests=()), 250, 1)
+    assert finding is not None
+    assert finding.by == "campaign, which does not end"
 
 
 def test_the_page_says_what_became_of_each() -> None:
