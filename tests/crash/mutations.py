@@ -44,9 +44,9 @@ MODULES = (log, replay, maps, superblocks, members, tables, shapes)
 MUTANTS: tuple[Mutant, ...] = tuple(mutant for module in MODULES for mutant in module.MUTANTS)
 PROGRAM = "python -m tests.crash.mutations"
 STATES = 2000
-CAMPAIGN_LIMIT_S = 300.0  # many times what one takes: who reaches it does not end
+CAMPAIGN_LIMIT_S = 240.0  # many times what one takes: who reaches it does not end
 TEST_LIMIT_S = 120
-TESTS_LIMIT_S = 1200.0
+TESTS_LIMIT_S = 900.0
 MEMORY_KIB = 8 << 20  # of data: an endless loop must not take the machine along
 PYTEST = ("-m", "pytest", "-q", "-x", "--tb=short", "-rfE", "-p", "no:cacheprovider")
 TEST_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
@@ -158,14 +158,16 @@ class Copy:
     def _test(self, tests: Sequence[str]) -> Finding | None:
         if not tests:
             return None
-        options = (*PYTEST, f"--timeout={TEST_LIMIT_S}")
+        # By a thread that ends the process: a loop of the engine may swallow an exception.
+        options = (*PYTEST, f"--timeout={TEST_LIMIT_S}", "--timeout-method=thread")
         status, words = self._run((*options, *tests), TESTS_LIMIT_S)
         if not status:
             return None
         failed = TEST_FAILED.search(words)
         if failed is not None:
             return Finding(failed[1].removeprefix("tests/"), words, (*options, failed[1]))
-        by = "tests, which " + ("do not end" if status < 0 else "break")
+        endless = status < 0 or "+ Timeout +" in words
+        by = "tests, which " + ("do not end" if endless else "break")
         return Finding(by, words, (*options, *tests))
 
     def require_sound(self, finding: Finding) -> None:

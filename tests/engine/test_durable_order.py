@@ -15,6 +15,7 @@ import trio
 
 from raidx_fuse.array import Array, open_array
 from raidx_fuse.format.create import create_array
+from raidx_fuse.format.regions import PAGE_HEADER_BYTES
 from raidx_fuse.members.base import ReadBuffer, WriteBuffer
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.wrapper import WrapperMember
@@ -25,12 +26,18 @@ CHUNK = 4096
 
 
 class Gate(WrapperMember):
-    """A member of which every write to the data region waits for *open*; counts its flushes."""
+    """A member of which every write to the data region waits for *open*; counts its flushes.
+
+    A flush waits for *flush_open* before it begins, a read for *read_open* when it has read.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(RamMember(4 << 20, name=name))
         self.depth = 8
         self.open: trio.Event | None = None
+        self.flush_open: trio.Event | None = None
+        self.read_open: trio.Event | None = None
+        self.written: list[tuple[int, bytes]] = []  # offset and content, as they came
         self.data_offset = 1 << 40
         self.flushes = 0
 
@@ -44,9 +51,17 @@ class Gate(WrapperMember):
         if self.open is not None and offset_bytes >= self.data_offset:
             await self.open.wait()
         await trio.lowlevel.checkpoint()
+        self.written.append((offset_bytes, b"".join(buffers)))
         await super().writev(offset_bytes, buffers)
 
+    async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
+        await super().readv(offset_bytes, buffers)
+        if self.read_open is not None:
+            await self.read_open.wait()
+
     async def flush(self) -> None:
+        if self.flush_open is not None:
+            await self.flush_open.wait()
         self.flushes += 1
         await super().flush()
 
@@ -124,6 +139,69 @@ def test_the_log_forgets_only_what_readers_see(seed: int, monkeypatch: pytest.Mo
             monkeypatch.undo()
 
     run(main, seed=seed)
+
+
+def test_a_placement_saves_no_bit_whose_record_is_not_durable() -> None:
+    """Else a cut may keep the bit and drop the record: a chunk would live that nobody wrote."""
+
+    async def main() -> None:
+        async with gated("raid0", 2, "full") as (array, members):
+            await array.write(70 * CHUNK, b"a" * CHUNK)
+            flushed = trio.Event()
+            for member in members:
+                member.flush_open = flushed
+                member.written.clear()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(array.core.journal.place)
+                await trio.sleep(0.01)  # it waits for the flush of the records so far
+                await array.write(71 * CHUNK, b"b" * CHUNK)
+                flushed.set()
+            region = array.store.config.regions.written
+            pages = [
+                content[PAGE_HEADER_BYTES:]
+                for member in members
+                for offset, content in member.written
+                if region.offset <= offset < region.end
+            ]
+            assert pages
+            assert {page[70 >> 3] >> (70 & 7) for page in pages} == {1}, "70 is alive, 71 is not"
+
+    run(main)
+
+
+def test_a_read_that_a_placement_overtook_reads_again() -> None:
+    """What it found in the place was older, and when it comes to the overlay that is empty."""
+
+    async def main() -> None:
+        async with gated("raid5", 3, "partial") as (array, members):
+            await array.write(0, b"n" * 512)
+            read = trio.Event()
+            for member in members:
+                member.read_open = read
+            answers: list[bytes] = []
+
+            async def look() -> None:
+                answers.append(bytes(await array.read(0, 1024)))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(look)
+                await trio.sleep(0.01)  # the member has answered, the store does not know yet
+                await array.core.journal.place()
+                read.set()
+            assert answers == [b"n" * 512 + bytes(512)]
+
+    run(main)
+
+
+def test_a_drained_log_holds_nothing() -> None:
+    async def main() -> None:
+        async with gated("raid5", 3, "partial") as (array, _members):
+            await array.write(0, b"d" * 512)
+            assert array.core.journal.holds(0)
+            await array.core.journal.drain()
+            assert not array.core.journal.holds(0), "a cut now would still replay the record"
+
+    run(main)
 
 
 @pytest.mark.parametrize("first", [100, 4096])
