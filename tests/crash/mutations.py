@@ -182,22 +182,19 @@ class Copy:
         """Run Python in the copy; return its status, negative if it did not end, and its words."""
         limited = ["sh", "-c", f'ulimit -d {MEMORY_KIB}; exec "$@"', "sh", sys.executable, *command]
         environment = {**os.environ, "PYTHONPATH": str(self.folder)}
-        with subprocess.Popen(
-            limited,
-            cwd=self.folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,  # so that what it started can be ended with it
-        ) as process:
-            try:
-                words, _ = process.communicate(timeout=limit_s)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                words, _ = process.communicate()
-                return -signal.SIGKILL, words
-        return process.returncode, words
+        try:
+            done = subprocess.run(
+                limited,
+                cwd=self.folder,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=limit_s,
+            )
+        except subprocess.TimeoutExpired:
+            return -signal.SIGKILL, f"no end within {limit_s:g} s"
+        return done.returncode, done.stdout
 
 
 def examine(copy: Copy, mutant: Mutant, states: int = STATES, seed: int = 1) -> Verdict:

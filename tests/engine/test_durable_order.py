@@ -6,6 +6,7 @@ Both were found by the crash campaign; here each is forced, without luck.
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -20,6 +21,9 @@ from raidx_fuse.members.base import ReadBuffer, WriteBuffer
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.wrapper import WrapperMember
 from raidx_fuse.overlay import Overlay
+from raidx_fuse.ring import HEAD_BYTES
+from raidx_fuse.testing.door import through_door
+from raidx_fuse.testing.spy import restarted, spying
 from raidx_fuse.testing.virtual import run
 
 CHUNK = 4096
@@ -37,7 +41,7 @@ class Gate(WrapperMember):
         self.open: trio.Event | None = None
         self.flush_open: trio.Event | None = None
         self.read_open: trio.Event | None = None
-        self.written: list[tuple[int, bytes]] = []  # offset and content, as they came
+        self.written: list[tuple[int, bytes]] = []  # offset and content; none for a flush
         self.data_offset = 1 << 40
         self.flushes = 0
 
@@ -63,6 +67,7 @@ class Gate(WrapperMember):
         if self.flush_open is not None:
             await self.flush_open.wait()
         self.flushes += 1
+        self.written.append((0, b""))
         await super().flush()
 
 
@@ -196,10 +201,134 @@ def test_a_read_that_a_placement_overtook_reads_again() -> None:
 def test_a_drained_log_holds_nothing() -> None:
     async def main() -> None:
         async with gated("raid5", 3, "partial") as (array, _members):
+            journal = array.core.journal
             await array.write(0, b"d" * 512)
-            assert array.core.journal.holds(0)
-            await array.core.journal.drain()
-            assert not array.core.journal.holds(0), "a cut now would still replay the record"
+            await journal.place()
+            assert journal.holds(0), "no flush has covered the head page"
+            await journal.drain()
+            assert not journal.holds(0), "a cut now would still replay the record"
+
+    run(main)
+
+
+def test_nothing_is_acknowledged_before_the_records_before_it_are_written() -> None:
+    """A replay ends at the first record that is missing (journal.py, law 1)."""
+
+    async def main() -> None:
+        async with gated("raid5", 3, "partial") as (array, members):
+            held = trio.Event()
+            for member in members:
+                member.open, member.data_offset = held, 0
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(array.write, 0, b"1" * 512)
+                await trio.sleep(0.01)
+                for member in members:
+                    member.open = None
+                with trio.move_on_after(1) as second:
+                    await array.write(4 * CHUNK, b"2" * 512)
+                held.set()
+            assert second.cancelled_caught
+
+    run(main)
+
+
+def test_an_epoch_begins_when_its_head_page_is_durable() -> None:
+    """Its records overwrite those of the epoch before, which count as long as that page does."""
+
+    async def main() -> None:
+        members = [Gate(f"gate{number}") for number in range(3)]
+        config = await create_array(members, "raid5", chunk_bytes=CHUNK, name="g", now_s=0)
+        log = config.regions.log
+        for member in members:
+            member.written.clear()
+        async with open_array(members):
+            for member in members:
+                kinds = [
+                    "head" if log.offset <= offset < log.offset + HEAD_BYTES else "flush"
+                    for offset, content in member.written
+                    if not content or log.offset <= offset < log.offset + HEAD_BYTES
+                ]
+                assert kinds[-2:] == ["head", "flush"]
+
+    run(main)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_the_tail_is_durable_when_a_flush_covers_its_page(again: bool) -> None:
+    """Not with a flush that began before it was written, nor while it is written *again*."""
+
+    async def main() -> None:
+        async with gated("raid5", 3, "partial") as (array, members):
+            ring = array.core.journal.ring
+            await array.write(0, b"t" * 512)
+            before = ring.durable_tail
+            tail = ring.next_sequence, ring.position, 0
+            if again:
+                await ring.move_tail(tail)
+            written, flushed = trio.Event(), trio.Event()
+            for member in members:
+                member.flush_open = flushed
+                member.open, member.data_offset = written, 0
+            async with trio.open_nursery() as nursery:
+                if not again:
+                    nursery.start_soon(ring.move_tail, tail)
+                    await trio.sleep(0.01)
+                nursery.start_soon(array.flush)
+                await trio.sleep(0.01)
+                if again:
+                    nursery.start_soon(ring.save_head, tail)
+                written.set()
+                await trio.sleep(0.01)
+                flushed.set()
+            assert ring.durable_tail == before
+            await array.flush()
+            assert ring.durable_tail == tail
+
+    run(main)
+
+
+def test_space_and_stripes_are_free_when_the_tail_behind_them_is_durable() -> None:
+    async def main() -> None:
+        async with gated("raid5", 3, "partial") as (array, _members):
+            journal = array.core.journal
+            ring = journal.ring
+            await array.write(0, b"0" * 512)
+            for stripe in itertools.cycle(range(4, 30)):
+                used = ring.position - ring.durable_tail[1]
+                if used >= ring.capacity // 4:  # not so much that it is placed by itself
+                    break
+                await array.write(2 * stripe * CHUNK, b"s" * CHUNK)
+            size = (ring.capacity - used) // 2 + 512
+            assert not ring.has_room(size)
+            await journal.place()
+            assert not ring.has_room(size), "a replay still needs what lies there"
+            await array.write(2 * CHUNK, b"1" * 512)
+            await array.flush()
+            assert ring.has_room(size)
+            assert not journal.holds(0)
+            assert journal.holds(1), "its record is the first that would be replayed"
+
+    run(main)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_whole_stripes_do_not_bypass_a_small_record(together: bool) -> None:
+    """The process is killed, and a replay would lay the older record over them (law 3)."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=4 * CHUNK) as rig:
+            await rig.put(0, bytes(len(rig.model)))
+            await rig.in_place()
+            small, whole = b"s" * CHUNK, b"w" * 12 * CHUNK
+            await rig.put(0, whole)  # its region is marked, and stays so
+            if together:
+                await through_door([rig.running.write(0, small)])
+            else:
+                await rig.running.write(0, small)
+            await rig.put(0, whole)
+            images, model = rig.images(), bytes(rig.model)
+        async with restarted(images) as array:
+            assert bytes(await array.read(0, len(model))) == model
 
     run(main)
 
