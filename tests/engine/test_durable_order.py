@@ -253,36 +253,68 @@ def test_an_epoch_begins_when_its_head_page_is_durable() -> None:
     run(main)
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_the_tail_is_durable_when_a_flush_covers_its_page(again: bool) -> None:
-    """Not with a flush that began before it was written, nor while it is written *again*."""
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("late", [False, True])
+def test_the_tail_is_durable_when_a_flush_covers_its_page(early: bool, late: bool) -> None:
+    """Not if the page is written again meanwhile, from *early* before or until *late* after it."""
 
     async def main() -> None:
         async with gated("raid5", 3, "partial") as (array, members):
             ring = array.core.journal.ring
             await array.write(0, b"t" * 512)
-            before = ring.durable_tail
+            meanwhile = before = ring.durable_tail
+            await ring.move_tail((ring.next_sequence, ring.position, 0))  # saved, not durable
+            await array.write(4 * CHUNK, b"u" * 512)
             tail = ring.next_sequence, ring.position, 0
-            if again:
-                await ring.move_tail(tail)
             written, flushed = trio.Event(), trio.Event()
             for member in members:
                 member.flush_open = flushed
                 member.open, member.data_offset = written, 0
             async with trio.open_nursery() as nursery:
-                if not again:
+                if early:
                     nursery.start_soon(ring.move_tail, tail)
                     await trio.sleep(0.01)
                 nursery.start_soon(array.flush)
                 await trio.sleep(0.01)
-                if again:
-                    nursery.start_soon(ring.save_head, tail)
+                if not early:
+                    nursery.start_soon(ring.move_tail, tail)
+                    await trio.sleep(0.01)
+                if late:
+                    flushed.set()
+                    await trio.sleep(0.01)
+                    meanwhile = ring.durable_tail
                 written.set()
                 await trio.sleep(0.01)
                 flushed.set()
-            assert ring.durable_tail == before
+            assert meanwhile == before, "its page is being overwritten"
+            assert ring.durable_tail == before, "its page may be torn, and an older one counts then"
             await array.flush()
             assert ring.durable_tail == tail
+
+    run(main)
+
+
+def test_a_page_that_is_being_written_when_a_flush_begins_is_not_durable_by_it() -> None:
+    """The next save goes to the same slot, and leaves the durable one; after a flush they change."""
+
+    async def main() -> None:
+        async with gated("raid0", 2, "none") as (array, members):
+            pages = array.core.written.pages
+            written = trio.Event()
+            for member in members:
+                member.open, member.data_offset = written, 0
+                member.written.clear()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(pages.save, [0])
+                await trio.sleep(0.01)
+                await array.flush()
+                written.set()
+            await pages.save([0])
+            await array.flush()
+            await pages.save([0])
+            for member in members:
+                one, other, third = [offset for offset, content in member.written if content]
+                assert one == other != third
 
     run(main)
 
