@@ -295,7 +295,7 @@ def test_the_tail_is_durable_when_a_flush_covers_its_page(early: bool, late: boo
 
 
 def test_a_page_that_is_being_written_when_a_flush_begins_is_not_durable_by_it() -> None:
-    """The next save goes to the same slot, and leaves the durable one; after a flush they change."""
+    """The next save goes to the same slot and leaves the durable one; after a flush they change."""
 
     async def main() -> None:
         async with gated("raid0", 2, "none") as (array, members):
