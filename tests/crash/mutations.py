@@ -49,7 +49,7 @@ TEST_LIMIT_S = 120
 TESTS_LIMIT_S = 900.0
 MEMORY_KIB = 8 << 20  # of data: an endless loop must not take the machine along
 PYTEST = ("-m", "pytest", "-q", "-x", "--tb=short", "-rfE", "-p", "no:cacheprovider")
-TEST_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+TEST_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", re.MULTILINE)
 FOUND = 3  # exit status of HUNT
 HUNT = f"""
 import sys

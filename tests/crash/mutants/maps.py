@@ -14,8 +14,17 @@ DIRTY = "raidx_fuse/dirty.py"
 FLUSHES = ("tests/engine/test_durable_order.py", "tests/engine/test_log_cost.py")
 FAILURES = ("tests/engine/test_failures.py", "tests/crash/test_faults_running.py")
 MOMENTS = ("tests/crash/test_moments.py",)
-RESYNC = ("tests/engine/test_resync.py", "tests/crash/test_moments.py")
-PAGE_TESTS = ("tests/format/test_pages.py", "tests/engine/test_page_saves.py", *MOMENTS)
+RESYNC = (
+    "tests/engine/test_dirty_order.py",
+    "tests/engine/test_resync.py",
+    "tests/crash/test_moments.py",
+)
+PAGE_TESTS = (
+    "tests/engine/test_durable_order.py",
+    "tests/format/test_pages.py",
+    "tests/engine/test_page_saves.py",
+    *MOMENTS,
+)
 ALL_MODES = ("raid5:none", "raid5:partial", "raid5:full", "raid0:none", "raid0:partial")
 
 FLUSHING = (
