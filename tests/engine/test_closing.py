@@ -145,3 +145,22 @@ def test_a_recovery_that_is_cut_after_many_were_closed(
             assert bytes(await array.read(0, len(model))) == model
 
     run(main)
+
+
+def test_a_stripe_is_not_closed_over_another_record_between_two_streams() -> None:
+    """The record is older than what closes the stripe; a replay would lay it on top."""
+
+    async def main() -> None:
+        async with spying("raid5", 5, chunk_bytes=CHUNK, stripes=24) as rig:
+            await rig.put(0, bytes(len(rig.model)))
+            await rig.in_place()
+            await rig.put(0, b"m" * 4 * CHUNK)  # past the log: its region is marked
+            await rig.put(0, b"a" * CHUNK)
+            await rig.put(5 * CHUNK // 2, b"b" * CHUNK)  # of two chunks: by the general way
+            await rig.put(0, b"c" * 2 * CHUNK)
+            await rig.put(2 * CHUNK, b"d" * 2 * CHUNK)
+            images, model = rig.images(), bytes(rig.model)
+        async with restarted(images) as array:
+            assert bytes(await array.read(0, len(model))) == model
+
+    run(main)

@@ -319,6 +319,28 @@ def test_a_page_that_is_being_written_when_a_flush_begins_is_not_durable_by_it()
     run(main)
 
 
+def test_a_page_that_is_saved_while_a_flush_runs_is_not_durable_by_it() -> None:
+    async def main() -> None:
+        async with gated("raid0", 2, "none") as (array, members):
+            pages = array.core.written.pages
+            await pages.save([0])
+            flushed = trio.Event()
+            for member in members:
+                member.flush_open = flushed
+                member.written.clear()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(array.flush)
+                await trio.sleep(0.01)
+                await pages.save([0])
+                flushed.set()
+            await pages.save([0])
+            for member in members:
+                one, other = [offset for offset, content in member.written if content]
+                assert one == other, "the copy in the other slot is the durable one"
+
+    run(main)
+
+
 def test_space_and_stripes_are_free_when_the_tail_behind_them_is_durable() -> None:
     async def main() -> None:
         async with gated("raid5", 3, "partial") as (array, _members):

@@ -208,6 +208,8 @@ COMMITTING = (
         "a record of a stripe whose parity the log lacks",
         STREAMS,
         STREAM_TESTS,
+        equivalent="a replay computes the stream's parity from places that are as they were, and"
+        " lays the record's own change of it on top; the next placement still logs all of it",
     ),
     Mutant(
         "stream-not-told-of-other-records",
@@ -301,6 +303,8 @@ SPACE = (
         "a head page that was saved while the flush ran counts as durable",
         (*LOGGED, *TWO_LOSSES),
         ORDER,
+        equivalent="if no save was under way when the flush began, and none has begun since, the"
+        " tail that is noted is the one that was noted then",
     ),
     Mutant(
         "tail-durable-though-saved-again",

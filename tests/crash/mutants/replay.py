@@ -207,6 +207,8 @@ BESIDE = (
         "the placement brings something older to its place after the closing write",
         STREAMS,
         STREAM_TESTS,
+        equivalent="what is frozen the log still holds, and of such a stripe it knows all cells,"
+        " or other records: `is_all_of` has refused before",
     ),
     Mutant(
         "closed-stripe-still-in-the-overlay",
