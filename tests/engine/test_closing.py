@@ -155,10 +155,30 @@ def test_a_stripe_is_not_closed_over_another_record_between_two_streams() -> Non
             await rig.put(0, bytes(len(rig.model)))
             await rig.in_place()
             await rig.put(0, b"m" * 4 * CHUNK)  # past the log: its region is marked
-            await rig.put(0, b"a" * CHUNK)
+            await rig.put(0, b"a" * 2 * CHUNK)
             await rig.put(5 * CHUNK // 2, b"b" * CHUNK)  # of two chunks: by the general way
             await rig.put(0, b"c" * 2 * CHUNK)
             await rig.put(2 * CHUNK, b"d" * 2 * CHUNK)
+            images, model = rig.images(), bytes(rig.model)
+        async with restarted(images) as array:
+            assert bytes(await array.read(0, len(model))) == model
+
+    run(main)
+
+
+def test_a_stripe_is_not_closed_over_more_than_the_stream_brought() -> None:
+    """The stream before came further before it was closed: its records hold cells of the rest."""
+
+    async def main() -> None:
+        async with spying("raid5", 6, chunk_bytes=CHUNK, stripes=24) as rig:
+            await rig.put(0, bytes(len(rig.model)))
+            await rig.in_place()
+            await rig.put(0, b"m" * 5 * CHUNK)  # past the log: its region is marked
+            await rig.put(0, b"a" * 2 * CHUNK)
+            await rig.put(2 * CHUNK, b"b" * 2 * CHUNK)
+            await rig.put(4 * CHUNK, b"c" * CHUNK)
+            await rig.put(0, b"d" * 2 * CHUNK)
+            await rig.put(2 * CHUNK, b"e" * 3 * CHUNK)
             images, model = rig.images(), bytes(rig.model)
         async with restarted(images) as array:
             assert bytes(await array.read(0, len(model))) == model

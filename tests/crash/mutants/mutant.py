@@ -12,7 +12,13 @@ UNLOGGED = ("raid5:none", "raid4:none", "raid0:none", "raid1:none")
 TWO_LOSSES = ("evenodd:partial", "xcode:none", "rdp:full", "upc:partial")
 STREAMS = ("upc:partial:streams", "raid5:partial:streams", "evenodd:full:streams")
 DOOR = ("raid5:partial:door", "raid1:full:door", "evenodd:partial:door")
-DISKS = ("raid5:partial:disks", "raid5:none:disks", "evenodd:full:disks", "raid4:full:disks")
+DISKS = (
+    "raid5:partial:disks",
+    "raid1:partial:disks",
+    "raid5:none:disks",
+    "evenodd:full:disks",
+    "raid4:full:disks",
+)
 SCRUB = ("raid5:partial:scrub", "raid4:none:scrub", "evenodd:partial:scrub")
 REMOUNTS = ("raid5:partial:remounts", "raid0:full:remounts", "raid5:none:remounts")
 MOVES = ("raidx-parity:partial:moves", "raidx-copy:full:moves", "raidx-zero:none:moves")

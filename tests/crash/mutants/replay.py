@@ -187,8 +187,6 @@ BESIDE = (
         "a stripe is closed over cells that a replay lays on top",
         STREAMS,
         STREAM_TESTS,
-        equivalent="cells are known as fewer than the log has: `is_all_of` then finds none that is"
-        " not among those closed, as with the right set, for a stream only ever adds to its own",
     ),
     Mutant(
         "closing-over-an-older-record",
