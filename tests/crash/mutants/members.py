@@ -87,7 +87,7 @@ REBUILDING = (
         "        await self.core.journal.reform()",
         "        pass",
         "the log stays on fewer members than may be lost and one more",
-        DISKS,
+        ("raid1:partial:disks", "raid1:full:disks"),
         REBUILD_TESTS,
     ),
     Mutant(

@@ -119,7 +119,7 @@ MUTANTS = (
         "            self._window = self.course.window(journal.durable_mark, self._limit())",
         "            self._window = self.course.window(journal.mark, self._limit())",
         "a crash goes back to rows that are overwritten (law 2)",
-        RESTRIPE,
+        ("raid5:partial:restripe",),
         RESTRIPE_TESTS,
     ),
     Mutant(
