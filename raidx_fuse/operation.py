@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from raidx_fuse.errors import MemberError
 from raidx_fuse.latch import Latch
-
-if TYPE_CHECKING:
-    from raidx_fuse.queues import MemberQueue
+from raidx_fuse.members.base import Member
 
 READ, WRITE, FLUSH, PUNCH = "read", "write", "flush", "punch"
+
+
+class Queue(Protocol):
+    """What an operation is handed to: the queue of *member*; *unflushed* as in queues.py."""
+
+    member: Member
+    unflushed: bool
+
+    def submit(self, operation: Operation, latch: Latch) -> None:
+        """Queue *operation*; *latch* hears of its end."""
 
 
 class Operation:
@@ -40,7 +48,7 @@ class Operation:
 
     def __init__(
         self,
-        queue: MemberQueue,
+        queue: Queue,
         kind: str,
         offset: int,
         buffers: Sequence[Any],
