@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from raidx_fuse.sizes import format_size
+from raidx_fuse.units import format_size
 
 OUTPUT_VERSION = 1
 PIPE_COLUMNS = 160  # not a terminal: wide enough that no path of a usual length is folded

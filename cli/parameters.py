@@ -12,7 +12,7 @@ from raidx_fuse import mountpoint
 from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.registry import LAYOUTS, find_layout
 from raidx_fuse.members.open import path_of
-from raidx_fuse.sizes import parse_size
+from raidx_fuse.units import parse_size
 
 
 class SizeType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3 only

@@ -19,14 +19,13 @@ from raidx_fuse.cli.output import Output, console, plural
 from raidx_fuse.cli.parameters import array_argument
 from raidx_fuse.cli.simulate import sections_table
 from raidx_fuse.control import call
-from raidx_fuse.errors import BusyError, UsageError
+from raidx_fuse.errors import BusyError, UsageError, ungrouped
 from raidx_fuse.lab.drive import drive, read_back
 from raidx_fuse.lab.image import THREADS, Image
 from raidx_fuse.lab.record import Recorder
 from raidx_fuse.lab.shape import FITS
 from raidx_fuse.lab.source import Source
 from raidx_fuse.lab.verify import Content
-from raidx_fuse.unwrap import ungrouped
 
 LOOK_S = 0.2
 LINE_S = 10.0  # without a terminal: a line each time

@@ -14,7 +14,7 @@ from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.parameters import array_argument
 from raidx_fuse.errors import UsageError
 from raidx_fuse.settings import unit_of
-from raidx_fuse.sizes import format_seconds
+from raidx_fuse.units import format_seconds
 
 
 @verb()

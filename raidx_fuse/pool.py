@@ -17,8 +17,8 @@ from raidx_fuse import control, daemon
 from raidx_fuse.array import open_array
 from raidx_fuse.commands import Commands
 from raidx_fuse.disks import Disks
+from raidx_fuse.errors import single
 from raidx_fuse.mount import MountOptions, MountReport, serve
-from raidx_fuse.unwrap import single
 from raidx_fuse.volume import Volume
 
 ASK_S = 5.0  # another array, on which a member is to lie, what that lies on

@@ -11,7 +11,7 @@ from raidx_fuse.errors import UsageError
 from raidx_fuse.journal import MODES
 from raidx_fuse.policy import check_policy
 from raidx_fuse.restore import AFTER_S as RESTORE_AFTER_S
-from raidx_fuse.sizes import parse_seconds, parse_size
+from raidx_fuse.units import parse_seconds, parse_size
 
 if TYPE_CHECKING:
     from raidx_fuse.array import Array

@@ -10,13 +10,7 @@ import uuid as _uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from raidx_fuse.errors import (
-    FormatError,
-    MemberError,
-    RaidxError,
-    SignatureFoundError,
-    UsageError,
-)
+from raidx_fuse.errors import FormatError, MemberError, RaidxError, SignatureFoundError, UsageError
 from raidx_fuse.format.config import ACTIVE, NAME_SHOWN, ArrayConfig, MemberRecord
 from raidx_fuse.format.names import cleaned, is_clean, name_problem
 from raidx_fuse.format.pages import erase_log, erase_pages

@@ -27,6 +27,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.array import Array, open_array
+from raidx_fuse.errors import ungrouped
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import Region
 from raidx_fuse.interval import difference, snapshot
@@ -41,7 +42,6 @@ from raidx_fuse.members.model import ModelMember
 from raidx_fuse.members.open import parse_spec
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.service import make_model
-from raidx_fuse.unwrap import ungrouped
 from raidx_fuse.virtual_time import run
 
 MEMBER_BYTES = 8 << 30

@@ -43,7 +43,7 @@ from raidx_fuse.errors import UsageError
 from raidx_fuse.lab.events import Event
 from raidx_fuse.lab.simulate import MEMBER_BYTES, Experiment
 from raidx_fuse.lab.source import Source
-from raidx_fuse.sizes import parse_size
+from raidx_fuse.units import parse_size
 
 T = TypeVar("T")
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}

@@ -21,7 +21,7 @@ from raidx_fuse.members.local import LocalMember, create_file
 from raidx_fuse.members.model import ModelMember
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.service import make_model
-from raidx_fuse.sizes import parse_size
+from raidx_fuse.units import parse_size
 
 _RAM = "ram:"
 _OPTIONS_BEGIN = re.compile(r",(?=\w+=)")

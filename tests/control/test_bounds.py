@@ -11,7 +11,7 @@ import trio
 from raidx_fuse import estimate, explain
 from raidx_fuse.arguments import check_newcomers
 from raidx_fuse.errors import UsageError
-from raidx_fuse.sizes import parse_size
+from raidx_fuse.units import parse_size
 
 if TYPE_CHECKING:
     from tests.control.conftest import Desk, WithDesk

@@ -26,7 +26,7 @@ import trio
 
 from raidx_fuse.array import Array, open_array
 from raidx_fuse.check import check_members
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import RaidxError, single
 from raidx_fuse.format.config import ArrayConfig
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.examine import examine
@@ -38,7 +38,6 @@ from raidx_fuse.format.table import ENTRY as SHARE_ENTRY
 from raidx_fuse.format.table import shares_of
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.unwrap import single
 from raidx_fuse.virtual_time import run
 
 MEMORY_BYTES = 256 << 20

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raidx_fuse import sizes
+from raidx_fuse import units
 from raidx_fuse.errors import BusyError, UsageError
 from raidx_fuse.members.local import LocalMember
 from raidx_fuse.members.model import ModelMember
 from raidx_fuse.members.open import create_member, open_member, parse_spec, path_of
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.sizes import format_size, parse_size
+from raidx_fuse.units import format_size, parse_size
 
 
 def test_a_spec_is_taken_apart() -> None:
@@ -92,7 +92,7 @@ def test_modelled_members_differ_but_runs_do_not() -> None:
 
 
 def test_the_examples_of_sizes() -> None:
-    assert doctest.testmod(sizes).failed == 0
+    assert doctest.testmod(units).failed == 0
 
 
 @pytest.mark.parametrize(
