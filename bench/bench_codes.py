@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from raidx_fuse.array import Array, open_array
 from raidx_fuse.format.create import create_array
-from raidx_fuse.layouts.code import bits
+from raidx_fuse.layouts.codes.code import bits
 from raidx_fuse.layouts.registry import make_code
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.xor_program import encoder

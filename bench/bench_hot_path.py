@@ -16,7 +16,7 @@ import trio
 
 from raidx_fuse.array import Array, open_array
 from raidx_fuse.format.create import create_array
-from raidx_fuse.layouts.plan import read_plan, write_plans
+from raidx_fuse.layouts.planning.stripe_plan import read_plan, write_plans
 from raidx_fuse.layouts.registry import make_layout
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.parity import xor_into

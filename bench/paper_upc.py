@@ -30,7 +30,7 @@ from raidx_fuse.lab.shape import faster, first, scale
 from raidx_fuse.lab.simulate import Experiment, simulate
 from raidx_fuse.lab.traces import Trace
 from raidx_fuse.lab.workloads import generate, variant, workload_named
-from raidx_fuse.layouts.load import parse_writes, write_load
+from raidx_fuse.layouts.planning.load import parse_writes, write_load
 from raidx_fuse.layouts.registry import make_code, make_layout
 from raidx_fuse.locks import StripeLocks
 

@@ -12,11 +12,11 @@ from raidx_fuse.cli.app import Nouns, verb
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import LAYOUT_NAME
 from raidx_fuse.errors import UsageError
-from raidx_fuse.layouts.bundle import greedy, maximum
-from raidx_fuse.layouts.code import Code, LayoutError, bits
-from raidx_fuse.layouts.layout import Layout
-from raidx_fuse.layouts.load import conventional_reads, parse_writes, write_load
-from raidx_fuse.layouts.mcpod import ElasticLayout
+from raidx_fuse.layouts.codes.code import Code, LayoutError, bits
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
+from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.planning.allocate import greedy, maximum
+from raidx_fuse.layouts.planning.load import conventional_reads, parse_writes, write_load
 from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths, find_layout, make_layout
 
 CHUNK_BYTES = 64 << 10  # any will do: nothing on paper depends on it

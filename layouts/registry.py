@@ -9,8 +9,8 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from raidx_fuse.layouts.code import Code, LayoutError
-from raidx_fuse.layouts.horizontal import (
+from raidx_fuse.layouts.codes.code import Code, LayoutError
+from raidx_fuse.layouts.codes.horizontal import (
     evenodd,
     is_prime,
     rdp,
@@ -18,10 +18,11 @@ from raidx_fuse.layouts.horizontal import (
     single_parity,
     striping,
 )
-from raidx_fuse.layouts.layout import Layout, RotatedLayout
-from raidx_fuse.layouts.mcpod import ElasticLayout
-from raidx_fuse.layouts.raidx import bundle_code, make_bundles
-from raidx_fuse.layouts.vertical import pcode, upc, xcode
+from raidx_fuse.layouts.codes.vertical import pcode, upc, xcode
+from raidx_fuse.layouts.placements.bundled import bundle_code, make_bundles
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
+from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.placements.rotated import RotatedLayout
 
 __all__ = [
     "CHUNK_BYTES_MAX",

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.queues import MemberQueue
 
 TICKS_A_SECOND = 64

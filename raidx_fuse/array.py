@@ -38,7 +38,7 @@ from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.jobs.window import Job
 from raidx_fuse.journal import Journal
 from raidx_fuse.journal_mode import change_mode
-from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.lost_list import LostList
 from raidx_fuse.members.base import Member
 from raidx_fuse.membership import Membership

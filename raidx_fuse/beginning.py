@@ -14,7 +14,7 @@ import numpy as np
 
 from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError
-from raidx_fuse.layouts.plan import BandPlan, cells_of, write_plans
+from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
 from raidx_fuse.parity import Arena, Bytes, xor_into
 from raidx_fuse.store import Request
 from raidx_fuse.streams import Filling

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from raidx_fuse.layouts.plan import BandPlan
+from raidx_fuse.layouts.planning.stripe_plan import BandPlan
 
 LIGHT, NORMAL, HEAVY = STATES = ("light", "normal", "heavy")
 RMW, RCW = "rmw", "rcw"

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from raidx_fuse.layouts.layout import Layout
+from raidx_fuse.layouts.placements.layout import Layout
 
 PAGE_SHIFT = 12
 PAGE_BYTES = 1 << PAGE_SHIFT

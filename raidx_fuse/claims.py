@@ -15,8 +15,8 @@ from raidx_fuse.format.assemble import Assembly
 from raidx_fuse.format.pages import LoadedPages, load_pages
 from raidx_fuse.format.regions import PageRegion
 from raidx_fuse.format.table import ENTRY_DTYPE, PAGE_ENTRIES, decode_entries, shares_of
-from raidx_fuse.layouts.layout import Layout
-from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.layouts.placements.bundled import BundleLayout
+from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import Member
 
 Page = tuple[int, int]  # role, page of its share

@@ -20,7 +20,7 @@ from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.estimate import growth_estimate, rebuild_estimate
 from raidx_fuse.format.table import bytes_needed
 from raidx_fuse.growth import PARITY_WORDS, parity_way
-from raidx_fuse.layouts.mcpod import ElasticLayout
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.reshaping import Newcomers, Reshaping
 from raidx_fuse.volume import Volume

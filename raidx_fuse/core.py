@@ -12,11 +12,11 @@ from raidx_fuse.dirty import DirtyMap
 from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.growth import Growth
 from raidx_fuse.journal import Journal
-from raidx_fuse.layouts.layout import Layout
-from raidx_fuse.layouts.mcpod import ElasticLayout
-from raidx_fuse.layouts.plan import cells_of, dead_cells
-from raidx_fuse.layouts.raidx import BundleLayout
-from raidx_fuse.layouts.restripe import RestripeLayout
+from raidx_fuse.layouts.placements.bundled import BundleLayout
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
+from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.placements.restriping import RestripeLayout
+from raidx_fuse.layouts.planning.stripe_plan import cells_of, dead_cells
 from raidx_fuse.locks import StripeLocks
 from raidx_fuse.measure import TIMED_ALL, TIMED_EACH, ArrayCounters, Latency
 from raidx_fuse.parity import ArenaPool

@@ -12,8 +12,8 @@ from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import check_array_name, create_array, shape
 from raidx_fuse.format.regions import SECTOR_BYTES
 from raidx_fuse.format.table import share_bytes
-from raidx_fuse.layouts.layout import Layout
-from raidx_fuse.layouts.raidx import SPARE_CHUNKS, BundleLayout
+from raidx_fuse.layouts.placements.bundled import SPARE_CHUNKS, BundleLayout
+from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, check_chunk_bytes, code_for
 from raidx_fuse.members.base import Member
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from raidx_fuse.growth import PIGGYBACK, SURROGATE
-from raidx_fuse.layouts.code import bits
-from raidx_fuse.layouts.mcpod import ElasticLayout
-from raidx_fuse.layouts.restripe import RestripeLayout
+from raidx_fuse.layouts.codes.code import bits
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
+from raidx_fuse.layouts.placements.restriping import RestripeLayout
 
 if TYPE_CHECKING:
     from raidx_fuse.array import Array

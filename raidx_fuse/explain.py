@@ -8,8 +8,8 @@ from raidx_fuse import bpu
 from raidx_fuse.bpu import Decision
 from raidx_fuse.core import Core
 from raidx_fuse.errors import UsageError
-from raidx_fuse.layouts.code import Unrecoverable
-from raidx_fuse.layouts.plan import BandPlan, bands, read_plan, write_plans
+from raidx_fuse.layouts.codes.code import Unrecoverable
+from raidx_fuse.layouts.planning.stripe_plan import BandPlan, bands, read_plan, write_plans
 from raidx_fuse.policy import traditional
 
 LENGTH_MAX = 64 << 20

@@ -13,7 +13,7 @@ from raidx_fuse.begun import Begun
 from raidx_fuse.core import Core
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.gather import Gathering
-from raidx_fuse.layouts.plan import cells_of
+from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store import Request, join
 
 log = logging.getLogger(__name__)

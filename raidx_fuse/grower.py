@@ -28,7 +28,7 @@ from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.growth import JOB_KEY, LIVE, MIGRATED, PARITY, SURROGATE
 from raidx_fuse.jobs.grow import Grow
 from raidx_fuse.joining import join, leave, release, seat
-from raidx_fuse.layouts.mcpod import ElasticLayout
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, grows_in_place, make_layout
 from raidx_fuse.members.base import Member
 

@@ -1,9 +1,9 @@
 """Whole stripes at once, of an array that has grown: what `WholeStripes` does for the others.
 
-A stripe of a grown RAID-4 holds blocks of several births (layouts/mcpod.py): those of before any
-growth follow one another in the image, and so do those of each growth, but not the ones after the
-others. As long as a stripe holds living blocks of one birth only, as all do after a growth until
-the new end of the image is written, a write of those is a write of the whole stripe:
+A stripe of a grown RAID-4 holds blocks of several births (layouts/placements/elastic.py): those of
+before any growth follow one another in the image, and so do those of each growth, but not the ones
+after the others. As long as a stripe holds living blocks of one birth only, as all do after a
+growth until the new end of the image is written, a write of those is a write of the whole stripe:
 
     4 to 5 disks, stripes 0, 1, 2           data disk 0   1   2   3     parity
     write of blocks 0 to 8                            -   1   2   0     0+1+2        - born since,
@@ -19,7 +19,7 @@ import numpy as np
 
 from raidx_fuse.begun import keep_locked, write_at_once
 from raidx_fuse.core import Core
-from raidx_fuse.layouts.mcpod import ElasticLayout
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.whole_stripes import BUFFERS_MAX, WholeStripes
 
 Run = list[Any]  # byte offset on the member, buffers, size

@@ -27,7 +27,7 @@ from dataclasses import replace
 import trio
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.layouts.mcpod import ElasticLayout
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.registry import PARITY_WAYS
 from raidx_fuse.store import Store
 

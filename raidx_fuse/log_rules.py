@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raidx_fuse.core import Core
-from raidx_fuse.layouts.mcpod import ElasticLayout
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.write_work import Piece
 
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from raidx_fuse.core import Core
 from raidx_fuse.errors import UnrecoverableError
-from raidx_fuse.layouts.code import Unrecoverable
-from raidx_fuse.layouts.plan import read_plan
-from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.layouts.codes.code import Unrecoverable
+from raidx_fuse.layouts.placements.bundled import BundleLayout
+from raidx_fuse.layouts.planning.stripe_plan import read_plan
 from raidx_fuse.parity import Arena, Bytes, xor_into
 from raidx_fuse.shares import Move
 from raidx_fuse.store import MemberLostError, Request, join

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from raidx_fuse import bpu
 from raidx_fuse.bpu import STATES, Decision, Thresholds
 from raidx_fuse.errors import UsageError
-from raidx_fuse.layouts.plan import BandPlan
+from raidx_fuse.layouts.planning.stripe_plan import BandPlan
 from raidx_fuse.measure import Latency
 from raidx_fuse.queue_monitor import QueueMonitor
 from raidx_fuse.queues import MemberQueue

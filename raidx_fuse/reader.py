@@ -18,8 +18,8 @@ from raidx_fuse.access import SAMPLE_MASK
 from raidx_fuse.cache import address_of
 from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError, RaidxError, UnrecoverableError
-from raidx_fuse.layouts.code import Unrecoverable
-from raidx_fuse.layouts.plan import bands, read_plan
+from raidx_fuse.layouts.codes.code import Unrecoverable
+from raidx_fuse.layouts.planning.stripe_plan import bands, read_plan
 from raidx_fuse.overlay import WHOLE
 from raidx_fuse.parity import xor_into
 from raidx_fuse.store import MemberLostError, Request, join

@@ -32,8 +32,8 @@ from raidx_fuse.format.journal import (
 )
 from raidx_fuse.format.regions import COUNTER_MAX, SECTOR_BYTES
 from raidx_fuse.journal import Journal
-from raidx_fuse.layouts.raidx import BundleLayout
-from raidx_fuse.layouts.restripe import RestripeLayout
+from raidx_fuse.layouts.placements.bundled import BundleLayout
+from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.pagestore import PageStore
 from raidx_fuse.ring import Tail

@@ -25,9 +25,9 @@ from raidx_fuse.format.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.table import chunks_that_fit, erase_share, share_region
 from raidx_fuse.jobs.relocate import Relocate
 from raidx_fuse.joining import join, leave, release
-from raidx_fuse.layouts.bundle import allocate, maximum
-from raidx_fuse.layouts.raidx import NOWHERE, SPARE_CHUNKS, BundleLayout
-from raidx_fuse.layouts.rebundle import Moves
+from raidx_fuse.layouts.placements.bundled import NOWHERE, SPARE_CHUNKS, BundleLayout
+from raidx_fuse.layouts.planning.allocate import allocate, maximum
+from raidx_fuse.layouts.planning.rebundle import Moves
 from raidx_fuse.members.base import Member
 from raidx_fuse.mover import Mover
 from raidx_fuse.queues import MemberQueue

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from raidx_fuse.estimate import copy_estimate
 from raidx_fuse.format.config import MemberRecord
-from raidx_fuse.layouts.rebundle import Moves
+from raidx_fuse.layouts.planning.rebundle import Moves
 
 if TYPE_CHECKING:
     from raidx_fuse.array import Array

@@ -9,7 +9,7 @@ from raidx_fuse.array import Array
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.estimate import restripe_estimate
 from raidx_fuse.format.shapes import Shape
-from raidx_fuse.layouts.restripe import RestripeLayout
+from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
 
 

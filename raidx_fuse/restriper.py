@@ -28,9 +28,9 @@ from raidx_fuse.jobs.mending import TRY_AGAIN_S
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.jobs.restripe import JOB_KEY, Restripe, record_chunks
 from raidx_fuse.joining import join, leave, release, seat
+from raidx_fuse.layouts.placements.restriping import RestripeLayout
+from raidx_fuse.layouts.planning.restripe_schedule import Course
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
-from raidx_fuse.layouts.restripe import RestripeLayout
-from raidx_fuse.layouts.restripe_window import Course
 from raidx_fuse.members.base import Member
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import numpy as np
 from raidx_fuse.claims import Claims, Page
 from raidx_fuse.errors import AssemblyError
 from raidx_fuse.format.table import PAGE_ENTRIES
-from raidx_fuse.layouts.raidx import NOBODY, NOWHERE, BundleLayout
+from raidx_fuse.layouts.placements.bundled import NOBODY, NOWHERE, BundleLayout
 
 Place = tuple[int, int]  # a role, a chunk of its member
 

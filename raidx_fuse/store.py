@@ -23,7 +23,7 @@ from raidx_fuse.format.config import ArrayConfig
 from raidx_fuse.format.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.round import Patience, write_config
 from raidx_fuse.latch import Latch
-from raidx_fuse.layouts.layout import Layout
+from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import Member
 from raidx_fuse.observers import FlushObserver, PagesOfMembers
 from raidx_fuse.operation import FLUSH, PUNCH, READ, WRITE, Operation

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raidx_fuse.access import CHANGED_MAX, INTERVAL_MAX, TICKS_A_SECOND, Access
-from raidx_fuse.layouts.raidx import BLOCK_CELLS, NOWHERE, BundleLayout
+from raidx_fuse.layouts.placements.bundled import BLOCK_CELLS, NOWHERE, BundleLayout
 from raidx_fuse.shares import Move
 
 COST_RATIO = 2.0

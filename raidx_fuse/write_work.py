@@ -1,8 +1,8 @@
 """The work of a write before its first byte goes down: pieces, plans, XORs, places.
 
 A request is cut into *pieces*, one for each stripe; a piece into bands, each with a plan
-(layouts/plan.py); the plans become member reads, XORs over scratch memory, and member writes.
-Nothing here waits, and nothing is written.
+(layouts/planning/stripe_plan.py); the plans become member reads, XORs over scratch memory, and
+member writes. Nothing here waits, and nothing is written.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from raidx_fuse.cache import address_of
 from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError, no_space
-from raidx_fuse.layouts.code import Unrecoverable
-from raidx_fuse.layouts.plan import (
+from raidx_fuse.layouts.codes.code import Unrecoverable
+from raidx_fuse.layouts.planning.stripe_plan import (
     Band,
     BandPlan,
     bands,
@@ -57,7 +57,7 @@ class Piece:
         return self.data_at - self.start + (cell - self.first) * chunk_bytes
 
     def bands(self, chunk_bytes: int) -> list[Band]:
-        """Return the bands, see layouts/plan.py."""
+        """Return the bands, see layouts/planning/stripe_plan.py."""
         return bands(self.first, self.start, self.last, self.end, chunk_bytes)
 
     def whole_cells(self, chunk_bytes: int) -> int:
@@ -89,7 +89,7 @@ class ScatteredPiece(Piece):
         return self.parts[cell][2]
 
     def bands(self, chunk_bytes: int) -> list[Band]:
-        """Return the bands, see layouts/plan.py."""
+        """Return the bands, see layouts/planning/stripe_plan.py."""
         return scattered_bands({c: (start, end) for c, (start, end, _) in self.parts.items()})
 
     def whole_cells(self, chunk_bytes: int) -> int:

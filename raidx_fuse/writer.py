@@ -23,8 +23,8 @@ from raidx_fuse.filler import Filler
 from raidx_fuse.finishing import Finisher
 from raidx_fuse.gather import Gathering, held
 from raidx_fuse.grown_stripes import GrownStripes
-from raidx_fuse.layouts.mcpod import ElasticLayout
-from raidx_fuse.layouts.plan import BandPlan, cells_of, write_plans
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
+from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
 from raidx_fuse.log_rules import LogRules
 from raidx_fuse.parity import xor_into
 from raidx_fuse.store import MemberLostError, Request, join

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from raidx_fuse.layouts.layout import Layout
+from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.pagestore import PageStore
 
 SCAN_CHUNKS = 1 << 20  # how much of the map one step of a scan unpacks

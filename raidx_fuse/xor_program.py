@@ -20,8 +20,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from raidx_fuse.layouts.code import Code, Step
-from raidx_fuse.layouts.plan import cells_of
+from raidx_fuse.layouts.codes.code import Code, Step
+from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.parity import Bytes
 
 CACHE_BYTES = 8 << 20  # of all cells' blocks together: a part of today's last-level caches

@@ -160,7 +160,7 @@ def test_the_two_folders_are_links_in_the_tree() -> None:
         link = ROOT / "raidx_fuse" / name
         assert link.is_symlink(), f"this clone lacks symbolic links: {link} is none"
         assert os.readlink(link) == f"../{name}"
-    assert {"raidx_fuse/layouts/code.py", "raidx_fuse/cli/main.py"} <= tree_modules()
+    assert {"raidx_fuse/layouts/codes/code.py", "raidx_fuse/cli/main.py"} <= tree_modules()
 
 
 def test_the_top_level_is_as_promised() -> None:

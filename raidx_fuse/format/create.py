@@ -26,10 +26,10 @@ from raidx_fuse.format.round import write_config
 from raidx_fuse.format.signature import Signature, describe, find_signatures
 from raidx_fuse.format.superblock import newest, read_slots
 from raidx_fuse.format.table import chunks_that_fit, erase_share, shares_of
-from raidx_fuse.layouts.bundle import maximum
-from raidx_fuse.layouts.code import LayoutError
-from raidx_fuse.layouts.layout import Layout
-from raidx_fuse.layouts.raidx import SPARE_CHUNKS, BundleLayout, check_table
+from raidx_fuse.layouts.codes.code import LayoutError
+from raidx_fuse.layouts.placements.bundled import SPARE_CHUNKS, BundleLayout, check_table
+from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.planning.allocate import maximum
 from raidx_fuse.layouts.registry import check_chunk_bytes, code_for, find_layout, make_layout
 from raidx_fuse.members.base import Member
 

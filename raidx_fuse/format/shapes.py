@@ -15,9 +15,9 @@ from raidx_fuse.errors import FormatError
 from raidx_fuse.format.config import ArrayConfig
 from raidx_fuse.format.names import brief
 from raidx_fuse.format.regions import PAYLOAD_BITS
-from raidx_fuse.layouts.layout import Layout
+from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.placements.restriping import RestripeLayout, restripe
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout, make_layout
-from raidx_fuse.layouts.restripe import RestripeLayout, restripe
 
 RESTRIPE = "restripe"
 

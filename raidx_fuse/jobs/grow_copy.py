@@ -26,8 +26,8 @@ import numpy as np
 from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError
 from raidx_fuse.growth import PIGGYBACK, Growth
-from raidx_fuse.layouts.code import Unrecoverable
-from raidx_fuse.layouts.plan import rebuild_plan
+from raidx_fuse.layouts.codes.code import Unrecoverable
+from raidx_fuse.layouts.planning.stripe_plan import rebuild_plan
 from raidx_fuse.parity import Arena, Bytes, xor_into
 from raidx_fuse.store import MemberLostError, Request, join
 from raidx_fuse.write_work import Preparer

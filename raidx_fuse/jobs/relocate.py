@@ -18,8 +18,8 @@ from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError, NoSpaceError, RaidxError
 from raidx_fuse.jobs.mending import MendingJob
 from raidx_fuse.jobs.window import WINDOW_BYTES
-from raidx_fuse.layouts.raidx import BundleLayout
-from raidx_fuse.layouts.rebundle import Moves
+from raidx_fuse.layouts.placements.bundled import BundleLayout
+from raidx_fuse.layouts.planning.rebundle import Moves
 from raidx_fuse.mover import Mover
 from raidx_fuse.shares import Move
 

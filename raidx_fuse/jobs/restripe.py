@@ -34,8 +34,8 @@ from raidx_fuse.format.regions import SECTOR_BYTES
 from raidx_fuse.jobs.mending import MendingJob
 from raidx_fuse.jobs.restripe_copy import Copier, Prepared
 from raidx_fuse.jobs.window import BUSY_S, WINDOW_BYTES
-from raidx_fuse.layouts.restripe import RestripeLayout
-from raidx_fuse.layouts.restripe_window import Course, Window
+from raidx_fuse.layouts.placements.restriping import RestripeLayout
+from raidx_fuse.layouts.planning.restripe_schedule import Course, Window
 from raidx_fuse.store import MemberLostError
 from raidx_fuse.write_work import Preparer
 

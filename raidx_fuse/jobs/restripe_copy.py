@@ -1,7 +1,7 @@
 """The work of one window of a restripe: cells read, target stripes made, their parity in full.
 
 Nothing here writes: what is to be written comes back as requests, those that may go straight to
-their places and those that must go by the log (layouts/restripe_window.py).
+their places and those that must go by the log (layouts/planning/restripe_schedule.py).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from raidx_fuse.core import Core
-from raidx_fuse.layouts.code import Unrecoverable
-from raidx_fuse.layouts.layout import RotatedLayout
-from raidx_fuse.layouts.plan import cells_of, read_plan
-from raidx_fuse.layouts.restripe import RestripeLayout
-from raidx_fuse.layouts.restripe_window import Window
+from raidx_fuse.layouts.codes.code import Unrecoverable
+from raidx_fuse.layouts.placements.restriping import RestripeLayout
+from raidx_fuse.layouts.placements.rotated import RotatedLayout
+from raidx_fuse.layouts.planning.restripe_schedule import Window
+from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
 from raidx_fuse.parity import Arena, Bytes, xor_into
 from raidx_fuse.store import Request, join
 from raidx_fuse.xor_program import encoder

@@ -26,8 +26,8 @@ from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError
 from raidx_fuse.jobs.scrub import Chains, Scrub
 from raidx_fuse.jobs.strips import Place
-from raidx_fuse.layouts.locate import locate
-from raidx_fuse.layouts.plan import cells_of
+from raidx_fuse.layouts.codes.error_location import locate
+from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.parity import Bytes
 from raidx_fuse.zeros import zero_buffers
 

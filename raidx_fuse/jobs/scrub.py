@@ -1,10 +1,10 @@
 """Scrub: read every written stripe, compare what the chains promise, name what does not hold.
 
-Violated chains point at the cells that lie (`raidx_fuse.layouts.locate`): three copies outvote a
-liar, two parities locate one cell, or several of one member. Where the chains cannot tell (single
-parity, two copies, two liars in one sector) the report says so; `repair` then takes the data for
-right and rewrites the parity, as md does, and counts it apart (*assumed*). Restarting after a crash
-runs the same job over the stripes that were in flight (resync.py).
+Violated chains point at the cells that lie (`raidx_fuse.layouts.codes.error_location`): three
+copies outvote a liar, two parities locate one cell, or several of one member. Where the chains
+cannot tell (single parity, two copies, two liars in one sector) the report says so; `repair` then
+takes the data for right and rewrites the parity, as md does, and counts it apart (*assumed*).
+Restarting after a crash runs the same job over the stripes that were in flight (resync.py).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 from raidx_fuse.core import Core
 from raidx_fuse.jobs.strips import Place, Strips, lots, read_all
 from raidx_fuse.jobs.window import WINDOW_BYTES, Job
-from raidx_fuse.layouts.code import Step, Unrecoverable
-from raidx_fuse.layouts.locate import locate
-from raidx_fuse.layouts.plan import cells_of
+from raidx_fuse.layouts.codes.code import Step, Unrecoverable
+from raidx_fuse.layouts.codes.error_location import locate
+from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.parity import BLOCK_BYTES, Bytes, xor_into
 from raidx_fuse.store import MemberLostError, Request
 

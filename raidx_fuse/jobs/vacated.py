@@ -13,7 +13,7 @@ import numpy as np
 
 from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError
-from raidx_fuse.layouts.mcpod import ElasticLayout
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import trio
 from raidx_fuse.array import Array
 from raidx_fuse.format.create import create_array, shape
 from raidx_fuse.format.table import chunks_that_fit
-from raidx_fuse.layouts.bundle import maximum
-from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.layouts.placements.bundled import BundleLayout
+from raidx_fuse.layouts.planning.allocate import maximum
 from raidx_fuse.members.faulty import FaultMember
 from raidx_fuse.members.model import model_member
 from raidx_fuse.members.ram import RamMember

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from raidx_fuse import bpu
 from raidx_fuse.bpu import Candidate, Thresholds, decide, derive, state_of
-from raidx_fuse.layouts.plan import BandPlan
+from raidx_fuse.layouts.planning.stripe_plan import BandPlan
 from raidx_fuse.policy import traditional
 
 US = 1e-6

@@ -13,8 +13,8 @@ import trio
 
 from raidx_fuse.array import open_array
 from raidx_fuse.format.create import create_array
-from raidx_fuse.layouts.bundle import maximum
-from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.layouts.placements.bundled import BundleLayout
+from raidx_fuse.layouts.planning.allocate import maximum
 from raidx_fuse.members.model import model_member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.mover import Mover

@@ -14,8 +14,8 @@ from raidx_fuse.array import open_array
 from raidx_fuse.errors import AssemblyError
 from raidx_fuse.format.regions import PageRegion
 from raidx_fuse.format.table import chunks_that_fit, share_bytes, shares_of
-from raidx_fuse.layouts.bundle import greedy, maximum
-from raidx_fuse.layouts.raidx import NOBODY, BundleLayout, bundle_code, make_bundles
+from raidx_fuse.layouts.placements.bundled import NOBODY, BundleLayout, bundle_code, make_bundles
+from raidx_fuse.layouts.planning.allocate import greedy, maximum
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.mover import Mover
 from raidx_fuse.testing.arrays import Rig

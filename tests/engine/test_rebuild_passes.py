@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from raidx_fuse.jobs.window import WINDOW_BYTES
-from raidx_fuse.layouts.plan import cells_of
+from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.faulty import Fault
 from raidx_fuse.testing.spy import SpyRig, spying
 from raidx_fuse.testing.virtual import run

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from raidx_fuse.jobs.rebuild import Rebuild
-from raidx_fuse.layouts.code import bits
+from raidx_fuse.layouts.codes.code import bits
 from raidx_fuse.testing.arrays import Rig
 from raidx_fuse.testing.spy import READ, WRITE, SpyRig, spying
 from raidx_fuse.testing.virtual import run

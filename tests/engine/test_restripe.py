@@ -12,7 +12,7 @@ import trio.lowlevel
 
 from raidx_fuse.check import check_members
 from raidx_fuse.errors import ArrayFailedError, BusyError, MemberError, RaidxError
-from raidx_fuse.layouts.restripe import RestripeLayout
+from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.testing.arrays import Rig
 from raidx_fuse.testing.load import CHUNK, enlarge, fill, play, scrubbed, under_load

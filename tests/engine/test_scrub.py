@@ -11,7 +11,7 @@ import pytest
 
 from raidx_fuse.errors import BusyError, ReadOnlyError
 from raidx_fuse.jobs.scrub import _without
-from raidx_fuse.layouts.plan import cells_of
+from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.layouts.registry import make_code
 from raidx_fuse.testing.spy import READ, WRITE, SpyRig, restarted, spying
 from raidx_fuse.testing.virtual import run

@@ -12,7 +12,7 @@ import trio
 from raidx_fuse.array import Array, open_array
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import create_array
-from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.model import model_member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.testing.virtual import run

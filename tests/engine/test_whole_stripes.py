@@ -7,7 +7,7 @@ import random
 import pytest
 
 from raidx_fuse.grown_stripes import GrownStripes
-from raidx_fuse.layouts.mcpod import ElasticLayout
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.measure import TIMED_ALL
 from raidx_fuse.testing.arrays import Rig
 from raidx_fuse.testing.load import scrubbed

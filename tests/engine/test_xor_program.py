@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from raidx_fuse import xor_program
-from raidx_fuse.layouts.code import Code, bits
+from raidx_fuse.layouts.codes.code import Code, bits
 from raidx_fuse.layouts.registry import make_code
 from raidx_fuse.parity import Bytes
 from raidx_fuse.xor_program import compile_steps, encoder

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raidx_fuse.layouts import bundle as bundle_module
-from raidx_fuse.layouts.bundle import allocate, chunk_numbers, greedy, maximum
-from raidx_fuse.layouts.code import LayoutError
+from raidx_fuse.layouts.codes.code import LayoutError
+from raidx_fuse.layouts.planning import allocate as bundle_module
+from raidx_fuse.layouts.planning.allocate import allocate, chunk_numbers, greedy, maximum
 
 COUNTS = [7, 4, 5, 4]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raidx_fuse.layouts.code import Code, Unrecoverable, bits
+from raidx_fuse.layouts.codes.code import Code, Unrecoverable, bits
 from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths, make_code
 
 CODES = [
@@ -33,7 +33,9 @@ def fill(code: Code, data: list[int]) -> list[int]:
 
 
 def slow_rank(matrix: list[list[int]]) -> int:
-    """Rank over GF(2) by schoolbook elimination on lists; shares nothing with solve.py."""
+    """Rank over GF(2) by schoolbook elimination on lists; shares nothing with
+    layouts/codes/gf2.py.
+    """
     rows = [row[:] for row in matrix]
     rank = 0
     for column in range(len(rows[0]) if rows else 0):

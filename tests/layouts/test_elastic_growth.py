@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raidx_fuse.layouts.code import LayoutError
-from raidx_fuse.layouts.mcpod import ElasticLayout
+from raidx_fuse.layouts.codes.code import LayoutError
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.registry import grows_in_place, make_layout
 
 CHUNK = 4096

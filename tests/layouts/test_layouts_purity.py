@@ -62,4 +62,4 @@ def test_module_is_pure(path: Path) -> None:
 def test_the_check_sees_what_it_should() -> None:
     source = "import os\ndef f():\n    from trio import sleep\nfrom . import x\nimport layouts.code"
     assert foreign(imports_of(source)) == {"os", "trio", ".", "layouts.code"}
-    assert len(list(FOLDER.glob("*.py"))) >= 10
+    assert len(list(FOLDER.glob("**/*.py"))) >= 10

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from raidx_fuse.layouts.code import LayoutError
-from raidx_fuse.layouts.layout import Layout
-from raidx_fuse.layouts.load import conventional_reads, parse_writes, recovery_load, write_load
+from raidx_fuse.layouts.codes.code import LayoutError
+from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.planning.load import (
+    conventional_reads,
+    parse_writes,
+    recovery_load,
+    write_load,
+)
 from raidx_fuse.layouts.registry import make_code, make_layout
 
 

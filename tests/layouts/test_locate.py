@@ -8,8 +8,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from raidx_fuse.layouts.code import Code
-from raidx_fuse.layouts.locate import SECTOR_BYTES, Bytes, Place, locate
+from raidx_fuse.layouts.codes.code import Code
+from raidx_fuse.layouts.codes.error_location import SECTOR_BYTES, Bytes, Place, locate
 from raidx_fuse.layouts.registry import make_code
 
 SIZE = 2 * SECTOR_BYTES

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raidx_fuse.layouts.code import LayoutError
-from raidx_fuse.layouts.mcpod import ElasticLayout, ElasticMapping
+from raidx_fuse.layouts.codes.code import LayoutError
+from raidx_fuse.layouts.placements.elastic import ElasticLayout, ElasticMapping
 from raidx_fuse.layouts.registry import make_layout
 
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raidx_fuse.layouts.code import LayoutError
-from raidx_fuse.layouts.layout import Layout, RotatedLayout
+from raidx_fuse.layouts.codes.code import LayoutError
+from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.placements.rotated import RotatedLayout
 from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths, make_code, make_layout
 
 CHUNK = 4096

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raidx_fuse.layouts.code import Code, Unrecoverable
-from raidx_fuse.layouts.plan import (
+from raidx_fuse.layouts.codes.code import Code, Unrecoverable
+from raidx_fuse.layouts.planning.stripe_plan import (
     BandPlan,
     bands,
     cells_of,

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from raidx_fuse.layouts.bundle import allocate, maximum
-from raidx_fuse.layouts.raidx import BundleLayout, make_bundles
-from raidx_fuse.layouts.rebundle import Moves, plan_moves
+from raidx_fuse.layouts.placements.bundled import BundleLayout, make_bundles
+from raidx_fuse.layouts.planning.allocate import allocate, maximum
+from raidx_fuse.layouts.planning.rebundle import Moves, plan_moves
 
 NAMES = {1: "raidx-zero", 2: "raidx-copy"}
 

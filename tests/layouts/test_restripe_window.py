@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from raidx_fuse.layouts.code import LayoutError
+from raidx_fuse.layouts.codes.code import LayoutError
+from raidx_fuse.layouts.placements.restriping import RestripeLayout, restripe
+from raidx_fuse.layouts.planning.restripe_schedule import Course, Window
 from raidx_fuse.layouts.registry import make_layout
-from raidx_fuse.layouts.restripe import RestripeLayout, restripe
-from raidx_fuse.layouts.restripe_window import Course, Window
 
 Place = tuple[int, int]
 SHAPES = [

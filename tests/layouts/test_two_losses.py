@@ -8,12 +8,12 @@ from math import ceil
 
 import pytest
 
-from raidx_fuse.layouts import recover as recover_module
-from raidx_fuse.layouts.code import Code, Unrecoverable, bits
-from raidx_fuse.layouts.horizontal import evenodd, rdp
-from raidx_fuse.layouts.recover import EXACT_CELLS
+from raidx_fuse.layouts.codes import recovery as recover_module
+from raidx_fuse.layouts.codes.code import Code, Unrecoverable, bits
+from raidx_fuse.layouts.codes.horizontal import evenodd, rdp
+from raidx_fuse.layouts.codes.recovery import EXACT_CELLS
+from raidx_fuse.layouts.codes.vertical import pairs, pcode, upc, xcode
 from raidx_fuse.layouts.registry import allowed_widths, make_code
-from raidx_fuse.layouts.vertical import pairs, pcode, upc, xcode
 
 NAMES = ("rdp", "evenodd", "xcode", "pcode", "upc")
 PRIMES = (5, 7, 11, 13)

@@ -12,7 +12,7 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.format.journal import ENTRY_BYTES, record_bytes
 from raidx_fuse.format.regions import PAGE_HEADER_BYTES, PAYLOAD_BITS, log_bytes
 from raidx_fuse.format.shapes import layout_of
-from raidx_fuse.layouts.raidx import bundle_code
+from raidx_fuse.layouts.placements.bundled import bundle_code
 from raidx_fuse.layouts.registry import allowed_widths, find_layout
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.powercut import CutRecord

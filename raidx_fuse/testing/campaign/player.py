@@ -15,9 +15,9 @@ import trio
 
 from raidx_fuse.array import Array, open_array
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.layouts.raidx import BundleLayout
+from raidx_fuse.layouts.placements.bundled import BundleLayout
+from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.registry import LAYOUTS
-from raidx_fuse.layouts.restripe import RestripeLayout
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.powercut import CutRecord
 from raidx_fuse.members.sparse import Image

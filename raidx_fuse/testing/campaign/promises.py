@@ -14,7 +14,7 @@ none     the same (as md), but for the sectors on the lost members in stripes th
 
 from __future__ import annotations
 
-from raidx_fuse.layouts.layout import Layout
+from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.testing.campaign.history import Expectation
 from raidx_fuse.testing.campaign.parts import Parts

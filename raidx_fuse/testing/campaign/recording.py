@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 from raidx_fuse.format.regions import Regions
-from raidx_fuse.layouts.layout import Layout
+from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.powercut import CutRecord
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.sparse import Image

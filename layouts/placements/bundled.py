@@ -7,9 +7,9 @@ A bundle is a stripe whose columns lie anywhere, each on a member of its own:
     bundle      0      1      2      3      4      5
     columns   0 2 1  3 0 2  1 2 0  0 3 1  3 0 2  1 2 0      greedy, moved on by one each bundle
 
-The greedy allocation (bundle.py) says which members; they hand out their chunks in rising order.
-The columns of a bundle are moved on by one from bundle to bundle, as RAID-5 rotates: the greedy
-order would put most parity on the smallest members.
+The greedy allocation (layouts/planning/allocate.py) says which members; they hand out their chunks
+in rising order. The columns of a bundle are moved on by one from bundle to bundle, as RAID-5
+rotates: the greedy order would put most parity on the smallest members.
 
 The table is what the paper counts, 15 bytes a cell: an 8-byte chunk number, a 4-byte last access, a
 2-byte mean interval, a 1-byte member. Cell i = bundle * L + column; `place` is two look-ups. Where
@@ -31,11 +31,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from raidx_fuse.layouts.bundle import Table, allocate, check_bundles, maximum
-from raidx_fuse.layouts.code import Code, LayoutError
-from raidx_fuse.layouts.founding import Founding, are_counts, founding_from
-from raidx_fuse.layouts.horizontal import replicas, single_parity, striping
-from raidx_fuse.layouts.layout import Layout
+from raidx_fuse.layouts.codes.code import Code, LayoutError
+from raidx_fuse.layouts.codes.horizontal import replicas, single_parity, striping
+from raidx_fuse.layouts.placements.founding import Founding, are_counts, founding_from
+from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.planning.allocate import Table, allocate, check_bundles, maximum
 
 Cells = NDArray[Any]  # signed integers
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-from raidx_fuse.layouts.code import Code, Unrecoverable
+from raidx_fuse.layouts.codes.code import Code, Unrecoverable
 
 Band = tuple[int, int, int]  # (first byte, end byte, mask of touched data cells)
 

@@ -35,9 +35,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from raidx_fuse.layouts.code import LayoutError
-from raidx_fuse.layouts.horizontal import single_parity, striping
-from raidx_fuse.layouts.layout import Layout
+from raidx_fuse.layouts.codes.code import LayoutError
+from raidx_fuse.layouts.codes.horizontal import single_parity, striping
+from raidx_fuse.layouts.placements.layout import Layout
 
 Blocks = NDArray[np.int64]
 

@@ -20,9 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from raidx_fuse.layouts import recover as _recover
-from raidx_fuse.layouts import solve as _solve
-from raidx_fuse.layouts.solve import Step, Unrecoverable, bits
+from raidx_fuse.layouts.codes import gf2 as _solve
+from raidx_fuse.layouts.codes import recovery as _recover
+from raidx_fuse.layouts.codes.gf2 import Step, Unrecoverable, bits
 
 __all__ = ["Cell", "Code", "LayoutError", "Step", "Unrecoverable", "bits"]
 
@@ -138,7 +138,8 @@ class Code:
         """Return one step for each cell of *column*, together reading the fewest distinct cells.
 
         The sets name surviving cells only; among the choices with the fewest reads one is taken
-        that spreads them over the surviving columns. Cached. See `raidx_fuse.layouts.recover`.
+        that spreads them over the surviving columns. Cached. See
+        `raidx_fuse.layouts.codes.recovery`.
         """
         return _recover_cached(self, column)
 

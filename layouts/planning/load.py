@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raidx_fuse.layouts.code import Code, LayoutError
-from raidx_fuse.layouts.layout import Layout
+from raidx_fuse.layouts.codes.code import Code, LayoutError
+from raidx_fuse.layouts.placements.layout import Layout
 
 _ITEM = re.compile(
     r"(?:(?P<first>\d+)(?:-(?P<last>\d+))?|(?P<all>all)|row:(?P<row>\d+)"

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from raidx_fuse.layouts.code import Cell, Code
+from raidx_fuse.layouts.codes.code import Cell, Code
 
 
 @lru_cache(maxsize=64)

@@ -30,7 +30,7 @@ from functools import reduce
 from itertools import combinations, product
 from operator import or_
 
-from raidx_fuse.layouts.solve import Step, Unrecoverable, bits, rank, solve
+from raidx_fuse.layouts.codes.gf2 import Step, Unrecoverable, bits, rank, solve
 
 EXACT_CELLS = 19
 """Columns with more lost cells than this get a local search (18 cells cost 0.4 s, once)."""

@@ -20,8 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import lcm
 
-from raidx_fuse.layouts.code import LayoutError
-from raidx_fuse.layouts.restripe import RestripeLayout
+from raidx_fuse.layouts.codes.code import LayoutError
+from raidx_fuse.layouts.placements.restriping import RestripeLayout
 
 
 def _up(value: int, unit: int) -> int:

@@ -32,8 +32,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from raidx_fuse.layouts.code import Cell, Code
-from raidx_fuse.layouts.horizontal import is_prime
+from raidx_fuse.layouts.codes.code import Cell, Code
+from raidx_fuse.layouts.codes.horizontal import is_prime
 
 Pair = tuple[int, int]
 """{x, y} with x < y, numbers of the two P-code chains that a data cell is in."""

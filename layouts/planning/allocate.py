@@ -26,7 +26,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from raidx_fuse.layouts.code import LayoutError
+from raidx_fuse.layouts.codes.code import LayoutError
 
 Table = NDArray[np.int32]
 

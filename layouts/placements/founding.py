@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from raidx_fuse.layouts.code import LayoutError
+from raidx_fuse.layouts.codes.code import LayoutError
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ elimination finds a sum of chains with one unknown, and peeling goes on from the
 >>> schedule(chains, lost=0b0101, wanted=0b0101)
 Traceback (most recent call last):
     ...
-raidx_fuse.layouts.solve.Unrecoverable: the chains cannot solve 2 of the lost cells
+raidx_fuse.layouts.codes.gf2.Unrecoverable: the chains cannot solve 2 of the lost cells
 
 Peeling first, cheapest chain first, is what keeps the answers sparse: elimination alone returns
 sums of many chains, that is, many reads for one degraded read.

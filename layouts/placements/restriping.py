@@ -8,7 +8,8 @@ Below the *watermark*, a logical chunk, the image lies as one layout says, from 
     thinning        it falls: chunks move from *below*, the old layout, to *above*
 
 *below* is the denser one: it needs no more rows of the members for a chunk than *above*, so what
-has moved never reaches rows of what has not, but for the first few stripes (restripe_window.py).
+has moved never reaches rows of what has not, but for the first few stripes
+(layouts/planning/restripe_schedule.py).
 
 Both codes are one code here, side by side: a stripe of either layout is a stripe of the union in
 which the cells of the other side are dead. So reads, writes, degraded reads, rebuild and scrub know
@@ -23,8 +24,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from raidx_fuse.layouts.code import Cell, Code, LayoutError
-from raidx_fuse.layouts.layout import Layout, RotatedLayout
+from raidx_fuse.layouts.codes.code import Cell, Code, LayoutError
+from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.placements.rotated import RotatedLayout
 
 
 @lru_cache(maxsize=64)

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from raidx_fuse.layouts.code import Code, LayoutError, Unrecoverable
+from raidx_fuse.layouts.codes.code import Code, Unrecoverable
 
 
 class Layout(ABC):
@@ -101,95 +101,3 @@ class Layout(ABC):
             except Unrecoverable:
                 return False
         return True
-
-
-class RotatedLayout(Layout):
-    """The same columns in every stripe, their roles fixed or rotated from stripe to stripe.
-
-    *rotation* "fixed": role = column. "left": role = (column - stripe) mod width, which for single
-    parity in the last column is left-symmetric RAID-5. The member chunk of a cell is
-    stripe * rows + row. Stripes s and s + width lie alike: s mod width is the stripe's *phase*.
-    """
-
-    contiguous = True
-    aligned = True
-
-    def __init__(
-        self, name: str, code: Code, chunk_bytes: int, stripes: int, rotation: str = "fixed"
-    ) -> None:
-        if rotation not in ("fixed", "left"):
-            raise LayoutError(f"unknown rotation {rotation!r}: it is 'fixed' or 'left'")
-        if stripes < 1:
-            raise LayoutError(
-                f"{name} on {code.columns} members needs at least {code.rows} chunks of each"
-            )
-        self.name = name
-        self.code = code
-        self.width = code.columns
-        self.chunk_bytes = chunk_bytes
-        self.stripes = stripes
-        self.rotation = rotation
-        self.chunks = stripes * code.data_count
-        self.founding_data_count = code.data_count
-        self.founding_stripes = stripes
-        self.size_bytes = self.chunks * chunk_bytes
-        self.member_chunks = stripes * code.rows
-        self._data_count = code.data_count
-        self._rows = code.rows
-        self._row_of = code.row_of
-        self._phases = code.columns if rotation == "left" else 1
-        width = code.columns
-        self._roles = tuple(
-            tuple((c - phase) % width for c in range(width)) for phase in range(self._phases)
-        )
-        self._role_of = tuple(
-            tuple(roles[c] for c in code.column_of) for roles in self._roles
-        )  # by phase, by cell
-        self._cell_at = tuple(
-            tuple(
-                tuple(code.index.get((row, roles.index(role))) for role in range(width))
-                for row in range(code.rows)
-            )
-            for roles in self._roles
-        )  # by phase, by row, by role
-        self._lost: tuple[dict[frozenset[int], int], ...] = tuple({} for _ in self._roles)
-
-    def locate(self, chunk: int) -> tuple[int, int]:
-        """Return (stripe, cell) of the logical data chunk *chunk*."""
-        return divmod(chunk, self._data_count)
-
-    def logical(self, stripe: int, cell: int) -> int:
-        """Return the logical chunk of the data cell *cell* (an index below D) of *stripe*."""
-        return stripe * self._data_count + cell
-
-    def place(self, stripe: int, cell: int) -> tuple[int, int]:
-        """Return (role, member chunk) of the cell with index *cell* of *stripe*."""
-        return (
-            self._role_of[stripe % self._phases][cell],
-            stripe * self._rows + self._row_of[cell],
-        )
-
-    def inverse(self, role: int, member_chunk: int) -> tuple[int, int] | None:
-        """Return (stripe, cell) that lies at *member_chunk* of *role*, None if nothing does."""
-        stripe, row = divmod(member_chunk, self._rows)
-        cell = self._cell_at[stripe % self._phases][row][role]
-        if cell is None or not 0 <= stripe < self.stripes:
-            return None
-        return stripe, cell
-
-    def roles(self, stripe: int) -> tuple[int, ...]:
-        """Return the role of each column of *stripe*."""
-        return self._roles[stripe % self._phases]
-
-    def lost_cells(self, stripe: int, lost_roles: frozenset[int]) -> int:
-        """Return the set of cells of *stripe* that lie on *lost_roles*. Cached by phase."""
-        phase = stripe % self._phases
-        cached = self._lost[phase].get(lost_roles)
-        if cached is not None:
-            return cached
-        masks = zip(self._roles[phase], self.code.column_masks, strict=True)
-        mask = sum(column for role, column in masks if role in lost_roles)
-        if len(self._lost[phase]) >= 1024:  # bounded: lost sets change rarely, but for ever
-            self._lost[phase].clear()
-        self._lost[phase][lost_roles] = mask
-        return mask

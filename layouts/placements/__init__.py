@@ -1,0 +1,1 @@
+"""Placements: which member and chunk holds each cell of each stripe."""

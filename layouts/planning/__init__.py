@@ -1,0 +1,1 @@
+"""Plans of requests, of bundles and of moves: pure functions of a layout."""
