@@ -26,9 +26,9 @@ from raidx_fuse.growth import LIVE
 from raidx_fuse.jobs.grow import Grow
 from raidx_fuse.lab.blank import BlankMember
 from raidx_fuse.members.base import Member
-from raidx_fuse.members.model import ModelMember
-from raidx_fuse.members.service import make_model
-from raidx_fuse.virtual_time import run as run_virtually
+from raidx_fuse.members.simulated.model import ModelMember
+from raidx_fuse.members.simulated.service import make_model
+from raidx_fuse.members.simulated.virtual_time import run as run_virtually
 
 MIB = 1 << 20
 CHUNK_BYTES = 64 << 10

@@ -30,8 +30,8 @@ from raidx_fuse.lab.request import Load
 from raidx_fuse.lab.shape import faster, fit
 from raidx_fuse.lab.simulate import Experiment, simulate
 from raidx_fuse.lab.workloads import generate, variant
-from raidx_fuse.members.model import ModelMember
-from raidx_fuse.members.service import make_model
+from raidx_fuse.members.simulated.model import ModelMember
+from raidx_fuse.members.simulated.service import make_model
 from raidx_fuse.queues import MemberQueue
 
 TITLE = "McPod: growing RAID-4 by moving the fewest blocks"

@@ -20,8 +20,8 @@ from raidx_fuse.lab.blank import BlankMember
 from raidx_fuse.lab.request import requests_of
 from raidx_fuse.lab.shape import fit
 from raidx_fuse.lab.workloads import generate
-from raidx_fuse.members.model import model_member
-from raidx_fuse.virtual_time import run
+from raidx_fuse.members.simulated.model import model_member
+from raidx_fuse.members.simulated.virtual_time import run
 
 MB = 1_000_000
 MIB = 1 << 20

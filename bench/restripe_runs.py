@@ -19,7 +19,7 @@ from raidx_fuse.array import Array
 from raidx_fuse.jobs.restripe import Restripe
 from raidx_fuse.lab.events import Event
 from raidx_fuse.lab.simulate import Experiment, simulate
-from raidx_fuse.members.model import ModelMember
+from raidx_fuse.members.simulated.model import ModelMember
 
 MIB = 1 << 20
 

@@ -26,7 +26,7 @@ from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.growth import LIVE, SURROGATE
 from raidx_fuse.layouts.registry import PARITY_WAYS
 from raidx_fuse.members.base import Member
-from raidx_fuse.virtual_time import sleep, sleep_until
+from raidx_fuse.members.simulated.virtual_time import sleep, sleep_until
 
 REBUILD_BEGINS_S = 5.0
 

@@ -7,8 +7,8 @@ from typing import Any
 import trio
 
 from raidx_fuse.array import Array
+from raidx_fuse.members.simulated.virtual_time import sleep_until
 from raidx_fuse.queues import MemberQueue
-from raidx_fuse.virtual_time import sleep_until
 
 
 class Samples:

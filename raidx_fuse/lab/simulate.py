@@ -38,11 +38,11 @@ from raidx_fuse.lab.record import Recorder
 from raidx_fuse.lab.request import Load
 from raidx_fuse.lab.samples import Samples
 from raidx_fuse.lab.verify import Content
-from raidx_fuse.members.model import ModelMember
 from raidx_fuse.members.open import parse_spec
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.service import make_model
-from raidx_fuse.virtual_time import run
+from raidx_fuse.members.simulated.model import ModelMember
+from raidx_fuse.members.simulated.service import make_model
+from raidx_fuse.members.simulated.virtual_time import run
 
 MEMBER_BYTES = 8 << 30
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from raidx_fuse.errors import UsageError
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.local import LocalMember, create_file
-from raidx_fuse.members.model import ModelMember
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.service import make_model
+from raidx_fuse.members.simulated.model import ModelMember
+from raidx_fuse.members.simulated.service import make_model
 from raidx_fuse.units import parse_size
 
 _RAM = "ram:"

@@ -30,7 +30,7 @@ import trio
 from trio import lowlevel
 
 from raidx_fuse.errors import BusyError, RaidxError
-from raidx_fuse.virtual_time import VirtualClock
+from raidx_fuse.members.simulated.virtual_time import VirtualClock
 
 T = TypeVar("T")
 

@@ -17,9 +17,9 @@ import trio
 from raidx_fuse.array import Array, open_array
 from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.format.create import create_array
-from raidx_fuse.members.faulty import FaultMember
-from raidx_fuse.members.model import model_member
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.faulty import FaultMember
+from raidx_fuse.members.simulated.model import model_member
 from raidx_fuse.store import MemberLostError
 
 MEMBER_OVERHEAD_BYTES = 2 << 20

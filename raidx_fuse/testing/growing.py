@@ -11,8 +11,8 @@ import trio
 from raidx_fuse.check import check_members
 from raidx_fuse.growth import LIVE, SURROGATE
 from raidx_fuse.jobs.grow import Grow
-from raidx_fuse.members.faulty import FaultMember
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.testing.arrays import Rig
 from raidx_fuse.testing.load import CHUNK, under_load
 from raidx_fuse.testing.spy import SpyRig, restarted

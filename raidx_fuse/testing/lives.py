@@ -24,7 +24,7 @@ from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
 from raidx_fuse.format.round import write_config
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.testing.virtual import run
+from raidx_fuse.members.simulated.virtual_time import run
 
 SIZE = 1 << 20
 METADATA_BYTES = SUPERBLOCK_SLOT_BYTES * 2

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.arrays import Rig
-from raidx_fuse.testing.virtual import run
 
 CHUNK = 4096
 

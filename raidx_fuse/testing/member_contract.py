@@ -15,7 +15,7 @@ import trio
 
 from raidx_fuse.errors import MemberError
 from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
-from raidx_fuse.testing.virtual import run
+from raidx_fuse.members.simulated.virtual_time import run
 
 SIZE_BYTES_MIN = 4 << 20
 

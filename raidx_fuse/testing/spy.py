@@ -15,8 +15,8 @@ from typing import Any
 from raidx_fuse.array import Array, open_array
 from raidx_fuse.format.regions import Region
 from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
-from raidx_fuse.members.faulty import FaultMember
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.wrapper import WrapperMember
 from raidx_fuse.testing.arrays import Rig
 

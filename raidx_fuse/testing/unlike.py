@@ -13,11 +13,11 @@ from raidx_fuse.format.create import create_array, shape
 from raidx_fuse.format.table import chunks_that_fit
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.planning.allocate import maximum
-from raidx_fuse.members.faulty import FaultMember
-from raidx_fuse.members.model import model_member
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.faulty import FaultMember
+from raidx_fuse.members.simulated.model import model_member
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.arrays import UNLIKE_OVERHEAD_BYTES, Rig
-from raidx_fuse.testing.virtual import run
 
 CHUNK = 4096
 RIGS: list[UnlikeRig] = []

@@ -14,8 +14,8 @@ import trio
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal import MODES
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.spy import SpyRig, spying
-from raidx_fuse.testing.virtual import run
 
 CHUNK = 4096
 TIMEOUT_S = 2.0

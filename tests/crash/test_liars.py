@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.spy import SpyRig, spying
-from raidx_fuse.testing.virtual import run
 
 CHUNK = 4096
 TWO_LOSSES = [("rdp", 4), ("evenodd", 5), ("xcode", 5), ("raid1", 3)]

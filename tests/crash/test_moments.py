@@ -12,7 +12,7 @@ from itertools import islice
 
 import pytest
 
-from raidx_fuse.members.powercut import (
+from raidx_fuse.members.simulated.powercut import (
     CutRecord,
     DiskState,
     Event,

@@ -23,8 +23,9 @@ from raidx_fuse.errors import MemberError
 from raidx_fuse.finishing import Finisher
 from raidx_fuse.following import Following
 from raidx_fuse.journal import Journal
-from raidx_fuse.members.powercut import CutRecord, DiskState
-from raidx_fuse.members.sparse import Image
+from raidx_fuse.members.simulated.powercut import CutRecord, DiskState
+from raidx_fuse.members.simulated.sparse import Image
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.ring import HEAD_BYTES
 from raidx_fuse.streams import Filling, Streams
 from raidx_fuse.testing.campaign.disks import SectorDisk, is_member
@@ -34,7 +35,6 @@ from raidx_fuse.testing.campaign.player import Player
 from raidx_fuse.testing.campaign.recording import Recording
 from raidx_fuse.testing.campaign.state import Cell, Cut, State, ViolationError
 from raidx_fuse.testing.campaign.workload import record_workload
-from raidx_fuse.virtual_time import run
 
 WIDTH = 4  # three data cells
 DECISIONS = ("d", "k", "s1", "s2")

@@ -11,9 +11,9 @@ from collections import Counter
 import pytest
 
 from raidx_fuse.beginning import Beginning
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.load import scrubbed
 from raidx_fuse.testing.spy import SpyRig, restarted, spying
-from raidx_fuse.virtual_time import run
 
 CHUNK = 4096
 STRIPE = 2  # that is begun

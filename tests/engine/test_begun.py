@@ -12,10 +12,10 @@ import pytest
 import trio
 
 from raidx_fuse.array import open_array
-from raidx_fuse.members.faulty import WRITE, Fault
+from raidx_fuse.members.simulated.faulty import WRITE, Fault
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.load import scrubbed
 from raidx_fuse.testing.spy import SpyRig, members_from, restarted, spying
-from raidx_fuse.virtual_time import run
 
 CHUNK = 4096
 STRIPE = 2  # that is written whole

@@ -14,11 +14,11 @@ from raidx_fuse import interval
 from raidx_fuse.array import Array, open_array
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import create_array
-from raidx_fuse.members.model import model_member
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.model import model_member
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.arrays import MEMBER_OVERHEAD_BYTES, Rig
 from raidx_fuse.testing.spy import spying
-from raidx_fuse.testing.virtual import run
 
 CHUNK = 4096
 STRIPES = 32

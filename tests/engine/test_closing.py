@@ -15,10 +15,10 @@ from raidx_fuse import replay
 from raidx_fuse.array import Array, open_array
 from raidx_fuse.closing import Closing
 from raidx_fuse.following import Following
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.arrays import Rig
 from raidx_fuse.testing.load import scrubbed
 from raidx_fuse.testing.spy import members_from, restarted, spying
-from raidx_fuse.virtual_time import run
 
 CHUNK = 4096
 STRIPE = 2  # that is filled

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import trio
 
 from raidx_fuse.dirty import DirtyMap
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pagestore import PageStore
-from raidx_fuse.testing.virtual import run
 
 STRIPES = 64
 STRIPE_BYTES = 8192

@@ -10,10 +10,10 @@ import trio
 
 from raidx_fuse.errors import MemberError, NoSpaceError, RaidxError
 from raidx_fuse.members.base import Member
-from raidx_fuse.members.faulty import FaultMember
+from raidx_fuse.members.simulated.faulty import FaultMember
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.members.wrapper import WrapperMember
 from raidx_fuse.testing.spy import SpyRig
-from raidx_fuse.testing.virtual import run
 
 CHUNK = 4096
 

@@ -15,6 +15,7 @@ import trio.testing
 from raidx_fuse.array import Array, open_array
 from raidx_fuse.errors import ArrayFailedError, BusyError, RaidxError
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.spy import (
     FLUSH,
     WRITE,
@@ -24,7 +25,6 @@ from raidx_fuse.testing.spy import (
     restarted,
     spying,
 )
-from raidx_fuse.testing.virtual import run
 
 CHUNK = 4096
 

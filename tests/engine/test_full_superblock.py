@@ -13,7 +13,7 @@ from raidx_fuse.errors import ArrayFailedError, FormatError, RaidxError, UsageEr
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.virtual_time import run
+from raidx_fuse.members.simulated.virtual_time import run
 
 MIB = 1 << 20
 

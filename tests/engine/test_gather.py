@@ -15,11 +15,11 @@ import trio
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.gather import DOOR, Gathering
-from raidx_fuse.members.faulty import WRITE as WRITES
-from raidx_fuse.members.faulty import Fault
+from raidx_fuse.members.simulated.faulty import WRITE as WRITES
+from raidx_fuse.members.simulated.faulty import Fault
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.door import Handler, go_on_held, through_door
 from raidx_fuse.testing.spy import WRITE, SpyRig, restarted, spying
-from raidx_fuse.testing.virtual import run
 
 CHUNK = 16384
 PAGE = 4096

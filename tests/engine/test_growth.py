@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from raidx_fuse.jobs.grow import Grow
-from raidx_fuse.members.faulty import FaultMember
+from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.testing.arrays import Rig
 from raidx_fuse.testing.growing import (
     SmallRig,

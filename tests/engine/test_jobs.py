@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from raidx_fuse.errors import UsageError
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.spy import SpyRig, spying
-from raidx_fuse.testing.virtual import run
 
 CHUNK = 64 << 10
 MIB = 1 << 20

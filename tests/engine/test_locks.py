@@ -9,8 +9,8 @@ import trio
 import trio.testing
 
 from raidx_fuse.locks import StripeLocks
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.spy import spying
-from raidx_fuse.testing.virtual import run
 
 CHUNK = 4096
 

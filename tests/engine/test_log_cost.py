@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 import trio
 
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.spy import FLUSH, WRITE, SpyRig, spying
-from raidx_fuse.testing.virtual import run
 
 CHUNK = 16384
 PAGE = 4096

@@ -8,8 +8,8 @@ import random
 import pytest
 
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.spy import restarted, spying
-from raidx_fuse.testing.virtual import run
 
 CHUNK = 16384
 PAGE = 4096

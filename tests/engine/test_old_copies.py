@@ -15,8 +15,8 @@ import trio
 from raidx_fuse.array import open_array
 from raidx_fuse.errors import AssemblyError
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.spy import Log, SpyMember, Touch, members_from, restarted, spying
-from raidx_fuse.testing.virtual import run
 
 CHUNK = 4096
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import trio
 
 from raidx_fuse.format.pages import load_pages
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.spy import WRITE, spying
-from raidx_fuse.testing.virtual import run
 
 
 def test_a_later_save_of_a_page_is_not_overtaken_by_an_earlier_one() -> None:

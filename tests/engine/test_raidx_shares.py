@@ -17,9 +17,9 @@ from raidx_fuse.format.table import chunks_that_fit, share_bytes, shares_of
 from raidx_fuse.layouts.placements.bundled import NOBODY, BundleLayout, bundle_code, make_bundles
 from raidx_fuse.layouts.planning.allocate import greedy, maximum
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.mover import Mover
 from raidx_fuse.testing.arrays import Rig
-from raidx_fuse.testing.virtual import run
 
 CHUNKS = (44, 30, 36, 24)
 KINDS = [("raidx-zero", 1), ("raidx-copy", 2), ("raidx-copy", 3), ("raidx-parity", 3)]

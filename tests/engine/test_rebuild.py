@@ -8,9 +8,9 @@ import pytest
 import trio
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.members.faulty import FaultMember
+from raidx_fuse.members.simulated.faulty import FaultMember
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.spy import READ, WRITE, SpyRig, restarted, spying
-from raidx_fuse.testing.virtual import run
 
 CHUNK = 4096
 MIB = 1 << 20

@@ -15,9 +15,9 @@ import trio
 
 from raidx_fuse.jobs.window import WINDOW_BYTES
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
-from raidx_fuse.members.faulty import Fault
+from raidx_fuse.members.simulated.faulty import Fault
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.spy import SpyRig, spying
-from raidx_fuse.testing.virtual import run
 
 CHUNK = 4096
 ROLE = 1  # the one that is lost and rebuilt

@@ -26,7 +26,7 @@ from raidx_fuse.format.journal import (
 )
 from raidx_fuse.format.pages import encode_page, load_pages
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.virtual_time import run
+from raidx_fuse.members.simulated.virtual_time import run
 
 MIB = 1 << 20
 CHUNK = 4096

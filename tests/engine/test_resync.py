@@ -11,6 +11,7 @@ import trio
 from raidx_fuse.array import Array, open_array
 from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.members.base import Member
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.members.wrapper import WrapperMember
 from raidx_fuse.testing.spy import (
     FLUSH,
@@ -24,7 +25,6 @@ from raidx_fuse.testing.spy import (
     restarted,
     spying,
 )
-from raidx_fuse.testing.virtual import run
 
 CHUNK = 4096
 STRIPES = 2000

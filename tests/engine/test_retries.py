@@ -9,8 +9,8 @@ import pytest
 
 from raidx_fuse.errors import MemberError
 from raidx_fuse.journal import MODES
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.spy import SpyRig, spying
-from raidx_fuse.testing.virtual import run
 
 CHUNK = 4096
 Kind = Literal["read", "write", "flush"]

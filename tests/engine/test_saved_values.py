@@ -16,8 +16,8 @@ from raidx_fuse.format.examine import examine
 from raidx_fuse.format.regions import Region, Regions
 from raidx_fuse.format.superblock import encode_superblock, read_superblock
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.settings import SETTINGS, restored_settings
-from raidx_fuse.virtual_time import run
 
 MIB = 1 << 20
 

@@ -9,8 +9,8 @@ import pytest
 from raidx_fuse.array import open_array
 from raidx_fuse.errors import AssemblyError, ReadOnlyError, UsageError
 from raidx_fuse.members.base import Member
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.spy import FLUSH, WRITE, Log, SpyMember, members_from, restarted, spying
-from raidx_fuse.testing.virtual import run
 
 CHUNK = 4096
 

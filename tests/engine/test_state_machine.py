@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.arrays import Rig
-from raidx_fuse.testing.virtual import run
 
 EXAMPLES = int(os.environ.get("RAIDX_EXAMPLES", "60"))
 STEPS = 45

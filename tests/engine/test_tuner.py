@@ -13,9 +13,9 @@ from raidx_fuse.array import Array, open_array
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.layouts.placements.bundled import BundleLayout
-from raidx_fuse.members.model import model_member
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.testing.virtual import run
+from raidx_fuse.members.simulated.model import model_member
+from raidx_fuse.members.simulated.virtual_time import run
 
 MIB = 1 << 20
 CHUNK = 65536

@@ -27,10 +27,10 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import plan_regions
 from raidx_fuse.layouts.registry import allowed_widths
 from raidx_fuse.members.base import Member
-from raidx_fuse.members.faulty import FaultMember
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.faulty import FaultMember
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.slow_codes import Cell, SlowCode, slow_code
-from raidx_fuse.testing.virtual import run
 
 CHUNK = 4096
 STRIPES = 2  # looked at: the first is full, the second is written in part

@@ -38,7 +38,7 @@ from raidx_fuse.format.table import ENTRY as SHARE_ENTRY
 from raidx_fuse.format.table import shares_of
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.virtual_time import run
+from raidx_fuse.members.simulated.virtual_time import run
 
 MEMORY_BYTES = 256 << 20
 CASE_S = 20

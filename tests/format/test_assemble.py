@@ -16,10 +16,10 @@ from raidx_fuse.format.config import (
     MemberRecord,
 )
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
-from raidx_fuse.members.faulty import FaultMember
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.faulty import FaultMember
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.lives import SIZE, Life, roles, stale
-from raidx_fuse.testing.virtual import run
 
 # -- the ordinary --------------------------------------------------------------------------------
 

@@ -19,9 +19,9 @@ from raidx_fuse.format.regions import PAYLOAD_BYTES
 from raidx_fuse.format.signature import find_signatures
 from raidx_fuse.format.superblock import read_superblock
 from raidx_fuse.members.base import Member
-from raidx_fuse.members.faulty import FaultMember
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.testing.virtual import run
+from raidx_fuse.members.simulated.faulty import FaultMember
+from raidx_fuse.members.simulated.virtual_time import run
 
 MIB = 1 << 20
 

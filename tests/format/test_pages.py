@@ -31,7 +31,7 @@ from raidx_fuse.format.pages import (
 from raidx_fuse.format.regions import COUNTER_MAX, PAGE_KINDS, REGION_KINDS, plan_regions
 from raidx_fuse.members.base import WriteBuffer
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.testing.virtual import run
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.zeros import extend_zeroed, zeroed
 
 SIZE = 4 << 20

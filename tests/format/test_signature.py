@@ -12,7 +12,7 @@ import pytest
 from raidx_fuse.format.signature import describe, find_signatures
 from raidx_fuse.members.local import LocalMember
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.testing.virtual import run
+from raidx_fuse.members.simulated.virtual_time import run
 
 SIZE = 8 << 20
 MD = b"\xfc\x4e\x2b\xa9"

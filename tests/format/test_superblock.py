@@ -30,9 +30,9 @@ from raidx_fuse.format.superblock import (
     write_superblock,
 )
 from raidx_fuse.members.base import Member
-from raidx_fuse.members.faulty import FaultMember
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.testing.virtual import run
+from raidx_fuse.members.simulated.faulty import FaultMember
+from raidx_fuse.members.simulated.virtual_time import run
 
 SIZE = 1 << 20
 NAMES = [str(uuid.UUID(int=100 + number)) for number in range(4)]

@@ -13,7 +13,7 @@ import trio
 
 from raidx_fuse import awake
 from raidx_fuse.awake import Awake
-from raidx_fuse.virtual_time import run
+from raidx_fuse.members.simulated.virtual_time import run
 
 
 def promised_us(path: Path) -> list[int]:

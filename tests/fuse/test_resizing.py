@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from raidx_fuse.fuse import VolumeOperations
-from raidx_fuse.virtual_time import VirtualClock
+from raidx_fuse.members.simulated.virtual_time import VirtualClock
 from raidx_fuse.volume import Volume
 from tests.fuse.conftest import detach
 from tests.mount import aio

@@ -18,7 +18,7 @@ from raidx_fuse.lab.request import Block, block_of
 from raidx_fuse.lab.shape import fit
 from raidx_fuse.lab.simulate import Experiment, simulate
 from raidx_fuse.lab.workloads import generate, variant
-from raidx_fuse.virtual_time import run, sleep
+from raidx_fuse.members.simulated.virtual_time import run, sleep
 
 FIXED = "ssd,read_access_ms=1,write_access_ms=2,read_mb_s=0,write_mb_s=0,channels=1,flush_ms=0"
 

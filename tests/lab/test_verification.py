@@ -12,7 +12,7 @@ from raidx_fuse.lab.record import Recorder
 from raidx_fuse.lab.simulate import Experiment, simulate
 from raidx_fuse.lab.verify import Content
 from raidx_fuse.lab.workloads import generate, variant
-from raidx_fuse.virtual_time import run, sleep
+from raidx_fuse.members.simulated.virtual_time import run, sleep
 
 SIZE = 1 << 16
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from raidx_fuse.members.base import Member
-from raidx_fuse.members.faulty import FaultMember
 from raidx_fuse.members.local import LocalMember, create_file
-from raidx_fuse.members.model import model_member
-from raidx_fuse.members.powercut import CutRecord, PowerCutMember
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.faulty import FaultMember
+from raidx_fuse.members.simulated.model import model_member
+from raidx_fuse.members.simulated.powercut import CutRecord, PowerCutMember
 from raidx_fuse.members.wrapper import WrapperMember
 from raidx_fuse.testing.member_contract import MemberContract
 

@@ -8,10 +8,10 @@ import pytest
 import trio
 
 from raidx_fuse.errors import MemberError
-from raidx_fuse.members.faulty import FaultMember
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.faulty import FaultMember
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.member_contract import read, refused, write
-from raidx_fuse.testing.virtual import run
 
 SIZE_BYTES = 1 << 20
 

@@ -11,8 +11,8 @@ import trio.testing
 
 from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.members import threads
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.members.threads import in_thread
-from raidx_fuse.testing.virtual import run
 
 
 @pytest.fixture

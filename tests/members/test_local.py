@@ -17,8 +17,8 @@ from raidx_fuse.errors import BusyError, MemberError, UsageError
 from raidx_fuse.members import local, syscalls
 from raidx_fuse.members.base import ReadBuffer, WriteBuffer
 from raidx_fuse.members.local import LocalMember, create_file
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.member_contract import refused
-from raidx_fuse.testing.virtual import run
 
 SIZE_BYTES = 4 << 20
 

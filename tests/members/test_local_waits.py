@@ -18,7 +18,7 @@ from raidx_fuse.errors import BusyError, MemberError
 from raidx_fuse.members import local
 from raidx_fuse.members.base import WriteBuffer
 from raidx_fuse.members.local import LocalMember
-from raidx_fuse.testing.virtual import run
+from raidx_fuse.members.simulated.virtual_time import run
 
 # -- durability ------------------------------------------------------------------------------------
 

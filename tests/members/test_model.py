@@ -9,10 +9,10 @@ import trio
 
 from raidx_fuse.errors import MemberError, UsageError
 from raidx_fuse.members.local import LocalMember, create_file
-from raidx_fuse.members.model import ModelMember, model_member
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.service import PRESETS, ServiceModel, ServiceQueue, make_model
-from raidx_fuse.testing.virtual import run
+from raidx_fuse.members.simulated.model import ModelMember, model_member
+from raidx_fuse.members.simulated.service import PRESETS, ServiceModel, ServiceQueue, make_model
+from raidx_fuse.members.simulated.virtual_time import run
 
 SIZE_BYTES = 1 << 30
 PLAIN = ServiceModel("plain", read_access_ms=1, write_access_ms=2, read_mb_s=100, write_mb_s=50)

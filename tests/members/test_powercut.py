@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raidx_fuse.members.base import SECTOR_BYTES
-from raidx_fuse.members.powercut import (
+from raidx_fuse.members.simulated.powercut import (
     CutRecord,
     DiskState,
     Event,
@@ -19,9 +19,9 @@ from raidx_fuse.members.powercut import (
     count_cuts,
     enumerate_cuts,
 )
-from raidx_fuse.members.sparse import SparseImage
+from raidx_fuse.members.simulated.sparse import SparseImage
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.member_contract import read, write
-from raidx_fuse.testing.virtual import run
 
 SIZE_BYTES = 16 * SECTOR_BYTES
 

@@ -12,8 +12,7 @@ import trio.testing
 from trio._core import _run as _trio_run  # what `run` swaps there
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.members.threads import Workers
-from raidx_fuse.virtual_time import (
+from raidx_fuse.members.simulated.virtual_time import (
     DeadlockError,
     VirtualClock,
     begin_anew,
@@ -21,6 +20,7 @@ from raidx_fuse.virtual_time import (
     sleep,
     sleep_until,
 )
+from raidx_fuse.members.threads import Workers
 
 
 def test_time_is_exact_and_stands_still_while_tasks_run() -> None:

@@ -10,10 +10,10 @@ import trio
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
 from raidx_fuse.format.superblock import MAGIC
 from raidx_fuse.members.base import SECTOR_BYTES, ReadBuffer, WriteBuffer
-from raidx_fuse.members.powercut import CutRecord, PowerCutMember
-from raidx_fuse.members.sparse import Image
+from raidx_fuse.members.simulated.powercut import CutRecord, PowerCutMember
+from raidx_fuse.members.simulated.sparse import Image
+from raidx_fuse.members.simulated.virtual_time import sleep
 from raidx_fuse.members.wrapper import WrapperMember
-from raidx_fuse.virtual_time import sleep
 
 PACES = ("inline", "cached", "queued", "uneven")
 SLOW_FLUSHES = ("cached", "uneven")

@@ -15,8 +15,8 @@ from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.layouts.placements.bundled import bundle_code
 from raidx_fuse.layouts.registry import allowed_widths, find_layout
 from raidx_fuse.members.base import SECTOR_BYTES
-from raidx_fuse.members.powercut import CutRecord
-from raidx_fuse.members.sparse import Image, SparseImage
+from raidx_fuse.members.simulated.powercut import CutRecord
+from raidx_fuse.members.simulated.sparse import Image, SparseImage
 from raidx_fuse.ring import HEAD_BYTES
 from raidx_fuse.streams import SHARE_MAX
 from raidx_fuse.testing.campaign.disks import PACES, SLOW_FLUSHES, SectorDisk

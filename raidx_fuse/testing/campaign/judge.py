@@ -19,16 +19,16 @@ from raidx_fuse.array import Array, open_array
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.table import bytes_needed
 from raidx_fuse.members.base import SECTOR_BYTES, Member
-from raidx_fuse.members.powercut import CutRecord
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.sparse import Image
+from raidx_fuse.members.simulated.powercut import CutRecord
+from raidx_fuse.members.simulated.sparse import Image
+from raidx_fuse.members.simulated.virtual_time import DeadlockError, begin_anew, run, sleep
 from raidx_fuse.testing.campaign.disks import SectorDisk
 from raidx_fuse.testing.campaign.history import Expectation
 from raidx_fuse.testing.campaign.promises import exempt_sectors, lost_matters
 from raidx_fuse.testing.campaign.reading import read_sectors
 from raidx_fuse.testing.campaign.recording import Recording
 from raidx_fuse.testing.campaign.state import ViolationError
-from raidx_fuse.virtual_time import DeadlockError, begin_anew, run, sleep
 
 MOUNT_LIMIT_S = 3600.0  # virtual: a mount that takes longer hangs
 POLL_S = 0.25

@@ -19,8 +19,8 @@ from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.members.base import SECTOR_BYTES
-from raidx_fuse.members.powercut import CutRecord
-from raidx_fuse.members.sparse import Image
+from raidx_fuse.members.simulated.powercut import CutRecord
+from raidx_fuse.members.simulated.sparse import Image
 from raidx_fuse.mover import Mover
 from raidx_fuse.testing.campaign.disks import MOODY, SectorDisk, is_member
 from raidx_fuse.testing.campaign.fronts import Fronts

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from raidx_fuse.format.regions import Regions
 from raidx_fuse.layouts.placements.layout import Layout
-from raidx_fuse.members.powercut import CutRecord
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.sparse import Image
+from raidx_fuse.members.simulated.powercut import CutRecord
+from raidx_fuse.members.simulated.sparse import Image
 from raidx_fuse.testing.campaign.history import History
 from raidx_fuse.testing.campaign.parts import Parts
 from raidx_fuse.testing.campaign.state import Cell

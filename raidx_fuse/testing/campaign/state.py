@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.members.powercut import DiskState, enumerate_cuts
+from raidx_fuse.members.simulated.powercut import DiskState, enumerate_cuts
 
 PROGRAM = "python -m raidx_fuse.campaign"
 DROPPED, KEPT = "d", "k"

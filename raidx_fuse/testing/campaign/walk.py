@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from raidx_fuse.members.powercut import CutRecord, DiskState, count_cuts
-from raidx_fuse.members.sparse import Image
+from raidx_fuse.members.simulated.powercut import CutRecord, DiskState, count_cuts
+from raidx_fuse.members.simulated.sparse import Image
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.campaign.disks import is_member
 from raidx_fuse.testing.campaign.judge import Left, judge_inside
 from raidx_fuse.testing.campaign.recording import Recording
@@ -25,7 +26,6 @@ from raidx_fuse.testing.campaign.state import (
     ViolationError,
 )
 from raidx_fuse.testing.campaign.workload import record_workload
-from raidx_fuse.virtual_time import run
 
 ENUMERATED_MAX = 4  # combinations of whole writes that are all tried
 DRAWN = 3  # decisions drawn where there are more, one of which tears all

@@ -19,6 +19,7 @@ import trio
 
 from raidx_fuse.layouts.registry import find_layout, grows_in_place
 from raidx_fuse.members.base import SECTOR_BYTES
+from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.campaign.growth import theme_growth
 from raidx_fuse.testing.campaign.hangs import theme_hangs
 from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, Shape
@@ -29,7 +30,6 @@ from raidx_fuse.testing.campaign.restripe import restripes_of, theme_restripe
 from raidx_fuse.testing.campaign.squeeze import theme_squeeze
 from raidx_fuse.testing.campaign.state import Cell
 from raidx_fuse.testing.campaign.together import come_together
-from raidx_fuse.virtual_time import run
 
 FORMER_LIFE_SHARE = 0.35
 SLOW_JOB_BYTES = 8192  # a second: a rebuild of some windows lasts through several steps

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from raidx_fuse.errors import MemberError
 from raidx_fuse.members.base import SECTOR_BYTES, Member, ReadBuffer, WriteBuffer
-from raidx_fuse.members.sparse import Image, SparseImage
+from raidx_fuse.members.simulated.sparse import Image, SparseImage
 
 
 @dataclass(slots=True)

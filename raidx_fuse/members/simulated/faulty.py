@@ -27,8 +27,8 @@ import trio
 
 from raidx_fuse.errors import MemberError
 from raidx_fuse.members.base import SECTOR_BYTES, Member, ReadBuffer, WriteBuffer
+from raidx_fuse.members.simulated.virtual_time import sleep
 from raidx_fuse.members.wrapper import WrapperMember
-from raidx_fuse.virtual_time import sleep
 
 Operation = Literal["read", "write", "flush"]
 Kind = Literal["error", "hang", "slow", "lost", "misdirected", "torn"]

@@ -13,9 +13,9 @@ import trio
 
 from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.service import ServiceModel, ServiceQueue, make_model
+from raidx_fuse.members.simulated.service import ServiceModel, ServiceQueue, make_model
+from raidx_fuse.members.simulated.virtual_time import sleep_until
 from raidx_fuse.members.wrapper import WrapperMember
-from raidx_fuse.virtual_time import sleep_until
 
 
 class ModelMember(WrapperMember):
