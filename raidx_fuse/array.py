@@ -25,9 +25,9 @@ from raidx_fuse.dirty import DirtyMap
 from raidx_fuse.errors import RaidxError, ReadOnlyError, UsageError
 from raidx_fuse.explain import explain
 from raidx_fuse.format.assemble import Assembly, assemble
-from raidx_fuse.format.fitting import RESERVE_BYTES, fitted
+from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
+from raidx_fuse.format.configuration.progress import check_progress
 from raidx_fuse.format.pages import PAYLOAD_BYTES
-from raidx_fuse.format.progress import check_progress
 from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.grower import Grower
 from raidx_fuse.growth import LIVE

@@ -14,7 +14,7 @@ from raidx_fuse.errors import AssemblyError, MemberError
 from raidx_fuse.format.assemble import Assembly
 from raidx_fuse.format.pages import LoadedPages, load_pages
 from raidx_fuse.format.regions import PageRegion
-from raidx_fuse.format.table import ENTRY_DTYPE, PAGE_ENTRIES, decode_entries, shares_of
+from raidx_fuse.format.table_page import ENTRY_DTYPE, PAGE_ENTRIES, decode_entries, shares_of
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import Member

@@ -18,7 +18,7 @@ from raidx_fuse.arguments import WORD_CHARS_MAX, check_arguments, check_newcomer
 from raidx_fuse.array import Array
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.estimate import growth_estimate, rebuild_estimate
-from raidx_fuse.format.table import bytes_needed
+from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.growth import PARITY_WORDS, parity_way
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.members.base import Member

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from raidx_fuse.access import Access
-from raidx_fuse.bad_chunks import LostChunks
 from raidx_fuse.cache import ChunkCache, address_of
 from raidx_fuse.dirty import DirtyMap
 from raidx_fuse.errors import UnrecoverableError
+from raidx_fuse.format.configuration.lost_chunks import LostChunks
 from raidx_fuse.growth import Growth
 from raidx_fuse.journal import Journal
 from raidx_fuse.layouts.placements.bundled import BundleLayout

@@ -11,7 +11,7 @@ from raidx_fuse.disks import Disks, check_distinct, is_there, size_in
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import check_array_name, create_array, shape
 from raidx_fuse.format.regions import SECTOR_BYTES
-from raidx_fuse.format.table import share_bytes
+from raidx_fuse.format.table_page import share_bytes
 from raidx_fuse.layouts.placements.bundled import SPARE_CHUNKS, BundleLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, check_chunk_bytes, code_for

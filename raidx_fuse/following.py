@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from raidx_fuse.errors import MemberError, UnrecoverableError
-from raidx_fuse.format.journal import Record
+from raidx_fuse.format.log_record import Record
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, dead_cells, write_plans
 from raidx_fuse.parity import Bytes, xor_into

@@ -22,8 +22,8 @@ import trio
 import trio.lowlevel
 
 from raidx_fuse.errors import RaidxError, UsageError
-from raidx_fuse.format.config import NO_ROLE, ArrayConfig, MemberRecord
-from raidx_fuse.format.journal import record_bytes
+from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberRecord
+from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.growth import JOB_KEY, LIVE, MIGRATED, PARITY, SURROGATE
 from raidx_fuse.jobs.grow import Grow

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from raidx_fuse.errors import FormatError, RaidxError
-from raidx_fuse.format.config import NO_ROLE, ArrayConfig, MemberRecord
+from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberRecord
+from raidx_fuse.format.configuration.names import cleaned
 from raidx_fuse.format.create import new_member_uuid, prepare_member
-from raidx_fuse.format.names import cleaned
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
 from raidx_fuse.format.reserve import reserve_metadata
 from raidx_fuse.members.base import Member

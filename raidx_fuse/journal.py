@@ -25,12 +25,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.format.journal import (
-    encode_record,
-    entry_fields,
-    map_fields,
-    record_bytes,
-)
+from raidx_fuse.format.log_record import encode_record, entry_fields, map_fields, record_bytes
 from raidx_fuse.gather import DOOR, Gathering
 from raidx_fuse.log_writer import LogWriter
 from raidx_fuse.pagestore import PageStore

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from raidx_fuse.core import Core
 from raidx_fuse.errors import BusyError, RaidxError
-from raidx_fuse.format.config import ArrayConfig
+from raidx_fuse.format.configuration.config import ArrayConfig
 
 log = logging.getLogger(__name__)
 

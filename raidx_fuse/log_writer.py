@@ -13,7 +13,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.errors import MemberError, RaidxError
-from raidx_fuse.format.journal import (
+from raidx_fuse.format.log_record import (
     DATA,
     ENTRY_BYTES,
     RECORD_HEADER_BYTES,

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import trio
 
-from raidx_fuse.bad_chunks import KEY, decode_chunks, encode_chunks
 from raidx_fuse.core import Core
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.format.configuration.lost_chunks import KEY, decode_chunks, encode_chunks
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class LostList:
     async def save(self) -> None:
         """Write the list into the superblocks if it has changed.
 
-        Rounded up where it does not fit (format/fitting.py). Raises RaidxError.
+        Rounded up where it does not fit (format/configuration/fitting.py). Raises RaidxError.
         """
         bad = self.core.bad_chunks
         changes = bad.changes

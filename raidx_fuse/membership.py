@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from raidx_fuse.errors import ArrayFailedError, BusyError, FormatError, RaidxError, UsageError
-from raidx_fuse.format.config import ArrayConfig, MemberRecord
+from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.create import prepare_member
 from raidx_fuse.format.reserve import reserve_metadata
-from raidx_fuse.format.table import bytes_needed, shares_of
+from raidx_fuse.format.table_page import bytes_needed, shares_of
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.jobs.resync import chunks_at_stake
 from raidx_fuse.joining import record_of

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from raidx_fuse.errors import AssemblyError, MemberError
 from raidx_fuse.following import Following
-from raidx_fuse.format.journal import (
+from raidx_fuse.format.log_record import (
     HEAD,
     RECORD_HEADER_BYTES,
     Record,

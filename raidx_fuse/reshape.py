@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from raidx_fuse.errors import BusyError, RaidxError
-from raidx_fuse.format.config import ArrayConfig, MemberRecord
-from raidx_fuse.format.table import chunks_that_fit, erase_share, share_region
+from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
+from raidx_fuse.format.table_page import chunks_that_fit, erase_share, share_region
 from raidx_fuse.jobs.relocate import Relocate
 from raidx_fuse.joining import join, leave, release
 from raidx_fuse.layouts.placements.bundled import NOWHERE, SPARE_CHUNKS, BundleLayout

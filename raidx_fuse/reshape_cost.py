@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from raidx_fuse.estimate import copy_estimate
-from raidx_fuse.format.config import MemberRecord
+from raidx_fuse.format.configuration.config import MemberRecord
 from raidx_fuse.layouts.planning.rebundle import Moves
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from raidx_fuse.errors import MemberError, NoSpaceError, UsageError
-from raidx_fuse.format.config import ArrayConfig, MemberRecord
-from raidx_fuse.format.journal import record_bytes
+from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
+from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.format.shapes import RESTRIPE, Shape, restriping, shape_of, shapes_of
 from raidx_fuse.jobs.mending import TRY_AGAIN_S

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable
 
-from raidx_fuse.format.config import uuid_bytes
-from raidx_fuse.format.journal import HEAD
+from raidx_fuse.format.configuration.config import uuid_bytes
+from raidx_fuse.format.log_record import HEAD
 from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS
 from raidx_fuse.pagestore import PageStore
 from raidx_fuse.store import Store

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from raidx_fuse.core import Core
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.regions import PAYLOAD_BITS
-from raidx_fuse.format.table import chunks_that_fit
+from raidx_fuse.format.table_page import chunks_that_fit
 from raidx_fuse.layouts.placements.bundled import CELLS_MAX, SPARE_CHUNKS, BundleLayout
 from raidx_fuse.layouts.planning.allocate import maximum
 from raidx_fuse.layouts.planning.rebundle import Moves, plan_moves

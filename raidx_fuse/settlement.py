@@ -19,7 +19,7 @@ import numpy as np
 
 from raidx_fuse.claims import Claims, Page
 from raidx_fuse.errors import AssemblyError
-from raidx_fuse.format.table import PAGE_ENTRIES
+from raidx_fuse.format.table_page import PAGE_ENTRIES
 from raidx_fuse.layouts.placements.bundled import NOBODY, NOWHERE, BundleLayout
 
 Place = tuple[int, int]  # a role, a chunk of its member

@@ -1,9 +1,9 @@
 """The look-up table of a raidx layout in use: what each member's share says, and its changes.
 
 In memory the layout itself is the table (layouts/placements/bundled.py). On disk every member
-holds its own share (format/table.py), and only pages that differ from the greedy allocation were
-ever written. All changes go through the journal: a move is a record; once it is durable, placing
-it writes the pages of both places, first slot 0 of each, then a flush, then slot 1, so that
+holds its own share (format/table_page.py), and only pages that differ from the greedy allocation
+were ever written. All changes go through the journal: a move is a record; once it is durable,
+placing it writes the pages of both places, first slot 0 of each, then a flush, then slot 1, so that
 between placements both slots are whole and say the same.
 
 What the shares of all members say together at the start is settled in settlement.py.
@@ -21,7 +21,7 @@ from raidx_fuse.claims import Claims, Page
 from raidx_fuse.errors import MemberError, no_space
 from raidx_fuse.format.pages import encode_page
 from raidx_fuse.format.regions import PAGE_SLOTS
-from raidx_fuse.format.table import KIND, PAGE_ENTRIES, encode_entries, erase_share, shares_of
+from raidx_fuse.format.table_page import KIND, PAGE_ENTRIES, encode_entries, erase_share, shares_of
 from raidx_fuse.layouts.placements.bundled import NOWHERE, BundleLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.settlement import Settlement

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from raidx_fuse.errors import AssemblyError
 from raidx_fuse.format.assemble import Assembly
-from raidx_fuse.format.config import ArrayConfig
+from raidx_fuse.format.configuration.config import ArrayConfig
 
 
 def runs_unlogged(config: ArrayConfig) -> bool:

@@ -19,9 +19,9 @@ import trio
 
 from raidx_fuse.errors import ArrayFailedError, FormatError, MemberError, NoSpaceError, no_space
 from raidx_fuse.flush_rounds import FlushRounds
-from raidx_fuse.format.config import ArrayConfig
-from raidx_fuse.format.fitting import RESERVE_BYTES, fitted
-from raidx_fuse.format.round import Patience, write_config
+from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
+from raidx_fuse.format.superblock_round import Patience, write_config
 from raidx_fuse.latch import Latch
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import Member

@@ -3,7 +3,8 @@
 A request of 1 MiB over stripes of 192 KiB ends in the middle of one, and the next request goes on
 there. Its parity changes with both, so to log it each time, twice, and to place it was a third of
 what sequential writing cost. A record may say instead that the parity of a stripe follows from the
-data (format/journal.py, PARITY). Readers see no difference: the overlay has the parity as always.
+data (format/log_record.py, PARITY). Readers see no difference: the overlay has the parity as
+always.
 
 What a replay needs to compute it is one of two things, and one of them it always has:
 
@@ -26,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from raidx_fuse.format.journal import ENTRY_BYTES, PARITY, record_bytes
+from raidx_fuse.format.log_record import ENTRY_BYTES, PARITY, record_bytes
 from raidx_fuse.store import Request, Store
 
 KNOWN_MIN = 64  # stripes of which is known what the log has, also after it gave them up

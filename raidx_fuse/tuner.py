@@ -20,7 +20,7 @@ import trio
 from raidx_fuse.access import Access
 from raidx_fuse.core import Core
 from raidx_fuse.errors import RaidxError, UsageError
-from raidx_fuse.format.config import ArrayConfig
+from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.mover import Mover
 from raidx_fuse.store import MemberLostError

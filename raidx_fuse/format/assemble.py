@@ -35,7 +35,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from raidx_fuse.errors import AssemblyError, FormatError, MemberError, UsageError
-from raidx_fuse.format.config import (
+from raidx_fuse.format.configuration.config import (
     ACTIVE,
     FAILED,
     MISSING,
@@ -45,12 +45,12 @@ from raidx_fuse.format.config import (
     ArrayConfig,
     MemberRecord,
 )
-from raidx_fuse.format.names import brief
+from raidx_fuse.format.configuration.names import brief
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
 from raidx_fuse.format.shapes import can_lose
 from raidx_fuse.format.signature import describe, find_signatures
 from raidx_fuse.format.superblock import Superblock, newest, read_slots
-from raidx_fuse.format.table import bytes_needed
+from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, code_for
 from raidx_fuse.members.base import Member
 

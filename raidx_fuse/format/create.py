@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from raidx_fuse.errors import FormatError, MemberError, RaidxError, SignatureFoundError, UsageError
-from raidx_fuse.format.config import ACTIVE, NAME_SHOWN, ArrayConfig, MemberRecord
-from raidx_fuse.format.names import cleaned, is_clean, name_problem
+from raidx_fuse.format.configuration.config import ACTIVE, NAME_SHOWN, ArrayConfig, MemberRecord
+from raidx_fuse.format.configuration.names import cleaned, is_clean, name_problem
 from raidx_fuse.format.pages import erase_log, erase_pages
 from raidx_fuse.format.regions import (
     SECTOR_BYTES,
@@ -22,10 +22,10 @@ from raidx_fuse.format.regions import (
     plan_regions,
 )
 from raidx_fuse.format.reserve import reserve_metadata
-from raidx_fuse.format.round import write_config
 from raidx_fuse.format.signature import Signature, describe, find_signatures
 from raidx_fuse.format.superblock import newest, read_slots
-from raidx_fuse.format.table import chunks_that_fit, erase_share, shares_of
+from raidx_fuse.format.superblock_round import write_config
+from raidx_fuse.format.table_page import chunks_that_fit, erase_share, shares_of
 from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.layouts.placements.bundled import SPARE_CHUNKS, BundleLayout, check_table
 from raidx_fuse.layouts.placements.layout import Layout

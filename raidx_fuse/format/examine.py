@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from raidx_fuse.errors import FormatError, MemberError
-from raidx_fuse.format.config import NO_ROLE, ArrayConfig, config_to_dict
+from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, config_to_dict
 from raidx_fuse.format.pages import load_pages
 from raidx_fuse.format.regions import REGION_KINDS
 from raidx_fuse.format.signature import describe, find_signatures
 from raidx_fuse.format.superblock import MAJOR, Slot, Superblock, newest, read_slots
-from raidx_fuse.format.table import bytes_needed, shares_of
+from raidx_fuse.format.table_page import bytes_needed, shares_of
 from raidx_fuse.members.base import Member
 
 DAMAGED_SHOWN = 1000

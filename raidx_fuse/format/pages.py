@@ -17,8 +17,8 @@ import crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from raidx_fuse.format.config import uuid_bytes
-from raidx_fuse.format.journal import RECORD_MAGIC
+from raidx_fuse.format.configuration.config import uuid_bytes
+from raidx_fuse.format.log_record import RECORD_MAGIC
 from raidx_fuse.format.regions import (
     COUNTER_MAX,
     PAGE_BYTES,

@@ -44,7 +44,7 @@ DATA_ALIGNMENT_MAX = 1 << 20
 PAGE_KINDS = {"bitmap": 1, "written": 2, "journal": 3, "table": 4}
 """Kinds of pages and their number in the page header; 0 is no kind."""
 REGION_KINDS = ("bitmap", "written", "journal")
-"""Kinds that lie in regions which are equal on all members; see table.py for the other."""
+"""Kinds that lie in regions which are equal on all members; see table_page.py for the other."""
 
 
 def _up(value: int, unit: int) -> int:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from raidx_fuse.errors import FormatError
-from raidx_fuse.format.config import ArrayConfig
-from raidx_fuse.format.names import brief
+from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.format.configuration.names import brief
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout, restripe

@@ -5,7 +5,7 @@ Laws (FORMAT.md, "Superblock" and "Update protocol"):
     the old configuration readable: sequence s lies in slot s mod 2.
  2. `write_config` reads before it writes. It never overwrites a superblock of another array or of
     another member: a disk that was swapped under us fails instead.
- 3. The commit point of a change is the return of `write_config` (round.py). One round is
+ 3. The commit point of a change is the return of `write_config` (superblock_round.py). One round is
     complete, or the members that missed it are failed by the next, before anything is
     acknowledged on its strength; `base_events` says where the members stood when a round began.
 """
@@ -19,7 +19,7 @@ from functools import lru_cache
 import crc32c
 
 from raidx_fuse.errors import FormatError, MemberError
-from raidx_fuse.format.config import (
+from raidx_fuse.format.configuration.config import (
     ArrayConfig,
     decode_config,
     encode_config,

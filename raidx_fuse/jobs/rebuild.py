@@ -15,7 +15,7 @@ from typing import Any
 
 from raidx_fuse.core import Core
 from raidx_fuse.errors import ArrayFailedError, RaidxError
-from raidx_fuse.format.config import ArrayConfig
+from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.jobs.strips import Place, Strips, lots, read_all
 from raidx_fuse.jobs.window import WINDOW_BYTES, Job
 from raidx_fuse.layouts.codes.code import Unrecoverable

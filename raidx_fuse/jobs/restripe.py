@@ -29,7 +29,7 @@ import trio
 
 from raidx_fuse.core import Core
 from raidx_fuse.errors import NoSpaceError, RaidxError
-from raidx_fuse.format.journal import ENTRY_BYTES, RECORD_HEADER_BYTES
+from raidx_fuse.format.log_record import ENTRY_BYTES, RECORD_HEADER_BYTES
 from raidx_fuse.format.regions import SECTOR_BYTES
 from raidx_fuse.jobs.mending import MendingJob
 from raidx_fuse.jobs.restripe_copy import Copier, Prepared

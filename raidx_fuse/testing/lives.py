@@ -10,7 +10,7 @@ from typing import Any
 
 from raidx_fuse.errors import AssemblyError
 from raidx_fuse.format.assemble import Assembly, assemble
-from raidx_fuse.format.config import (
+from raidx_fuse.format.configuration.config import (
     ACTIVE,
     FAILED,
     NO_ROLE,
@@ -21,7 +21,7 @@ from raidx_fuse.format.config import (
 )
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
-from raidx_fuse.format.round import write_config
+from raidx_fuse.format.superblock_round import write_config
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run

@@ -10,7 +10,7 @@ import trio
 
 from raidx_fuse.array import Array
 from raidx_fuse.format.create import create_array, shape
-from raidx_fuse.format.table import chunks_that_fit
+from raidx_fuse.format.table_page import chunks_that_fit
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.planning.allocate import maximum
 from raidx_fuse.members.ram import RamMember

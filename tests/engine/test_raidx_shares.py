@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from raidx_fuse.array import open_array
 from raidx_fuse.errors import AssemblyError
 from raidx_fuse.format.regions import PageRegion
-from raidx_fuse.format.table import chunks_that_fit, share_bytes, shares_of
+from raidx_fuse.format.table_page import chunks_that_fit, share_bytes, shares_of
 from raidx_fuse.layouts.placements.bundled import NOBODY, BundleLayout, bundle_code, make_bundles
 from raidx_fuse.layouts.planning.allocate import greedy, maximum
 from raidx_fuse.members.ram import RamMember

@@ -13,7 +13,7 @@ from raidx_fuse.array import Array, open_array
 from raidx_fuse.check import check_members
 from raidx_fuse.errors import AssemblyError
 from raidx_fuse.format.create import create_array
-from raidx_fuse.format.journal import (
+from raidx_fuse.format.log_record import (
     DATA,
     HEAD,
     MARK,

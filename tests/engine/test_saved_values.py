@@ -10,7 +10,7 @@ import pytest
 
 from raidx_fuse.array import open_array
 from raidx_fuse.errors import FormatError, RaidxError, UsageError
-from raidx_fuse.format.config import ArrayConfig
+from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.examine import examine
 from raidx_fuse.format.regions import Region, Regions

@@ -27,15 +27,15 @@ import trio
 from raidx_fuse.array import Array, open_array
 from raidx_fuse.check import check_members
 from raidx_fuse.errors import RaidxError, single
-from raidx_fuse.format.config import ArrayConfig
+from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.examine import examine
-from raidx_fuse.format.journal import ENTRY, ENTRY_BYTES, RECORD_HEADER, RECORD_HEADER_BYTES
+from raidx_fuse.format.log_record import ENTRY, ENTRY_BYTES, RECORD_HEADER, RECORD_HEADER_BYTES
 from raidx_fuse.format.pages import PAGE_HEADER, PAGE_MAGIC
 from raidx_fuse.format.regions import PAGE_BYTES, PAGE_HEADER_BYTES, REGION_KINDS
 from raidx_fuse.format.superblock import HEADER, HEADER_BYTES
-from raidx_fuse.format.table import ENTRY as SHARE_ENTRY
-from raidx_fuse.format.table import shares_of
+from raidx_fuse.format.table_page import ENTRY as SHARE_ENTRY
+from raidx_fuse.format.table_page import shares_of
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run

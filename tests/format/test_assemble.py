@@ -8,13 +8,7 @@ import pytest
 
 from raidx_fuse.errors import AssemblyError, UsageError
 from raidx_fuse.format.assemble import assemble
-from raidx_fuse.format.config import (
-    MISSING,
-    NO_ROLE,
-    REBUILDING,
-    SPARE,
-    MemberRecord,
-)
+from raidx_fuse.format.configuration.config import MISSING, NO_ROLE, REBUILDING, SPARE, MemberRecord
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember

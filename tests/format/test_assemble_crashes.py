@@ -11,13 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raidx_fuse.errors import AssemblyError
-from raidx_fuse.format.config import (
-    ACTIVE,
-    FAILED,
-    MISSING,
-    REBUILDING,
-    MemberRecord,
-)
+from raidx_fuse.format.configuration.config import ACTIVE, FAILED, MISSING, REBUILDING, MemberRecord
 from raidx_fuse.testing.lives import SIZE, Life, Running, roles, stale
 
 # -- crashes in the middle of a round ------------------------------------------------------------

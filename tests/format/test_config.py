@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raidx_fuse.errors import FormatError
-from raidx_fuse.format.config import (
+from raidx_fuse.format.configuration.config import (
     ACTIVE,
     FAILED,
     MISSING,
@@ -27,7 +27,7 @@ from raidx_fuse.format.config import (
     encode_config,
     is_uuid,
 )
-from raidx_fuse.format.names import is_clean, name_problem
+from raidx_fuse.format.configuration.names import is_clean, name_problem
 from raidx_fuse.format.regions import COUNTER_MAX, plan_regions
 
 uuids = st.uuids().map(str)

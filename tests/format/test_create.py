@@ -11,7 +11,7 @@ import pytest
 
 from raidx_fuse.errors import RaidxError, SignatureFoundError, UsageError
 from raidx_fuse.format.assemble import assemble
-from raidx_fuse.format.config import ArrayConfig
+from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.create import create_array, prepare_member
 from raidx_fuse.format.examine import examine
 from raidx_fuse.format.pages import encode_page, load_pages

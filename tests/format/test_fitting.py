@@ -10,15 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from raidx_fuse.bad_chunks import (
-    ENCODED_BYTES_MAX,
-    KEY,
-    LostChunks,
-    decode_chunks,
-    encode_chunks,
-)
 from raidx_fuse.errors import FormatError
-from raidx_fuse.format.config import (
+from raidx_fuse.format.configuration.config import (
     ACTIVE,
     NO_ROLE,
     SPARE,
@@ -26,7 +19,14 @@ from raidx_fuse.format.config import (
     MemberRecord,
     encode_config,
 )
-from raidx_fuse.format.fitting import RESERVE_BYTES, fitted
+from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
+from raidx_fuse.format.configuration.lost_chunks import (
+    ENCODED_BYTES_MAX,
+    KEY,
+    LostChunks,
+    decode_chunks,
+    encode_chunks,
+)
 from raidx_fuse.format.regions import plan_regions
 from raidx_fuse.format.superblock import BODY_BYTES_MAX
 

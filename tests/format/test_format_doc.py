@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import raidx_fuse
-from raidx_fuse.format import journal, pages, regions, superblock, table
+from raidx_fuse.format import log_record, pages, regions, superblock, table_page
 from raidx_fuse.layouts.registry import make_layout
 
 DOCUMENT = Path(raidx_fuse.__file__).with_name("FORMAT.md").read_text()
@@ -30,10 +30,10 @@ def tables() -> list[list[tuple[int, int, str]]]:
 STRUCTS = [
     superblock.HEADER,
     pages.PAGE_HEADER,
-    table.ENTRY,
-    journal.HEAD,
-    journal.RECORD_HEADER,
-    journal.ENTRY,
+    table_page.ENTRY,
+    log_record.HEAD,
+    log_record.RECORD_HEADER,
+    log_record.ENTRY,
 ]
 
 
@@ -60,14 +60,14 @@ def test_there_is_a_table_for_every_struct_and_no_other() -> None:
 
 def test_magics_and_kinds_are_the_documents() -> None:
     assert superblock.MAGIC.decode() in DOCUMENT
-    for magic in (pages.PAGE_MAGIC, journal.RECORD_MAGIC):
+    for magic in (pages.PAGE_MAGIC, log_record.RECORD_MAGIC):
         assert f"`{struct.pack('<I', magic).decode()}`" in DOCUMENT
     for name, number in regions.PAGE_KINDS.items():
         assert f"{number} {name}" in DOCUMENT
-    kinds = f"{journal.DATA} data, {journal.WRITTEN} written, {journal.TABLE} table"
-    assert f"{kinds}, {journal.UNWRITTEN} unwritten, {journal.MARK} mark" in DOCUMENT
-    assert f"{journal.MARK} mark, {journal.PARITY} parity" in DOCUMENT
-    assert f"{table.PAGE_ENTRIES} p .. " in DOCUMENT
+    kinds = f"{log_record.DATA} data, {log_record.WRITTEN} written, {log_record.TABLE} table"
+    assert f"{kinds}, {log_record.UNWRITTEN} unwritten, {log_record.MARK} mark" in DOCUMENT
+    assert f"{log_record.MARK} mark, {log_record.PARITY} parity" in DOCUMENT
+    assert f"{table_page.PAGE_ENTRIES} p .. " in DOCUMENT
 
 
 def test_the_worked_example_is_true() -> None:
@@ -89,9 +89,9 @@ def test_the_record_in_hexadecimal_is_what_the_code_writes() -> None:
     (text,) = re.findall(r"```hex\n(.*?)```", DOCUMENT, re.DOTALL)
     printed = bytes.fromhex("".join(line[6:] for line in text.splitlines()))
     writes = [(3, 286720, [b"raidx"], 5), (1, 286720, [b"raidx"], 5)]
-    fields, buffers, total = journal.entry_fields(writes)
-    fields += journal.map_fields([7], [], [])
-    record = journal.encode_record(9, 41, 1024, bytes(range(16)), fields, buffers, total)
+    fields, buffers, total = log_record.entry_fields(writes)
+    fields += log_record.map_fields([7], [], [])
+    record = log_record.encode_record(9, 41, 1024, bytes(range(16)), fields, buffers, total)
     assert record == printed.ljust(512, b"\0")
 
 

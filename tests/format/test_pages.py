@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raidx_fuse.format.config import uuid_bytes
-from raidx_fuse.format.journal import DATA, encode_record
+from raidx_fuse.format.configuration.config import uuid_bytes
+from raidx_fuse.format.log_record import DATA, encode_record
 from raidx_fuse.format.pages import (
     PAGE_BYTES,
     PAYLOAD_BYTES,

@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raidx_fuse.errors import FormatError, MemberError
-from raidx_fuse.format.config import FAILED, ArrayConfig, MemberRecord, encode_config
+from raidx_fuse.format.configuration.config import FAILED, ArrayConfig, MemberRecord, encode_config
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, plan_regions
-from raidx_fuse.format.round import Patience, write_config
 from raidx_fuse.format.superblock import (
     BODY_BYTES_MAX,
     HEAD_BYTES,
@@ -29,6 +28,7 @@ from raidx_fuse.format.superblock import (
     read_superblock,
     write_superblock,
 )
+from raidx_fuse.format.superblock_round import Patience, write_config
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember

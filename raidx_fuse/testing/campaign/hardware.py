@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from raidx_fuse.dirty import REGION_BYTES
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import create_array
-from raidx_fuse.format.journal import ENTRY_BYTES, record_bytes
+from raidx_fuse.format.log_record import ENTRY_BYTES, record_bytes
 from raidx_fuse.format.regions import PAGE_HEADER_BYTES, PAYLOAD_BITS, log_bytes
 from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.layouts.placements.bundled import bundle_code

@@ -17,7 +17,7 @@ import trio
 
 from raidx_fuse.array import Array, open_array
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.format.table import bytes_needed
+from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.powercut import CutRecord

@@ -7,7 +7,7 @@ from tests.crash.mutants.mutant import GROWTH, LOGGED, REMOUNTS, RESTRIPE, STREA
 OVERLAY = "raidx_fuse/overlay.py"
 REPLAY = "raidx_fuse/replay.py"
 FOLLOWING = "raidx_fuse/following.py"
-RECORDS = "raidx_fuse/format/journal.py"
+RECORDS = "raidx_fuse/format/log_record.py"
 STREAMS_FILE = "raidx_fuse/streams.py"
 CLOSING = "raidx_fuse/closing.py"
 UNLOGGED_FILE = "raidx_fuse/unlogged.py"

@@ -3,17 +3,22 @@
 What users ask for is refused when it does not fit, and leaves some room free. That room is for what
 nobody can refuse: members fail, counters rise, chunks are lost. When even that gets scarce, what is
 for messages only goes first (where members were last seen), then the list of lost chunks is rounded
-up (bad_chunks.py).
+up (lost_chunks.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from raidx_fuse.bad_chunks import FRAME_BYTES, KEY, decode_chunks, encode_chunks
 from raidx_fuse.errors import FormatError
-from raidx_fuse.format.config import ArrayConfig, encode_config
-from raidx_fuse.format.names import cleaned
+from raidx_fuse.format.configuration.config import ArrayConfig, encode_config
+from raidx_fuse.format.configuration.lost_chunks import (
+    FRAME_BYTES,
+    KEY,
+    decode_chunks,
+    encode_chunks,
+)
+from raidx_fuse.format.configuration.names import cleaned
 from raidx_fuse.format.superblock import BODY_BYTES_MAX
 
 RESERVE_BYTES = 4 << 10

@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 import trio
 
 from raidx_fuse.errors import FormatError, MemberError
-from raidx_fuse.format.config import MISSING, NO_ROLE, SPARE, ArrayConfig, encode_config
+from raidx_fuse.format.configuration.config import (
+    MISSING,
+    NO_ROLE,
+    SPARE,
+    ArrayConfig,
+    encode_config,
+)
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
 from raidx_fuse.format.superblock import (
     MINOR,

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from raidx_fuse.errors import FormatError
-from raidx_fuse.format.names import brief, cleaned, is_clean, name_problem
+from raidx_fuse.format.configuration.names import brief, cleaned, is_clean, name_problem
 from raidx_fuse.format.regions import COUNTER_MAX, Region, Regions
 from raidx_fuse.layouts.registry import WIDTH_MAX
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from crc32c import crc32c
 
-from raidx_fuse.format.config import uuid_bytes
+from raidx_fuse.format.configuration.config import uuid_bytes
 from raidx_fuse.format.regions import SECTOR_BYTES
 
 RECORD_HEADER = struct.Struct("<IIQQQIIQ16s")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from raidx_fuse.errors import FormatError
-from raidx_fuse.format.config import ArrayConfig
+from raidx_fuse.format.configuration.config import ArrayConfig
 
 REBUILD = "rebuild:"
 

@@ -25,7 +25,7 @@ from raidx_fuse.format.regions import PAYLOAD_BYTES, PageRegion
 from raidx_fuse.members.base import Member
 
 if TYPE_CHECKING:
-    from raidx_fuse.format.config import ArrayConfig
+    from raidx_fuse.format.configuration.config import ArrayConfig
 
 ENTRY_DTYPE = np.dtype([("cell", "<u8"), ("last", "<u4"), ("interval", "<u2"), ("role", "u1")])
 ENTRY = struct.Struct("<QIHB")

@@ -1,0 +1,1 @@
+"""The configuration of an array, as the superblocks hold it: values, sizes, names."""
