@@ -7,7 +7,7 @@ All in memory that was touched before, more of it than fits in the cache; rounds
 share is taken within its round. All is done by one thread that never waits, so CPU time is
 measured: what else the machine does matters less then.
 
-* encode: the parities of full stripes from their data (`raidx_fuse.xor_program.encoder`, what a
+* encode: the parities of full stripes from their data (`raidx_fuse.store.xor.encoder`, what a
   write of whole stripes does); numpy XORs the data of each stripe into one chunk, once. RDP does
   1.7 XORs for each of numpy's at p = 7, and no code of two losses fewer than about that.
 * decode: two members of a running array of RAM members are lost and rebuilt at once, from the
@@ -34,7 +34,7 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.layouts.codes.code import bits
 from raidx_fuse.layouts.registry import make_code
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.xor_program import encoder
+from raidx_fuse.store.xor import encoder
 
 Bytes = NDArray[np.uint8]
 MIB = 1 << 20

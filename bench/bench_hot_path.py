@@ -19,7 +19,7 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.layouts.planning.stripe_plan import read_plan, write_plans
 from raidx_fuse.layouts.registry import make_layout
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.parity import xor_into
+from raidx_fuse.store.xor import xor_into
 
 KIB, MIB = 1 << 10, 1 << 20
 CHUNK_BYTES = 64 * KIB

@@ -15,7 +15,7 @@ from raidx_fuse.lab.request import Load
 from raidx_fuse.lab.shape import faster, fit
 from raidx_fuse.lab.simulate import Experiment, simulate
 from raidx_fuse.lab.workloads import generate, variant
-from raidx_fuse.measure import bucket_top_s
+from raidx_fuse.store.latency import bucket_top_s
 
 WIDTH = 8
 SSD = "ssd,read_mb_s=445,write_mb_s=135"  # table I: Intel DC S3500

@@ -32,7 +32,7 @@ from raidx_fuse.lab.simulate import Experiment, simulate
 from raidx_fuse.lab.workloads import generate, variant
 from raidx_fuse.members.simulated.model import ModelMember
 from raidx_fuse.members.simulated.service import make_model
-from raidx_fuse.queues import MemberQueue
+from raidx_fuse.store.queue import MemberQueue
 
 TITLE = "McPod: growing RAID-4 by moving the fewest blocks"
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raidx_fuse.layouts.placements.bundled import BundleLayout
-from raidx_fuse.queues import MemberQueue
+from raidx_fuse.store.queue import MemberQueue
 
 TICKS_A_SECOND = 64
 INTERVAL_MAX = 65535

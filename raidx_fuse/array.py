@@ -19,9 +19,7 @@ from typing import Any
 import trio
 
 from raidx_fuse import status as report
-from raidx_fuse.claims import read_claims
 from raidx_fuse.core import Core
-from raidx_fuse.dirty import DirtyMap
 from raidx_fuse.errors import RaidxError, ReadOnlyError, UsageError
 from raidx_fuse.explain import explain
 from raidx_fuse.format.assemble import Assembly, assemble
@@ -42,21 +40,23 @@ from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.lost_list import LostList
 from raidx_fuse.members.base import Member
 from raidx_fuse.membership import Membership
-from raidx_fuse.pagestore import PageStore, load_page_store
 from raidx_fuse.reader import Reader
 from raidx_fuse.replay import Replayed, read_log, replay
 from raidx_fuse.reshape import Reshape
 from raidx_fuse.restore import Restore
 from raidx_fuse.restriper import Restriper
 from raidx_fuse.settings import SETTINGS, apply_saved, setting_named
-from raidx_fuse.shares import Shares
 from raidx_fuse.startable import check_startable, runs_unlogged
-from raidx_fuse.store import Store
-from raidx_fuse.tasks import Tasks
+from raidx_fuse.store.chunk_table import Shares
+from raidx_fuse.store.dirty_bitmap import DirtyMap
+from raidx_fuse.store.member_set import Store
+from raidx_fuse.store.page_store import PageStore, load_page_store
+from raidx_fuse.store.table_recovery import read_claims
+from raidx_fuse.store.tasks import Tasks
+from raidx_fuse.store.written_map import WrittenMap
 from raidx_fuse.tuner import Tuner
 from raidx_fuse.tuning import Tuning
 from raidx_fuse.writer import Writer
-from raidx_fuse.written import WrittenMap
 
 log = logging.getLogger(__name__)
 

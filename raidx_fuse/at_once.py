@@ -21,9 +21,9 @@ from raidx_fuse.errors import MemberError
 from raidx_fuse.gather import Gathering
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, write_plans
 from raidx_fuse.overlay import WHOLE
-from raidx_fuse.parity import Arena, Bytes
 from raidx_fuse.policy import BpuPolicy, Policy
-from raidx_fuse.store import Request
+from raidx_fuse.store.buffers import Arena, Bytes
+from raidx_fuse.store.member_set import Request
 
 _LENGTHS_KEPT = 64
 

@@ -15,8 +15,9 @@ import numpy as np
 from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
-from raidx_fuse.parity import Arena, Bytes, xor_into
-from raidx_fuse.store import Request
+from raidx_fuse.store.buffers import Arena, Bytes
+from raidx_fuse.store.member_set import Request
+from raidx_fuse.store.xor import xor_into
 from raidx_fuse.streams import Filling
 
 

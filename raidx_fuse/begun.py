@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError
-from raidx_fuse.parity import Arena
-from raidx_fuse.store import Request
+from raidx_fuse.store.buffers import Arena
+from raidx_fuse.store.member_set import Request
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ import numpy as np
 from raidx_fuse.begun import Begun, keep_locked, write_at_once
 from raidx_fuse.core import Core
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
-from raidx_fuse.xor_program import encoder
+from raidx_fuse.store.xor import encoder
 
 
 class Closing:

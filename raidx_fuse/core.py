@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from raidx_fuse.access import Access
 from raidx_fuse.cache import ChunkCache, address_of
-from raidx_fuse.dirty import DirtyMap
 from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.format.configuration.lost_chunks import LostChunks
 from raidx_fuse.growth import Growth
@@ -18,12 +17,13 @@ from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, dead_cells
 from raidx_fuse.locks import StripeLocks
-from raidx_fuse.measure import TIMED_ALL, TIMED_EACH, ArrayCounters, Latency
-from raidx_fuse.parity import ArenaPool
 from raidx_fuse.policy import POLICIES, BpuPolicy, Policy
-from raidx_fuse.store import MemberLostError, Request, Store
+from raidx_fuse.store.buffers import ArenaPool
+from raidx_fuse.store.dirty_bitmap import DirtyMap
+from raidx_fuse.store.latency import TIMED_ALL, TIMED_EACH, ArrayCounters, Latency
+from raidx_fuse.store.member_set import MemberLostError, Request, Store
+from raidx_fuse.store.written_map import WrittenMap
 from raidx_fuse.unlogged import Unlogged
-from raidx_fuse.written import WrittenMap
 
 
 class Core:
@@ -262,7 +262,7 @@ class Core:
                 self.cache.forget(address_of(self.layout, stripe, cell), self.chunk_bytes)
 
     def touch_at_once(self, started_s: float) -> None:
-        """Count the end of a foreground request that did not suspend; see measure.py."""
+        """Count the end of a foreground request that did not suspend; see store/latency.py."""
         self.foreground_s = started_s
         number = self.at_once = self.at_once + 1
         if number <= TIMED_ALL:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from raidx_fuse.core import Core
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
-from raidx_fuse.store import Request
+from raidx_fuse.store.member_set import Request
 from raidx_fuse.streams import Filling
 from raidx_fuse.write_work import Piece, Work
 

@@ -1,7 +1,7 @@
 """What the fast ways of writing leave when a member does not write at once: it is finished here.
 
 Nothing else ran since they began, and the stripes are locked before anything does. A request that
-is cancelled leaves no stripe half written: waits for members cannot be cancelled (queues.py).
+is cancelled leaves no stripe half written: waits for members cannot be cancelled (store/queue.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from raidx_fuse.core import Core
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.gather import Gathering
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
-from raidx_fuse.store import Request, join
+from raidx_fuse.store.member_set import Request, join
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,10 @@ from raidx_fuse.errors import MemberError, UnrecoverableError
 from raidx_fuse.format.log_record import Record
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, dead_cells, write_plans
-from raidx_fuse.parity import Bytes, xor_into
-from raidx_fuse.store import MemberLostError, Request, Store
-from raidx_fuse.written import WrittenMap
+from raidx_fuse.store.buffers import Bytes
+from raidx_fuse.store.member_set import MemberLostError, Request, Store
+from raidx_fuse.store.written_map import WrittenMap
+from raidx_fuse.store.xor import xor_into
 
 
 class Following:

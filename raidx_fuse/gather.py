@@ -22,7 +22,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.store import Request
+from raidx_fuse.store.member_set import Request
 
 CHANGE_BYTES_MAX = 40 << 10  # of a change that is gathered: copying larger ones costs more
 DATA_BYTES_MAX = 320 << 10  # of one record; with its headers less than twice that

@@ -29,7 +29,7 @@ import trio
 from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.registry import PARITY_WAYS
-from raidx_fuse.store import Store
+from raidx_fuse.store.member_set import Store
 
 MIGRATED = "migrated"
 PARITY = "parity"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from raidx_fuse.measure import Latency
 from raidx_fuse.status import bpu_ratios
+from raidx_fuse.store.latency import Latency
 
 if TYPE_CHECKING:
     from raidx_fuse.array import Array

@@ -17,8 +17,8 @@ from raidx_fuse.format.create import new_member_uuid, prepare_member
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
 from raidx_fuse.format.reserve import reserve_metadata
 from raidx_fuse.members.base import Member
-from raidx_fuse.queues import MemberQueue
-from raidx_fuse.store import Store
+from raidx_fuse.store.member_set import Store
+from raidx_fuse.store.queue import MemberQueue
 
 log = logging.getLogger(__name__)
 

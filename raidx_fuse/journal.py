@@ -28,12 +28,12 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.log_record import encode_record, entry_fields, map_fields, record_bytes
 from raidx_fuse.gather import DOOR, Gathering
 from raidx_fuse.log_writer import LogWriter
-from raidx_fuse.pagestore import PageStore
 from raidx_fuse.ring import Tail
-from raidx_fuse.shares import Move, Shares
-from raidx_fuse.store import Request, Store
+from raidx_fuse.store.chunk_table import Move, Shares
+from raidx_fuse.store.member_set import Request, Store
+from raidx_fuse.store.page_store import PageStore
+from raidx_fuse.store.written_map import WrittenMap
 from raidx_fuse.streams import Filling, Streams
-from raidx_fuse.written import WrittenMap
 
 log = logging.getLogger(__name__)
 

@@ -25,9 +25,9 @@ from raidx_fuse.gather import CHANGE_BYTES_MAX, DATA_BYTES_MAX, Gathering
 from raidx_fuse.inflight import InFlight
 from raidx_fuse.locks import StripeLocks
 from raidx_fuse.marked import Marked
-from raidx_fuse.pagestore import PageStore
 from raidx_fuse.ring import Ring
-from raidx_fuse.store import Request, Store
+from raidx_fuse.store.member_set import Request, Store
+from raidx_fuse.store.page_store import PageStore
 
 OVERLAY_BYTES_MAX = 32 << 20
 NO_GAP = 1 << 64

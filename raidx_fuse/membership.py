@@ -17,7 +17,7 @@ from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.jobs.resync import chunks_at_stake
 from raidx_fuse.joining import record_of
 from raidx_fuse.members.base import Member
-from raidx_fuse.queues import MemberQueue
+from raidx_fuse.store.queue import MemberQueue
 
 if TYPE_CHECKING:
     from raidx_fuse.array import Array

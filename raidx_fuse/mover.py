@@ -22,11 +22,11 @@ from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.planning.stripe_plan import read_plan
-from raidx_fuse.parity import Arena, Bytes, xor_into
-from raidx_fuse.shares import Move
-from raidx_fuse.store import MemberLostError, Request, join
+from raidx_fuse.store.buffers import Arena, Bytes, zero_buffers
+from raidx_fuse.store.chunk_table import Move
+from raidx_fuse.store.member_set import MemberLostError, Request, join
+from raidx_fuse.store.xor import xor_into
 from raidx_fuse.write_work import Preparer
-from raidx_fuse.zeros import zero_buffers
 
 
 class Mover:

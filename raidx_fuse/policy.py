@@ -15,9 +15,9 @@ from raidx_fuse import bpu
 from raidx_fuse.bpu import STATES, Decision, Thresholds
 from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan
-from raidx_fuse.measure import Latency
 from raidx_fuse.queue_monitor import QueueMonitor
-from raidx_fuse.queues import MemberQueue
+from raidx_fuse.store.latency import Latency
+from raidx_fuse.store.queue import MemberQueue
 
 
 class Policy(Protocol):

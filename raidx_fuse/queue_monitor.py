@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from raidx_fuse.bpu import LIGHT, STATES, Thresholds, state_of
-from raidx_fuse.queues import MemberQueue
+from raidx_fuse.store.queue import MemberQueue
 
 
 class QueueMonitor:

@@ -21,9 +21,9 @@ from raidx_fuse.errors import MemberError, RaidxError, UnrecoverableError
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.planning.stripe_plan import bands, read_plan
 from raidx_fuse.overlay import WHOLE
-from raidx_fuse.parity import xor_into
-from raidx_fuse.store import MemberLostError, Request, join
-from raidx_fuse.zeros import ZEROS
+from raidx_fuse.store.buffers import ZEROS
+from raidx_fuse.store.member_set import MemberLostError, Request, join
+from raidx_fuse.store.xor import xor_into
 
 log = logging.getLogger(__name__)
 

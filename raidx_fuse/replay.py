@@ -35,9 +35,9 @@ from raidx_fuse.journal import Journal
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
-from raidx_fuse.pagestore import PageStore
 from raidx_fuse.ring import Tail
-from raidx_fuse.store import Request, Store
+from raidx_fuse.store.member_set import Request, Store
+from raidx_fuse.store.page_store import PageStore
 
 log = logging.getLogger(__name__)
 

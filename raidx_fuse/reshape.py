@@ -30,8 +30,8 @@ from raidx_fuse.layouts.planning.allocate import allocate, maximum
 from raidx_fuse.layouts.planning.rebundle import Moves
 from raidx_fuse.members.base import Member
 from raidx_fuse.mover import Mover
-from raidx_fuse.queues import MemberQueue
 from raidx_fuse.room import Room
+from raidx_fuse.store.queue import MemberQueue
 
 if TYPE_CHECKING:
     from raidx_fuse.array import Array

@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable
 from raidx_fuse.format.configuration.config import uuid_bytes
 from raidx_fuse.format.log_record import HEAD
 from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS
-from raidx_fuse.pagestore import PageStore
-from raidx_fuse.store import Store
+from raidx_fuse.store.member_set import Store
+from raidx_fuse.store.page_store import PageStore
 
 HEAD_BYTES = PAGE_BYTES * PAGE_SLOTS
 NO_STRIPE = 1 << 63

@@ -28,7 +28,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from raidx_fuse.format.log_record import ENTRY_BYTES, PARITY, record_bytes
-from raidx_fuse.store import Request, Store
+from raidx_fuse.store.member_set import Request, Store
 
 KNOWN_MIN = 64  # stripes of which is known what the log has, also after it gave them up
 SHARE_MAX = 8  # of the ring may be kept free for parities, one part of so many

@@ -23,7 +23,7 @@ from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.mover import Mover
-from raidx_fuse.store import MemberLostError
+from raidx_fuse.store.member_set import MemberLostError
 from raidx_fuse.tuner_plan import MemberLoad, Plan, Planner, Step
 
 if TYPE_CHECKING:

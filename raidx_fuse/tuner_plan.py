@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from raidx_fuse.access import CHANGED_MAX, INTERVAL_MAX, TICKS_A_SECOND, Access
 from raidx_fuse.layouts.placements.bundled import BLOCK_CELLS, NOWHERE, BundleLayout
-from raidx_fuse.shares import Move
+from raidx_fuse.store.chunk_table import Move
 
 COST_RATIO = 2.0
 COST_STEP_S = 20e-6  # members of memory differ by microseconds and noise: that is not worth a move

@@ -18,8 +18,8 @@ import numpy as np
 
 from raidx_fuse.begun import Begun, keep_locked, write_at_once
 from raidx_fuse.core import Core
-from raidx_fuse.parity import Bytes
-from raidx_fuse.xor_program import encoder
+from raidx_fuse.store.buffers import Bytes
+from raidx_fuse.store.xor import encoder
 
 BUFFERS_MAX = 512  # of one I/O
 

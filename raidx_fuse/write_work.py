@@ -25,9 +25,8 @@ from raidx_fuse.layouts.planning.stripe_plan import (
     scattered_bands,
     write_plans,
 )
-from raidx_fuse.parity import Arena, Bytes
-from raidx_fuse.store import Request, join
-from raidx_fuse.zeros import zero_buffers
+from raidx_fuse.store.buffers import Arena, Bytes, zero_buffers
+from raidx_fuse.store.member_set import Request, join
 
 
 @dataclass(slots=True)

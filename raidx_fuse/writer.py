@@ -26,8 +26,8 @@ from raidx_fuse.grown_stripes import GrownStripes
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
 from raidx_fuse.log_rules import LogRules
-from raidx_fuse.parity import xor_into
-from raidx_fuse.store import MemberLostError, Request, join
+from raidx_fuse.store.member_set import MemberLostError, Request, join
+from raidx_fuse.store.xor import xor_into
 from raidx_fuse.whole_stripes import WholeStripes
 from raidx_fuse.write_work import Piece, Preparer, Work, split
 

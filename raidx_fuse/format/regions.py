@@ -168,7 +168,8 @@ def plan_regions(
     bitmap_bytes = member_bytes
     if total_bytes is not None:
         chunks_max = total_bytes // chunk_bytes * GROWTH_FACTOR
-        # Of 16 MiB of the image at the finest (dirty.py): room for four times the image, too.
+        # Of 16 MiB of the image at the finest (store/dirty_bitmap.py): room for four times the
+        # image, too.
         bitmap_bytes = total_bytes // min(width, GROWTH_FACTOR)
     superblock = Region(0, SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS)
 

@@ -31,7 +31,7 @@ from raidx_fuse.jobs.grow_copy import Batch, Copier, Load
 from raidx_fuse.jobs.mending import MendingJob
 from raidx_fuse.jobs.vacated import Vacated
 from raidx_fuse.jobs.window import BUSY_S, WINDOW_BYTES
-from raidx_fuse.store import MemberLostError
+from raidx_fuse.store.member_set import MemberLostError
 
 STRIPES_MAX = 4096  # whose locks one window takes
 BATCH_BYTES_MAX = 16 << 20  # read at once, from all members together

@@ -20,8 +20,8 @@ from raidx_fuse.jobs.strips import Place, Strips, lots, read_all
 from raidx_fuse.jobs.window import WINDOW_BYTES, Job
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, rebuild_plan
-from raidx_fuse.store import MemberLostError, Request, join
-from raidx_fuse.xor_program import Program, compile_steps
+from raidx_fuse.store.member_set import MemberLostError, Request, join
+from raidx_fuse.store.xor import Program, compile_steps
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from raidx_fuse.jobs.window import WINDOW_BYTES
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.planning.rebundle import Moves
 from raidx_fuse.mover import Mover
-from raidx_fuse.shares import Move
+from raidx_fuse.store.chunk_table import Move
 
 log = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ from raidx_fuse.jobs.restripe_copy import Copier, Prepared
 from raidx_fuse.jobs.window import BUSY_S, WINDOW_BYTES
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.restripe_schedule import Course, Window
-from raidx_fuse.store import MemberLostError
+from raidx_fuse.store.member_set import MemberLostError
 from raidx_fuse.write_work import Preparer
 
 JOB_KEY = "restripe"

@@ -17,10 +17,9 @@ from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.placements.rotated import RotatedLayout
 from raidx_fuse.layouts.planning.restripe_schedule import Window
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
-from raidx_fuse.parity import Arena, Bytes, xor_into
-from raidx_fuse.store import Request, join
-from raidx_fuse.xor_program import encoder
-from raidx_fuse.zeros import ZEROS
+from raidx_fuse.store.buffers import ZEROS, Arena, Bytes
+from raidx_fuse.store.member_set import Request, join
+from raidx_fuse.store.xor import encoder, xor_into
 
 Slot = tuple[memoryview, Bytes]
 

@@ -28,8 +28,7 @@ from raidx_fuse.jobs.scrub import Chains, Scrub
 from raidx_fuse.jobs.strips import Place
 from raidx_fuse.layouts.codes.error_location import locate
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
-from raidx_fuse.parity import Bytes
-from raidx_fuse.zeros import zero_buffers
+from raidx_fuse.store.buffers import Bytes, zero_buffers
 
 log = logging.getLogger(__name__)
 

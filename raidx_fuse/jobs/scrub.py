@@ -23,8 +23,9 @@ from raidx_fuse.jobs.window import WINDOW_BYTES, Job
 from raidx_fuse.layouts.codes.code import Step, Unrecoverable
 from raidx_fuse.layouts.codes.error_location import locate
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
-from raidx_fuse.parity import BLOCK_BYTES, Bytes, xor_into
-from raidx_fuse.store import MemberLostError, Request
+from raidx_fuse.store.buffers import BLOCK_BYTES, Bytes
+from raidx_fuse.store.member_set import MemberLostError, Request
+from raidx_fuse.store.xor import xor_into
 
 FINDINGS_KEPT = 1000
 Chains = tuple[tuple[Place, ...], ...]

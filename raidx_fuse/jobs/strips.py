@@ -14,8 +14,8 @@ from typing import TypeVar
 import numpy as np
 
 from raidx_fuse.core import Core
-from raidx_fuse.parity import Arena, Bytes
-from raidx_fuse.store import Request, join
+from raidx_fuse.store.buffers import Arena, Bytes
+from raidx_fuse.store.member_set import Request, join
 
 Place = tuple[int, int]  # (role, row)
 K = TypeVar("K", bound=Hashable)

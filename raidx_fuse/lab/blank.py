@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from raidx_fuse.format.regions import Region
 from raidx_fuse.members.base import ReadBuffer, WriteBuffer
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.zeros import ZEROS
+from raidx_fuse.store.buffers import ZEROS
 
 
 class BlankMember(RamMember):

@@ -24,7 +24,7 @@ from raidx_fuse.lab.record import Recorder
 from raidx_fuse.lab.request import Load, Request, requests_of
 from raidx_fuse.lab.verify import Content
 from raidx_fuse.members.simulated.virtual_time import sleep_until
-from raidx_fuse.zeros import ZERO_BYTES, ZEROS
+from raidx_fuse.store.buffers import ZERO_BYTES, ZEROS
 
 OUTSTANDING_MAX = 20_000
 READ_BACK_BYTES = 256 << 10

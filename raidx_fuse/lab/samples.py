@@ -8,7 +8,7 @@ import trio
 
 from raidx_fuse.array import Array
 from raidx_fuse.members.simulated.virtual_time import sleep_until
-from raidx_fuse.queues import MemberQueue
+from raidx_fuse.store.queue import MemberQueue
 
 
 class Samples:

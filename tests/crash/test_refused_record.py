@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from raidx_fuse.journal import Journal
-from raidx_fuse.store import Request
+from raidx_fuse.store.member_set import Request
 from raidx_fuse.testing.campaign.disks import is_member
 from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.testing.campaign.judge import Left, judge

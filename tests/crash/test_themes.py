@@ -18,9 +18,9 @@ from raidx_fuse.growth import Growth
 from raidx_fuse.jobs.grow import Grow
 from raidx_fuse.jobs.grow_copy import Copier
 from raidx_fuse.journal import MODES, Journal
-from raidx_fuse.pagestore import PageStore
 from raidx_fuse.ring import Ring
-from raidx_fuse.store import Store
+from raidx_fuse.store.member_set import Store
+from raidx_fuse.store.page_store import PageStore
 from raidx_fuse.streams import Filling, Streams
 from raidx_fuse.testing.campaign import matrix
 from raidx_fuse.testing.campaign.state import Cell, State

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import trio
 
-from raidx_fuse.dirty import DirtyMap
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.pagestore import PageStore
+from raidx_fuse.store.dirty_bitmap import DirtyMap
+from raidx_fuse.store.page_store import PageStore
 
 STRIPES = 64
 STRIPE_BYTES = 8192

@@ -173,7 +173,7 @@ def quiet_superblocks(monkeypatch: pytest.MonkeyPatch) -> None:
     async def write_config(*_: object, **__: object) -> set[str]:
         return set()
 
-    monkeypatch.setattr("raidx_fuse.store.write_config", write_config)
+    monkeypatch.setattr("raidx_fuse.store.member_set.write_config", write_config)
 
 
 @pytest.mark.usefixtures("quiet_superblocks")

@@ -8,8 +8,8 @@ import pytest
 
 from raidx_fuse.grown_stripes import GrownStripes
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
-from raidx_fuse.measure import TIMED_ALL
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.store.latency import TIMED_ALL
 from raidx_fuse.testing.arrays import Rig
 from raidx_fuse.testing.load import scrubbed
 from raidx_fuse.whole_stripes import WholeStripes

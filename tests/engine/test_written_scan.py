@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from raidx_fuse.layouts.registry import make_layout
-from raidx_fuse.pagestore import PageStore
-from raidx_fuse.written import WrittenMap
+from raidx_fuse.store.page_store import PageStore
+from raidx_fuse.store.written_map import WrittenMap
 
 
 class Pages:

@@ -8,11 +8,11 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from raidx_fuse import xor_program
 from raidx_fuse.layouts.codes.code import Code, bits
 from raidx_fuse.layouts.registry import make_code
-from raidx_fuse.parity import Bytes
-from raidx_fuse.xor_program import compile_steps, encoder
+from raidx_fuse.store import xor
+from raidx_fuse.store.buffers import Bytes
+from raidx_fuse.store.xor import compile_steps, encoder
 
 CODES = [("rdp", 8), ("rdp", 6), ("evenodd", 9), ("xcode", 5), ("pcode", 6), ("upc", 10)]
 
@@ -34,8 +34,8 @@ def stripe_of(code: Code, shape: tuple[int, ...], seed: int) -> list[Bytes]:
 def test_encoding_and_decoding_give_the_true_cells(
     name: str, width: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(xor_program, "BLOCK_BYTES_MIN", 1 << 13)
-    monkeypatch.setattr(xor_program, "BLOCK_BYTES_MAX", 1 << 13)
+    monkeypatch.setattr(xor, "BLOCK_BYTES_MIN", 1 << 13)
+    monkeypatch.setattr(xor, "BLOCK_BYTES_MAX", 1 << 13)
     code = make_code(name, width)
     truth = stripe_of(code, shape, width)
     got = truth[: code.data_count] + [np.full(shape, 7, np.uint8) for _ in code.chains]

@@ -32,7 +32,7 @@ from raidx_fuse.format.regions import COUNTER_MAX, PAGE_KINDS, REGION_KINDS, pla
 from raidx_fuse.members.base import WriteBuffer
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.zeros import extend_zeroed, zeroed
+from raidx_fuse.store.buffers import extend_zeroed, zeroed
 
 SIZE = 4 << 20
 ARRAY = str(uuid.UUID(int=0x1234 << 100))

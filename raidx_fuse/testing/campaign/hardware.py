@@ -6,7 +6,6 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass
 
-from raidx_fuse.dirty import REGION_BYTES
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.log_record import ENTRY_BYTES, record_bytes
@@ -18,6 +17,7 @@ from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image, SparseImage
 from raidx_fuse.ring import HEAD_BYTES
+from raidx_fuse.store.dirty_bitmap import REGION_BYTES
 from raidx_fuse.streams import SHARE_MAX
 from raidx_fuse.testing.campaign.disks import PACES, SLOW_FLUSHES, SectorDisk
 from raidx_fuse.testing.campaign.parts import Parts

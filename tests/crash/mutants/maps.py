@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tests.crash.mutants.mutant import DISKS, GROWTH, LOGGED, SCRUB, UNLOGGED, Mutant
 
-STORE = "raidx_fuse/store.py"
-QUEUES = "raidx_fuse/queues.py"
-PAGESTORE = "raidx_fuse/pagestore.py"
+STORE = "raidx_fuse/store/member_set.py"
+QUEUES = "raidx_fuse/store/queue.py"
+PAGESTORE = "raidx_fuse/store/page_store.py"
 PAGES = "raidx_fuse/format/pages.py"
-WRITTEN = "raidx_fuse/written.py"
+WRITTEN = "raidx_fuse/store/written_map.py"
 WRITER = "raidx_fuse/writer.py"
-DIRTY = "raidx_fuse/dirty.py"
+DIRTY = "raidx_fuse/store/dirty_bitmap.py"
 FLUSHES = ("tests/engine/test_durable_order.py", "tests/engine/test_log_cost.py")
 FAILURES = ("tests/engine/test_failures.py", "tests/crash/test_faults_running.py")
 MOMENTS = ("tests/crash/test_moments.py",)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.crash.mutants.mutant import GROWTH, MEMBERS, MOVES, Mutant
 
 MEMBERSHIP = "raidx_fuse/membership.py"
-SHARES = "raidx_fuse/shares.py"
-SETTLEMENT = "raidx_fuse/settlement.py"
+SHARES = "raidx_fuse/store/chunk_table.py"
+SETTLEMENT = "raidx_fuse/store/table_recovery.py"
 MOVER = "raidx_fuse/mover.py"
 RESHAPE = "raidx_fuse/reshape.py"
 JOURNAL = "raidx_fuse/journal.py"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raidx_fuse.layouts.placements.layout import Layout
-from raidx_fuse.pagestore import PageStore
+from raidx_fuse.store.page_store import PageStore
 
 SCAN_CHUNKS = 1 << 20  # how much of the map one step of a scan unpacks
 

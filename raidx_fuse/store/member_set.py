@@ -18,18 +18,17 @@ from typing import Any
 import trio
 
 from raidx_fuse.errors import ArrayFailedError, FormatError, MemberError, NoSpaceError, no_space
-from raidx_fuse.flush_rounds import FlushRounds
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.superblock_round import Patience, write_config
-from raidx_fuse.latch import Latch
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import Member
-from raidx_fuse.observers import FlushObserver, PagesOfMembers
-from raidx_fuse.operation import FLUSH, PUNCH, READ, WRITE, Operation
 from raidx_fuse.overlay import PAGE_MASK, Overlay
-from raidx_fuse.queues import MemberQueue
-from raidx_fuse.tasks import Starter
+from raidx_fuse.store.flush_rounds import FlushRounds
+from raidx_fuse.store.observers import FlushObserver, PagesOfMembers
+from raidx_fuse.store.operation import FLUSH, PUNCH, READ, WRITE, Latch, Operation
+from raidx_fuse.store.queue import MemberQueue
+from raidx_fuse.store.tasks import Starter
 
 log = logging.getLogger(__name__)
 

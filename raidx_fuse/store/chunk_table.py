@@ -6,7 +6,7 @@ were ever written. All changes go through the journal: a move is a record; once 
 placing it writes the pages of both places, first slot 0 of each, then a flush, then slot 1, so that
 between placements both slots are whole and say the same.
 
-What the shares of all members say together at the start is settled in settlement.py.
+What the shares of all members say together at the start is settled in table_recovery.py.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from raidx_fuse.claims import Claims, Page
 from raidx_fuse.errors import MemberError, no_space
 from raidx_fuse.format.pages import encode_page
 from raidx_fuse.format.regions import PAGE_SLOTS
 from raidx_fuse.format.table_page import KIND, PAGE_ENTRIES, encode_entries, erase_share, shares_of
 from raidx_fuse.layouts.placements.bundled import NOWHERE, BundleLayout
 from raidx_fuse.members.base import Member
-from raidx_fuse.settlement import Settlement
-from raidx_fuse.store import Request, Store
+from raidx_fuse.store.member_set import Request, Store
+from raidx_fuse.store.table_recovery import Claims, Page, Settlement
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""One I/O on one member, and the ways in which it may end in vain (queues.py runs it)."""
+"""One I/O on one member, and the ways in which it may end in vain (queue.py runs it)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import errno
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import trio
+
 from raidx_fuse.errors import MemberError
-from raidx_fuse.latch import Latch
 from raidx_fuse.members.base import Member
 
 READ, WRITE, FLUSH, PUNCH = "read", "write", "flush", "punch"
 
 
 class Queue(Protocol):
-    """What an operation is handed to: the queue of *member*; *unflushed* as in queues.py."""
+    """What an operation is handed to: the queue of *member*; *unflushed* as in queue.py."""
 
     member: Member
     unflushed: bool
@@ -93,3 +94,33 @@ class Operation:
 
     def _refusal(self, number: int, why: str) -> MemberError:
         return MemberError(self.queue.member.path, self.kind, self.offset, number, why)
+
+
+# One sleep for any number of operations on members (queue.py).
+
+
+class Latch:
+    """Wakes one task when a known number of operations has ended."""
+
+    __slots__ = ("pending", "task")
+
+    def __init__(self) -> None:
+        self.pending = 0
+        self.task: trio.lowlevel.Task | None = None
+
+    def done(self) -> None:
+        """Count one operation as ended."""
+        self.pending -= 1
+        if not self.pending and self.task is not None:
+            task, self.task = self.task, None
+            trio.lowlevel.reschedule(task)
+
+    async def wait(self) -> None:
+        """Sleep until nothing is pending; not cancellable, see the laws of queue.py."""
+        if self.pending:
+            self.task = trio.lowlevel.current_task()
+
+            def abort(_raise_cancel: Any) -> trio.lowlevel.Abort:
+                return trio.lowlevel.Abort.FAILED
+
+            await trio.lowlevel.wait_task_rescheduled(abort)

@@ -1,49 +1,61 @@
-"""XOR over page-aligned scratch memory.
-
-Measured (DATAPATH): one numpy XOR of 4 KiB costs 1.9 us, of 64 KiB 6.7 us, and making a view about
-as much as a small XOR. So scratch memory is reused and its views are kept; blocks above 256 KiB
-are cut, because XOR runs at three times the speed while its operands stay in the L2 cache.
-"""
+"""Page-aligned scratch memory for cells, and shared zeros."""
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+ZERO_BYTES = 1 << 20
+
+_OWN = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+
+_MAP = mmap.mmap(-1, ZERO_BYTES, prot=mmap.PROT_READ)
+
+ZEROS = memoryview(_MAP)
+
+LAZY_BYTES = 16 << 20
+
+
+def zeroed(size_bytes: int) -> bytearray | mmap.mmap:
+    """Return zeros to be changed; of many, memory is taken only where they are.
+
+    A bytearray writes its zeros at once: 2 GiB for the map of 55 TiB in chunks of 4 KiB.
+    """
+    return (
+        bytearray(size_bytes) if size_bytes < LAZY_BYTES else mmap.mmap(-1, size_bytes, flags=_OWN)
+    )
+
+
+def extend_zeroed(zeros: bytearray | mmap.mmap, size_bytes: int) -> None:
+    """Make what `zeroed` returned *size_bytes* long; nothing else looks at it just now."""
+    if isinstance(zeros, mmap.mmap):
+        zeros.resize(size_bytes)
+    else:
+        zeros.extend(bytes(size_bytes - len(zeros)))
+
+
+def zero_buffers(size_bytes: int) -> list[memoryview]:
+    """Return buffers of zeros, *size_bytes* in all."""
+    buffers = [ZEROS] * (size_bytes // ZERO_BYTES)
+    if size_bytes % ZERO_BYTES:
+        buffers.append(ZEROS[: size_bytes % ZERO_BYTES])
+    return buffers
+
+
+# XOR over page-aligned scratch memory.
+#
+# Measured (DATAPATH): one numpy XOR of 4 KiB costs 1.9 us, of 64 KiB 6.7 us, and making a view
+# about as much as a small XOR. So scratch memory is reused and its views are kept; blocks above
+# 256 KiB are cut, because XOR runs at three times the speed while its operands stay in the L2
+# cache.
+
 Bytes = NDArray[np.uint8]
+
 BLOCK_BYTES = 256 * 1024
+
 _VIEWS_KEPT = 16
-
-
-def xor_into(out: Bytes, sources: Sequence[Bytes]) -> None:
-    """Set *out* to the XOR of *sources* (1-d, same length); *out* may be one of the sources."""
-    size = out.shape[0]
-    if size > BLOCK_BYTES:
-        for start in range(0, size, BLOCK_BYTES):
-            end = start + BLOCK_BYTES
-            xor_into(out[start:end], [source[start:end] for source in sources])
-        return
-    if len(sources) == 2:
-        np.bitwise_xor(sources[0], sources[1], out)
-        return
-    if not sources:
-        out[:] = 0
-        return
-    if len(sources) == 1:
-        if sources[0] is not out:
-            out[:] = sources[0]
-        return
-    rest = list(sources)
-    for index, source in enumerate(rest):
-        if source is out:  # must be consumed first: it is overwritten by the first step
-            rest[0], rest[index] = rest[index], rest[0]
-            break
-    np.bitwise_xor(rest[0], rest[1], out)
-    for source in rest[2:]:
-        np.bitwise_xor(out, source, out)
 
 
 class Arena:

@@ -23,12 +23,11 @@ from typing import Any
 import trio
 
 from raidx_fuse.errors import MemberError
-from raidx_fuse.latch import Latch
-from raidx_fuse.measure import TIMED_ALL, TIMED_EACH, Latency
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.overdue import came_back, give_up, is_overdue
-from raidx_fuse.operation import FLUSH, PUNCH, READ, WRITE, Operation
-from raidx_fuse.tasks import Starter
+from raidx_fuse.store.latency import TIMED_ALL, TIMED_EACH, Latency
+from raidx_fuse.store.operation import FLUSH, PUNCH, READ, WRITE, Latch, Operation
+from raidx_fuse.store.tasks import Starter
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ import numpy as np
 import trio
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.pagestore import PageStore
+from raidx_fuse.store.page_store import PageStore
 
 Finish = Callable[[int], Awaitable[None]]
 

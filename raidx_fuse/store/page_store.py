@@ -16,8 +16,8 @@ import trio
 from raidx_fuse.errors import AssemblyError, MemberError
 from raidx_fuse.format.pages import PAYLOAD_BYTES, encode_page, load_pages, nothing_loaded
 from raidx_fuse.format.regions import page_count
-from raidx_fuse.store import Request, Store
-from raidx_fuse.zeros import extend_zeroed, zeroed
+from raidx_fuse.store.buffers import extend_zeroed, zeroed
+from raidx_fuse.store.member_set import Request, Store
 
 
 class PageStore:

@@ -22,10 +22,48 @@ import numpy as np
 
 from raidx_fuse.layouts.codes.code import Code, Step
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
-from raidx_fuse.parity import Bytes
+from raidx_fuse.store.buffers import BLOCK_BYTES, Bytes
+
+# XOR over page-aligned scratch memory.
+#
+# Measured (DATAPATH): one numpy XOR of 4 KiB costs 1.9 us, of 64 KiB 6.7 us, and making a view
+# about as much as a small XOR. So scratch memory is reused and its views are kept; blocks above
+# 256 KiB are cut, because XOR runs at three times the speed while its operands stay in the L2
+# cache.
+
+
+def xor_into(out: Bytes, sources: Sequence[Bytes]) -> None:
+    """Set *out* to the XOR of *sources* (1-d, same length); *out* may be one of the sources."""
+    size = out.shape[0]
+    if size > BLOCK_BYTES:
+        for start in range(0, size, BLOCK_BYTES):
+            end = start + BLOCK_BYTES
+            xor_into(out[start:end], [source[start:end] for source in sources])
+        return
+    if len(sources) == 2:
+        np.bitwise_xor(sources[0], sources[1], out)
+        return
+    if not sources:
+        out[:] = 0
+        return
+    if len(sources) == 1:
+        if sources[0] is not out:
+            out[:] = sources[0]
+        return
+    rest = list(sources)
+    for index, source in enumerate(rest):
+        if source is out:  # must be consumed first: it is overwritten by the first step
+            rest[0], rest[index] = rest[index], rest[0]
+            break
+    np.bitwise_xor(rest[0], rest[1], out)
+    for source in rest[2:]:
+        np.bitwise_xor(out, source, out)
+
 
 CACHE_BYTES = 8 << 20  # of all cells' blocks together: a part of today's last-level caches
+
 BLOCK_BYTES_MIN = 64 << 10  # below, a call costs nearly as much as its XOR
+
 BLOCK_BYTES_MAX = 128 << 10
 
 
