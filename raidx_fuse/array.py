@@ -34,14 +34,14 @@ from raidx_fuse.jobs.rebuild import Rebuild, checkpoint_key
 from raidx_fuse.jobs.resync import Resync, finish, note_failing
 from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.jobs.window import Job
-from raidx_fuse.journal import Journal
+from raidx_fuse.journal.journal import Journal
+from raidx_fuse.journal.recovery import Replayed, read_log, replay
 from raidx_fuse.journal_mode import change_mode
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.lost_list import LostList
 from raidx_fuse.members.base import Member
 from raidx_fuse.membership import Membership
 from raidx_fuse.reader import Reader
-from raidx_fuse.replay import Replayed, read_log, replay
 from raidx_fuse.reshape import Reshape
 from raidx_fuse.restore import Restore
 from raidx_fuse.restriper import Restriper

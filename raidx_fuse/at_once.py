@@ -18,9 +18,9 @@ from numpy import bitwise_xor, frombuffer, uint8
 
 from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError
-from raidx_fuse.gather import Gathering
+from raidx_fuse.journal.group_commit import Gathering
+from raidx_fuse.journal.overlay import WHOLE
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, write_plans
-from raidx_fuse.overlay import WHOLE
 from raidx_fuse.policy import BpuPolicy, Policy
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.member_set import Request

@@ -1,7 +1,8 @@
 """The last part of a request that begins a stripe: only its data goes to the log, at once.
 
     request            ... | whole  | whole  | 7.0  7.1 ]   the next one brings 7.2 (closing.py)
-    log                                      [ 7.0  7.1 ]   their parity follows (streams.py)
+    log                                      [ 7.0  7.1 ]   their parity follows
+    (journal/deferred_parity.py)
 
 What filler.py does under the stripe's lock, without a suspension: nothing else runs between the
 look and the last log member's write. So it costs half, and sequential writing needs it with most
@@ -14,11 +15,11 @@ import numpy as np
 
 from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError
+from raidx_fuse.journal.deferred_parity import Filling
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.member_set import Request
 from raidx_fuse.store.xor import xor_into
-from raidx_fuse.streams import Filling
 
 
 class Beginning:

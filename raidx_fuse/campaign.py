@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from raidx_fuse.errors import RaidxError, UsageError
-from raidx_fuse.journal import MODES
+from raidx_fuse.journal.journal import MODES
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
 from raidx_fuse.testing.campaign import matrix
 from raidx_fuse.testing.campaign.state import PROGRAM, Cell, State

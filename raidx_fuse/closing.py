@@ -1,7 +1,7 @@
 """The last part of a stripe that requests have filled from the front: it goes to its place at once.
 
-    log         [ 0.0 | 0.1 ]                 the request before ended here (streams.py)
-    request                 [ 0.2 | 1.0 ... ]
+    log         [ 0.0 | 0.1 ]                 the request before ended here
+    (journal/deferred_parity.py) request                 [ 0.2 | 1.0 ... ]
     places      [ 0.0 | 0.1 | 0.2 | parity ]  what is known now, and its parity
 
 All of the stripe is known now, as if one request had covered it, so it bypasses the log as such a

@@ -10,7 +10,7 @@ from raidx_fuse.cache import ChunkCache, address_of
 from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.format.configuration.lost_chunks import LostChunks
 from raidx_fuse.growth import Growth
-from raidx_fuse.journal import Journal
+from raidx_fuse.journal.journal import Journal
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout

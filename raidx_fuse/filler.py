@@ -1,6 +1,7 @@
 """Pieces of requests of which only the data is logged: which they are, and their commit.
 
-A piece of whole chunks that begins where the log ends in its stripe; see streams.py.
+A piece of whole chunks that begins where the log ends in its stripe; see
+journal/deferred_parity.py.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from raidx_fuse.core import Core
+from raidx_fuse.journal.deferred_parity import Filling
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.member_set import Request
-from raidx_fuse.streams import Filling
 from raidx_fuse.write_work import Piece, Work
 
 
@@ -21,7 +22,9 @@ class Filler:
         self.core = core
 
     def takes(self, piece: Piece) -> bool:
-        """Say whether only the data of *piece* need be logged (streams.py); note what is there."""
+        """Say whether only the data of *piece* need be logged (journal/deferred_parity.py); note
+        what is there.
+        """
         core, stripe = self.core, piece.stripe
         layout = core.layout
         streams = core.journal.streams

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from raidx_fuse.begun import Begun
 from raidx_fuse.core import Core
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.gather import Gathering
+from raidx_fuse.journal.group_commit import Gathering
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.member_set import Request, join
 

@@ -17,7 +17,7 @@ for the parity of a stripe is the same in both. Laws:
     born there belong to the image from the end of the growth on, or never when it was cancelled.
     A resync, which fills dead places with zeros, ends before the next block moves.
  4. A copy goes to its place past the journal only in stripes of which no record may be replayed
-    (journal.py, law 3): an older record of the same place would undo it.
+    (journal/journal.py, law 3): an older record of the same place would undo it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Session loops that the door holds until their writes share one record (gather.py).
+"""Session loops that the door holds until their writes share one record (journal/group_commit.py).
 
 A session loop of pyfuse3 receives a request, runs its handler and answers. One whose handler awaits
 `gather.held` stands still without trio knowing, and another takes the next request:
@@ -19,7 +19,7 @@ import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
-from raidx_fuse.gather import DOOR, Gathering
+from raidx_fuse.journal.group_commit import DOOR, Gathering
 
 HELD_MAX = 8
 

@@ -4,7 +4,7 @@ A move is one record of the journal: the content at its new place, and the new p
 When it is committed readers see the new place, and nothing is different if the power goes before or
 after. A reader that had looked up the old place looks again (`Layout.moves`). The old place is free
 at once: records that are older than the one that freed it are replayed before it, and a direct
-write to it waits until none of its stripe may be replayed (journal.py, law 3).
+write to it waits until none of its stripe may be replayed (journal/journal.py, law 3).
 
 Cells that were never written move without being read. Where members are relied on to read as zero,
 they take zeros along: another cell may have left its bytes in the place. What lies on a lost member

@@ -47,8 +47,8 @@ import pyfuse3
 import trio
 
 from raidx_fuse.awake import Awake
-from raidx_fuse.gather import DOOR, Gathering
 from raidx_fuse.holding import RELEASE, SPARE, Loop
+from raidx_fuse.journal.group_commit import DOOR, Gathering
 from raidx_fuse.readers import Readers
 
 log = logging.getLogger(__name__)

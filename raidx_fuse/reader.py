@@ -18,9 +18,9 @@ from raidx_fuse.access import SAMPLE_MASK
 from raidx_fuse.cache import address_of
 from raidx_fuse.core import Core
 from raidx_fuse.errors import MemberError, RaidxError, UnrecoverableError
+from raidx_fuse.journal.overlay import WHOLE
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.planning.stripe_plan import bands, read_plan
-from raidx_fuse.overlay import WHOLE
 from raidx_fuse.store.buffers import ZEROS
 from raidx_fuse.store.member_set import MemberLostError, Request, join
 from raidx_fuse.store.xor import xor_into

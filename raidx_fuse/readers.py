@@ -10,8 +10,8 @@ from collections.abc import Callable
 import trio
 
 from raidx_fuse.awake import Awake
-from raidx_fuse.gather import DOOR
 from raidx_fuse.holding import HELD_MAX, Holding, Loop, release, spare
+from raidx_fuse.journal.group_commit import DOOR
 
 # Multiples of 4. With suspended handlers about, a pass of trio (4 to 10 us) after each 8 requests
 # buys their latency.

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.journal import MODES
+from raidx_fuse.journal.journal import MODES
 from raidx_fuse.policy import check_policy
 from raidx_fuse.restore import AFTER_S as RESTORE_AFTER_S
 from raidx_fuse.units import parse_seconds, parse_size

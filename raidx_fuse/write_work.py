@@ -34,7 +34,8 @@ class Piece:
     """The part of a request inside one stripe: bytes *start* of cell *first* .. *end* of *last*.
 
     *data_at* is where it begins in the request. The cells between them follow one another in the
-    request. *fills*: only its data is logged, behind the cells *logged* (streams.py).
+    request. *fills*: only its data is logged, behind the cells *logged*
+    (journal/deferred_parity.py).
     """
 
     stripe: int

@@ -21,8 +21,8 @@ from raidx_fuse.core import Core
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.filler import Filler
 from raidx_fuse.finishing import Finisher
-from raidx_fuse.gather import Gathering, held
 from raidx_fuse.grown_stripes import GrownStripes
+from raidx_fuse.journal.group_commit import Gathering, held
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
 from raidx_fuse.log_rules import LogRules

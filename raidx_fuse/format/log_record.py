@@ -2,8 +2,8 @@
 
 A record is one atomic change: ranges of data for roles, logical chunks that come alive or are dead
 again, cells of bundles that have a new place, and stripes whose parity follows from their data
-(streams.py). It is padded to whole sectors, so a torn write never reaches into the record before
-it.
+(journal/deferred_parity.py). It is padded to whole sectors, so a torn write never reaches into the
+record before it.
 
     | header 64 | entries 16 each | data of the entries, end to end | zeros to a whole sector |
 

@@ -21,9 +21,9 @@ from raidx_fuse.errors import ArrayFailedError, FormatError, MemberError, NoSpac
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.superblock_round import Patience, write_config
+from raidx_fuse.journal.overlay import PAGE_MASK, Overlay
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import Member
-from raidx_fuse.overlay import PAGE_MASK, Overlay
 from raidx_fuse.store.flush_rounds import FlushRounds
 from raidx_fuse.store.observers import FlushObserver, PagesOfMembers
 from raidx_fuse.store.operation import FLUSH, PUNCH, READ, WRITE, Latch, Operation

@@ -1,4 +1,5 @@
-"""Handlers run as the door runs them: in one stretch, while some of them are held (gather.py).
+"""Handlers run as the door runs them: in one stretch, while some of them are held
+(journal/group_commit.py).
 
     stretch   [ handler: held | handler: held | handler: done | handler: suspends ]
     then      the record is written; those held go on, the one that suspended stays with the task
@@ -16,7 +17,7 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.gather import DOOR, Gathering
+from raidx_fuse.journal.group_commit import DOOR, Gathering
 
 Handler = Coroutine[Any, Any, None]
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from raidx_fuse import campaign
 from raidx_fuse.errors import UsageError
-from raidx_fuse.journal import MODES
+from raidx_fuse.journal.journal import MODES
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.testing.campaign import matrix
 from raidx_fuse.testing.campaign.disks import is_member

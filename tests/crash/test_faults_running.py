@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.journal import MODES
+from raidx_fuse.journal.journal import MODES
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.spy import SpyRig, spying
 

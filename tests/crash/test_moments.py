@@ -12,6 +12,7 @@ from itertools import islice
 
 import pytest
 
+from raidx_fuse.journal.ring import HEAD_BYTES
 from raidx_fuse.members.simulated.powercut import (
     CutRecord,
     DiskState,
@@ -20,7 +21,6 @@ from raidx_fuse.members.simulated.powercut import (
     count_cuts,
     enumerate_cuts,
 )
-from raidx_fuse.ring import HEAD_BYTES
 from raidx_fuse.testing.campaign.disks import is_member
 from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, HUGE_PART, HUGE_PARTS, Shape
 from raidx_fuse.testing.campaign.judge import Left, judge

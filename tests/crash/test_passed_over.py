@@ -12,7 +12,7 @@ import math
 import pytest
 import trio
 
-from raidx_fuse.journal import MODES
+from raidx_fuse.journal.journal import MODES
 from raidx_fuse.testing.campaign.disks import is_member
 from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.testing.campaign.judge import Left, judge

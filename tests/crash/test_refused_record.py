@@ -1,4 +1,5 @@
-"""Power cuts after one log member took a record at once and the other did not (journal.py, law 1).
+"""Power cuts after one log member took a record at once and the other did not (journal/journal.py,
+law 1).
 
 Were its place given to the next record, a cut that loses that one on both members would leave this
 as if it belonged there, and a replay would go on behind a gap.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from raidx_fuse.journal import Journal
+from raidx_fuse.journal.journal import Journal
 from raidx_fuse.store.member_set import Request
 from raidx_fuse.testing.campaign.disks import is_member
 from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, Shape

@@ -1,8 +1,8 @@
 """Power cuts at every boundary while requests, one behind the other, end inside stripes.
 
-Only the data of such a stripe is logged; its parity follows from it (streams.py). Each moment is
-crashed with each member lost, and so is the recovery from it; and each rule that makes this safe is
-broken once, to see that it is noticed.
+Only the data of such a stripe is logged; its parity follows from it (journal/deferred_parity.py).
+Each moment is crashed with each member lost, and so is the recovery from it; and each rule that
+makes this safe is broken once, to see that it is noticed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from raidx_fuse.begun import Begun
 from raidx_fuse.closing import Closing
 from raidx_fuse.errors import MemberError
 from raidx_fuse.finishing import Finisher
-from raidx_fuse.following import Following
-from raidx_fuse.journal import Journal
+from raidx_fuse.journal.deferred_parity import Filling, Streams
+from raidx_fuse.journal.journal import Journal
+from raidx_fuse.journal.parity_replay import Following
+from raidx_fuse.journal.ring import HEAD_BYTES
 from raidx_fuse.members.simulated.powercut import CutRecord, DiskState
 from raidx_fuse.members.simulated.sparse import Image
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.ring import HEAD_BYTES
-from raidx_fuse.streams import Filling, Streams
 from raidx_fuse.testing.campaign.disks import SectorDisk, is_member
 from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.testing.campaign.judge import Left, judge

@@ -17,11 +17,11 @@ import trio
 from raidx_fuse.growth import Growth
 from raidx_fuse.jobs.grow import Grow
 from raidx_fuse.jobs.grow_copy import Copier
-from raidx_fuse.journal import MODES, Journal
-from raidx_fuse.ring import Ring
+from raidx_fuse.journal.deferred_parity import Filling, Streams
+from raidx_fuse.journal.journal import MODES, Journal
+from raidx_fuse.journal.ring import Ring
 from raidx_fuse.store.member_set import Store
 from raidx_fuse.store.page_store import PageStore
-from raidx_fuse.streams import Filling, Streams
 from raidx_fuse.testing.campaign import matrix
 from raidx_fuse.testing.campaign.state import Cell, State
 from raidx_fuse.testing.campaign.walk import Tally, crash_workloads, replay

@@ -1,4 +1,5 @@
-"""Power cuts while requests come together: their changes share records of the log (gather.py).
+"""Power cuts while requests come together: their changes share records of the log
+(journal/group_commit.py).
 
 Two rules that make this safe are broken, to see that the campaign notices.
 ``RAIDX_CRASH_STATES`` and ``RAIDX_CRASH_SEED`` as in test_campaign.py.
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from raidx_fuse.journal import Journal
+from raidx_fuse.journal.journal import Journal
 from raidx_fuse.testing.campaign import matrix
 from raidx_fuse.testing.campaign.state import Cell, State
 from raidx_fuse.testing.campaign.walk import crash_workloads, replay

@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from raidx_fuse import replay
 from raidx_fuse.array import Array, open_array
 from raidx_fuse.closing import Closing
-from raidx_fuse.following import Following
+from raidx_fuse.journal import recovery
+from raidx_fuse.journal.parity_replay import Following
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.arrays import Rig
 from raidx_fuse.testing.load import scrubbed
@@ -133,7 +133,7 @@ def test_a_recovery_that_is_cut_after_many_were_closed(
             images, model = rig.images(), bytes(rig.model)
         members = members_from(images)
         with monkeypatch.context() as patched:
-            patched.setattr(replay, "_place", cut)
+            patched.setattr(recovery, "_place", cut)
             if not covered:
                 patched.setattr(Following, "forget_placed", none_found)
             with pytest.raises(RuntimeError):

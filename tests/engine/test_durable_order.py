@@ -17,12 +17,12 @@ import trio
 from raidx_fuse.array import Array, open_array
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import PAGE_HEADER_BYTES
+from raidx_fuse.journal.overlay import Overlay
+from raidx_fuse.journal.ring import HEAD_BYTES
 from raidx_fuse.members.base import ReadBuffer, WriteBuffer
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.members.wrapper import WrapperMember
-from raidx_fuse.overlay import Overlay
-from raidx_fuse.ring import HEAD_BYTES
 from raidx_fuse.testing.door import through_door
 from raidx_fuse.testing.spy import restarted, spying
 
@@ -212,7 +212,7 @@ def test_a_drained_log_holds_nothing() -> None:
 
 
 def test_nothing_is_acknowledged_before_the_records_before_it_are_written() -> None:
-    """A replay ends at the first record that is missing (journal.py, law 1)."""
+    """A replay ends at the first record that is missing (journal/journal.py, law 1)."""
 
     async def main() -> None:
         async with gated("raid5", 3, "partial") as (array, members):

@@ -1,4 +1,5 @@
-"""Small writes that come together share one record of the log (gather.py), seen from the engine.
+"""Small writes that come together share one record of the log (journal/group_commit.py), seen from
+the engine.
 
 They are stepped as the door does it: testing/door.py.
 """
@@ -14,7 +15,7 @@ import pytest
 import trio
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.gather import DOOR, Gathering
+from raidx_fuse.journal.group_commit import DOOR, Gathering
 from raidx_fuse.members.simulated.faulty import WRITE as WRITES
 from raidx_fuse.members.simulated.faulty import Fault
 from raidx_fuse.members.simulated.virtual_time import run

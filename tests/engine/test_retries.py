@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from raidx_fuse.errors import MemberError
-from raidx_fuse.journal import MODES
+from raidx_fuse.journal.journal import MODES
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.spy import SpyRig, spying
 

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import trio
 
 from raidx_fuse import readers
-from raidx_fuse.gather import DOOR, Gathering, held
+from raidx_fuse.journal.group_commit import DOOR, Gathering, held
 from tests.fuse.pipe_model import Model, model, until
 
 Handle = Callable[[int], Coroutine[Any, Any, None]]

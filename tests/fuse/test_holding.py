@@ -8,8 +8,8 @@ import trio.testing
 
 from raidx_fuse import readers
 from raidx_fuse.fuse import VolumeOperations
-from raidx_fuse.gather import DOOR
 from raidx_fuse.holding import HELD_MAX
+from raidx_fuse.journal.group_commit import DOOR
 from raidx_fuse.volume import Volume
 from tests.fuse.held_model import Log, ask_and_wait, run_watched
 from tests.fuse.pipe_model import Model, until

@@ -9,8 +9,8 @@ import trio
 import trio.testing
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.gather import DOOR
 from raidx_fuse.holding import HELD_MAX
+from raidx_fuse.journal.group_commit import DOOR
 from tests.fuse.held_model import Log, run_watched
 from tests.fuse.pipe_model import Model, model, until
 

@@ -11,14 +11,14 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.format.log_record import ENTRY_BYTES, record_bytes
 from raidx_fuse.format.regions import PAGE_HEADER_BYTES, PAYLOAD_BITS, log_bytes
 from raidx_fuse.format.shapes import layout_of
+from raidx_fuse.journal.deferred_parity import SHARE_MAX
+from raidx_fuse.journal.ring import HEAD_BYTES
 from raidx_fuse.layouts.placements.bundled import bundle_code
 from raidx_fuse.layouts.registry import allowed_widths, find_layout
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image, SparseImage
-from raidx_fuse.ring import HEAD_BYTES
 from raidx_fuse.store.dirty_bitmap import REGION_BYTES
-from raidx_fuse.streams import SHARE_MAX
 from raidx_fuse.testing.campaign.disks import PACES, SLOW_FLUSHES, SectorDisk
 from raidx_fuse.testing.campaign.parts import Parts
 from raidx_fuse.testing.campaign.state import Cell
@@ -111,7 +111,8 @@ class Hardware:
     def _least_bytes(self) -> int:
         """Return the size from which on members are tried.
 
-        Those for streams have a log that may put off the parity of one stripe (streams.py).
+        Those for streams have a log that may put off the parity of one stripe
+        (journal/deferred_parity.py).
         """
         size = MEMBER_BYTES_MIN
         build = find_layout(self.cell.layout).build

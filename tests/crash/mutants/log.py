@@ -14,10 +14,10 @@ from tests.crash.mutants.mutant import (
     Mutant,
 )
 
-JOURNAL = "raidx_fuse/journal.py"
-RING = "raidx_fuse/ring.py"
-LOG_WRITER = "raidx_fuse/log_writer.py"
-INFLIGHT = "raidx_fuse/inflight.py"
+JOURNAL = "raidx_fuse/journal/journal.py"
+RING = "raidx_fuse/journal/ring.py"
+LOG_WRITER = "raidx_fuse/journal/append.py"
+INFLIGHT = "raidx_fuse/journal/ring.py"
 BEGUN = "raidx_fuse/begun.py"
 ORDER = ("tests/engine/test_durable_order.py", "tests/engine/test_log_cost.py")
 MOMENTS = ("tests/crash/test_moments.py", "tests/engine/test_resync.py")

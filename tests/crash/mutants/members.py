@@ -6,7 +6,7 @@ from tests.crash.mutants.mutant import DISKS, GROWTH, LOGGED, UNLOGGED, Mutant
 
 REBUILD = "raidx_fuse/jobs/rebuild.py"
 MEMBERSHIP = "raidx_fuse/membership.py"
-JOURNAL = "raidx_fuse/journal.py"
+JOURNAL = "raidx_fuse/journal/journal.py"
 WRITER = "raidx_fuse/writer.py"
 READER = "raidx_fuse/reader.py"
 REBUILD_TESTS = (

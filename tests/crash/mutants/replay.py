@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.crash.mutants.mutant import GROWTH, LOGGED, REMOUNTS, RESTRIPE, STREAMS, UNLOGGED, Mutant
 
-OVERLAY = "raidx_fuse/overlay.py"
-REPLAY = "raidx_fuse/replay.py"
-FOLLOWING = "raidx_fuse/following.py"
+OVERLAY = "raidx_fuse/journal/overlay.py"
+REPLAY = "raidx_fuse/journal/recovery.py"
+FOLLOWING = "raidx_fuse/journal/parity_replay.py"
 RECORDS = "raidx_fuse/format/log_record.py"
-STREAMS_FILE = "raidx_fuse/streams.py"
+STREAMS_FILE = "raidx_fuse/journal/deferred_parity.py"
 CLOSING = "raidx_fuse/closing.py"
 UNLOGGED_FILE = "raidx_fuse/unlogged.py"
 ORDER = ("tests/engine/test_durable_order.py", "tests/engine/test_log_cost.py")

@@ -9,7 +9,7 @@ SHARES = "raidx_fuse/store/chunk_table.py"
 SETTLEMENT = "raidx_fuse/store/table_recovery.py"
 MOVER = "raidx_fuse/mover.py"
 RESHAPE = "raidx_fuse/reshape.py"
-JOURNAL = "raidx_fuse/journal.py"
+JOURNAL = "raidx_fuse/journal/journal.py"
 WRITER = "raidx_fuse/writer.py"
 READER = "raidx_fuse/reader.py"
 SHARE_TESTS = ("tests/engine/test_raidx_shares.py", "tests/engine/test_raidx.py")
@@ -56,7 +56,7 @@ TABLES = (
     ),
     Mutant(
         "replayed-moves-forgotten",
-        "raidx_fuse/replay.py",
+        "raidx_fuse/journal/recovery.py",
         "            journal.shares.redo(record.table)",
         "            pass",
         "content is at the new place, the table says the old one",

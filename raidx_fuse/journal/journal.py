@@ -7,7 +7,7 @@
 A commit is in the members' page cache when it is acknowledged, so a killed process loses nothing;
 it is durable after the next flush, and only then goes to its place. Nothing in its place is ever
 half-written without a durable record to redo it: a power cut, with as many lost members as the code
-tolerates, leaves every sector old or new. Replay (replay.py) redoes everything from the tail on.
+tolerates, leaves every sector old or new. Replay (recovery.py) redoes everything from the tail on.
 
 Laws:
  1. Sequence numbers have no gap: a commit is acknowledged after all before it are written, and
@@ -26,14 +26,14 @@ import trio
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.log_record import encode_record, entry_fields, map_fields, record_bytes
-from raidx_fuse.gather import DOOR, Gathering
-from raidx_fuse.log_writer import LogWriter
-from raidx_fuse.ring import Tail
+from raidx_fuse.journal.append import LogWriter
+from raidx_fuse.journal.deferred_parity import Filling, Streams
+from raidx_fuse.journal.group_commit import DOOR, Gathering
+from raidx_fuse.journal.ring import Tail
 from raidx_fuse.store.chunk_table import Move, Shares
 from raidx_fuse.store.member_set import Request, Store
 from raidx_fuse.store.page_store import PageStore
 from raidx_fuse.store.written_map import WrittenMap
-from raidx_fuse.streams import Filling, Streams
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class Journal(LogWriter):
         As `commit`, but *still_valid* is asked only before: the members all had their roles when
         this was planned, so it is right for whoever takes one. False, too, if the log was placed
         meanwhile and lacks now what the stripes began with. The caller has reserved room for their
-        parities, and releases it (streams.py).
+        parities, and releases it (deferred_parity.py).
         """
         writes = [request for filling in filled for request in filling.data]
         stripes = [filling.stripe for filling in filled]
@@ -141,8 +141,8 @@ class Journal(LogWriter):
         """As `commit_filled` of one stripe, without suspending; False if that cannot be.
 
         No member has anything of it then, and the caller commits the same as a later record. What
-        only some take at once is late (gather.py): were it taken back, a replay that lacks the
-        next record might find this in its place, and go on behind a gap.
+        only some take at once is late (group_commit.py): were it taken back, a replay that lacks
+        the next record might find this in its place, and go on behind a gap.
         """
         ring, streams = self.ring, self.streams
         if self._gate is not None or not self.roles or self.torn or not streams.fit((filling,)):

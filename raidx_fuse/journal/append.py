@@ -21,11 +21,9 @@ from raidx_fuse.format.log_record import (
     holder_of,
     record_bytes,
 )
-from raidx_fuse.gather import CHANGE_BYTES_MAX, DATA_BYTES_MAX, Gathering
-from raidx_fuse.inflight import InFlight
+from raidx_fuse.journal.group_commit import CHANGE_BYTES_MAX, DATA_BYTES_MAX, Gathering
+from raidx_fuse.journal.ring import InFlight, Marked, Ring
 from raidx_fuse.locks import StripeLocks
-from raidx_fuse.marked import Marked
-from raidx_fuse.ring import Ring
 from raidx_fuse.store.member_set import Request, Store
 from raidx_fuse.store.page_store import PageStore
 
@@ -49,7 +47,9 @@ class LogWriter(Marked):
         self.roles: tuple[int, ...] = ()
         self.leaving = -1  # a role that is about to be given up: no record shall be there alone
         self.locks: StripeLocks | None = None  # of the array
-        self.gathering: Gathering | None = None  # changes that are not in the ring yet (gather.py)
+        self.gathering: Gathering | None = (
+            None  # changes that are not in the ring yet (group_commit.py)
+        )
         self._gather_bytes = min(DATA_BYTES_MAX, self.capacity // 8)  # of one record
         self._change_bytes = min(CHANGE_BYTES_MAX, self._gather_bytes // 2)
         self._gap = NO_GAP  # sequence of a record that is on no member: a replay ends before it
@@ -160,7 +160,8 @@ class LogWriter(Marked):
         if self.ring.must_hurry() or self.store.overlay.held_bytes > OVERLAY_BYTES_MAX:
             self._wake.set()
 
-    # -- group commit (gather.py) --------------------------------------------------------------
+    # -- group commit (group_commit.py)
+    # --------------------------------------------------------------
 
     def gather(
         self, stripe: int, writes: Sequence[Request], reserve_bytes: int

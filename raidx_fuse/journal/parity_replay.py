@@ -1,4 +1,6 @@
-"""Parity that follows from data in the log (streams.py), computed while a replay redoes records."""
+"""Parity that follows from data in the log (deferred_parity.py), computed while a replay redoes
+records.
+"""
 
 from __future__ import annotations
 

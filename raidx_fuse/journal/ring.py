@@ -10,7 +10,9 @@ flush has covered the page (`durable_tail`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+
+import trio
 
 from raidx_fuse.format.configuration.config import uuid_bytes
 from raidx_fuse.format.log_record import HEAD
@@ -18,8 +20,97 @@ from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS
 from raidx_fuse.store.member_set import Store
 from raidx_fuse.store.page_store import PageStore
 
+# Records on their way: written, or about to be, and their effect not yet seen by readers.
+
+
+class InFlight:
+    """*open*: sequence number -> position of each. False when there are none."""
+
+    __slots__ = ("_landed", "_moved", "open")
+
+    def __init__(self) -> None:
+        self.open: dict[int, int] = {}
+        self._landed: set[int] = set()  # those of them that are written
+        self._moved = trio.Event()  # renewed whenever one lands or is over
+
+    def __bool__(self) -> bool:
+        return bool(self.open)
+
+    def add(self, sequence: int, position: int) -> None:
+        """Note that a record is on its way."""
+        self.open[sequence] = position
+
+    def position(self, sequence: int) -> int:
+        """Return where a record on its way lies."""
+        return self.open[sequence]
+
+    def first(self) -> tuple[int, int]:
+        """Return sequence number and position of the earliest."""
+        return min(self.open.items())
+
+    async def wait_for_earlier(self, sequence: int) -> None:
+        """Note that a record is written, and wait until all before it are (journal.py, law 1)."""
+        if len(self.open) == 1:
+            return
+        self._landed.add(sequence)
+        self._notify()
+        while any(s < sequence and s not in self._landed for s in self.open):
+            await self._moved.wait()
+
+    async def wait_for_all(self) -> None:
+        """Return when none is on its way."""
+        while self.open:
+            await self._moved.wait()
+
+    def end(self, sequence: int) -> None:
+        """Note that the effect of a record is seen, or that it has none: it may be placed."""
+        self._landed.discard(sequence)
+        del self.open[sequence]
+        self._notify()
+
+    def _notify(self) -> None:
+        moved, self._moved = self._moved, trio.Event()
+        moved.set()
+
+
+# What a journal knows of a restripe: the watermark that moves with its records, and nothing more.
+#
+# A record may carry a *mark*; the head page has the one that held at its tail. So wherever a replay
+# ends, it has the watermark of exactly the records that it has redone (jobs/restripe.py).
+
+
+class Marked:
+    """The watermark *mark* of a journal, and its *mode*: what is logged; see journal.py.
+
+    *forced*: everything, whatever the mode is. *on_mark* hears of every new watermark.
+    """
+
+    def __init__(self, mode: str) -> None:
+        self.forced = False
+        self.changing = trio.Lock()  # held while the mode changes, here and in the superblocks
+        self.mark = 0
+        self.on_mark: Callable[[int], None] = lambda _mark: None
+        self._mode = mode
+
+    @property
+    def mode(self) -> str:
+        """What is logged now."""
+        return "full" if self.forced else self._mode
+
+    @mode.setter
+    def mode(self, mode: str) -> None:
+        self._mode = mode
+
+    def take_mark(self, mark: int) -> None:
+        """Let *mark* be the watermark."""
+        self.mark = mark
+        self.on_mark(mark)
+
+
 HEAD_BYTES = PAGE_BYTES * PAGE_SLOTS
+
 NO_STRIPE = 1 << 63
+
 Tail = tuple[int, int, int]  # sequence number and position of a record, watermark before it
 
 

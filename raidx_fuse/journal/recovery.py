@@ -6,8 +6,9 @@ places are written, and the epoch that makes the records invalid is changed afte
 durable in their places. A read-only start lays the records
 over its reads in memory and writes nothing.
 
-Where a record says that a stripe's parity follows from its data (streams.py), it is computed here,
-in the order of the records; and logged, too, if the stripe's places are needed to compute it.
+Where a record says that a stripe's parity follows from its data (deferred_parity.py), it is
+computed here, in the order of the records; and logged, too, if the stripe's places are needed to
+compute it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from raidx_fuse.errors import AssemblyError, MemberError
-from raidx_fuse.following import Following
 from raidx_fuse.format.log_record import (
     HEAD,
     RECORD_HEADER_BYTES,
@@ -31,11 +31,12 @@ from raidx_fuse.format.log_record import (
     record_bytes,
 )
 from raidx_fuse.format.regions import COUNTER_MAX, SECTOR_BYTES
-from raidx_fuse.journal import Journal
+from raidx_fuse.journal.journal import Journal
+from raidx_fuse.journal.parity_replay import Following
+from raidx_fuse.journal.ring import Tail
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
-from raidx_fuse.ring import Tail
 from raidx_fuse.store.member_set import Request, Store
 from raidx_fuse.store.page_store import PageStore
 
