@@ -19,50 +19,20 @@ Laws:
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
-import trio
-
-from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.log_record import encode_record, entry_fields, map_fields, record_bytes
-from raidx_fuse.journal.append import LogWriter
-from raidx_fuse.journal.deferred_parity import Filling, Streams
+from raidx_fuse.journal.checkpoint import Checkpoint
+from raidx_fuse.journal.deferred_parity import Filling
 from raidx_fuse.journal.group_commit import DOOR, Gathering
-from raidx_fuse.journal.ring import Tail
-from raidx_fuse.store.chunk_table import Move, Shares
-from raidx_fuse.store.member_set import Request, Store
-from raidx_fuse.store.page_store import PageStore
-from raidx_fuse.store.written_map import WrittenMap
-
-log = logging.getLogger(__name__)
+from raidx_fuse.store.chunk_table import Move
+from raidx_fuse.store.member_set import Request
 
 MODES = ("partial", "full", "none")
-PLACE_AFTER_S = 1.0
 
 
-class Journal(LogWriter):
+class Journal(Checkpoint):
     """The redo log of one array. *mode* is what goes through it; see MODES and writer.py."""
-
-    def __init__(self, store: Store, written: WrittenMap, head: PageStore, shares: Shares) -> None:
-        super().__init__(store, head, "partial")
-        self.shares = shares
-        self.written = written
-        # Tests only, to show that the campaign notices.
-        self.break_ordering = self.break_streams = False
-        self.placements = 0
-        self.streams = Streams(store, self.capacity)
-        self._gate: trio.Event | None = None  # closed while the ring is being emptied
-        self.placing = trio.Lock()
-        self._to_form = self._gives_up = False
-        self._gives_up_from_s = 0.0  # not more often than it is placed anyway
-
-    async def save_mark(self, mark: int) -> None:
-        """Make the watermark at which a restripe begins durable."""
-        async with self.placing:
-            self.mark = mark
-            await self.ring.save_mark(mark)
-        await self.store.flush()
 
     # -- committing ----------------------------------------------------------------------------
 
@@ -219,163 +189,3 @@ class Journal(LogWriter):
         self.commits += 1
         self.commit_bytes += size
         return sequence, left
-
-    async def _make_room(self, size: int) -> None:
-        """Wait until *size* bytes, and the rest of a lap, are free and the gate is open.
-
-        Raises RaidxError.
-        """
-        if 2 * size > self.capacity:
-            raise RaidxError(
-                f"a change of {size} bytes does not fit in the journal of {self.capacity}"
-            )
-        ring, streams = self.ring, self.streams
-        while True:
-            while self._gate is not None:
-                await self._gate.wait()
-            self.write_gathered()  # its room is not taken yet
-            if not self.roles:
-                raise RaidxError("the journal is lost: the array takes no more writes")
-            if self.torn:
-                await self.mend()
-                continue
-            if ring.has_room(size + streams.reserve_bytes):
-                break
-            await self.place()
-            if not ring.has_room(size + streams.reserve_bytes):
-                await self.store.flush()  # makes the head page durable that frees the space
-        self.hurry()
-
-    # -- placing -------------------------------------------------------------------------------
-
-    async def place(self) -> None:
-        """Bring everything committed so far to its place and move the tail behind it."""
-        async with self.placing:
-            ring = self.ring
-            self.write_gathered()
-            if not ring.open:
-                await ring.save_tail()
-                return
-            while self.is_late or self.streams.unfinished:  # none may come of the other's wait
-                await self.settle_gathered()
-                await self._finish_streams()
-            tail: Tail = ring.next_sequence, ring.position, self.mark
-            if self.inflight:
-                tail = *self.inflight.first(), self.mark
-            self.overlay.freeze()
-            pages = self.written.take_unsaved()  # as they are now: later bits are not durable yet
-            shares = self.shares.take_unsaved()
-            try:
-                if not self.break_ordering:
-                    await self.store.flush()
-                await self._write_frozen()
-                await self.written.pages.save_as(pages)
-                await self.shares.save_as(shares)
-                if not self.break_ordering:
-                    await self.store.flush()
-            except BaseException:
-                self.overlay.thaw()
-                self.written.put_back(pages)
-                self.shares.put_back(shares)
-                raise
-            self.overlay.drop_frozen()
-            self.store.place_epoch += 1
-            await ring.move_tail(tail)
-            self.placements += 1
-
-    async def _finish_streams(self) -> None:
-        """Log the parities that the log lacks, while nobody commits."""
-        gate = None
-        if self._gate is None:
-            gate = self._gate = trio.Event()
-        try:
-            streams = self.streams
-            while streams.unfinished:
-                await self.inflight.wait_for_all()
-                lacking = dict(streams.unfinished)
-                if lacking and not self.roles:
-                    raise RaidxError("the journal is lost: its records wait for the next mount")
-                if lacking and not self.break_streams:
-                    await self.mend()
-                    fields, parts, total = entry_fields(streams.parities(lacking))
-                    streams.note_others(lacking)
-                    self.inflight.end((await self.append([*lacking], fields, parts, total))[0])
-                # Should the gate have opened (a drain that was given up), it may have gone on.
-                streams.finish(
-                    [s for s, was in lacking.items() if streams.unfinished.get(s) is was]
-                )
-        finally:
-            if gate is not None:
-                self._gate = None
-                gate.set()
-
-    async def _write_frozen(self) -> None:
-        """Write the frozen layer to its places; others get their turn now and then."""
-        store = self.store
-        queues = {role: queue for role, queue in enumerate(store.queues) if queue is not None}
-        for role, writes in self.overlay.frozen_writes(queues):
-            if store.queues[role] is not queues[role]:
-                continue  # failed since; whoever took the role gets the content otherwise
-            done = queues[role].try_writes(writes)
-            if done < len(writes):
-                left = [(role, *write) for write in writes[done:]]
-                await store.write(left, background=True)
-            await trio.lowlevel.checkpoint()
-
-    async def drain(self, then: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Place everything and make the empty tail durable: nothing would be replayed now.
-
-        Commits wait meanwhile, and until *then* is done; the caller must not hold a stripe's lock.
-        """
-        while self._gate is not None:
-            await self._gate.wait()
-        self._gate = trio.Event()
-        try:
-            await self.inflight.wait_for_all()
-            await self.mend()
-            while self.ring.open or self.ring.durable_tail[0] != self.ring.next_sequence:
-                await self.place()
-                await self.store.flush()
-            if then is not None:
-                await then()
-        finally:
-            gate, self._gate = self._gate, None
-            gate.set()
-
-    async def reform(self) -> None:
-        """After a member became whole: keep the log on it too, from an empty ring on.
-
-        Raises what members raise; then `tend` tries again.
-        """
-        self._to_form = True
-        await self.drain(self.move)
-        self._to_form = False
-
-    @property
-    def is_gated(self) -> bool:
-        """Whether nobody may commit just now: parities are being logged, or the ring emptied."""
-        return self._gate is not None
-
-    def give_up_soon(self) -> None:
-        """Place soon, and let the log give up what is placed: it stands in the way of others."""
-        if not self._gives_up and self.store.clock() >= self._gives_up_from_s:
-            self._gives_up = True
-            self._wake.set()
-
-    async def tend(self) -> None:
-        """Place lazily: a second after the last placement, or when space runs short."""
-        while True:
-            with trio.move_on_after(PLACE_AFTER_S):
-                await self._wake.wait()
-            if self.ring.open or self.ring.is_behind or self._to_form:
-                try:
-                    await self.place()
-                    if self._to_form:
-                        await self.reform()
-                    if self._gives_up:
-                        await self.store.flush()  # of the head page
-                        self._gives_up_from_s = self.store.clock() + PLACE_AFTER_S
-                        self._gives_up = False
-                except RaidxError as error:
-                    log.error("committed changes cannot reach their places: %s", error)
-            self._wake = trio.Event()  # what hurried us is in its place, or the next commit hurries
