@@ -33,9 +33,9 @@ from paper_common import Cell, PaperTable, print_tables
 from rich.console import Console
 
 from raidx_fuse.array import open_array
+from raidx_fuse.engine.growth_position import LIVE, SURROGATE
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.create import create_array
-from raidx_fuse.growth import LIVE, SURROGATE
 from raidx_fuse.layouts.registry import PARITY_WAYS
 from raidx_fuse.members.base import ReadBuffer, WriteBuffer
 from raidx_fuse.members.open import create_member

@@ -22,7 +22,7 @@ from paper_common import Cell, Chart, PaperTable, main, marked
 from restripe_runs import LARGE_WINDOWS, MD, MD_LARGER, Habits, restriped, under_load
 
 from raidx_fuse.array import Array
-from raidx_fuse.growth import LIVE, PIGGYBACK, SURROGATE
+from raidx_fuse.engine.growth_position import LIVE, PIGGYBACK, SURROGATE
 from raidx_fuse.jobs import grow as grow_module
 from raidx_fuse.jobs.grow import Grow
 from raidx_fuse.lab.blank import BlankMember

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from paper_common import Cell, Chart, PaperTable, Runs, gain, main, marked
 
 from raidx_fuse.array import Array
+from raidx_fuse.engine.stripe_locks import StripeLocks
 from raidx_fuse.lab.request import Block, Load, block_of
 from raidx_fuse.lab.shape import faster, first, scale
 from raidx_fuse.lab.simulate import Experiment, simulate
@@ -32,7 +33,6 @@ from raidx_fuse.lab.traces import Trace
 from raidx_fuse.lab.workloads import generate, variant, workload_named
 from raidx_fuse.layouts.planning.load import parse_writes, write_load
 from raidx_fuse.layouts.registry import make_code, make_layout
-from raidx_fuse.locks import StripeLocks
 
 TITLE = "UPC: an efficient data layout scheme for better I/O balancing in RAID-6"
 

@@ -19,16 +19,18 @@ from typing import Any
 import trio
 
 from raidx_fuse import status as report
-from raidx_fuse.core import Core
+from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.explain import explain
+from raidx_fuse.engine.growth_position import LIVE
+from raidx_fuse.engine.read import Reader
+from raidx_fuse.engine.write.write import Writer
 from raidx_fuse.errors import RaidxError, ReadOnlyError, UsageError
-from raidx_fuse.explain import explain
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.configuration.progress import check_progress
 from raidx_fuse.format.pages import PAYLOAD_BYTES
 from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.grower import Grower
-from raidx_fuse.growth import LIVE
 from raidx_fuse.jobs.manager import Jobs
 from raidx_fuse.jobs.rebuild import Rebuild, checkpoint_key
 from raidx_fuse.jobs.resync import Resync, finish, note_failing
@@ -41,7 +43,6 @@ from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.lost_list import LostList
 from raidx_fuse.members.base import Member
 from raidx_fuse.membership import Membership
-from raidx_fuse.reader import Reader
 from raidx_fuse.reshape import Reshape
 from raidx_fuse.restore import Restore
 from raidx_fuse.restriper import Restriper
@@ -56,7 +57,6 @@ from raidx_fuse.store.tasks import Tasks
 from raidx_fuse.store.written_map import WrittenMap
 from raidx_fuse.tuner import Tuner
 from raidx_fuse.tuning import Tuning
-from raidx_fuse.writer import Writer
 
 log = logging.getLogger(__name__)
 

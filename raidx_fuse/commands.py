@@ -16,10 +16,10 @@ import trio
 from raidx_fuse import advice, interval, reshape_cost
 from raidx_fuse.arguments import WORD_CHARS_MAX, check_arguments, check_newcomers
 from raidx_fuse.array import Array
+from raidx_fuse.engine.growth_position import PARITY_WORDS, parity_way
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.estimate import growth_estimate, rebuild_estimate
 from raidx_fuse.format.table_page import bytes_needed
-from raidx_fuse.growth import PARITY_WORDS, parity_way
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.reshaping import Newcomers, Reshaping

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from raidx_fuse.growth import PIGGYBACK, SURROGATE
+from raidx_fuse.engine.growth_position import PIGGYBACK, SURROGATE
 from raidx_fuse.layouts.codes.code import bits
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout

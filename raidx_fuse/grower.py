@@ -1,7 +1,7 @@
 """Growing an array onto more members: the change of shape at the beginning and at the end.
 
     add members:  prepare them -> alone: wider layout, 0 stripes migrated -> maps -> superblocks
-    job `grow`:   windows (jobs/grow.py), positions made durable (growth.py)
+    job `grow`:   windows (jobs/grow.py), positions made durable (engine/growth_position.py)
     at the end:   superblocks: the new shape -> the image is larger; a surrogate has the role of
                   the parity then, and who had it is a spare
     cancelled:    back to 0 stripes migrated -> alone: narrower layout -> superblocks
@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 import trio
 import trio.lowlevel
 
+from raidx_fuse.engine.growth_position import JOB_KEY, LIVE, MIGRATED, PARITY, SURROGATE
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
-from raidx_fuse.growth import JOB_KEY, LIVE, MIGRATED, PARITY, SURROGATE
 from raidx_fuse.jobs.grow import Grow
 from raidx_fuse.joining import join, leave, release, seat
 from raidx_fuse.layouts.placements.elastic import ElasticLayout

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from raidx_fuse.core import Core
+from raidx_fuse.engine.context import Core
 from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.format.configuration.config import ArrayConfig
 

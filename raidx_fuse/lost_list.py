@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import trio
 
-from raidx_fuse.core import Core
+from raidx_fuse.engine.context import Core
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.configuration.lost_chunks import KEY, decode_chunks, encode_chunks
 

@@ -8,11 +8,11 @@ from typing import Any
 from raidx_fuse import advice
 from raidx_fuse.check import check_members
 from raidx_fuse.disks import Disks
+from raidx_fuse.engine.growth_position import MIGRATED
 from raidx_fuse.errors import BusyError, RaidxError, single
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.examine import examine as examine_member
 from raidx_fuse.format.shapes import RESTRIPE, layout_of
-from raidx_fuse.growth import MIGRATED
 
 
 async def examine(spec: str) -> dict[str, Any]:

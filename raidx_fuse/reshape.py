@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from raidx_fuse.engine.move_chunks import Mover
 from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.table_page import chunks_that_fit, erase_share, share_region
@@ -29,7 +30,6 @@ from raidx_fuse.layouts.placements.bundled import NOWHERE, SPARE_CHUNKS, BundleL
 from raidx_fuse.layouts.planning.allocate import allocate, maximum
 from raidx_fuse.layouts.planning.rebundle import Moves
 from raidx_fuse.members.base import Member
-from raidx_fuse.mover import Mover
 from raidx_fuse.room import Room
 from raidx_fuse.store.queue import MemberQueue
 

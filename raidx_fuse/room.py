@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from raidx_fuse.core import Core
+from raidx_fuse.engine.context import Core
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.format.table_page import chunks_that_fit

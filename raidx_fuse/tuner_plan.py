@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from raidx_fuse.access import CHANGED_MAX, INTERVAL_MAX, TICKS_A_SECOND, Access
+from raidx_fuse.engine.access_stats import CHANGED_MAX, INTERVAL_MAX, TICKS_A_SECOND, Access
 from raidx_fuse.layouts.placements.bundled import BLOCK_CELLS, NOWHERE, BundleLayout
 from raidx_fuse.store.chunk_table import Move
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raidx_fuse.core import Core
+from raidx_fuse.engine.context import Core
 from raidx_fuse.jobs.window import Job
 from raidx_fuse.tuner import Tuner
 from raidx_fuse.tuner_plan import Step

@@ -2,9 +2,10 @@
 
 A window reads the written blocks that move, writes them to the new disks in runs that are as long
 as the mapping allows (the mcpod paper, section 3.2), and lets the growth's position pass it;
-growth.py says when the position becomes durable, and why a crash at any point leaves every block
-whole. How parity follows is grow_copy.py's business; by default it stays as it is, for the place
-that a block leaves belongs to a block that nobody has written yet, which counts as zero.
+engine/growth_position.py says when the position becomes durable, and why a crash at any point
+leaves every block whole. How parity follows is grow_copy.py's business; by default it stays as it
+is, for the place that a block leaves belongs to a block that nobody has written yet, which counts
+as zero.
 
 Cancelled, the job goes the same way back: blocks return to their old places, which are dead until
 the growth is over, and the array has its old shape again. A block is only ever moved onto a member
@@ -24,9 +25,9 @@ from typing import Any
 import numpy as np
 import trio
 
-from raidx_fuse.core import Core
+from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.growth_position import JOB_KEY, SURROGATE, Growth
 from raidx_fuse.errors import NoSpaceError, RaidxError
-from raidx_fuse.growth import JOB_KEY, SURROGATE, Growth
 from raidx_fuse.jobs.grow_copy import Batch, Copier, Load
 from raidx_fuse.jobs.mending import MendingJob
 from raidx_fuse.jobs.vacated import Vacated

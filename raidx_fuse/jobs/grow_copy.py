@@ -23,15 +23,15 @@ from typing import Any
 
 import numpy as np
 
-from raidx_fuse.core import Core
+from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.growth_position import PIGGYBACK, Growth
+from raidx_fuse.engine.write.prepare import Preparer
 from raidx_fuse.errors import MemberError
-from raidx_fuse.growth import PIGGYBACK, Growth
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.planning.stripe_plan import rebuild_plan
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.member_set import MemberLostError, Request, join
 from raidx_fuse.store.xor import xor_into
-from raidx_fuse.write_work import Preparer
 
 DROPPED_MAX = 64  # old copies taken out at once
 

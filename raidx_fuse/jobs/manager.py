@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raidx_fuse.core import Core
+from raidx_fuse.engine.context import Core
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.format.shapes import RESTRIPE
 from raidx_fuse.jobs.window import Job

@@ -2,8 +2,8 @@
 
 The role counts as lost from its watermark on and as present below it, so reads and writes use what
 is done already. A stripe that nobody has ever written is skipped; should one come alive while the
-watermark passes it, the write itself notices and goes down again with the member (writer.py), and
-the watermark stops short of it here.
+watermark passes it, the write itself notices and goes down again with the member
+(engine/write/write.py), and the watermark stops short of it here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from raidx_fuse.core import Core
+from raidx_fuse.engine.context import Core
 from raidx_fuse.errors import ArrayFailedError, RaidxError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.jobs.strips import Place, Strips, lots, read_all

@@ -1,9 +1,9 @@
 """Relocate: give chunks of bundles other members as a plan says, and look again until all is done.
 
-A move is one record of the journal (mover.py), so there is no position to keep: whoever goes on
-after a crash makes a new plan from the table as it is. Chunks that nobody has written move many to
-a record, as entries of the table alone. A target must have a free chunk; where a ring of moves has
-none anywhere, its chunks change places in one record.
+A move is one record of the journal (engine/move_chunks.py), so there is no position to keep:
+whoever goes on after a crash makes a new plan from the table as it is. Chunks that nobody has
+written move many to a record, as entries of the table alone. A target must have a free chunk;
+where a ring of moves has none anywhere, its chunks change places in one record.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.core import Core
+from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.move_chunks import Mover
 from raidx_fuse.errors import MemberError, NoSpaceError, RaidxError
 from raidx_fuse.jobs.mending import MendingJob
 from raidx_fuse.jobs.window import WINDOW_BYTES
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.planning.rebundle import Moves
-from raidx_fuse.mover import Mover
 from raidx_fuse.store.chunk_table import Move
 
 log = logging.getLogger(__name__)

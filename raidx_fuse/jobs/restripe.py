@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 import trio
 
-from raidx_fuse.core import Core
+from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.write.prepare import Preparer
 from raidx_fuse.errors import NoSpaceError, RaidxError
 from raidx_fuse.format.log_record import ENTRY_BYTES, RECORD_HEADER_BYTES
 from raidx_fuse.format.regions import SECTOR_BYTES
@@ -37,7 +38,6 @@ from raidx_fuse.jobs.window import BUSY_S, WINDOW_BYTES
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.restripe_schedule import Course, Window
 from raidx_fuse.store.member_set import MemberLostError
-from raidx_fuse.write_work import Preparer
 
 JOB_KEY = "restripe"
 IDLE_BYTES = 64 << 20  # of the image, in a window at full speed with no users

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from raidx_fuse.core import Core
+from raidx_fuse.engine.context import Core
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.placements.rotated import RotatedLayout

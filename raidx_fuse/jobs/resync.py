@@ -22,7 +22,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 
-from raidx_fuse.core import Core
+from raidx_fuse.engine.context import Core
 from raidx_fuse.errors import MemberError
 from raidx_fuse.jobs.scrub import Chains, Scrub
 from raidx_fuse.jobs.strips import Place

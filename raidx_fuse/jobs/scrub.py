@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from raidx_fuse.core import Core
+from raidx_fuse.engine.context import Core
 from raidx_fuse.jobs.strips import Place, Strips, lots, read_all
 from raidx_fuse.jobs.window import WINDOW_BYTES, Job
 from raidx_fuse.layouts.codes.code import Step, Unrecoverable

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from raidx_fuse.core import Core
+from raidx_fuse.engine.context import Core
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.member_set import Request, join
 

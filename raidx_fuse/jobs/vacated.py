@@ -11,7 +11,7 @@ import logging
 
 import numpy as np
 
-from raidx_fuse.core import Core
+from raidx_fuse.engine.context import Core
 from raidx_fuse.errors import MemberError
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.core import Core
+from raidx_fuse.engine.context import Core
 from raidx_fuse.errors import RaidxError
 
 log = logging.getLogger(__name__)

@@ -12,6 +12,7 @@ from typing import Any
 
 import trio
 
+from raidx_fuse.engine.stripe_locks import StripeLocks
 from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.format.log_record import (
     DATA,
@@ -23,7 +24,6 @@ from raidx_fuse.format.log_record import (
 )
 from raidx_fuse.journal.group_commit import CHANGE_BYTES_MAX, DATA_BYTES_MAX, Gathering
 from raidx_fuse.journal.ring import InFlight, Marked, Ring
-from raidx_fuse.locks import StripeLocks
 from raidx_fuse.store.member_set import Request, Store
 from raidx_fuse.store.page_store import PageStore
 

@@ -16,7 +16,8 @@ What a replay needs to compute it is one of two things, and one of them it alway
   finds one unfinished logs its parity before it writes the first place, too; *reserve_bytes* of the
   ring are kept free for that.
 
-Once all of a stripe is known, its last part need not be logged either, see closing.py.
+Once all of a stripe is known, its last part need not be logged either, see
+engine/write/sequential.py.
 
 A stripe is filled only while it lacks nothing: no member, no cell that was never written. Before
 the layout changes the log is drained, with *paused* set.

@@ -32,7 +32,9 @@ MODES = ("partial", "full", "none")
 
 
 class Journal(Checkpoint):
-    """The redo log of one array. *mode* is what goes through it; see MODES and writer.py."""
+    """The redo log of one array. *mode* is what goes through it; see MODES and
+    engine/write/write.py.
+    """
 
     # -- committing ----------------------------------------------------------------------------
 

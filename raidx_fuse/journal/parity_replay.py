@@ -63,7 +63,8 @@ class Following:
     async def forget_placed(self) -> None:
         """Forget the stripes of which the places hold all that would be written there.
 
-        Those that were closed past the log (closing.py), as a rule: no room was kept for them.
+        Those that were closed past the log (engine/write/sequential.py), as a rule: no room was
+        kept for them.
         """
         for stripe in list(self._unfinished):
             if await self._is_placed(stripe):

@@ -22,8 +22,8 @@ from typing import Any
 import trio
 
 from raidx_fuse.array import Array
+from raidx_fuse.engine.growth_position import LIVE, SURROGATE
 from raidx_fuse.errors import RaidxError, UsageError
-from raidx_fuse.growth import LIVE, SURROGATE
 from raidx_fuse.layouts.registry import PARITY_WAYS
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.virtual_time import sleep, sleep_until

@@ -17,10 +17,9 @@ import pytest
 import trio
 
 from raidx_fuse.array import open_array
-from raidx_fuse.begun import Begun
-from raidx_fuse.closing import Closing
+from raidx_fuse.engine.write.pending import Begun, Finisher
+from raidx_fuse.engine.write.sequential import Closing
 from raidx_fuse.errors import MemberError
-from raidx_fuse.finishing import Finisher
 from raidx_fuse.journal.deferred_parity import Filling, Streams
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.parity_replay import Following

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.growth import Growth
+from raidx_fuse.engine.growth_position import Growth
 from raidx_fuse.jobs.grow import Grow
 from raidx_fuse.jobs.grow_copy import Copier
 from raidx_fuse.journal.deferred_parity import Filling, Streams

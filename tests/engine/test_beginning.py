@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from raidx_fuse.beginning import Beginning
+from raidx_fuse.engine.write.sequential import Beginning
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.load import scrubbed
 from raidx_fuse.testing.spy import SpyRig, restarted, spying

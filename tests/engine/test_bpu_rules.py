@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raidx_fuse import bpu
-from raidx_fuse.bpu import Candidate, Thresholds, decide, derive, state_of
+from raidx_fuse.engine.parity_policy import bpu
+from raidx_fuse.engine.parity_policy.bpu import Candidate, Thresholds, decide, derive, state_of
+from raidx_fuse.engine.parity_policy.policy import traditional
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan
-from raidx_fuse.policy import traditional
 
 US = 1e-6
 # The paper's own: T_light 100 us, T_heavy 1 ms (write-heavy traces), T_pre 3, T_skew 50 us.

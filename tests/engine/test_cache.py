@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from raidx_fuse.cache import PAGE_BYTES, ChunkCache
+from raidx_fuse.engine.chunk_cache import PAGE_BYTES, ChunkCache
 from raidx_fuse.errors import UsageError
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.arrays import Rig

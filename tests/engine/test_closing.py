@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from raidx_fuse.array import Array, open_array
-from raidx_fuse.closing import Closing
+from raidx_fuse.engine.write.sequential import Closing
 from raidx_fuse.journal import recovery
 from raidx_fuse.journal.parity_replay import Following
 from raidx_fuse.members.simulated.virtual_time import run

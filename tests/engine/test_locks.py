@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from raidx_fuse.locks import StripeLocks
+from raidx_fuse.engine.stripe_locks import StripeLocks
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.spy import spying
 

@@ -12,13 +12,13 @@ import pytest
 import trio
 
 from raidx_fuse.array import open_array
+from raidx_fuse.engine.move_chunks import Mover
 from raidx_fuse.format.create import create_array
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.planning.allocate import maximum
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.model import model_member
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.mover import Mover
 from raidx_fuse.testing.arrays import Rig
 from raidx_fuse.testing.unlike import bundles_of
 

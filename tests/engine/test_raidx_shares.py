@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raidx_fuse.array import open_array
+from raidx_fuse.engine.move_chunks import Mover
 from raidx_fuse.errors import AssemblyError
 from raidx_fuse.format.regions import PageRegion
 from raidx_fuse.format.table_page import chunks_that_fit, share_bytes, shares_of
@@ -18,7 +19,6 @@ from raidx_fuse.layouts.placements.bundled import NOBODY, BundleLayout, bundle_c
 from raidx_fuse.layouts.planning.allocate import greedy, maximum
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.mover import Mover
 from raidx_fuse.testing.arrays import Rig
 
 CHUNKS = (44, 30, 36, 24)

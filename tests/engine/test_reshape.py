@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from raidx_fuse import reshape_cost
+from raidx_fuse.engine.move_chunks import Mover
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
-from raidx_fuse.mover import Mover
 from raidx_fuse.testing.unlike import CHUNK, UnlikeRig, play, usable
 
 

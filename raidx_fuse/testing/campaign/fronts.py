@@ -1,4 +1,6 @@
-"""Which writes close a stripe that those before them have filled from the front (closing.py)."""
+"""Which writes close a stripe that those before them have filled from the front
+(engine/write/sequential.py).
+"""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import trio
 
+from raidx_fuse.engine.growth_position import LIVE, PIGGYBACK, SURROGATE
 from raidx_fuse.errors import BusyError, UsageError
-from raidx_fuse.growth import LIVE, PIGGYBACK, SURROGATE
 from raidx_fuse.jobs.grow import Grow
 from raidx_fuse.jobs.window import Job
 from raidx_fuse.members.base import SECTOR_BYTES

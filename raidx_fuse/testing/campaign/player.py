@@ -14,6 +14,7 @@ from dataclasses import replace
 import trio
 
 from raidx_fuse.array import Array, open_array
+from raidx_fuse.engine.move_chunks import Mover
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
@@ -21,7 +22,6 @@ from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image
-from raidx_fuse.mover import Mover
 from raidx_fuse.testing.campaign.disks import MOODY, SectorDisk, is_member
 from raidx_fuse.testing.campaign.fronts import Fronts
 from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, Hardware, Shape

@@ -9,7 +9,7 @@ QUEUES = "raidx_fuse/store/queue.py"
 PAGESTORE = "raidx_fuse/store/page_store.py"
 PAGES = "raidx_fuse/format/pages.py"
 WRITTEN = "raidx_fuse/store/written_map.py"
-WRITER = "raidx_fuse/writer.py"
+WRITER = "raidx_fuse/engine/write/write.py"
 DIRTY = "raidx_fuse/store/dirty_bitmap.py"
 FLUSHES = ("tests/engine/test_durable_order.py", "tests/engine/test_log_cost.py")
 FAILURES = ("tests/engine/test_failures.py", "tests/crash/test_faults_running.py")
@@ -308,7 +308,7 @@ MARKED = (
     ),
     Mutant(
         "repair-past-the-log-though-it-is-held",
-        "raidx_fuse/core.py",
+        "raidx_fuse/engine/context.py",
         'if self.journal.mode != "none" or self.journal.holds(stripe):',
         'if self.journal.mode != "none":',
         "an older record undoes it after the log was switched off",

@@ -7,8 +7,8 @@ from tests.crash.mutants.mutant import DISKS, GROWTH, LOGGED, UNLOGGED, Mutant
 REBUILD = "raidx_fuse/jobs/rebuild.py"
 MEMBERSHIP = "raidx_fuse/membership.py"
 JOURNAL = "raidx_fuse/journal/journal.py"
-WRITER = "raidx_fuse/writer.py"
-READER = "raidx_fuse/reader.py"
+WRITER = "raidx_fuse/engine/write/write.py"
+READER = "raidx_fuse/engine/read.py"
 REBUILD_TESTS = (
     "tests/engine/test_rebuild.py",
     "tests/engine/test_rebuild_passes.py",

@@ -9,8 +9,8 @@ REPLAY = "raidx_fuse/journal/recovery.py"
 FOLLOWING = "raidx_fuse/journal/parity_replay.py"
 RECORDS = "raidx_fuse/format/log_record.py"
 STREAMS_FILE = "raidx_fuse/journal/deferred_parity.py"
-CLOSING = "raidx_fuse/closing.py"
-UNLOGGED_FILE = "raidx_fuse/unlogged.py"
+CLOSING = "raidx_fuse/engine/write/sequential.py"
+UNLOGGED_FILE = "raidx_fuse/engine/context.py"
 ORDER = ("tests/engine/test_durable_order.py", "tests/engine/test_log_cost.py")
 MOMENTS = ("tests/crash/test_moments.py", "tests/engine/test_resync.py")
 STREAM_TESTS = (
@@ -255,7 +255,7 @@ BESIDE = (
     ),
     Mutant(
         "past-the-log-though-it-is-held",
-        "raidx_fuse/log_rules.py",
+        "raidx_fuse/engine/write/route.py",
         "        if journal.holds(piece.stripe):",
         "        if False:",
         "the older record is replayed over it (law 3)",
@@ -264,7 +264,7 @@ BESIDE = (
     ),
     Mutant(
         "whole-stripes-past-the-log-though-it-is-held",
-        "raidx_fuse/whole_stripes.py",
+        "raidx_fuse/engine/write/full_stripe.py",
         "            if stripe in held or journal.holds(stripe):",
         "            if stripe in held:",
         "the older record is replayed over them (law 3)",
@@ -273,7 +273,7 @@ BESIDE = (
     ),
     Mutant(
         "sector-of-two-halves",
-        "raidx_fuse/writer.py",
+        "raidx_fuse/engine/write/write.py",
         "            if logged and core.unlogged.may_tear(offset, length):",
         "            if False:",
         "a record that ends inside a sector keeps a rest that a cut drops",

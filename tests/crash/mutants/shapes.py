@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.crash.mutants.mutant import GROWTH, RESTRIPE, Mutant
 
-GROWTH_FILE = "raidx_fuse/growth.py"
+GROWTH_FILE = "raidx_fuse/engine/growth_position.py"
 GROWER = "raidx_fuse/grower.py"
 GROW = "raidx_fuse/jobs/grow.py"
 GROW_COPY = "raidx_fuse/jobs/grow_copy.py"

@@ -7,11 +7,11 @@ from tests.crash.mutants.mutant import GROWTH, MEMBERS, MOVES, Mutant
 MEMBERSHIP = "raidx_fuse/membership.py"
 SHARES = "raidx_fuse/store/chunk_table.py"
 SETTLEMENT = "raidx_fuse/store/table_recovery.py"
-MOVER = "raidx_fuse/mover.py"
+MOVER = "raidx_fuse/engine/move_chunks.py"
 RESHAPE = "raidx_fuse/reshape.py"
 JOURNAL = "raidx_fuse/journal/journal.py"
-WRITER = "raidx_fuse/writer.py"
-READER = "raidx_fuse/reader.py"
+WRITER = "raidx_fuse/engine/write/write.py"
+READER = "raidx_fuse/engine/read.py"
 SHARE_TESTS = ("tests/engine/test_raidx_shares.py", "tests/engine/test_raidx.py")
 MOVE_TESTS = ("tests/engine/test_raidx.py", "tests/engine/test_reshape.py")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from raidx_fuse.bpu import LIGHT, STATES, Thresholds, state_of
+from raidx_fuse.engine.parity_policy.bpu import LIGHT, STATES, Thresholds, state_of
 from raidx_fuse.store.queue import MemberQueue
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from raidx_fuse.core import Core
+from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.write.split import Piece
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
-from raidx_fuse.write_work import Piece
 
 
 class LogRules:

@@ -12,24 +12,22 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from raidx_fuse.access import SAMPLE_MASK
-from raidx_fuse.at_once import AtOnce
-from raidx_fuse.beginning import Beginning
-from raidx_fuse.cache import address_of
-from raidx_fuse.closing import Closing
-from raidx_fuse.core import Core
+from raidx_fuse.engine.access_stats import SAMPLE_MASK
+from raidx_fuse.engine.chunk_cache import address_of
+from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.write.full_stripe import GrownStripes, WholeStripes
+from raidx_fuse.engine.write.pending import Finisher
+from raidx_fuse.engine.write.prepare import Preparer, Work
+from raidx_fuse.engine.write.route import LogRules
+from raidx_fuse.engine.write.sequential import Beginning, Closing, Filler
+from raidx_fuse.engine.write.small import AtOnce
+from raidx_fuse.engine.write.split import Piece, split
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.filler import Filler
-from raidx_fuse.finishing import Finisher
-from raidx_fuse.grown_stripes import GrownStripes
 from raidx_fuse.journal.group_commit import Gathering, held
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
-from raidx_fuse.log_rules import LogRules
 from raidx_fuse.store.member_set import MemberLostError, Request, join
 from raidx_fuse.store.xor import xor_into
-from raidx_fuse.whole_stripes import WholeStripes
-from raidx_fuse.write_work import Piece, Preparer, Work, split
 
 log = logging.getLogger(__name__)
 

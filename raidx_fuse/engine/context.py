@@ -5,25 +5,53 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from raidx_fuse.access import Access
-from raidx_fuse.cache import ChunkCache, address_of
+from raidx_fuse.engine.access_stats import Access
+from raidx_fuse.engine.chunk_cache import ChunkCache, address_of
+from raidx_fuse.engine.growth_position import Growth
+from raidx_fuse.engine.parity_policy.policy import POLICIES, BpuPolicy, Policy
+from raidx_fuse.engine.stripe_locks import StripeLocks
 from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.format.configuration.lost_chunks import LostChunks
-from raidx_fuse.growth import Growth
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, dead_cells
-from raidx_fuse.locks import StripeLocks
-from raidx_fuse.policy import POLICIES, BpuPolicy, Policy
+from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.store.buffers import ArenaPool
 from raidx_fuse.store.dirty_bitmap import DirtyMap
 from raidx_fuse.store.latency import TIMED_ALL, TIMED_EACH, ArrayCounters, Latency
 from raidx_fuse.store.member_set import MemberLostError, Request, Store
 from raidx_fuse.store.written_map import WrittenMap
-from raidx_fuse.unlogged import Unlogged
+
+# Which writes went to their places past the journal and are not durable yet.
+#
+# A record that ends inside a sector keeps the rest of the sector as it lies in its place. If that
+# rest is itself on its way, a power cut may drop it and keep the record: the sector would hold half
+# of each, which nobody wrote. So such a record waits for a flush while anything unlogged is
+# pending.
+
+
+class Unlogged:
+    """Counts the writes past the journal, up to now (*count*) and those a flush covered."""
+
+    __slots__ = ("_covered", "_flushing", "count")
+
+    def __init__(self) -> None:
+        self.count = self._flushing = self._covered = 0
+
+    def flush_begins(self) -> None:
+        """Note what is written so far."""
+        self._flushing = self.count
+
+    def flush_ends(self) -> None:
+        """What was noted is durable."""
+        self._covered = self._flushing
+
+    def may_tear(self, offset: int, length: int) -> bool:
+        """Say whether a record of these bytes could leave a sector of two halves after a cut."""
+        return bool((offset | length) % SECTOR_BYTES) and self.count != self._covered
 
 
 class Core:

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from raidx_fuse.access import SAMPLE_MASK
-from raidx_fuse.cache import address_of
-from raidx_fuse.core import Core
+from raidx_fuse.engine.access_stats import SAMPLE_MASK
+from raidx_fuse.engine.chunk_cache import address_of
+from raidx_fuse.engine.context import Core
 from raidx_fuse.errors import MemberError, RaidxError, UnrecoverableError
 from raidx_fuse.journal.overlay import WHOLE
 from raidx_fuse.layouts.codes.code import Unrecoverable

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from raidx_fuse.core import Core
+from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.write.prepare import Preparer
 from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.placements.bundled import BundleLayout
@@ -26,7 +27,6 @@ from raidx_fuse.store.buffers import Arena, Bytes, zero_buffers
 from raidx_fuse.store.chunk_table import Move
 from raidx_fuse.store.member_set import MemberLostError, Request, join
 from raidx_fuse.store.xor import xor_into
-from raidx_fuse.write_work import Preparer
 
 
 class Mover:

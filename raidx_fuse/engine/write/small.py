@@ -1,7 +1,7 @@
 """Small writes at once: those inside one chunk of a healthy stripe, done without a suspension.
 
 Nothing else runs between the first look and the last member's write, so there is nothing to lock,
-to count in or to plan anew: what costs the general way (writer.py) 20 us takes half of that here.
+to count in or to plan anew: what costs the general way (write.py) 20 us takes half of that here.
 The plan is the same; it does not depend on the place in the chunk and is prepared by data cell.
 
 Everything else is left to the general way, before anything was changed: several chunks, anything
@@ -16,12 +16,12 @@ from typing import Any
 
 from numpy import bitwise_xor, frombuffer, uint8
 
-from raidx_fuse.core import Core
+from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.parity_policy.policy import BpuPolicy, Policy
 from raidx_fuse.errors import MemberError
 from raidx_fuse.journal.group_commit import Gathering
 from raidx_fuse.journal.overlay import WHOLE
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, write_plans
-from raidx_fuse.policy import BpuPolicy, Policy
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.member_set import Request
 

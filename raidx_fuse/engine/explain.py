@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from raidx_fuse import bpu
-from raidx_fuse.bpu import Decision
-from raidx_fuse.core import Core
+from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.parity_policy import bpu
+from raidx_fuse.engine.parity_policy.bpu import Decision
+from raidx_fuse.engine.parity_policy.policy import traditional
 from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, bands, read_plan, write_plans
-from raidx_fuse.policy import traditional
 
 LENGTH_MAX = 64 << 20
 CHUNKS_MAX = 1024  # 0.06 s of the event loop at the most

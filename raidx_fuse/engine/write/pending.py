@@ -1,22 +1,67 @@
-"""What the fast ways of writing leave when a member does not write at once: it is finished here.
-
-Nothing else ran since they began, and the stripes are locked before anything does. A request that
-is cancelled leaves no stripe half written: waits for members cannot be cancelled (store/queue.py).
-"""
+"""Pending writes: some members took their part synchronously, the others complete it later."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from raidx_fuse.begun import Begun
-from raidx_fuse.core import Core
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.engine.context import Core
+from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.journal.group_commit import Gathering
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
+from raidx_fuse.store.buffers import Arena
 from raidx_fuse.store.member_set import Request, join
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Begun:
+    """*left* is to be written to *stripes*, which are locked; its buffers may lie in *arena*."""
+
+    stripes: list[int]
+    left: list[Request]
+    arena: Arena
+
+
+def write_at_once(core: Core, requests: Sequence[Request]) -> list[Request] | None:
+    """Write *requests* without suspending; return what is left, None if nobody took anything.
+
+    No member is lost. The caller locks the stripes before anything else runs if anything is left.
+    """
+    queues = core.store.readable
+    left: list[Request] = []
+    begun = False
+    for request in requests:
+        role, position, buffers, size = request
+        try:
+            if queues[role].try_writev(position, buffers, size):  # type: ignore[union-attr]
+                begun = True
+                continue
+        except MemberError:
+            begun = True  # perhaps; it is tried once more with the rest, then the member fails
+        if not begun:
+            return None
+        left.append(request)
+    return left
+
+
+def keep_locked(
+    core: Core, stripes: Iterable[int], left: list[Request], arena: Arena
+) -> Begun | None:
+    """Return what is *left* of *stripes*, which nobody holds, locked now; None if nothing is."""
+    if left:
+        return Begun(core.locks.take_free(stripes), left, arena)
+    core.arenas.put(arena)
+    return None
+
+
+# What the fast ways of writing leave when a member does not write at once: it is finished here.
+#
+# Nothing else ran since they began, and the stripes are locked before anything does. A request that
+# is cancelled leaves no stripe half written: waits for members cannot be cancelled
+# (store/queue.py).
 
 
 class Finisher:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from raidx_fuse import bpu
-from raidx_fuse.bpu import STATES, Decision, Thresholds
+from raidx_fuse.engine.parity_policy import bpu
+from raidx_fuse.engine.parity_policy.bpu import STATES, Decision, Thresholds
+from raidx_fuse.engine.parity_policy.queue_monitor import QueueMonitor
 from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan
-from raidx_fuse.queue_monitor import QueueMonitor
 from raidx_fuse.store.latency import Latency
 from raidx_fuse.store.queue import MemberQueue
 

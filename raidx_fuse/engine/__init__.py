@@ -1,0 +1,1 @@
+"""Reading and writing an array: stripe plans, locks, cache, parity."""

@@ -1,0 +1,1 @@
+"""Parity update policies: which plan of a partial write is carried out."""

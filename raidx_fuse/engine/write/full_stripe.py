@@ -1,0 +1,227 @@
+"""Whole stripes at once: the middle of a large write, one I/O a member, without a suspension.
+
+    request            [ part | whole  | whole  | whole  | part ]
+    member 0                  [ 0.0    | 1.0    | 2.P    ]         one pwritev of three buffers
+    member 1                  [ 0.1    | 1.P    | 2.1    ]
+    member 2                  [ 0.P    | 1.0    | 2.0    ]
+
+Nothing has to be read, and nothing depends on what the stripes hold. Should a member not write at
+once after all, what is left is the caller's to write (pending.py); if none has, the general way
+(write.py) writes it all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.write.pending import Begun, keep_locked, write_at_once
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
+from raidx_fuse.store.buffers import Bytes
+from raidx_fuse.store.xor import encoder
+
+BUFFERS_MAX = 512  # of one I/O
+
+
+class WholeStripes:
+    """Writes the whole stripes in a range of *core*."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        layout, code = core.layout, core.code
+        self.stripe_bytes = core.data_count << core.shift
+        self._fits = layout.contiguous and layout.aligned
+        self._encoder = encoder(code)
+        self.begun: Begun | None = None  # what the last write has left, for the caller to take
+
+    def write(self, offset: int, view: memoryview, length: int) -> tuple[int, int] | None:
+        """Write the whole stripes inside the range; return their bytes in the image, begin and end.
+
+        None if that cannot be: the general way writes all of it then. The caller has seen that no
+        member is lost, no chunk bad and no change of membership under way, and takes *begun*.
+        """
+        stripe_bytes = self.stripe_bytes
+        first, end = -(-offset // stripe_bytes), (offset + length) // stripe_bytes
+        core = self.core
+        rows = core.code.rows
+        if first >= end or not self._fits or (end - first) * rows > BUFFERS_MAX:
+            return None
+        if not core.written.whole(core.layout, first, end) or not self._may_bypass(first, end):
+            return None
+        arena = core.arenas.get(max(1, (end - first) * core.code.parity_count << core.shift))
+        buffers = self._buffers(first, end, view, first * stripe_bytes - offset, arena)
+        position = core.data_offset + (first * rows << core.shift)
+        size = (end - first) * rows << core.shift
+        if core.cache is not None:
+            self._forget(first, end)
+        core.unlogged.count += 1  # also if only some members take it at once
+        left = write_at_once(core, [(r, position, parts, size) for r, parts in enumerate(buffers)])
+        if left is None:
+            return None
+        self.begun = keep_locked(core, range(first, end), left, arena)
+        core.counters.full_stripe += end - first
+        if core.cache is not None and self.begun is None:
+            at = first * stripe_bytes
+            core.cache.keep(at, view[at - offset : end * stripe_bytes - offset])
+        return first * stripe_bytes, end * stripe_bytes
+
+    def _forget(self, first: int, end: int) -> None:
+        """Drop what the cache has of the stripes: data, then parities, which lie below zero."""
+        cache, sums = self.core.cache, self.core.code.parity_count
+        assert cache is not None
+        cache.forget(first * self.stripe_bytes, (end - first) * self.stripe_bytes)
+        if sums:
+            shift = self.core.shift
+            cache.forget(-(end * sums << shift), (end - first) * sums << shift)
+
+    def _may_bypass(self, first: int, end: int) -> bool:
+        """Say whether the stripes may go straight to their places now."""
+        core = self.core
+        journal, held = core.journal, core.locks.held
+        if journal.mode == "full":
+            return False
+        must_mark = bool(core.code.parity_count) or journal.mode == "none"
+        for stripe in range(first, end):
+            if stripe in held or journal.holds(stripe):
+                return False
+            if must_mark and not core.dirty.touch(stripe):
+                return False
+        return True
+
+    def _buffers(
+        self, first: int, end: int, view: memoryview, start: int, arena: Any
+    ) -> list[list[Any]]:
+        """Return what each role writes, end to end; compute the parities into *arena*."""
+        core = self.core
+        chunk_bytes, code, layout = core.chunk_bytes, core.code, core.layout
+        buffers: list[list[Any]] = [[] for _ in range(layout.width)]
+        cells: list[Any] = [None] * (code.data_count + code.parity_count)
+        sums = code.parity_count
+        content: Bytes | None = np.frombuffer(view, dtype=np.uint8) if sums else None
+        slots = iter(arena.slots(chunk_bytes, (end - first) * sums) if sums else ())
+        at = start
+        for stripe in range(first, end):
+            for cell in range(code.data_count):
+                cells[cell] = view[at + cell * chunk_bytes : at + (cell + 1) * chunk_bytes]
+            if content is not None:
+                starts = range(at, at + self.stripe_bytes, chunk_bytes)
+                arrays = [content[begin : begin + chunk_bytes] for begin in starts]
+                for parity in range(code.data_count, len(cells)):
+                    cells[parity], out = next(slots)
+                    arrays.append(out)
+                self._encoder.run(arrays)
+            for role, column in zip(layout.roles(stripe), code.column_cells, strict=True):
+                buffers[role].extend(cells[cell] for cell in column)
+            at += self.stripe_bytes
+        return buffers
+
+
+# Whole stripes at once, of an array that has grown: what `WholeStripes` does for the others.
+#
+# A stripe of a grown RAID-4 holds blocks of several births (layouts/placements/elastic.py): those
+# of before any growth follow one another in the image, and so do those of each growth, but not the
+# ones after the others. As long as a stripe holds living blocks of one birth only, as all do after
+# a growth until the new end of the image is written, a write of those is a write of the whole
+# stripe: #
+#     4 to 5 disks, stripes 0, 1, 2           data disk 0   1   2   3     parity
+#     write of blocks 0 to 8                            -   1   2   0     0+1+2        - born since,
+#                                                       3   -   5   4     3+4+5          not written
+#                                                       6   7   -   8     6+7+8
+
+Run = list[Any]  # byte offset on the member, buffers, size
+
+
+class GrownStripes(WholeStripes):
+    """Writes the whole stripes in a range of *core*, whose layout has grown or is about to."""
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        assert isinstance(core.layout, ElasticLayout)
+        self._layout: ElasticLayout = core.layout
+        self._births = core.layout.mapping.births()
+
+    def write(self, offset: int, view: memoryview, length: int) -> tuple[int, int] | None:
+        """Write the whole stripes inside the range, as `WholeStripes.write` does."""
+        core = self.core
+        if core.growth is not None:
+            return None
+        shift = core.shift
+        first, end = -(-offset >> shift), offset + length >> shift
+        start, count = next(birth for birth in reversed(self._births) if birth[0] <= first)
+        row = -(-(first - start) // count)
+        stop = min((end - start) // count, self._layout.stripes)
+        if row >= stop or stop - row > BUFFERS_MAX:
+            return None
+        first, end = start + row * count, start + stop * count
+        if not self._lives_alone(row, stop, start) or not core.written.all_written(first, end):
+            return None
+        if not self._may_bypass(row, stop):
+            return None
+        arena = core.arenas.get(max(1, (stop - row) * core.code.parity_count << shift))
+        begin = first << shift
+        runs = self._runs(first, count, view[begin - offset : (end << shift) - offset], arena)
+        if core.cache is not None:
+            core.cache.forget(begin, end - first << shift)
+            core.cache.forget(-(stop << shift), stop - row << shift)  # the parities
+        core.unlogged.count += 1  # also if only some members take it at once
+        requests = [
+            (role, position, buffers, size)
+            for role, parts in enumerate(runs)
+            for position, buffers, size in parts
+        ]
+        left = write_at_once(core, requests)
+        if left is None:
+            return None
+        self.begun = keep_locked(core, range(row, stop), left, arena)
+        core.counters.full_stripe += stop - row
+        if core.cache is not None and self.begun is None:
+            core.cache.keep(begin, view[begin - offset : (end << shift) - offset])
+        return begin, end << shift
+
+    def _lives_alone(self, row: int, stop: int, start: int) -> bool:
+        """Say whether the rows have no living block but of the birth that begins at *start*."""
+        if not self.core.code.parity_count:
+            return True  # nothing in a row depends on its other blocks
+        none_written = self.core.written.none_written
+        return all(
+            none_written(other + row * count, other + stop * count)
+            for other, count in self._births
+            if other != start
+        )
+
+    def _runs(self, first: int, count: int, content: memoryview, arena: Any) -> list[list[Run]]:
+        """Return what each role writes of the blocks from *first* on, *count* in each stripe."""
+        core, layout = self.core, self._layout
+        size, start = core.chunk_bytes, core.data_offset
+        runs: list[list[Run]] = [[] for _ in range(layout.width)]
+        blocks = len(content) // size
+        array = np.frombuffer(content, dtype=np.uint8).reshape(blocks, size)
+        sums = iter(arena.slots(size, blocks // count) if core.code.parity_count else ())
+        locate, place = layout.locate, layout.place
+
+        def put(role: int, offset: int, buffer: Any) -> None:
+            parts = runs[role]
+            if parts and parts[-1][0] + parts[-1][2] == offset:
+                parts[-1][1].append(buffer)
+                parts[-1][2] += size
+            else:
+                parts.append([offset, [buffer], size])
+
+        for number in range(0, blocks, count):
+            for index in range(number, number + count):
+                stripe, cell = locate(first + index)
+                offset = start + stripe * size
+                put(place(stripe, cell)[0], offset, content[index * size : (index + 1) * size])
+            if not core.code.parity_count:
+                continue
+            buffer, out = next(sums)
+            if count == 1:
+                out[:] = array[number]
+            else:
+                np.bitwise_xor(array[number], array[number + 1], out)
+                for index in range(number + 2, number + count):
+                    np.bitwise_xor(out, array[index], out)
+            put(place(stripe, layout.parity_cell)[0], offset, buffer)
+        return runs

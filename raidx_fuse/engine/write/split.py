@@ -1,0 +1,117 @@
+"""A request is split into pieces, one for each stripe that it touches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from raidx_fuse.engine.context import Core
+from raidx_fuse.layouts.planning.stripe_plan import (
+    Band,
+    bands,
+    scattered_bands,
+)
+
+
+@dataclass(slots=True)
+class Piece:
+    """The part of a request inside one stripe: bytes *start* of cell *first* .. *end* of *last*.
+
+    *data_at* is where it begins in the request. The cells between them follow one another in the
+    request. *fills*: only its data is logged, behind the cells *logged*
+    (journal/deferred_parity.py).
+    """
+
+    stripe: int
+    first: int
+    start: int
+    last: int
+    end: int
+    data_at: int
+    fills: bool = False
+    logged: int = 0
+
+    @property
+    def touched(self) -> int:
+        """The set of cells."""
+        return (2 << self.last) - (1 << self.first)
+
+    def at(self, cell: int, chunk_bytes: int) -> int:
+        """Return where byte 0 of *cell* is in the request; before its begin for a first part."""
+        return self.data_at - self.start + (cell - self.first) * chunk_bytes
+
+    def bands(self, chunk_bytes: int) -> list[Band]:
+        """Return the bands, see layouts/planning/stripe_plan.py."""
+        return bands(self.first, self.start, self.last, self.end, chunk_bytes)
+
+    def whole_cells(self, chunk_bytes: int) -> int:
+        """Return the set of cells that are covered from end to end."""
+        mask = self.touched
+        if self.start:
+            mask &= ~(1 << self.first)
+        if self.end < chunk_bytes:
+            mask &= ~(1 << self.last)
+        return mask
+
+
+@dataclass(slots=True)
+class ScatteredPiece(Piece):
+    """A piece whose cells follow no order in the request (layouts that are not contiguous).
+
+    *parts*: cell -> (first byte of it, end, where its byte 0 is in the request).
+    """
+
+    parts: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+
+    @property
+    def touched(self) -> int:
+        """The set of cells."""
+        return sum(1 << cell for cell in self.parts)
+
+    def at(self, cell: int, chunk_bytes: int) -> int:
+        """Return where byte 0 of *cell* is in the request; before its begin for a first part."""
+        return self.parts[cell][2]
+
+    def bands(self, chunk_bytes: int) -> list[Band]:
+        """Return the bands, see layouts/planning/stripe_plan.py."""
+        return scattered_bands({c: (start, end) for c, (start, end, _) in self.parts.items()})
+
+    def whole_cells(self, chunk_bytes: int) -> int:
+        """Return the set of cells that are covered from end to end."""
+        return sum(1 << c for c, (s, e, _) in self.parts.items() if s == 0 and e == chunk_bytes)
+
+
+def split(core: Core, offset: int, at: int, length: int) -> list[Piece]:
+    """Cut the bytes *at*..*length* - 1 of a request at *offset* into pieces, one a stripe."""
+    layout, shift, mask = core.layout, core.shift, core.inner_mask
+    if not layout.contiguous:
+        return _split_scattered(core, offset, at, length)
+    span = core.data_count
+    pieces = []
+    while at < length:
+        stripe, first = layout.locate(offset + at >> shift)
+        start = offset + at & mask
+        size = min((span - first << shift) - start, length - at)
+        last = first + (start + size - 1 >> shift)
+        end = (start + size - 1 & mask) + 1
+        pieces.append(Piece(stripe, first, start, last, end, at))
+        at += size
+    return pieces
+
+
+def _split_scattered(core: Core, offset: int, at: int, length: int) -> list[Piece]:
+    locate, shift, mask = core.layout.locate, core.shift, core.inner_mask
+    pieces: dict[int, Piece] = {}
+    while at < length:
+        stripe, cell = locate(offset + at >> shift)
+        start = offset + at & mask
+        size = min(core.chunk_bytes - start, length - at)
+        known = pieces.get(stripe)
+        if known is None:
+            pieces[stripe] = Piece(stripe, cell, start, cell, start + size, at)
+        else:
+            if not isinstance(known, ScatteredPiece):
+                first = {known.first: (known.start, known.end, known.data_at - known.start)}
+                known = pieces[stripe] = ScatteredPiece(stripe, 0, 0, 0, 0, 0, parts=first)
+            known.parts[cell] = start, start + size, at - start
+        at += size
+    return list(pieces.values())
