@@ -23,7 +23,7 @@ from rebuild_ratio import ram_member
 from raidx_fuse.array import Array, open_array
 from raidx_fuse.engine.growth_position import LIVE
 from raidx_fuse.format.create import create_array
-from raidx_fuse.jobs.grow import Grow
+from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.lab.blank import BlankMember
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.model import ModelMember

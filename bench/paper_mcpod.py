@@ -5,8 +5,8 @@
 
 4+1, 4+2 and 4+1+1 modelled disks, chunks of 64 KiB, everything written before. Ours is the method
 `live` (DESIGN.md, section 2): parity is neither read nor written, so there is less to do than in
-the paper. "Move everything" is our own engine's restripe (jobs/restripe.py) on the same disks, with
-large windows and with md's habits (restripe_runs.py).
+the paper. "Move everything" is our own engine's restripe (jobs/restripe/job.py) on the same disks,
+with large windows and with md's habits (restripe_runs.py).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from restripe_runs import LARGE_WINDOWS, MD, MD_LARGER, Habits, restriped, under
 
 from raidx_fuse.array import Array
 from raidx_fuse.engine.growth_position import LIVE, PIGGYBACK, SURROGATE
-from raidx_fuse.jobs import grow as grow_module
-from raidx_fuse.jobs.grow import Grow
+from raidx_fuse.jobs.grow import job as grow_module
+from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.lab.blank import BlankMember
 from raidx_fuse.lab.request import Load
 from raidx_fuse.lab.shape import faster, fit

@@ -30,12 +30,17 @@ from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.configuration.progress import check_progress
 from raidx_fuse.format.pages import PAYLOAD_BYTES
 from raidx_fuse.format.shapes import layout_of
-from raidx_fuse.grower import Grower
+from raidx_fuse.jobs.grow.operation import Grower
+from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.manager import Jobs
 from raidx_fuse.jobs.rebuild import Rebuild, checkpoint_key
+from raidx_fuse.jobs.rebundle.operation import Reshape
+from raidx_fuse.jobs.rebundle.self_heal import Restore
+from raidx_fuse.jobs.restripe.operation import Restriper
 from raidx_fuse.jobs.resync import Resync, finish, note_failing
 from raidx_fuse.jobs.scrub import Scrub
-from raidx_fuse.jobs.window import Job
+from raidx_fuse.jobs.tuner.job import Tuning
+from raidx_fuse.jobs.tuner.tuner import Tuner
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.recovery import Replayed, read_log, replay
 from raidx_fuse.journal_mode import change_mode
@@ -43,9 +48,6 @@ from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.lost_list import LostList
 from raidx_fuse.members.base import Member
 from raidx_fuse.membership import Membership
-from raidx_fuse.reshape import Reshape
-from raidx_fuse.restore import Restore
-from raidx_fuse.restriper import Restriper
 from raidx_fuse.settings import SETTINGS, apply_saved, setting_named
 from raidx_fuse.startable import check_startable, runs_unlogged
 from raidx_fuse.store.chunk_table import Shares
@@ -55,8 +57,6 @@ from raidx_fuse.store.page_store import PageStore, load_page_store
 from raidx_fuse.store.table_recovery import read_claims
 from raidx_fuse.store.tasks import Tasks
 from raidx_fuse.store.written_map import WrittenMap
-from raidx_fuse.tuner import Tuner
-from raidx_fuse.tuning import Tuning
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +183,7 @@ class Array:
     ) -> dict[str, Any]:
         """Start growing onto *members*; the image is larger when the job has ended.
 
-        How *parity* follows: jobs/grow_copy.py.
+        How *parity* follows: jobs/grow/copy.py.
         """
         if self.reshape is not None:
             return await self.reshape.add(members)

@@ -13,9 +13,9 @@ from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.create import prepare_member
 from raidx_fuse.format.reserve import reserve_metadata
 from raidx_fuse.format.table_page import bytes_needed, shares_of
+from raidx_fuse.jobs.attach import record_of
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.jobs.resync import chunks_at_stake
-from raidx_fuse.joining import record_of
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.queue import MemberQueue
 

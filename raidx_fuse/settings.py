@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from raidx_fuse.engine.parity_policy.policy import check_policy
 from raidx_fuse.errors import UsageError
+from raidx_fuse.jobs.rebundle.self_heal import AFTER_S as RESTORE_AFTER_S
 from raidx_fuse.journal.journal import MODES
-from raidx_fuse.restore import AFTER_S as RESTORE_AFTER_S
 from raidx_fuse.units import parse_seconds, parse_size
 
 if TYPE_CHECKING:

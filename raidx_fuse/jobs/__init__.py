@@ -1,1 +1,1 @@
-"""Background jobs: what to do in one window of stripes; the loop is in window.py."""
+"""Background jobs: what to do in one window of stripes; the loop is in job.py."""

@@ -8,7 +8,7 @@ from typing import Any
 from raidx_fuse.engine.context import Core
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.format.shapes import RESTRIPE
-from raidx_fuse.jobs.window import Job
+from raidx_fuse.jobs.job import Job
 from raidx_fuse.store.tasks import Starter
 
 ENDED_KEPT = 20

@@ -16,8 +16,8 @@ from typing import Any
 from raidx_fuse.engine.context import Core
 from raidx_fuse.errors import ArrayFailedError, RaidxError
 from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.jobs.job import WINDOW_BYTES, Job
 from raidx_fuse.jobs.strips import Place, Strips, lots, read_all
-from raidx_fuse.jobs.window import WINDOW_BYTES, Job
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, rebuild_plan
 from raidx_fuse.store.member_set import MemberLostError, Request, join

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from raidx_fuse.engine.context import Core
+from raidx_fuse.jobs.job import WINDOW_BYTES, Job
 from raidx_fuse.jobs.strips import Place, Strips, lots, read_all
-from raidx_fuse.jobs.window import WINDOW_BYTES, Job
 from raidx_fuse.layouts.codes.code import Step, Unrecoverable
 from raidx_fuse.layouts.codes.error_location import locate
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
@@ -28,6 +28,7 @@ from raidx_fuse.store.member_set import MemberLostError, Request
 from raidx_fuse.store.xor import xor_into
 
 FINDINGS_KEPT = 1000
+
 Chains = tuple[tuple[Place, ...], ...]
 
 

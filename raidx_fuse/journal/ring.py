@@ -76,7 +76,7 @@ class InFlight:
 # What a journal knows of a restripe: the watermark that moves with its records, and nothing more.
 #
 # A record may carry a *mark*; the head page has the one that held at its tail. So wherever a replay
-# ends, it has the watermark of exactly the records that it has redone (jobs/restripe.py).
+# ends, it has the watermark of exactly the records that it has redone (jobs/restripe/job.py).
 
 
 class Marked:

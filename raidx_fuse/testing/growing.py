@@ -10,7 +10,7 @@ import trio
 
 from raidx_fuse.check import check_members
 from raidx_fuse.engine.growth_position import LIVE, SURROGATE
-from raidx_fuse.jobs.grow import Grow
+from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.testing.arrays import Rig

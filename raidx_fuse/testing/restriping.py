@@ -7,7 +7,7 @@ from typing import Any
 import trio
 import trio.lowlevel
 
-from raidx_fuse.jobs.restripe import Restripe
+from raidx_fuse.jobs.restripe.job import Restripe
 from raidx_fuse.testing.arrays import Rig
 from raidx_fuse.testing.load import CHUNK, enlarge, scrubbed
 

@@ -15,8 +15,8 @@ import pytest
 import trio
 
 from raidx_fuse.engine.growth_position import Growth
-from raidx_fuse.jobs.grow import Grow
-from raidx_fuse.jobs.grow_copy import Copier
+from raidx_fuse.jobs.grow.copy import Copier
+from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.journal.deferred_parity import Filling, Streams
 from raidx_fuse.journal.journal import MODES, Journal
 from raidx_fuse.journal.ring import Ring

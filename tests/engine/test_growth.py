@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import trio
 
-from raidx_fuse.jobs.grow import Grow
+from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.testing.arrays import Rig
 from raidx_fuse.testing.growing import (

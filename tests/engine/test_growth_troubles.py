@@ -11,7 +11,7 @@ import trio
 
 from raidx_fuse.array import Array
 from raidx_fuse.errors import MemberError
-from raidx_fuse.jobs.grow import Grow
+from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.testing.arrays import Rig
 from raidx_fuse.testing.growing import (
     SmallRig,

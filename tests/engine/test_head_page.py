@@ -15,7 +15,7 @@ import trio
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.superblock import read_superblock
-from raidx_fuse.jobs.window import Job
+from raidx_fuse.jobs.job import Job
 from raidx_fuse.members.simulated.faulty import Fault
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.spy import SpyRig, restarted, spying

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from raidx_fuse.jobs.window import WINDOW_BYTES
+from raidx_fuse.jobs.job import WINDOW_BYTES
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.simulated.faulty import Fault
 from raidx_fuse.members.simulated.virtual_time import run

@@ -15,8 +15,8 @@ import trio
 
 from raidx_fuse.engine.growth_position import LIVE, PIGGYBACK, SURROGATE
 from raidx_fuse.errors import BusyError, UsageError
-from raidx_fuse.jobs.grow import Grow
-from raidx_fuse.jobs.window import Job
+from raidx_fuse.jobs.grow.job import Grow
+from raidx_fuse.jobs.job import Job
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES
 from raidx_fuse.testing.campaign.history import Span

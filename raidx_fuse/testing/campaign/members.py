@@ -13,8 +13,8 @@ from contextlib import suppress
 import trio
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.jobs.relocate import Relocate
-from raidx_fuse.reshape import Reshape
+from raidx_fuse.jobs.rebundle.job import Relocate
+from raidx_fuse.jobs.rebundle.operation import Reshape
 from raidx_fuse.testing.campaign.growth import write_beyond
 from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES
 from raidx_fuse.testing.campaign.player import Player

@@ -12,7 +12,7 @@ from contextlib import suppress
 import trio
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.jobs.restripe import Restripe
+from raidx_fuse.jobs.restripe.job import Restripe
 from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.testing.campaign.growth import lose, write_beyond
 from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES

@@ -128,7 +128,7 @@ REBUILDING = (
     ),
     Mutant(
         "job-without-locks",
-        "raidx_fuse/jobs/window.py",
+        "raidx_fuse/jobs/job.py",
         "            await locks.acquire_all(stripes)\n"
         "            try:\n"
         "                progress = await self.work(stripes)\n"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from tests.crash.mutants.mutant import GROWTH, RESTRIPE, Mutant
 
 GROWTH_FILE = "raidx_fuse/engine/growth_position.py"
-GROWER = "raidx_fuse/grower.py"
-GROW = "raidx_fuse/jobs/grow.py"
-GROW_COPY = "raidx_fuse/jobs/grow_copy.py"
-RESTRIPER = "raidx_fuse/restriper.py"
-RESTRIPE_FILE = "raidx_fuse/jobs/restripe.py"
+GROWER = "raidx_fuse/jobs/grow/operation.py"
+GROW = "raidx_fuse/jobs/grow/job.py"
+GROW_COPY = "raidx_fuse/jobs/grow/copy.py"
+RESTRIPER = "raidx_fuse/jobs/restripe/operation.py"
+RESTRIPE_FILE = "raidx_fuse/jobs/restripe/job.py"
 GROWTH_TESTS = (
     "tests/engine/test_growth_troubles.py",
     "tests/engine/test_growth_parity.py",

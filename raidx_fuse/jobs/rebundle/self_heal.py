@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.reshape import EVACUATE, GROW, RESTORE, Reshape
+from raidx_fuse.jobs.rebundle.operation import EVACUATE, GROW, RESTORE, Reshape
 
 if TYPE_CHECKING:
     from raidx_fuse.array import Array

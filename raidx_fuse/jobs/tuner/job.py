@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from raidx_fuse.engine.context import Core
-from raidx_fuse.jobs.window import Job
-from raidx_fuse.tuner import Tuner
-from raidx_fuse.tuner_plan import Step
+from raidx_fuse.jobs.job import Job
+from raidx_fuse.jobs.tuner.plan import Step
+from raidx_fuse.jobs.tuner.tuner import Tuner
 
 ROUNDS_MAX = 256  # speeds that waver must not make it endless
 

@@ -17,8 +17,7 @@ import trio
 from raidx_fuse.engine.context import Core
 from raidx_fuse.engine.move_chunks import Mover
 from raidx_fuse.errors import MemberError, NoSpaceError, RaidxError
-from raidx_fuse.jobs.mending import MendingJob
-from raidx_fuse.jobs.window import WINDOW_BYTES
+from raidx_fuse.jobs.job import WINDOW_BYTES, MendingJob
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.planning.rebundle import Moves
 from raidx_fuse.store.chunk_table import Move

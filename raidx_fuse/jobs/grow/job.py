@@ -3,7 +3,7 @@
 A window reads the written blocks that move, writes them to the new disks in runs that are as long
 as the mapping allows (the mcpod paper, section 3.2), and lets the growth's position pass it;
 engine/growth_position.py says when the position becomes durable, and why a crash at any point
-leaves every block whole. How parity follows is grow_copy.py's business; by default it stays as it
+leaves every block whole. How parity follows is copy.py's business; by default it stays as it
 is, for the place that a block leaves belongs to a block that nobody has written yet, which counts
 as zero.
 
@@ -28,10 +28,9 @@ import trio
 from raidx_fuse.engine.context import Core
 from raidx_fuse.engine.growth_position import JOB_KEY, SURROGATE, Growth
 from raidx_fuse.errors import NoSpaceError, RaidxError
-from raidx_fuse.jobs.grow_copy import Batch, Copier, Load
-from raidx_fuse.jobs.mending import MendingJob
-from raidx_fuse.jobs.vacated import Vacated
-from raidx_fuse.jobs.window import BUSY_S, WINDOW_BYTES
+from raidx_fuse.jobs.grow.copy import Batch, Copier, Load
+from raidx_fuse.jobs.grow.hole_punching import Vacated
+from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, MendingJob
 from raidx_fuse.store.member_set import MemberLostError
 
 STRIPES_MAX = 4096  # whose locks one window takes

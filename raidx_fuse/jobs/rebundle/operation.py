@@ -4,7 +4,7 @@
              more bundles -> their places durable in the shares -> superblocks: more bundles
     remove   job `evacuate`: every chunk off the member -> superblocks: a vacant role
     restore  job `restore`: every chunk off a lost member onto free chunks of the others, what it
-             held from its bundle -> superblocks: a vacant role (restore.py says when)
+             held from its bundle -> superblocks: a vacant role (self_heal.py says when)
 
 Each step leaves an array that is whole: a move is a record of the journal; a place of a bundle that
 the superblocks do not count yet means nothing; a role is given up when nothing lies on it and no
@@ -24,13 +24,13 @@ from raidx_fuse.engine.move_chunks import Mover
 from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.table_page import chunks_that_fit, erase_share, share_region
-from raidx_fuse.jobs.relocate import Relocate
-from raidx_fuse.joining import join, leave, release
+from raidx_fuse.jobs.attach import join, leave, release
+from raidx_fuse.jobs.rebundle.capacity import Room
+from raidx_fuse.jobs.rebundle.job import Relocate
 from raidx_fuse.layouts.placements.bundled import NOWHERE, SPARE_CHUNKS, BundleLayout
 from raidx_fuse.layouts.planning.allocate import allocate, maximum
 from raidx_fuse.layouts.planning.rebundle import Moves
 from raidx_fuse.members.base import Member
-from raidx_fuse.room import Room
 from raidx_fuse.store.queue import MemberQueue
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
     begin:    newcomers join -> nothing is marked dirty, everything is logged from here on
               -> the watermark at its start, durable -> alone: two layouts -> superblocks
-    job:      windows (jobs/restripe.py)
+    job:      windows (job.py)
     end:      the journal empty -> alone: the new layout -> superblocks -> the image is larger
     went back: the same with the old layout, and newcomers let go of
 
@@ -24,10 +24,10 @@ from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.format.shapes import RESTRIPE, Shape, restriping, shape_of, shapes_of
-from raidx_fuse.jobs.mending import TRY_AGAIN_S
+from raidx_fuse.jobs.attach import join, leave, release, seat
+from raidx_fuse.jobs.job import TRY_AGAIN_S
 from raidx_fuse.jobs.rebuild import checkpoint_key
-from raidx_fuse.jobs.restripe import JOB_KEY, Restripe, record_chunks
-from raidx_fuse.joining import join, leave, release, seat
+from raidx_fuse.jobs.restripe.job import JOB_KEY, Restripe, record_chunks
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.restripe_schedule import Course
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout

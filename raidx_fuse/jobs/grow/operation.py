@@ -1,7 +1,7 @@
 """Growing an array onto more members: the change of shape at the beginning and at the end.
 
     add members:  prepare them -> alone: wider layout, 0 stripes migrated -> maps -> superblocks
-    job `grow`:   windows (jobs/grow.py), positions made durable (engine/growth_position.py)
+    job `grow`:   windows (job.py), positions made durable (engine/growth_position.py)
     at the end:   superblocks: the new shape -> the image is larger; a surrogate has the role of
                   the parity then, and who had it is a spare
     cancelled:    back to 0 stripes migrated -> alone: narrower layout -> superblocks
@@ -26,8 +26,8 @@ from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
-from raidx_fuse.jobs.grow import Grow
-from raidx_fuse.joining import join, leave, release, seat
+from raidx_fuse.jobs.attach import join, leave, release, seat
+from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, grows_in_place, make_layout
 from raidx_fuse.members.base import Member
@@ -59,7 +59,7 @@ class Grower:
     def wider(self, added: int, parity: str = LIVE) -> ElasticLayout:
         """Return the layout with *added* members more, nothing migrated.
 
-        *parity*: how it is to follow, see jobs/grow_copy.py; a surrogate comes on top. Raises
+        *parity*: how it is to follow, see copy.py; a surrogate comes on top. Raises
         RaidxError (UsageError, BusyError) when the array cannot grow, or not now.
         """
         config = self.store.config

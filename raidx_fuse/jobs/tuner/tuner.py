@@ -1,11 +1,11 @@
 """The performance tuner: one task that moves hot chunks to where they are served sooner.
 
 The raidx paper, section V.A, in its order: wait until no request has come for a second; flush what
-is dirty; read a little of every member whose speed is not known; choose (tuner_plan.py) and move
+is dirty; read a little of every member whose speed is not known; choose (plan.py) and move
 (engine/move_chunks.py) in slices of 50 ms. A request that comes in between ends the round, and the
 next one begins a second after the last request. A scrub is started when the last one is long ago.
 
-tuning.py does the same at the user's word, as a job that can be paused, limited and waited for.
+job.py does the same at the user's word, as a job that can be paused, limited and waited for.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from raidx_fuse.engine.context import Core
 from raidx_fuse.engine.move_chunks import Mover
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.jobs.tuner.plan import MemberLoad, Plan, Planner, Step
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.store.member_set import MemberLostError
-from raidx_fuse.tuner_plan import MemberLoad, Plan, Planner, Step
 
 if TYPE_CHECKING:
     from raidx_fuse.array import Array

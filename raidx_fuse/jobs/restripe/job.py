@@ -32,9 +32,8 @@ from raidx_fuse.engine.write.prepare import Preparer
 from raidx_fuse.errors import NoSpaceError, RaidxError
 from raidx_fuse.format.log_record import ENTRY_BYTES, RECORD_HEADER_BYTES
 from raidx_fuse.format.regions import SECTOR_BYTES
-from raidx_fuse.jobs.mending import MendingJob
-from raidx_fuse.jobs.restripe_copy import Copier, Prepared
-from raidx_fuse.jobs.window import BUSY_S, WINDOW_BYTES
+from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, MendingJob
+from raidx_fuse.jobs.restripe.copy import Copier, Prepared
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.restripe_schedule import Course, Window
 from raidx_fuse.store.member_set import MemberLostError

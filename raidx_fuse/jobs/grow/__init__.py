@@ -1,0 +1,1 @@
+"""Growing an array onto more members by moving the fewest chunks."""

@@ -1,0 +1,1 @@
+"""Chunks of bundles find other members: joining, leaving, self-healing."""

@@ -1,0 +1,1 @@
+"""The tuner: hot chunks move to where they are served sooner."""
