@@ -29,7 +29,8 @@ import trio
 from lines import Line, print_lines
 from numpy.typing import NDArray
 
-from raidx_fuse.array import Array, open_array
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.format.create import create_array
 from raidx_fuse.layouts.codes.code import bits
 from raidx_fuse.layouts.registry import make_code

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import trio
 
-from raidx_fuse.array import Array, open_array
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.format.create import create_array
 from raidx_fuse.layouts.planning.stripe_plan import read_plan, write_plans
 from raidx_fuse.layouts.registry import make_layout

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from paper_common import Runs, gain, marked
 
-from raidx_fuse.array import Array
+from raidx_fuse.array.array import Array
 from raidx_fuse.lab.request import Load
 from raidx_fuse.lab.shape import faster, fit
 from raidx_fuse.lab.simulate import Experiment, simulate

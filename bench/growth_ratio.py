@@ -20,7 +20,8 @@ import trio
 from lines import Line, main_of
 from rebuild_ratio import ram_member
 
-from raidx_fuse.array import Array, open_array
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.growth_position import LIVE
 from raidx_fuse.format.create import create_array
 from raidx_fuse.jobs.grow.job import Grow

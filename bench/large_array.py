@@ -22,7 +22,7 @@ import trio
 from candidates import MEMBERS, MIB, RAIDX, Candidate
 from lines import Line, print_lines
 
-from raidx_fuse.array import open_array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.local import LocalMember, create_file
 

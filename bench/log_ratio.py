@@ -21,7 +21,8 @@ from contextlib import AsyncExitStack
 import trio
 from lines import Line, print_lines
 
-from raidx_fuse.array import Array, open_array
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.ram import RamMember
 

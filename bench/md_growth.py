@@ -32,7 +32,7 @@ import trio
 from paper_common import Cell, PaperTable, print_tables
 from rich.console import Console
 
-from raidx_fuse.array import open_array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.growth_position import LIVE, SURROGATE
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.create import create_array

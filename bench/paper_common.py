@@ -29,7 +29,7 @@ from typing import Generic, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from raidx_fuse.array import Array
+from raidx_fuse.array.array import Array
 
 Cell = str | int | float
 R = TypeVar("R", bound=Hashable)

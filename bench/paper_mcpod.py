@@ -21,7 +21,7 @@ import trio
 from paper_common import Cell, Chart, PaperTable, main, marked
 from restripe_runs import LARGE_WINDOWS, MD, MD_LARGER, Habits, restriped, under_load
 
-from raidx_fuse.array import Array
+from raidx_fuse.array.array import Array
 from raidx_fuse.engine.growth_position import LIVE, PIGGYBACK, SURROGATE
 from raidx_fuse.jobs.grow import job as grow_module
 from raidx_fuse.jobs.grow.job import Grow

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from paper_common import Cell, Chart, PaperTable, Runs, gain, main, marked
 
-from raidx_fuse.array import Array
+from raidx_fuse.array.array import Array
 from raidx_fuse.engine.stripe_locks import StripeLocks
 from raidx_fuse.lab.request import Block, Load, block_of
 from raidx_fuse.lab.shape import faster, first, scale

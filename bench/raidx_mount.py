@@ -30,7 +30,8 @@ from lines import Line, print_lines
 from mount_ratio import Row
 from two_loss_mount import compare
 
-from raidx_fuse.array import Array, open_array
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.ram import RamMember
 

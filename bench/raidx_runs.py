@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import trio
 
-from raidx_fuse.array import Array, open_array
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.format.create import create_array
 from raidx_fuse.lab.blank import BlankMember
 from raidx_fuse.lab.request import requests_of

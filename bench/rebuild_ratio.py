@@ -21,7 +21,8 @@ import trio
 from lines import Line, main_of
 from numpy.typing import NDArray
 
-from raidx_fuse.array import Array, open_array
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.ram import RamMember
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.array import Array
+from raidx_fuse.array.array import Array
 from raidx_fuse.jobs.restripe.job import Restripe
 from raidx_fuse.lab.events import Event
 from raidx_fuse.lab.simulate import Experiment, simulate

@@ -14,9 +14,9 @@ from textwrap import dedent
 
 import click
 
+from raidx_fuse.array.settings import SETTINGS, unit_of
 from raidx_fuse.cli.app import ALIASES, SECTIONS
 from raidx_fuse.cli.main import main
-from raidx_fuse.settings import SETTINGS, unit_of
 from raidx_fuse.units import format_size
 
 SHARED_OPTIONS = ("--json", "--bytes", "--help")

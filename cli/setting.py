@@ -8,12 +8,12 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from raidx_fuse.array.settings import unit_of
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.parameters import array_argument
 from raidx_fuse.errors import UsageError
-from raidx_fuse.settings import unit_of
 from raidx_fuse.units import format_seconds
 
 

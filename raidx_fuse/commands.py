@@ -13,12 +13,13 @@ from typing import Any, Protocol
 
 import trio
 
-from raidx_fuse import advice, interval, reshape_cost
 from raidx_fuse.arguments import WORD_CHARS_MAX, check_arguments, check_newcomers
-from raidx_fuse.array import Array
+from raidx_fuse.array import advice, statistics
+from raidx_fuse.array import estimate as reshape_cost
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.estimate import growth_estimate, rebuild_estimate
 from raidx_fuse.engine.growth_position import PARITY_WORDS, parity_way
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
-from raidx_fuse.estimate import growth_estimate, rebuild_estimate
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.members.base import Member
@@ -114,10 +115,10 @@ class Commands:
             return self._array.stats()
         if not 0 < interval_s <= INTERVAL_S_MAX:
             raise UsageError(f"an interval of {interval_s} s is not possible")
-        before = interval.snapshot(self._array)
+        before = statistics.snapshot(self._array)
         with self._waits():
             await trio.sleep(interval_s)
-        return interval.difference(before, interval.snapshot(self._array))
+        return statistics.difference(before, statistics.snapshot(self._array))
 
     async def explain(self, offset: int, length: int = 4096, write: bool = False) -> Result:
         """Return the plan of a request without doing it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from raidx_fuse import advice
-from raidx_fuse.check import check_members
+from raidx_fuse.array import advice
+from raidx_fuse.array.check import check_members
 from raidx_fuse.disks import Disks
 from raidx_fuse.engine.growth_position import MIGRATED
 from raidx_fuse.errors import BusyError, RaidxError, single

@@ -14,7 +14,7 @@ from functools import partial
 import trio
 
 from raidx_fuse import control, daemon
-from raidx_fuse.array import open_array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.commands import Commands
 from raidx_fuse.disks import Disks
 from raidx_fuse.errors import single

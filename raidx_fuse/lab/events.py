@@ -21,7 +21,7 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.array import Array
+from raidx_fuse.array.array import Array
 from raidx_fuse.engine.growth_position import LIVE, SURROGATE
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.layouts.registry import PARITY_WAYS

@@ -6,7 +6,7 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.array import Array
+from raidx_fuse.array.array import Array
 from raidx_fuse.members.simulated.virtual_time import sleep_until
 from raidx_fuse.store.queue import MemberQueue
 

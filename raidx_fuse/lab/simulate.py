@@ -26,11 +26,12 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.array import Array, open_array
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
+from raidx_fuse.array.statistics import difference, snapshot
 from raidx_fuse.errors import ungrouped
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import Region
-from raidx_fuse.interval import difference, snapshot
 from raidx_fuse.lab.blank import BlankMember
 from raidx_fuse.lab.drive import OUTSTANDING_MAX, drive, read_back
 from raidx_fuse.lab.events import Event, NewMember, play

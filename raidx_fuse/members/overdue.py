@@ -8,7 +8,8 @@ hours later, over whatever was written there in the meantime:
                               write B, flushed; B is read           A is read
 
 So until it has ended, nobody else writes to its bytes, and nobody takes for granted what is read
-there (store/queue.py, format/superblock.py), and its member takes no other role (membership.py).
+there (store/queue.py, format/superblock.py), and its member takes no other role
+(array/membership.py).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.check import check_members
+from raidx_fuse.array.check import check_members
 from raidx_fuse.engine.growth_position import LIVE, SURROGATE
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.members.ram import RamMember

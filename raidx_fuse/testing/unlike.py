@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.array import Array
+from raidx_fuse.array.array import Array
 from raidx_fuse.format.create import create_array, shape
 from raidx_fuse.format.table_page import chunks_that_fit
 from raidx_fuse.layouts.placements.bundled import BundleLayout

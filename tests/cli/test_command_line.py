@@ -258,7 +258,7 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
 def test_what_runs_without_the_engine_does_not_read_it(tmp_path: Path, line: str) -> None:
     words = line.format(tmp_path).split()
     code = f"import sys; from raidx_fuse.cli.main import main; main({words}, standalone_mode=False)"
-    code += "; sys.exit('raidx_fuse.array' in sys.modules)"
+    code += "; sys.exit('raidx_fuse.array.array' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

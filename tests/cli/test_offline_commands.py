@@ -11,7 +11,7 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from raidx_fuse.array import open_array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.cli.main import main
 from raidx_fuse.disks import Disks
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from raidx_fuse.array.statistics import bpu_ratios
 from raidx_fuse.errors import BusyError, UsageError
-from raidx_fuse.status import bpu_ratios
 from raidx_fuse.testing.documents import job, member, status
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.array import open_array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.write.pending import Begun, Finisher
 from raidx_fuse.engine.write.sequential import Closing
 from raidx_fuse.errors import MemberError

@@ -11,7 +11,7 @@ import random
 import pytest
 import trio
 
-from raidx_fuse.array import open_array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.members.simulated.faulty import WRITE, Fault
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.testing.load import scrubbed

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse import interval
-from raidx_fuse.array import Array, open_array
+from raidx_fuse.array import statistics
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.ram import RamMember
@@ -144,13 +145,13 @@ def test_the_time_in_each_state_is_exact() -> None:
                 await array.set(f"bpu.{key}", value)
             await array.set("parity.policy", "bpu")
             start_s = trio.current_time()
-            before = interval.snapshot(array)
+            before = statistics.snapshot(array)
             async with trio.open_nursery() as nursery:
                 for stripe in range(4):
                     nursery.start_soon(array.read, 3 * stripe * 2 * CHUNK, CHUNK)
             assert trio.current_time() - start_s == pytest.approx(40 * MS)
             await trio.sleep(60 * MS)
-            bpu = interval.difference(before, interval.snapshot(array))["array"]["bpu"]
+            bpu = statistics.difference(before, statistics.snapshot(array))["array"]["bpu"]
             assert bpu["seconds"] == {
                 "light": pytest.approx(70 * MS),
                 "normal": pytest.approx(20 * MS),

@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from raidx_fuse.array import Array, open_array
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.write.sequential import Closing
 from raidx_fuse.journal import recovery
 from raidx_fuse.journal.parity_replay import Following

@@ -14,7 +14,8 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from raidx_fuse.array import Array, open_array
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import PAGE_HEADER_BYTES
 from raidx_fuse.journal.overlay import Overlay

@@ -12,7 +12,8 @@ import pytest
 import trio
 import trio.testing
 
-from raidx_fuse.array import Array, open_array
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import ArrayFailedError, BusyError, RaidxError
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run

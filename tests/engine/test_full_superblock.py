@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import trio
 
-from raidx_fuse.array import open_array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import ArrayFailedError, FormatError, RaidxError, UsageError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.base import Member

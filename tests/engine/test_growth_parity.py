@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import trio
 
+from raidx_fuse.array.estimate import growth_estimate
 from raidx_fuse.engine.growth_position import LIVE, PIGGYBACK, SURROGATE
 from raidx_fuse.errors import UsageError
-from raidx_fuse.estimate import growth_estimate
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.testing.arrays import Rig
 from raidx_fuse.testing.growing import (

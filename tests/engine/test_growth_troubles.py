@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from raidx_fuse.array import Array
+from raidx_fuse.array.array import Array
 from raidx_fuse.errors import MemberError
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.testing.arrays import Rig

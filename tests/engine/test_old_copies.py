@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pytest
 import trio
 
-from raidx_fuse.array import open_array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import AssemblyError
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.array import open_array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.move_chunks import Mover
 from raidx_fuse.format.create import create_array
 from raidx_fuse.layouts.placements.bundled import BundleLayout

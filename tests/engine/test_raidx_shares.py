@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raidx_fuse.array import open_array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.move_chunks import Mover
 from raidx_fuse.errors import AssemblyError
 from raidx_fuse.format.regions import PageRegion

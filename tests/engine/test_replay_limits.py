@@ -9,8 +9,9 @@ from contextlib import AsyncExitStack
 import crc32c
 import pytest
 
-from raidx_fuse.array import Array, open_array
-from raidx_fuse.check import check_members
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.check import check_members
+from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import AssemblyError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.log_record import (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse import reshape_cost
+from raidx_fuse.array import estimate
 from raidx_fuse.engine.move_chunks import Mover
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.testing.unlike import CHUNK, UnlikeRig, play, usable
@@ -32,7 +32,7 @@ def test_what_a_dry_run_says_is_what_happens(seed: int) -> None:
         assert array.size_bytes == usable(rig)
         await rig.fill(0.7, seed)
         new = [rig.disk(rng.randint(2, 120)) for _ in range(added)]
-        said = await reshape_cost.of_adding(array, [disk.size_bytes for disk in new])
+        said = await estimate.of_adding(array, [disk.size_bytes for disk in new])
         result = await array.grow(new)
         rig.members += new
         (job,) = await rig.settle()
@@ -143,7 +143,7 @@ def test_a_member_leaves_only_if_the_others_have_room() -> None:
         with pytest.raises(RaidxError, match=rf"holds {used[1]} chunks, and the other .* free"):
             await array.remove_disk(1)
         with pytest.raises(RaidxError, match="find no place"):
-            await reshape_cost.of_removing(array, array.store.config.record(1))
+            await estimate.of_removing(array, array.store.config.record(1))
         assert "reshape" not in array.store.config.jobs
         await array.grow([disk := rig.disk(60)])
         rig.members.append(disk)
@@ -161,7 +161,7 @@ def test_who_left_is_no_member_and_may_come_back_as_a_new_one() -> None:
         rig = UnlikeRig("raidx-copy", 2, (30, 24, 28, 26), room=0.5)
         array = await rig.create()
         await rig.fill(0.6)
-        said = await reshape_cost.of_removing(array, array.store.config.record(1))
+        said = await estimate.of_removing(array, array.store.config.record(1))
         released: list[Any] = []
         array.grower.on_release.append(released.append)
         member = rig.members[1]

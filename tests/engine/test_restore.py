@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from raidx_fuse import reshape_cost
+from raidx_fuse.array import estimate
 from raidx_fuse.testing.unlike import UnlikeRig, play
 
 
@@ -101,7 +101,7 @@ def test_a_degraded_array_without_room_takes_a_small_disk_for_what_it_lost() -> 
         assert status["state"] == "degraded"
         assert status["restore"]["chunks_without_place"] > 0
         new = [rig.disk(18), rig.disk(19)]  # each smaller than what was lost
-        said = await reshape_cost.of_adding(array, [disk.size_bytes for disk in new])
+        said = await estimate.of_adding(array, [disk.size_bytes for disk in new])
         await array.grow(new)
         rig.members += new
         assert array.jobs.running()[0].status()["kind"] == "grow"

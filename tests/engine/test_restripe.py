@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.lowlevel
 
-from raidx_fuse.check import check_members
+from raidx_fuse.array.check import check_members
 from raidx_fuse.errors import ArrayFailedError, BusyError, MemberError, RaidxError
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member

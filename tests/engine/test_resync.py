@@ -8,7 +8,8 @@ import random
 import pytest
 import trio
 
-from raidx_fuse.array import Array, open_array
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.virtual_time import run

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from raidx_fuse.array import open_array
+from raidx_fuse.array.open import open_array
+from raidx_fuse.array.settings import SETTINGS, restored_settings
 from raidx_fuse.errors import FormatError, RaidxError, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.create import create_array
@@ -17,7 +18,6 @@ from raidx_fuse.format.regions import Region, Regions
 from raidx_fuse.format.superblock import encode_superblock, read_superblock
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.settings import SETTINGS, restored_settings
 
 MIB = 1 << 20
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from raidx_fuse.array import open_array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import AssemblyError, ReadOnlyError, UsageError
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.virtual_time import run

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.array import Array, open_array
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.layouts.placements.bundled import BundleLayout

@@ -20,7 +20,8 @@ from itertools import combinations
 import pytest
 import trio
 
-from raidx_fuse.array import Array, open_array
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import ArrayFailedError, AssemblyError, MemberError
 from raidx_fuse.format.assemble import assemble
 from raidx_fuse.format.create import create_array

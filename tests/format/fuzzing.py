@@ -24,8 +24,9 @@ from typing import Any
 import crc32c
 import trio
 
-from raidx_fuse.array import Array, open_array
-from raidx_fuse.check import check_members
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.check import check_members
+from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import RaidxError, single
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.create import create_array

@@ -33,7 +33,7 @@ from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, grows_in_place, ma
 from raidx_fuse.members.base import Member
 
 if TYPE_CHECKING:
-    from raidx_fuse.array import Array
+    from raidx_fuse.array.array import Array
 
 log = logging.getLogger(__name__)
 

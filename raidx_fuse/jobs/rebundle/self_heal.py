@@ -16,7 +16,7 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.jobs.rebundle.operation import EVACUATE, GROW, RESTORE, Reshape
 
 if TYPE_CHECKING:
-    from raidx_fuse.array import Array
+    from raidx_fuse.array.array import Array
 
 log = logging.getLogger(__name__)
 

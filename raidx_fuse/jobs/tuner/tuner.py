@@ -27,7 +27,7 @@ from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.store.member_set import MemberLostError
 
 if TYPE_CHECKING:
-    from raidx_fuse.array import Array
+    from raidx_fuse.array.array import Array
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.array import Array, open_array
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.members.base import SECTOR_BYTES, Member

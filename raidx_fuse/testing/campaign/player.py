@@ -13,7 +13,8 @@ from dataclasses import replace
 
 import trio
 
-from raidx_fuse.array import Array, open_array
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.move_chunks import Mover
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.layouts.placements.bundled import BundleLayout

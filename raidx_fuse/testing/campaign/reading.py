@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raidx_fuse.array import Array
+from raidx_fuse.array.array import Array
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.members.base import SECTOR_BYTES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.crash.mutants.mutant import DISKS, GROWTH, LOGGED, UNLOGGED, Mutant
 
 REBUILD = "raidx_fuse/jobs/rebuild.py"
-MEMBERSHIP = "raidx_fuse/membership.py"
+MEMBERSHIP = "raidx_fuse/array/membership.py"
 JOURNAL = "raidx_fuse/journal/journal.py"
 WRITER = "raidx_fuse/engine/write/write.py"
 READER = "raidx_fuse/engine/read.py"

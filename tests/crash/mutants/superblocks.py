@@ -7,7 +7,7 @@ from tests.crash.mutants.mutant import DISKS, GROWTH, REMOUNTS, TWO_LOSSES, Muta
 SUPERBLOCK = "raidx_fuse/format/superblock.py"
 ASSEMBLE = "raidx_fuse/format/assemble.py"
 CONFIG = "raidx_fuse/format/configuration/config.py"
-ARRAY = "raidx_fuse/array.py"
+ARRAY = "raidx_fuse/array/array.py"
 FAILURES = ("tests/engine/test_failures.py", "tests/crash/test_faults_running.py")
 SUPERBLOCKS = ("tests/format/test_superblock.py", "tests/format/test_assemble_crashes.py")
 ASSEMBLY = ("tests/format/test_assemble.py", "tests/format/test_assemble_crashes.py")

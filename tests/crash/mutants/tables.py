@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.crash.mutants.mutant import GROWTH, MEMBERS, MOVES, Mutant
 
-MEMBERSHIP = "raidx_fuse/membership.py"
+MEMBERSHIP = "raidx_fuse/array/membership.py"
 SHARES = "raidx_fuse/store/chunk_table.py"
 SETTLEMENT = "raidx_fuse/store/table_recovery.py"
 MOVER = "raidx_fuse/engine/move_chunks.py"

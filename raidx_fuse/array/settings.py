@@ -14,7 +14,7 @@ from raidx_fuse.journal.journal import MODES
 from raidx_fuse.units import parse_seconds, parse_size
 
 if TYPE_CHECKING:
-    from raidx_fuse.array import Array
+    from raidx_fuse.array.array import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,108 +1,17 @@
-"""What an array says of itself: `status` and `stats` as INTERFACE.md fixes them, plus more."""
+"""Statistics: the counters of an array as `stats` shows them, and of an interval."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from raidx_fuse.format.shapes import RESTRIPE
+from raidx_fuse.store.latency import Latency
 
 if TYPE_CHECKING:
-    from raidx_fuse.array import Array
+    from raidx_fuse.array.array import Array
+
 
 HOTTEST_SHOWN = 10
-
-
-def redundancy_left(array: Array) -> int:
-    """Return how many more members, whichever they are, may be lost without losing data.
-
-    None while stripes await their resync after a crash without a log, unless they are copies: what
-    was flushed lies beside what was in flight (jobs/resync.py).
-    """
-    store, core = array.store, array.core
-    if core.dirty.unlogged and core.dirty.pending_regions() and not core.code.is_copies:
-        return 0
-    left = array.core.code.tolerance - len(store.lost)
-    return max(left, 0)
-
-
-def state(array: Array) -> str:
-    """Return one word: clean, growing, restriping, evacuating, resyncing, rebuilding, restoring,
-    degraded or failed.
-    """
-    store = array.store
-    if store.lost and not store.tolerates(store.lost):
-        return "failed"
-    kinds = {job.kind for job in array.jobs.running()}
-    if "rebuild" in kinds:
-        return "rebuilding"
-    if store.lost:
-        return "restoring" if "restore" in kinds else "degraded"
-    if "resync" in kinds:
-        return "resyncing"
-    if RESTRIPE in store.config.params:
-        return "restriping"
-    if "evacuate" in kinds:
-        return "evacuating"
-    growing = array.core.growth is not None or "grow" in kinds
-    return "growing" if growing else "clean"
-
-
-def _action(array: Array, word: str) -> str | None:
-    if array.core.bad_chunks:
-        return (
-            f"the content of {array.core.bad_chunks.count()} chunks was lost: restore the files "
-            "that lie there from a copy (`stats` lists the image offsets)"
-        )
-    if word == "failed":
-        return "too many members are lost: attach them again and mount anew"
-    if word == "degraded":
-        lost = sorted(array.store.lost)
-        return (
-            f"role {lost[0]} is lost: put a new member in its place with "
-            f"`raidx replace-disk ARRAY {lost[0]} NEW`"
-        )
-    return None
-
-
-def status(array: Array) -> dict[str, Any]:
-    """Return the status of a running array."""
-    store, config, core = array.store, array.store.config, array.core
-    word = state(array)
-    members = []
-    for record in config.members:
-        queue = store.queues[record.role] if record.role >= 0 else None
-        members.append(
-            {
-                "role": record.role,
-                "path": array.membership.path_of(record),
-                "uuid": record.member_uuid,
-                "state": record.state,
-                "kind": queue.member.kind if queue else None,
-                "size": record.size_bytes,
-                "errors": queue.errors if queue else None,
-            }
-        )
-    return {
-        "uuid": config.array_uuid,
-        "name": config.name,
-        "layout": config.layout,
-        "layout_parameters": dict(config.params),
-        "chunk_size": config.chunk_bytes,
-        "size": array.size_bytes,
-        "written": min(core.written.count_written() * config.chunk_bytes, array.size_bytes),
-        "state": word,
-        "redundancy_left": redundancy_left(array),
-        "read_only": array.read_only,
-        "events": config.events,
-        "members": members,
-        "jobs": [job.status() for job in array.jobs.running()],
-        "volumes": [{"name": config.name, "size": array.size_bytes, "path": None}],
-        "lost_chunks": core.bad_chunks.count(),
-        "tuner": None if array.tuner is None else array.tuner.status(),
-        "restore": None if array.restore is None else array.restore.status(),
-        "warnings": list(array.warnings),
-        "action": _action(array, word),
-    }
 
 
 def bpu_ratios(counts: dict[str, Any]) -> dict[str, Any]:
@@ -211,3 +120,88 @@ def _hottest(array: Array) -> list[dict[str, Any]]:
             {"image_offset": chunk << core.shift, "interval_seconds": seconds, "role": role}
         )
     return found
+
+
+# Statistics of an interval: the difference of two snapshots, percentiles included.
+#
+# Counters are subtracted, means and percentiles come from the difference of the histograms,
+# averages over time (queue length, utilisation) from the difference of their areas.
+
+OVER_TIME = ("queue_mean", "utilisation")  # averages: multiplied by the seconds, they add up
+
+AS_NOW = (
+    *("role", "path", "queue_now", "mean_queue_s", "mean_skew_s", "thresholds", "of_time"),
+    *("size", "used"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The statistics of one moment and the histograms behind them; *members* is by path."""
+
+    stats: dict[str, Any]
+    latency: Latency
+    members: dict[str, tuple[Latency, Latency]]
+
+
+def snapshot(array: Array) -> Snapshot:
+    """Return what has been counted so far."""
+    queues = [queue for queue in array.store.queues if queue is not None]
+    return Snapshot(
+        array.stats(),
+        _copy(array.core.latency),
+        {q.member.path: (_copy(q.read_latency), _copy(q.write_latency)) for q in queues},
+    )
+
+
+def difference(before: Snapshot, after: Snapshot) -> dict[str, Any]:
+    """Return the statistics of the time between two snapshots, shaped like those since the start.
+
+    A member that joined in between counts from its first operation.
+    """
+    start_s, end_s = before.stats["interval_seconds"], after.stats["interval_seconds"]
+    known = {member["path"]: member for member in before.stats["members"]}
+    members = []
+    for member in after.stats["members"]:
+        path = member["path"]
+        row = _subtract(known.get(path, {}), member, start_s, end_s)
+        for index, word in enumerate(("read", "write")):
+            old = before.members.get(path)
+            summary = minus(after.members[path][index], old[index] if old else Latency()).summary()
+            row |= {f"{word}_ms_mean": summary["mean"], f"{word}_ms_p99": summary["p99"]}
+        members.append(row)
+    totals = _subtract(before.stats["array"], after.stats["array"], start_s, end_s)
+    totals["latency_ms"] = minus(after.latency, before.latency).summary()
+    if totals["bpu"] is not None:
+        totals["bpu"] |= bpu_ratios(totals["bpu"])
+    return {"interval_seconds": end_s - start_s, "members": members, "array": totals}
+
+
+def minus(after: Latency, before: Latency) -> Latency:
+    """Return what *after* counted beyond *before*."""
+    result = Latency()
+    result.count = after.count - before.count
+    result.total_s = after.total_s - before.total_s
+    result.histogram = [a - b for a, b in zip(after.histogram, before.histogram, strict=True)]
+    return result
+
+
+def _copy(latency: Latency) -> Latency:
+    return minus(latency, Latency())
+
+
+def _subtract(
+    before: dict[str, Any], after: dict[str, Any], start_s: float, end_s: float
+) -> dict[str, Any]:
+    row = dict(after)
+    for name, value in after.items():
+        if name not in AS_NOW and isinstance(value, dict):
+            row[name] = _subtract(before.get(name) or {}, value, start_s, end_s)
+        if name in AS_NOW or not isinstance(value, int | float):
+            continue
+        old = before.get(name, 0)
+        if name in OVER_TIME:
+            row[name] = (value * end_s - old * start_s) / max(end_s - start_s, 1e-9)
+        else:
+            row[name] = value - old
+    return row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from raidx_fuse.array import open_array
+from raidx_fuse.array.open import open_array
 from raidx_fuse.format.examine import examine
 from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.members.base import Member

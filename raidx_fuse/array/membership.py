@@ -20,7 +20,7 @@ from raidx_fuse.members.base import Member
 from raidx_fuse.store.queue import MemberQueue
 
 if TYPE_CHECKING:
-    from raidx_fuse.array import Array
+    from raidx_fuse.array.array import Array
 
 log = logging.getLogger(__name__)
 

@@ -10,30 +10,28 @@ assembly -> store (queues) -> maps -> core -> reader and writer -> jobs and back
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import trio
-
-from raidx_fuse import status as report
+from raidx_fuse.array import statistics, status
+from raidx_fuse.array.journal_mode import change_mode
+from raidx_fuse.array.lost_list import LostList
+from raidx_fuse.array.membership import Membership
+from raidx_fuse.array.settings import SETTINGS, apply_saved, setting_named
 from raidx_fuse.engine.context import Core
 from raidx_fuse.engine.explain import explain
 from raidx_fuse.engine.growth_position import LIVE
 from raidx_fuse.engine.read import Reader
 from raidx_fuse.engine.write.write import Writer
 from raidx_fuse.errors import RaidxError, ReadOnlyError, UsageError
-from raidx_fuse.format.assemble import Assembly, assemble
+from raidx_fuse.format.assemble import Assembly
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
-from raidx_fuse.format.configuration.progress import check_progress
-from raidx_fuse.format.pages import PAYLOAD_BYTES
-from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.jobs.grow.operation import Grower
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.manager import Jobs
-from raidx_fuse.jobs.rebuild import Rebuild, checkpoint_key
+from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.jobs.rebundle.operation import Reshape
 from raidx_fuse.jobs.rebundle.self_heal import Restore
 from raidx_fuse.jobs.restripe.operation import Restriper
@@ -41,22 +39,11 @@ from raidx_fuse.jobs.resync import Resync, finish, note_failing
 from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.jobs.tuner.job import Tuning
 from raidx_fuse.jobs.tuner.tuner import Tuner
-from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.recovery import Replayed, read_log, replay
-from raidx_fuse.journal_mode import change_mode
 from raidx_fuse.layouts.placements.bundled import BundleLayout
-from raidx_fuse.lost_list import LostList
 from raidx_fuse.members.base import Member
-from raidx_fuse.membership import Membership
-from raidx_fuse.settings import SETTINGS, apply_saved, setting_named
-from raidx_fuse.startable import check_startable, runs_unlogged
-from raidx_fuse.store.chunk_table import Shares
-from raidx_fuse.store.dirty_bitmap import DirtyMap
-from raidx_fuse.store.member_set import Store
-from raidx_fuse.store.page_store import PageStore, load_page_store
-from raidx_fuse.store.table_recovery import read_claims
+from raidx_fuse.store.page_store import PageStore
 from raidx_fuse.store.tasks import Tasks
-from raidx_fuse.store.written_map import WrittenMap
 
 log = logging.getLogger(__name__)
 
@@ -124,11 +111,11 @@ class Array:
 
     def status(self) -> dict[str, Any]:
         """Return the state as INTERFACE's `status --json` has it (without output_version)."""
-        return report.status(self)
+        return status.status(self)
 
     def stats(self) -> dict[str, Any]:
         """Return the counters since the start as INTERFACE's `stats --json` has them."""
-        return report.stats(self)
+        return statistics.stats(self)
 
     def explain(self, offset: int, length: int, write: bool) -> dict[str, Any]:
         """Return the plan of a request without doing it."""
@@ -320,67 +307,3 @@ class Array:
                     path = queue.member.path
                     log.error("%s: a write that it did not answer may still land", path)
                 queue.close()
-
-
-@asynccontextmanager
-async def open_array(
-    members: Sequence[Member],
-    *,
-    read_only: bool = False,
-    start_degraded: bool = False,
-) -> AsyncIterator[Array]:
-    """Assemble *members* and run their array until the block ends; then close it cleanly.
-
-    The members stay open: their owner closes them. Raises AssemblyError, FormatError.
-    """
-    assembly = await assemble(members)
-    error: BaseException | None = None
-    async with trio.open_nursery() as nursery:
-        tasks = Tasks(nursery)
-        try:
-            array = await _build(assembly, tasks, read_only, start_degraded)
-            try:
-                with tasks.scope:
-                    yield array
-            finally:
-                with trio.CancelScope(shield=True):
-                    await tasks.end(array.close, array.store.flush, array.abandon)
-        except MemoryError:
-            error = RaidxError(
-                f"array {assembly.config.name!r} needs more memory than there is",
-                action="close other programs, or take a larger machine",
-            )
-        except BaseException as caught:  # raised below as it is, not wrapped in a group
-            error = caught
-        nursery.cancel_scope.cancel()
-    if error is not None:
-        raise error
-
-
-async def _build(
-    assembly: Assembly, nursery: Tasks, read_only: bool, start_degraded: bool
-) -> Array:
-    """Build and start the array of *assembly* with its tasks in *nursery*."""
-    config = assembly.config
-    layout = layout_of(config)
-    check_progress(config, layout.stripes)
-    claims = await read_claims(assembly, layout)
-    store = Store(config, layout, assembly.by_role, assembly.spares, nursery, read_only=read_only)
-    for record in config.members:
-        if record.state == "rebuilding" and record.role >= 0 and store.queues[record.role]:
-            saved = config.jobs.get(checkpoint_key(record.role), {})
-            store.watermarks[record.role] = int(saved.get("next_stripe", 0))
-    store.refresh()
-    pages = await load_page_store(store, "written", layout.chunks)
-    written = WrittenMap(layout.chunks, pages)
-    region = config.regions.pages("bitmap")
-    pages = await load_page_store(store, "bitmap", region.pages * PAYLOAD_BYTES * 8)
-    stripe_bytes = layout.founding_data_count * layout.chunk_bytes
-    dirty = DirtyMap(layout.stripes, stripe_bytes, pages, store.flush, layout.founding_stripes)
-    dirty.unlogged = runs_unlogged(config)
-    check_startable(assembly, store.watermarks, dirty.pending_regions(), start_degraded)
-    head = await load_page_store(store, "journal", PAYLOAD_BYTES * 8)
-    journal = Journal(store, written, head, Shares(store, claims))
-    array = Array(Core(layout, store, written, dirty, journal), assembly, nursery)
-    await array.start(head)
-    return array

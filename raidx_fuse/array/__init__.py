@@ -1,0 +1,1 @@
+"""The running array: opened, changed, reported on and closed."""

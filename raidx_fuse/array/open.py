@@ -1,0 +1,123 @@
+"""Opening an array: assembly, the start, the end; and when it may not start at all."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+
+from raidx_fuse.array.array import Array
+from raidx_fuse.engine.context import Core
+from raidx_fuse.errors import AssemblyError, RaidxError
+from raidx_fuse.format.assemble import Assembly, assemble
+from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.format.configuration.progress import check_progress
+from raidx_fuse.format.pages import PAYLOAD_BYTES
+from raidx_fuse.format.shapes import layout_of
+from raidx_fuse.jobs.rebuild import checkpoint_key
+from raidx_fuse.journal.journal import Journal
+from raidx_fuse.members.base import Member
+from raidx_fuse.store.chunk_table import Shares
+from raidx_fuse.store.dirty_bitmap import DirtyMap
+from raidx_fuse.store.member_set import Store
+from raidx_fuse.store.page_store import load_page_store
+from raidx_fuse.store.table_recovery import read_claims
+from raidx_fuse.store.tasks import Tasks
+from raidx_fuse.store.written_map import WrittenMap
+
+
+def runs_unlogged(config: ArrayConfig) -> bool:
+    """Say whether the array ran without a journal, or had been before and was not flushed since."""
+    return bool(config.settings.get("journal", "partial") == "none")
+
+
+def check_startable(
+    assembly: Assembly, rebuilding: Iterable[int], pending_regions: int, start_degraded: bool
+) -> None:
+    """Refuse to start where data could be wrong without a word. Raises AssemblyError.
+
+    A role that is being rebuilt is as lost as a missing one beyond its watermark.
+    """
+    lost = sorted({*assembly.missing_roles, *rebuilding})
+    if lost and pending_regions and not start_degraded and runs_unlogged(assembly.config):
+        missing = ", ".join(str(role) for role in lost)
+        raise AssemblyError(
+            f"the array was writing when it stopped and role {missing} is not whole: "
+            "what was being written then may read back wrong (the write hole)",
+            action="attach the missing member, or accept that with --start-degraded",
+        )
+
+
+# A running array: the composition root, and what doors, commands and simulations call.
+#
+#     async with open_array(members) as array:
+#         await array.write(0, b"...")
+#
+# Everything that belongs to one array is built here, in order, in one nursery, and closed in
+# reverse: assembly -> store (queues) -> maps -> core -> reader and writer -> jobs and background
+# tasks.
+
+
+@asynccontextmanager
+async def open_array(
+    members: Sequence[Member],
+    *,
+    read_only: bool = False,
+    start_degraded: bool = False,
+) -> AsyncIterator[Array]:
+    """Assemble *members* and run their array until the block ends; then close it cleanly.
+
+    The members stay open: their owner closes them. Raises AssemblyError, FormatError.
+    """
+    assembly = await assemble(members)
+    error: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        tasks = Tasks(nursery)
+        try:
+            array = await _build(assembly, tasks, read_only, start_degraded)
+            try:
+                with tasks.scope:
+                    yield array
+            finally:
+                with trio.CancelScope(shield=True):
+                    await tasks.end(array.close, array.store.flush, array.abandon)
+        except MemoryError:
+            error = RaidxError(
+                f"array {assembly.config.name!r} needs more memory than there is",
+                action="close other programs, or take a larger machine",
+            )
+        except BaseException as caught:  # raised below as it is, not wrapped in a group
+            error = caught
+        nursery.cancel_scope.cancel()
+    if error is not None:
+        raise error
+
+
+async def _build(
+    assembly: Assembly, nursery: Tasks, read_only: bool, start_degraded: bool
+) -> Array:
+    """Build and start the array of *assembly* with its tasks in *nursery*."""
+    config = assembly.config
+    layout = layout_of(config)
+    check_progress(config, layout.stripes)
+    claims = await read_claims(assembly, layout)
+    store = Store(config, layout, assembly.by_role, assembly.spares, nursery, read_only=read_only)
+    for record in config.members:
+        if record.state == "rebuilding" and record.role >= 0 and store.queues[record.role]:
+            saved = config.jobs.get(checkpoint_key(record.role), {})
+            store.watermarks[record.role] = int(saved.get("next_stripe", 0))
+    store.refresh()
+    pages = await load_page_store(store, "written", layout.chunks)
+    written = WrittenMap(layout.chunks, pages)
+    region = config.regions.pages("bitmap")
+    pages = await load_page_store(store, "bitmap", region.pages * PAYLOAD_BYTES * 8)
+    stripe_bytes = layout.founding_data_count * layout.chunk_bytes
+    dirty = DirtyMap(layout.stripes, stripe_bytes, pages, store.flush, layout.founding_stripes)
+    dirty.unlogged = runs_unlogged(config)
+    check_startable(assembly, store.watermarks, dirty.pending_regions(), start_degraded)
+    head = await load_page_store(store, "journal", PAYLOAD_BYTES * 8)
+    journal = Journal(store, written, head, Shares(store, claims))
+    array = Array(Core(layout, store, written, dirty, journal), assembly, nursery)
+    await array.start(head)
+    return array

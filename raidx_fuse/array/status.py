@@ -1,0 +1,103 @@
+"""What an array says of itself: `status` and `stats` as INTERFACE.md fixes them, plus more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from raidx_fuse.format.shapes import RESTRIPE
+
+if TYPE_CHECKING:
+    from raidx_fuse.array.array import Array
+
+
+def redundancy_left(array: Array) -> int:
+    """Return how many more members, whichever they are, may be lost without losing data.
+
+    None while stripes await their resync after a crash without a log, unless they are copies: what
+    was flushed lies beside what was in flight (jobs/resync.py).
+    """
+    store, core = array.store, array.core
+    if core.dirty.unlogged and core.dirty.pending_regions() and not core.code.is_copies:
+        return 0
+    left = array.core.code.tolerance - len(store.lost)
+    return max(left, 0)
+
+
+def state(array: Array) -> str:
+    """Return one word: clean, growing, restriping, evacuating, resyncing, rebuilding, restoring,
+    degraded or failed.
+    """
+    store = array.store
+    if store.lost and not store.tolerates(store.lost):
+        return "failed"
+    kinds = {job.kind for job in array.jobs.running()}
+    if "rebuild" in kinds:
+        return "rebuilding"
+    if store.lost:
+        return "restoring" if "restore" in kinds else "degraded"
+    if "resync" in kinds:
+        return "resyncing"
+    if RESTRIPE in store.config.params:
+        return "restriping"
+    if "evacuate" in kinds:
+        return "evacuating"
+    growing = array.core.growth is not None or "grow" in kinds
+    return "growing" if growing else "clean"
+
+
+def _action(array: Array, word: str) -> str | None:
+    if array.core.bad_chunks:
+        return (
+            f"the content of {array.core.bad_chunks.count()} chunks was lost: restore the files "
+            "that lie there from a copy (`stats` lists the image offsets)"
+        )
+    if word == "failed":
+        return "too many members are lost: attach them again and mount anew"
+    if word == "degraded":
+        lost = sorted(array.store.lost)
+        return (
+            f"role {lost[0]} is lost: put a new member in its place with "
+            f"`raidx replace-disk ARRAY {lost[0]} NEW`"
+        )
+    return None
+
+
+def status(array: Array) -> dict[str, Any]:
+    """Return the status of a running array."""
+    store, config, core = array.store, array.store.config, array.core
+    word = state(array)
+    members = []
+    for record in config.members:
+        queue = store.queues[record.role] if record.role >= 0 else None
+        members.append(
+            {
+                "role": record.role,
+                "path": array.membership.path_of(record),
+                "uuid": record.member_uuid,
+                "state": record.state,
+                "kind": queue.member.kind if queue else None,
+                "size": record.size_bytes,
+                "errors": queue.errors if queue else None,
+            }
+        )
+    return {
+        "uuid": config.array_uuid,
+        "name": config.name,
+        "layout": config.layout,
+        "layout_parameters": dict(config.params),
+        "chunk_size": config.chunk_bytes,
+        "size": array.size_bytes,
+        "written": min(core.written.count_written() * config.chunk_bytes, array.size_bytes),
+        "state": word,
+        "redundancy_left": redundancy_left(array),
+        "read_only": array.read_only,
+        "events": config.events,
+        "members": members,
+        "jobs": [job.status() for job in array.jobs.running()],
+        "volumes": [{"name": config.name, "size": array.size_bytes, "path": None}],
+        "lost_chunks": core.bad_chunks.count(),
+        "tuner": None if array.tuner is None else array.tuner.status(),
+        "restore": None if array.restore is None else array.restore.status(),
+        "warnings": list(array.warnings),
+        "action": _action(array, word),
+    }
