@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import trio
 import trio.lowlevel
 
-from raidx_fuse import control, mountpoint
+from raidx_fuse import control
 from raidx_fuse.cli.output import Output
 from raidx_fuse.control import ControlError
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.threads import in_thread
 
 STATUS_S = 10.0  # for one of many

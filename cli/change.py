@@ -15,7 +15,7 @@ from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE, absolute, array_a
 from raidx_fuse.cli.status_text import dry_run_text, job_line
 from raidx_fuse.cli.waiting import exit_status, wait_for_jobs
 from raidx_fuse.errors import UsageError
-from raidx_fuse.mountpoint import loop_devices, real_path
+from raidx_fuse.fuse.mountpoint import loop_devices, real_path
 
 dry_run_option = click.option(
     "-n", "--dry-run", is_flag=True, help="Only say what it would move and how long it would take."

@@ -7,11 +7,12 @@ from typing import Any
 import click
 from rich.text import Text
 
-from raidx_fuse import control, mountpoint, runtime
+from raidx_fuse import control, runtime
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output, warn
 from raidx_fuse.cli.parameters import ARRAY, PATH, absolute
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.fuse import mountpoint
 
 
 @verb()

@@ -8,8 +8,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from raidx_fuse import mountpoint
 from raidx_fuse.errors import UsageError
+from raidx_fuse.fuse import mountpoint
 from raidx_fuse.layouts.registry import LAYOUTS, find_layout
 from raidx_fuse.members.open import path_of
 from raidx_fuse.units import parse_size

@@ -13,13 +13,13 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from raidx_fuse import mountpoint
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output, console, plural
 from raidx_fuse.cli.parameters import array_argument
 from raidx_fuse.cli.simulate import sections_table
 from raidx_fuse.control import call
 from raidx_fuse.errors import BusyError, UsageError, ungrouped
+from raidx_fuse.fuse import mountpoint
 from raidx_fuse.lab.drive import drive, read_back
 from raidx_fuse.lab.image import THREADS, Image
 from raidx_fuse.lab.record import Recorder

@@ -19,9 +19,9 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from raidx_fuse import mountpoint as mountpoints
 from raidx_fuse.errors import RaidxError, UsageError
-from raidx_fuse.mountpoint import FUSE_TYPE, Mount
+from raidx_fuse.fuse import mountpoint as mountpoints
+from raidx_fuse.fuse.mountpoint import FUSE_TYPE, Mount
 
 Device = tuple[int, int]
 MembersOf = Callable[[str], Sequence[str]]

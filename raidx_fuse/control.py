@@ -22,9 +22,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from raidx_fuse import mountpoint as mountpoints
 from raidx_fuse import runtime
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.fuse import mountpoint as mountpoints
 
 PATIENCE_S = 10.0
 ANSWER_BYTES_MAX = 64 << 20

@@ -2,8 +2,8 @@
 
 Where an error is translated is fixed: ``OSError`` becomes `MemberError` in members/, a
 `MemberError` becomes a failed member and a new plan in the engine, a `RaidxError` becomes
-``FUSEError`` in fuse.py and one line with an exit status in cli/main.py. Bugs are not in this tree:
-they crash.
+``FUSEError`` in fuse/operations.py and one line with an exit status in cli/main.py. Bugs are not
+in this tree: they crash.
 """
 
 from __future__ import annotations

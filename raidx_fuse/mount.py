@@ -25,12 +25,13 @@ from typing import Any
 import pyfuse3
 import trio
 
-from raidx_fuse import control_server, poll_first, runtime
-from raidx_fuse import mountpoint as mountpoints
+from raidx_fuse import control_server, runtime
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.fuse import VolumeOperations
+from raidx_fuse.fuse import mountpoint as mountpoints
+from raidx_fuse.fuse import session_loop
+from raidx_fuse.fuse.operations import VolumeOperations
+from raidx_fuse.fuse.workers import WORKERS_MAX, Readers
 from raidx_fuse.protections import Protection, Protections, protect
-from raidx_fuse.readers import WORKERS_MAX, Readers
 from raidx_fuse.volume import Volume
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class MountReport:
 
     *device* is the number that all files of this mount carry; *tuning* is the kernel's queue depth
     and read-ahead, *awake* whether idle processors can be kept awake for a caller with one request
-    at a time (awake.py).
+    at a time (fuse/cpu_latency.py).
     """
 
     mountpoint: str
@@ -124,7 +125,7 @@ async def serve(
     try:
         with _mounted(operations, path, options) as device_fd:
             async with trio.open_nursery() as nursery:
-                with poll_first.installed(device_fd) as readers:
+                with session_loop.installed(device_fd) as readers:
                     if options.signals:
                         nursery.start_soon(_end_on_signal, path)
 

@@ -25,8 +25,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from raidx_fuse import mountpoint as mountpoints
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.fuse import mountpoint as mountpoints
 
 ENDED_LOGS_KEPT = 8
 ENDED_LOGS_BYTES_MAX = 16 << 20

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from raidx_fuse import mountpoint
 from raidx_fuse.cli.main import main
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.fuse import mountpoint
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = [

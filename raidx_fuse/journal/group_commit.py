@@ -1,8 +1,8 @@
 """Group commit: small writes that arrive together go to the journal in one record.
 
 A record for each costs as much as the write itself (a system call for each log member, a checksum,
-a header). Where many requests wait in the queue, the door (poll_first.py) need not answer each one
-before it takes the next:
+a header). Where many requests wait in the queue, the door (fuse/session_loop.py) need not answer
+each one before it takes the next:
 
     handler --> journal: gathers the write; readers see it at once, nobody was told that it is done
        `--> awaits `held`: the door keeps the handler and runs the next request's

@@ -21,9 +21,9 @@ from typing import NamedTuple
 import pytest
 from click.testing import CliRunner
 
-from raidx_fuse import mountpoint
 from raidx_fuse.cli.main import main
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.fuse import mountpoint
 
 RAIDX = str(Path(sys.executable).with_name("raidx"))
 MIB = 1 << 20

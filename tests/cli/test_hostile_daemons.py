@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from raidx_fuse import control, mountpoint, runtime
+from raidx_fuse import control, runtime
 from raidx_fuse.cli import asking
 from raidx_fuse.cli.main import main
 from raidx_fuse.cli.output import shown
 from raidx_fuse.control import ControlError
+from raidx_fuse.fuse import mountpoint
 from raidx_fuse.testing.documents import status
 
 LIMIT_S = 0.6

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from raidx_fuse import mountpoint
 from raidx_fuse.errors import RaidxError, shortage
+from raidx_fuse.fuse import mountpoint
 
 RAIDX = str(Path(sys.executable).with_name("raidx"))
 

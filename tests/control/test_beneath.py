@@ -12,12 +12,12 @@ import pytest
 import trio
 
 from raidx_fuse import beneath, disks
-from raidx_fuse import mountpoint as mountpoints
 from raidx_fuse.beneath import refuse_own
 from raidx_fuse.disks import Disks
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.fuse import mountpoint as mountpoints
+from raidx_fuse.fuse.mountpoint import Mount
 from raidx_fuse.members.threads import in_thread
-from raidx_fuse.mountpoint import Mount
 
 OWN = (0, 4000)
 Tables = Callable[..., None]

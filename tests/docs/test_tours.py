@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from raidx_fuse import mountpoint
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.fuse import mountpoint
 from tests.docs.pages import blocks, shell_environment
 
 pytestmark = pytest.mark.mount

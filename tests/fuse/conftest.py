@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from raidx_fuse import control
-from raidx_fuse import mountpoint as mountpoints
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.fuse import mountpoint as mountpoints
 
 FAKE_MOUNT = Path(__file__).with_name("fake_mount.py")
 SOURCE = "raidx:fake"

@@ -18,10 +18,11 @@ from typing import Any
 
 import trio
 
-from raidx_fuse import daemon, mount, poll_first
+from raidx_fuse import daemon, mount
 from raidx_fuse.errors import NoSpaceError, RaidxError, UnrecoverableError
-from raidx_fuse.holding import Loop
-from raidx_fuse.readers import Readers
+from raidx_fuse.fuse import session_loop
+from raidx_fuse.fuse.deferred_replies import Loop
+from raidx_fuse.fuse.workers import Readers
 from raidx_fuse.volume import Volume
 
 KIB = 1024
@@ -112,7 +113,7 @@ def serve(options: argparse.Namespace, ready: Callable[[dict[str, Any]], None]) 
         read_only=options.read_only,
     )
     if options.stock:
-        poll_first.VERSIONS_KNOWN = ((0, 0), (0, 0))
+        session_loop.VERSIONS_KNOWN = ((0, 0), (0, 0))
     if options.phantom:
         see_phantoms(options.phantom)
     reports: list[mount.MountReport] = []

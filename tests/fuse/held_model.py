@@ -1,4 +1,4 @@
-"""Handlers that the door may hold, for the tests of holding.py, and an eye on them.
+"""Handlers that the door may hold, for the tests of fuse/deferred_replies.py, and an eye on them.
 
 A handler here gathers its request as the journal would. Whatever the test, three things are
 watched: no other task ever runs while a loop is held or `DOOR` is open; nobody looks on while one
@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import trio
 
-from raidx_fuse import readers
+from raidx_fuse.fuse import workers as readers
 from raidx_fuse.journal.group_commit import DOOR, Gathering, held
 from tests.fuse.pipe_model import Model, model, until
 

@@ -1,7 +1,7 @@
 """A model of the FUSE session for the door's tests: a pipe is the device, a byte in it a request.
 
 The workers, their session loops and the tasks that settle held ones are made as `installed` in
-poll_first.py makes them.
+fuse/session_loop.py makes them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 import trio
 
-from raidx_fuse import poll_first
-from raidx_fuse.holding import Loop
-from raidx_fuse.readers import Readers
+from raidx_fuse.fuse import session_loop
+from raidx_fuse.fuse.deferred_replies import Loop
+from raidx_fuse.fuse.workers import Readers
 
 
 class Model:
@@ -56,7 +56,7 @@ class Model:
 
     def _settle(self, loop: Loop) -> None:
         assert self.nursery is not None
-        self.nursery.start_soon(poll_first._settle, loop, self.readers)
+        self.nursery.start_soon(session_loop._settle, loop, self.readers)
 
     async def _loop(self) -> None:
         self.buffers += 1
@@ -76,7 +76,7 @@ class Model:
         """Be one worker, as `poll_first.installed` makes it."""
         self.readers.worker_starts()
         try:
-            await poll_first._drive(self._loop, self.readers)
+            await session_loop._drive(self._loop, self.readers)
         finally:
             self.readers.worker_ends()
             self.ended += 1

@@ -181,7 +181,7 @@ def test_a_synchronous_write_is_flushed_before_it_returns(
 def test_one_synchronous_write_on_a_plain_descriptor_is_flushed(
     fake_mount: Make, flag: str
 ) -> None:
-    # Not so with direct I/O: see the last paragraph of fuse.py.
+    # Not so with direct I/O: see the last paragraph of fuse/operations.py.
     fake = fake_mount("--page-cache")
     with opened(fake.image, os.O_RDWR) as image:
         os.pwritev(image, [bytes(4096)], 0, getattr(os, flag))

@@ -1,4 +1,6 @@
-"""Group commit at the door: what is held, and until when (holding.py); the ends are next door."""
+"""Group commit at the door: what is held, and until when (fuse/deferred_replies.py); the ends are
+next door.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,9 @@ import pytest
 import trio
 import trio.testing
 
-from raidx_fuse import readers
-from raidx_fuse.fuse import VolumeOperations
-from raidx_fuse.holding import HELD_MAX
+from raidx_fuse.fuse import workers as readers
+from raidx_fuse.fuse.deferred_replies import HELD_MAX
+from raidx_fuse.fuse.operations import VolumeOperations
 from raidx_fuse.journal.group_commit import DOOR
 from raidx_fuse.volume import Volume
 from tests.fuse.held_model import Log, ask_and_wait, run_watched

@@ -1,4 +1,6 @@
-"""Sessions that end, or break, while the door holds loops; and everything at once (holding.py)."""
+"""Sessions that end, or break, while the door holds loops; and everything at once
+(fuse/deferred_replies.py).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import trio
 import trio.testing
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.holding import HELD_MAX
+from raidx_fuse.fuse.deferred_replies import HELD_MAX
 from raidx_fuse.journal.group_commit import DOOR
 from tests.fuse.held_model import Log, run_watched
 from tests.fuse.pipe_model import Model, model, until

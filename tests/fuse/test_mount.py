@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from raidx_fuse import control, protections, runtime
-from raidx_fuse import mountpoint as mountpoints
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.fuse import mountpoint as mountpoints
 from raidx_fuse.volume import Volume
 
 FAKE_MOUNT = Path(__file__).with_name("fake_mount.py")

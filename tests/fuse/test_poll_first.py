@@ -1,4 +1,4 @@
-"""The poll-first wait: fast, and none of its three traps (see the law in poll_first.py)."""
+"""The poll-first wait: fast, and none of its three traps (see the law in fuse/session_loop.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from raidx_fuse import poll_first, readers
+from raidx_fuse.fuse import session_loop
+from raidx_fuse.fuse import workers as readers
 from tests.fuse.pipe_model import Model, model, run_model, until
 
 
@@ -253,7 +254,7 @@ def test_an_unknown_pyfuse3_gets_its_own_loop(
         return (pyfuse3._wait_fuse_readable, pyfuse3._session_loop, pyfuse3.terminate)  # type: ignore[attr-defined]
 
     async def main() -> None:
-        with poll_first.installed(0) as readers:
+        with session_loop.installed(0) as readers:
             assert readers is None
             assert names() == stock
 
@@ -263,7 +264,7 @@ def test_an_unknown_pyfuse3_gets_its_own_loop(
     assert "9.1.0" in caplog.text
     monkeypatch.setattr(pyfuse3, "__version__", "3.5.0")
     monkeypatch.delattr(pyfuse3, "_wait_fuse_readable")
-    assert "_wait_fuse_readable" in (poll_first.reason_against() or "")
+    assert "_wait_fuse_readable" in (session_loop.reason_against() or "")
 
 
 def test_the_replacement_is_taken_back() -> None:
@@ -271,7 +272,7 @@ def test_the_replacement_is_taken_back() -> None:
 
     async def main() -> None:
         reading, writing = os.pipe()
-        with poll_first.installed(reading) as readers:
+        with session_loop.installed(reading) as readers:
             assert readers is not None
             assert pyfuse3._wait_fuse_readable == readers.wait  # type: ignore[attr-defined]
         os.close(reading)

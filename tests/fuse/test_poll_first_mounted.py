@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from raidx_fuse import readers
+from raidx_fuse.fuse import workers
 
 Make = Callable[..., Any]
 mounted = pytest.mark.mount
@@ -38,7 +38,7 @@ def test_slow_reads_run_side_by_side(fake_mount: Make) -> None:
     fake = fake_mount("--delay", "0.2")
     assert fake.report["poll_first"]
     # The burst starts all the workers there may be; then they are parked.
-    _read_all(fake.image, threads=2 * readers.WORKERS_MAX, requests=2 * readers.WORKERS_MAX)
+    _read_all(fake.image, threads=2 * workers.WORKERS_MAX, requests=2 * workers.WORKERS_MAX)
     begin_s = time.monotonic()
     _read_all(fake.image, threads=16, requests=32)
     assert time.monotonic() - begin_s < 2  # one after the other: 6.4 s
@@ -52,7 +52,7 @@ def test_more_slow_reads_than_workers(fake_mount: Make) -> None:
     _read_all(fake.image, threads=80, requests=160)
     counts = fake.call("counts")
     assert counts["reads"] == 160
-    assert 32 <= counts["in_flight_max"] <= readers.WORKERS_MAX
+    assert 32 <= counts["in_flight_max"] <= workers.WORKERS_MAX
 
 
 @mounted

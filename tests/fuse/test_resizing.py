@@ -13,7 +13,7 @@ import pyfuse3
 import pytest
 import trio
 
-from raidx_fuse.fuse import VolumeOperations
+from raidx_fuse.fuse.operations import VolumeOperations
 from raidx_fuse.members.simulated.virtual_time import VirtualClock
 from raidx_fuse.volume import Volume
 from tests.fuse.conftest import detach

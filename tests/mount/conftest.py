@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pytest
 
-from raidx_fuse import mountpoint as mountpoints
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.fuse import mountpoint as mountpoints
 from tests.mount.real_array import (
     RAIDX,
     Completed,

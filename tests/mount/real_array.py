@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from raidx_fuse import control
-from raidx_fuse import mountpoint as mountpoints
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.fuse import mountpoint as mountpoints
 
 RAIDX = str(Path(sys.executable).with_name("raidx"))
 NAME = f"test{os.getpid()}"

@@ -1,7 +1,8 @@
 """What is behind the old end can be used the moment `add-disk --wait` returns, whatever is written.
 
 fio writes to the image and to loop devices all the while. The kernel must have the new size without
-being asked: only requests that somebody waits for ask for it (fuse.py says what goes wrong).
+being asked: only requests that somebody waits for ask for it (fuse/operations.py says what goes
+wrong).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from raidx_fuse import mountpoint as mountpoints
+from raidx_fuse.fuse import mountpoint as mountpoints
 
 if TYPE_CHECKING:
     from tests.mount.real_array import Completed, RealArray

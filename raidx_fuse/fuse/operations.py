@@ -9,7 +9,7 @@ The mount's directory lists one regular file for each volume. Such a file behave
   node, and last until unmount.
 
 Handlers await only the volume, and the volume's fast path does not suspend; so between a request's
-arrival and its answer nothing else runs (poll_first.py). The handle *fh* says all that a request
+arrival and its answer nothing else runs (session_loop.py). The handle *fh* says all that a request
 needs: ``2 * index of the volume + 1 if each write must be durable``.
 
 ``O_SYNC`` and ``O_DSYNC`` are honoured here, because the kernel leaves them to the daemon under

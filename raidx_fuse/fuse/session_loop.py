@@ -12,8 +12,8 @@ disk needs neither, since the next request is already in the queue. So here a wo
 
 *Watcher* is the one worker that sleeps on the device. A caller that waits for each answer needs
 5 to 20 us to ask again, where sleeping and waking cost 30; so looking on doubles its speed if it
-runs on another processor, and awake.py doubles it again. Where it does not pay (a slow caller, no
-free processor) the pauses between two attempts double. The law of this file:
+runs on another processor, and cpu_latency.py doubles it again. Where it does not pay (a slow
+caller, no free processor) the pauses between two attempts double. The law of this file:
 
 1. Between the look and the receive nothing suspends, so what was seen is what is received.
 2. **Hand-over.** A worker whose handler suspends leaves nobody to read the queue. `_drive` steps
@@ -46,10 +46,10 @@ from typing import Any
 import pyfuse3
 import trio
 
-from raidx_fuse.awake import Awake
-from raidx_fuse.holding import RELEASE, SPARE, Loop
+from raidx_fuse.fuse.cpu_latency import Awake
+from raidx_fuse.fuse.deferred_replies import RELEASE, SPARE, Loop
+from raidx_fuse.fuse.workers import Readers
 from raidx_fuse.journal.group_commit import DOOR, Gathering
-from raidx_fuse.readers import Readers
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def _drive(
 ) -> Generator[Any, Any, None]:
     """Run one session loop for trio step by step, telling *readers* of each suspension.
 
-    While loops are held it runs several in turn (holding.py).
+    While loops are held it runs several in turn (deferred_replies.py).
     """
     holding = readers.holding
     spares = holding.spares

@@ -7,9 +7,9 @@ programs: while /dev/cpu_dma_latency is open and holds 0, idle processors wait a
 here: 43 k random reads of 4 KiB a second, one at a time, become 96 k.
 
 The price is that an idle processor looks busy to the host, so the promise is asked for only while
-it pays: after `HITS_MIN` requests that came while the daemon looked on (poll_first.py), until fewer
-than `HITS_KEPT` came in `LOOK_S`. On machines of more than `PROCESSORS_MAX` it is not asked for,
-since it would keep all of them awake for one caller; those rarely are small virtual machines.
+it pays: after `HITS_MIN` requests that came while the daemon looked on (session_loop.py), until
+fewer than `HITS_KEPT` came in `LOOK_S`. On machines of more than `PROCESSORS_MAX` it is not asked
+for, since it would keep all of them awake for one caller; those rarely are small virtual machines.
 """
 
 from __future__ import annotations

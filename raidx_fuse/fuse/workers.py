@@ -1,4 +1,6 @@
-"""The workers that read the FUSE device: who looks, who watches, who is parked (poll_first.py)."""
+"""The workers that read the FUSE device: who looks, who watches, who is parked
+(session_loop.py).
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from collections.abc import Callable
 
 import trio
 
-from raidx_fuse.awake import Awake
-from raidx_fuse.holding import HELD_MAX, Holding, Loop, release, spare
+from raidx_fuse.fuse.cpu_latency import Awake
+from raidx_fuse.fuse.deferred_replies import HELD_MAX, Holding, Loop, release, spare
 from raidx_fuse.journal.group_commit import DOOR
 
 # Multiples of 4. With suspended handlers about, a pass of trio (4 to 10 us) after each 8 requests

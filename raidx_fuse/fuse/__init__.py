@@ -1,0 +1,1 @@
+"""The FUSE front end: one image file for each volume."""
