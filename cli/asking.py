@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import trio
 import trio.lowlevel
 
-from raidx_fuse import control
 from raidx_fuse.cli.output import Output
-from raidx_fuse.control import ControlError
+from raidx_fuse.daemon import control_socket
+from raidx_fuse.daemon.control_socket import ControlError
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.threads import in_thread
@@ -46,7 +46,7 @@ class Found(NamedTuple):
 
 def ask(out: Output, array: str, command: str, **arguments: Any) -> dict[str, Any]:
     """Return the answer to *command*, fit to be printed as *out* prints. Raises ControlError."""
-    return out.fit(control.call(array, command, **arguments))
+    return out.fit(control_socket.call(array, command, **arguments))
 
 
 def ask_all(fits: Callable[[Mapping[str, Any]], object]) -> list[Found]:
@@ -98,7 +98,9 @@ async def _ask_each(
 
 
 def _status(path: str) -> dict[str, Any]:
-    status = control.call(path, "status", timeout_s=STATUS_S, answer_bytes_max=STATUS_BYTES_MAX)
+    status = control_socket.call(
+        path, "status", timeout_s=STATUS_S, answer_bytes_max=STATUS_BYTES_MAX
+    )
     if status.get("mountpoint") != path:
         raise ControlError(f"the daemon of {path} gives itself out for another one's")
     return status

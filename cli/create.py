@@ -8,11 +8,12 @@ import click
 import trio
 from rich.text import Text
 
-from raidx_fuse import creation, offline
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.change import dry_run_option, overwrite_option
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE, absolute
+from raidx_fuse.daemon import create as creation
+from raidx_fuse.daemon import inspect
 
 
 @verb()
@@ -62,7 +63,7 @@ def create(
         out.emit(document, _plan_text(document, out))
         return
     trio.run(creation.create, request)
-    status = trio.run(offline.status, request.members)
+    status = trio.run(inspect.status, request.members)
     line = (
         f"{name}: {layout} on {plural(len(members), 'member')}, image of {out.size(status['size'])}"
     )

@@ -7,10 +7,10 @@ from typing import Any
 import click
 from rich.text import Text
 
-from raidx_fuse import control, runtime
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output, warn
 from raidx_fuse.cli.parameters import ARRAY, PATH, absolute
+from raidx_fuse.daemon import control_socket, paths
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.fuse import mountpoint
 
@@ -37,10 +37,10 @@ def mount(
 
     The members may be given in any order. The image is ready when this returns.
     """
-    from raidx_fuse import daemon  # here: `umount` does without the engine
+    from raidx_fuse.daemon import daemonize  # here: `umount` does without the engine
 
     try:
-        from raidx_fuse.pool import MountRequest, body
+        from raidx_fuse.daemon.serve import MountRequest, body
     except ModuleNotFoundError as error:
         if error.name != "pyfuse3":
             raise
@@ -70,9 +70,9 @@ def mount(
         out.emit(status, Text(line))
 
     if foreground:
-        daemon.run_in_foreground(body(request), ready)
+        daemonize.run_in_foreground(body(request), ready)
     else:
-        ready(daemon.start(body(request), runtime.own_files(request.mountpoint).log))
+        ready(daemonize.start(body(request), paths.own_files(request.mountpoint).log))
 
 
 @verb()
@@ -84,15 +84,15 @@ def umount(out: Output, path: str, timeout: float | None) -> None:
     The members are free when this returns.
     """
     try:
-        with control.Connection(path, timeout_s=10) as connection:
+        with control_socket.Connection(path, timeout_s=10) as connection:
             pid = connection.daemon_pid
-    except control.ControlError:
+    except control_socket.ControlError:
         if mountpoint.find(path) is None:
             raise
         pid = 0  # the daemon is gone: clear the mount point it left
     if pid:
-        control.require_running(pid)  # umount(8) would wait for it
+        control_socket.require_running(pid)  # umount(8) would wait for it
     mountpoint.unmount(path)
-    if pid and not control.wait_for_exit(pid, timeout):
+    if pid and not control_socket.wait_for_exit(pid, timeout):
         raise BusyError(f"{path} is unmounted, but its daemon (process {pid}) still writes")
     out.emit({"unmounted": path}, Text(f"{path} is unmounted"))

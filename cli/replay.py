@@ -17,7 +17,7 @@ from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output, console, plural
 from raidx_fuse.cli.parameters import array_argument
 from raidx_fuse.cli.simulate import sections_table
-from raidx_fuse.control import call
+from raidx_fuse.daemon.control_socket import call
 from raidx_fuse.errors import BusyError, UsageError, ungrouped
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.lab.drive import drive, read_back

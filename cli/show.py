@@ -16,7 +16,7 @@ from raidx_fuse.cli.asking import Found, ask, ask_all
 from raidx_fuse.cli.output import Output, console, plural, warn
 from raidx_fuse.cli.parameters import ARRAY, PATH, absolute, array_argument
 from raidx_fuse.cli.status_text import EXIT_UNKNOWN, brief, exit_status, status_page
-from raidx_fuse.control import call
+from raidx_fuse.daemon.control_socket import call
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint
 
@@ -77,9 +77,9 @@ def _at_rest(question: str, members: Any) -> Any:
     """Ask *members* what `offline` can tell; only who asks pays for reading the engine."""
     import trio
 
-    from raidx_fuse import offline
+    from raidx_fuse.daemon import inspect
 
-    return trio.run(getattr(offline, question), members)
+    return trio.run(getattr(inspect, question), members)
 
 
 @verb()

@@ -14,7 +14,7 @@ from typing import Any
 
 import trio
 
-from raidx_fuse import mount
+from raidx_fuse.daemon import mount
 from raidx_fuse.volume import Volume
 
 REQUEST_BYTES_MAX = 1 << 20

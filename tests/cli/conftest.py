@@ -14,8 +14,8 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from raidx_fuse import control_server, runtime
 from raidx_fuse.cli.main import main
+from raidx_fuse.daemon import control_server, paths
 from raidx_fuse.testing.documents import status
 
 Answer = dict[str, Any] | Exception | Callable[[dict[str, Any]], dict[str, Any]]
@@ -29,7 +29,7 @@ class Daemon:
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.answers: dict[str, Answer] = {"status": status()}
         self._server = control_server.ControlServer(
-            runtime.own_files(mountpoint).socket, self._handle
+            paths.own_files(mountpoint).socket, self._handle
         )
         self._started = threading.Event()
         self._thread = threading.Thread(target=trio.run, args=(self._run,))
@@ -73,7 +73,7 @@ class Daemon:
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     """A scripted daemon on an empty directory."""
     sockets = Path(tempfile.mkdtemp())  # tmp_path may be too long for a socket
-    monkeypatch.setattr(runtime, "directory_of", lambda _user: sockets)
+    monkeypatch.setattr(paths, "directory_of", lambda _user: sockets)
     mountpoint = tmp_path / "mnt"
     mountpoint.mkdir()
     running = Daemon(mountpoint)

@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from raidx_fuse import control, runtime
 from raidx_fuse.cli import asking
 from raidx_fuse.cli.main import main
 from raidx_fuse.cli.output import shown
-from raidx_fuse.control import ControlError
+from raidx_fuse.daemon import control_socket
+from raidx_fuse.daemon import paths as runtime
+from raidx_fuse.daemon.control_socket import ControlError
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.testing.documents import status
 
@@ -236,7 +237,7 @@ def test_who_answers_must_be_who_mounted(machine: Bench, monkeypatch: pytest.Mon
         mountpoint, "find", lambda path: Mounted if path == "/mnt/good" else real(path)
     )
     with pytest.raises(ControlError, match=f"mounted by uid 4321, but uid {os.getuid()} answers"):
-        control.call("/mnt/good", "status")
+        control_socket.call("/mnt/good", "status")
 
 
 def test_text_is_shown_as_what_bash_would_take() -> None:

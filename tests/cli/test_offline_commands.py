@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from raidx_fuse.array.open import open_array
 from raidx_fuse.cli.main import main
-from raidx_fuse.disks import Disks
+from raidx_fuse.daemon.member_files import Disks
 
 MEMBERS = ("d0.img", "d1.img", "d2.img", "d3.img")
 SIZE = 4 << 20

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.commands import Commands
+from raidx_fuse.daemon.commands.commands import Commands
 from raidx_fuse.errors import RaidxError, SignatureFoundError
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.virtual_time import run

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from raidx_fuse import beneath, disks
-from raidx_fuse.beneath import refuse_own
-from raidx_fuse.disks import Disks
+from raidx_fuse.daemon import backing_devices, member_files
+from raidx_fuse.daemon.backing_devices import refuse_own
+from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.fuse import mountpoint as mountpoints
 from raidx_fuse.fuse.mountpoint import Mount
@@ -31,14 +31,14 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tables:
     """
     sys = tmp_path / "sys"
     sys.mkdir()
-    monkeypatch.setattr(beneath, "_DEVICES", sys)
+    monkeypatch.setattr(backing_devices, "_DEVICES", sys)
     status = os.stat(tmp_path)
     here = (os.major(status.st_dev), os.minor(status.st_dev))
     own = Mount("/mnt/own", OWN, "fuse.raidx", "disk", 0, 1, "")
 
     def set_up(fs_type: str, source: str, options: str = "", **devices: str | list[str]) -> None:
         descriptor = os.open(tmp_path, os.O_PATH)
-        number = beneath._mount_id(descriptor)
+        number = backing_devices._mount_id(descriptor)
         os.close(descriptor)
         mount = Mount(str(tmp_path), here, fs_type, source, 0, number, options)
         monkeypatch.setattr(mountpoints, "mounts", lambda: iter([own, mount]))
@@ -144,7 +144,7 @@ def test_a_dead_server_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "stat", stat)
     real_call = in_thread
     monkeypatch.setattr(
-        disks, "in_thread", lambda *args, **named: real_call(*args, **named, limit_s=0.2)
+        member_files, "in_thread", lambda *args, **named: real_call(*args, **named, limit_s=0.2)
     )
 
     async def main() -> None:

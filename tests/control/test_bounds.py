@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-from raidx_fuse.arguments import check_newcomers
 from raidx_fuse.array import estimate
+from raidx_fuse.daemon.commands.arguments import check_newcomers
 from raidx_fuse.engine import explain
 from raidx_fuse.errors import UsageError
 from raidx_fuse.units import parse_size

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from raidx_fuse.disks import Disks, check_distinct
+from raidx_fuse.daemon.member_files import Disks, check_distinct
 from raidx_fuse.errors import BusyError, MemberError, RaidxError, SignatureFoundError, UsageError
 
 SIZE = 1 << 20

@@ -18,7 +18,7 @@ from typing import Any
 
 import trio
 
-from raidx_fuse import daemon, mount
+from raidx_fuse.daemon import daemonize, mount
 from raidx_fuse.errors import NoSpaceError, RaidxError, UnrecoverableError
 from raidx_fuse.fuse import session_loop
 from raidx_fuse.fuse.deferred_replies import Loop
@@ -182,9 +182,9 @@ def main() -> int:
 
     try:
         if options.daemon:
-            ready(daemon.start(lambda tell: serve(options, tell), Path(options.daemon)))
+            ready(daemonize.start(lambda tell: serve(options, tell), Path(options.daemon)))
         else:
-            daemon.run_in_foreground(lambda tell: serve(options, tell), ready)
+            daemonize.run_in_foreground(lambda tell: serve(options, tell), ready)
     except RaidxError as error:
         print(f"raidx: {error}", file=sys.stderr)
         return error.exit_status

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from raidx_fuse import control, protections, runtime
+from raidx_fuse.daemon import control_socket, memory_protection, paths
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.fuse import mountpoint as mountpoints
 from raidx_fuse.volume import Volume
@@ -122,7 +122,7 @@ def test_what_a_killed_daemon_leaves_is_named_with_the_command(fake_mount: Make)
     assert done.returncode == 1
     assert "a daemon that died has left; clear it: fusermount3 -u" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    with pytest.raises(control.ControlError, match=r"is gone; clear the mount point: "):
+    with pytest.raises(control_socket.ControlError, match=r"is gone; clear the mount point: "):
         fake.call("counts")
     subprocess.run(mountpoints.unmount_argv(str(fake.path)), check=True)
     again = run_fake(fake.path, "--daemon", fake.path.parent / "log")
@@ -136,7 +136,7 @@ def test_libfuse_says_why_it_cannot_mount(tmp_path: Path) -> None:
         pytest.skip("only root mounts without fusermount3")
     # A name longer than the kernel takes (a page of options) fails in mount(2) itself.
     script = (
-        "import trio, pyfuse3; from raidx_fuse import mount, errors\n"
+        "import trio, pyfuse3; from raidx_fuse.daemon import mount; from raidx_fuse import errors\n"
         "async def main():\n"
         "    async def control(c, a): return {}\n"
         f"    await mount.serve([], {str(tmp_path)!r}, control, print,\n"
@@ -166,13 +166,13 @@ def test_the_daemon_is_ready_when_the_command_returns(tmp_path: Path) -> None:
     image = directory / "disk"
     with image.open("r+b", buffering=0) as disk:
         disk.write(b"written")
-    with control.Connection(directory) as connection:
+    with control_socket.Connection(directory) as connection:
         pid = connection.daemon_pid
         assert connection.call("counts")["writes"] == 1
         assert os.getsid(pid) == pid  # its own session: the terminal's end does not end it
         assert os.readlink(f"/proc/{pid}/cwd") == "/"
     mountpoints.unmount(directory)
-    assert control.wait_for_exit(pid, timeout_s=20)
+    assert control_socket.wait_for_exit(pid, timeout_s=20)
     assert kept.read_bytes().startswith(b"written")  # what the caller does after serve() is done
     assert log.read_text() == ""
 
@@ -216,7 +216,7 @@ def test_unmounting_from_outside_runs_the_callers_end(fake_mount: Make, tmp_path
     fake = fake_mount("--keep", str(kept))
     with fake.image.open("r+b", buffering=0) as disk:
         disk.write(b"kept")
-    socket = runtime.files_of_mount(fake.path).socket
+    socket = paths.files_of_mount(fake.path).socket
     assert socket.exists()
     subprocess.run(mountpoints.unmount_argv(str(fake.path)), check=True)
     assert fake.end() == ""
@@ -297,10 +297,10 @@ def test_unmounting_what_is_not_ours(tmp_path: Path) -> None:
 
 def test_protections_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(protections, "_call", lambda *arguments: called.append(arguments))
-    monkeypatch.setattr(protections, "_capable", lambda capability: False)
+    monkeypatch.setattr(memory_protection, "_call", lambda *arguments: called.append(arguments))
+    monkeypatch.setattr(memory_protection, "_capable", lambda capability: False)
     monkeypatch.setattr(resource, "getrlimit", lambda which: (65536, 65536))
-    found = protections.protect().as_dict()
+    found = memory_protection.protect().as_dict()
     assert found["io_flusher"] == {"active": False, "reason": "needs CAP_SYS_RESOURCE"}
     assert found["memory_locked"]["reason"] == (
         "needs CAP_IPC_LOCK, or no limit on locked memory (now 64 KiB)"
@@ -310,10 +310,10 @@ def test_protections_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_protections_in_force(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     called: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(protections, "_call", lambda *arguments: called.append(arguments))
-    monkeypatch.setattr(protections, "_capable", lambda capability: True)
-    monkeypatch.setattr(protections, "_set_oom_score", lambda: None)
-    found = protections.protect()
+    monkeypatch.setattr(memory_protection, "_call", lambda *arguments: called.append(arguments))
+    monkeypatch.setattr(memory_protection, "_capable", lambda capability: True)
+    monkeypatch.setattr(memory_protection, "_set_oom_score", lambda: None)
+    found = memory_protection.protect()
     assert found.io_flusher.active
     assert found.memory_locked.active
     assert [name for name, *_ in called] == ["prctl", "mlockall"]
@@ -324,7 +324,9 @@ def test_a_refused_protection_gives_the_kernels_word() -> None:
     def refuse() -> None:
         raise OSError(22, "x")
 
-    assert protections._attempt(refuse) == protections.Protection(False, "invalid argument")
+    assert memory_protection._attempt(refuse) == memory_protection.Protection(
+        False, "invalid argument"
+    )
 
 
 # ---- names ----
@@ -346,7 +348,7 @@ def test_a_mount_points_name_does_not_depend_on_the_way_to_it(
     (tmp_path / "link").symlink_to("mnt")
     monkeypatch.chdir(tmp_path)
     names = {
-        runtime.files_in(tmp_path, path).socket
+        paths.files_in(tmp_path, path).socket
         for path in ("mnt", "./link", tmp_path / "mnt", tmp_path / "x" / ".." / "mnt")
     }
     assert len(names) == 1

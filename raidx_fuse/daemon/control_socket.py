@@ -4,10 +4,10 @@
     <-- {"result": {...}}
     <-- {"error": {"message": "...", "action": "..." or null, "exit_status": 1}}
 
-This is the side of the commands; the daemon's is `raidx_fuse.control_server`. A client does not
-believe what answers it: bytes and time of an answer are bounded, who answers must be who mounted,
-and a daemon that says nothing for `PATIENCE_S` is asked on a second connection whether it is alive:
-a command may take long, but one of a daemon that is stopped never ends.
+This is the side of the commands; the daemon's is `raidx_fuse.daemon.control_server`. A client does
+not believe what answers it: bytes and time of an answer are bounded, who answers must be who
+mounted, and a daemon that says nothing for `PATIENCE_S` is asked on a second connection whether it
+is alive: a command may take long, but one of a daemon that is stopped never ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from raidx_fuse import runtime
+from raidx_fuse.daemon import paths
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint as mountpoints
 
@@ -66,7 +66,7 @@ class Connection:
         self._timeout_s = timeout_s
         self._answer_bytes_max = answer_bytes_max
         self._waiting = bytearray()
-        self._path = os.fspath(runtime.files_of_mount(mountpoint).socket)
+        self._path = os.fspath(paths.files_of_mount(mountpoint).socket)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # Without blocking, connecting would fail at once while others wait to be accepted.
         patience = struct.pack("@ll", int(PATIENCE_S), int(PATIENCE_S % 1 * 1e6))

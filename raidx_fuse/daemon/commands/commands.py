@@ -13,17 +13,17 @@ from typing import Any, Protocol
 
 import trio
 
-from raidx_fuse.arguments import WORD_CHARS_MAX, check_arguments, check_newcomers
 from raidx_fuse.array import advice, statistics
 from raidx_fuse.array import estimate as reshape_cost
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.estimate import growth_estimate, rebuild_estimate
+from raidx_fuse.daemon.commands.arguments import WORD_CHARS_MAX, check_arguments, check_newcomers
+from raidx_fuse.daemon.commands.reshape import Newcomers, Reshaping
 from raidx_fuse.engine.growth_position import PARITY_WORDS, parity_way
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.members.base import Member
-from raidx_fuse.reshaping import Newcomers, Reshaping
 from raidx_fuse.volume import Volume
 
 INTERVAL_S_MAX = 86400.0
@@ -35,7 +35,7 @@ Result = dict[str, Any]
 
 
 class Report(Protocol):
-    """What the mount says of itself; see `raidx_fuse.mount.MountReport`."""
+    """What the mount says of itself; see `raidx_fuse.daemon.mount.MountReport`."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON values: mountpoint, log, protections, ..."""

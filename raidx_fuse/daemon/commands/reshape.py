@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from raidx_fuse.arguments import check_newcomers
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.estimate import restripe_estimate
+from raidx_fuse.daemon.commands.arguments import check_newcomers
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.shapes import Shape
 from raidx_fuse.layouts.placements.restriping import RestripeLayout

@@ -13,12 +13,12 @@ from functools import partial
 
 import trio
 
-from raidx_fuse import control, daemon
 from raidx_fuse.array.open import open_array
-from raidx_fuse.commands import Commands
-from raidx_fuse.disks import Disks
+from raidx_fuse.daemon import control_socket, daemonize
+from raidx_fuse.daemon.commands.commands import Commands
+from raidx_fuse.daemon.member_files import Disks
+from raidx_fuse.daemon.mount import MountOptions, MountReport, serve
 from raidx_fuse.errors import single
-from raidx_fuse.mount import MountOptions, MountReport, serve
 from raidx_fuse.volume import Volume
 
 ASK_S = 5.0  # another array, on which a member is to lie, what that lies on
@@ -35,16 +35,16 @@ class MountRequest:
     start_degraded: bool = False
 
 
-def body(request: MountRequest) -> daemon.Body:
+def body(request: MountRequest) -> daemonize.Body:
     """Return what the daemon runs; it reports the array's status when the mount is ready."""
 
-    def run(ready: daemon.Ready) -> None:
+    def run(ready: daemonize.Ready) -> None:
         trio.run(partial(_serve, request, ready))
 
     return run
 
 
-async def _serve(request: MountRequest, ready: daemon.Ready) -> None:
+async def _serve(request: MountRequest, ready: daemonize.Ready) -> None:
     try:
         with Disks(read_only=request.read_only) as disks:
             await _serve_disks(request, disks, ready)
@@ -52,7 +52,7 @@ async def _serve(request: MountRequest, ready: daemon.Ready) -> None:
         raise single(group) from None
 
 
-async def _serve_disks(request: MountRequest, disks: Disks, ready: daemon.Ready) -> None:
+async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Ready) -> None:
     members = disks.attach(request.members)
     async with open_array(
         members, read_only=request.read_only, start_degraded=request.start_degraded
@@ -83,5 +83,5 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemon.Ready)
 
 def _members_of(mountpoint: str) -> list[str]:
     """Return the members of the array that another daemon serves there. Raises ControlError."""
-    status = control.call(mountpoint, "status", timeout_s=ASK_S)
+    status = control_socket.call(mountpoint, "status", timeout_s=ASK_S)
     return [str(member["path"]) for member in status["members"] if member["path"]]

@@ -25,13 +25,13 @@ from typing import Any
 import pyfuse3
 import trio
 
-from raidx_fuse import control_server, runtime
+from raidx_fuse.daemon import control_server, paths
+from raidx_fuse.daemon.memory_protection import Protection, Protections, protect
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint as mountpoints
 from raidx_fuse.fuse import session_loop
 from raidx_fuse.fuse.operations import VolumeOperations
 from raidx_fuse.fuse.workers import WORKERS_MAX, Readers
-from raidx_fuse.protections import Protection, Protections, protect
 from raidx_fuse.volume import Volume
 
 log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ async def serve(
     """
     options = options or MountOptions()
     path = mountpoints.check(mountpoint, allow_other=options.allow_other)
-    files = runtime.own_files(path)
+    files = paths.own_files(path)
     started = trio.Event()
     operations = VolumeOperations(
         volumes,

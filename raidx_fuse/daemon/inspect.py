@@ -7,7 +7,7 @@ from typing import Any
 
 from raidx_fuse.array import advice
 from raidx_fuse.array.check import check_members
-from raidx_fuse.disks import Disks
+from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.engine.growth_position import MIGRATED
 from raidx_fuse.errors import BusyError, RaidxError, single
 from raidx_fuse.format.assemble import Assembly, assemble

@@ -24,7 +24,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, NoReturn
 
-from raidx_fuse.control import ControlError
+from raidx_fuse.daemon.control_socket import ControlError
 from raidx_fuse.errors import RaidxError, shortage
 
 Ready = Callable[[dict[str, Any]], None]

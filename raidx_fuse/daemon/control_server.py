@@ -1,4 +1,5 @@
-"""The daemon's side of the control socket; what is said on it stands in `raidx_fuse.control`.
+"""The daemon's side of the control socket; what is said on it stands in
+`raidx_fuse.daemon.control_socket`.
 
 A connection carries any number of requests, one after the other. Whatever a client does (sends
 nothing, sends garbage, reads nothing, goes away) costs the daemon at most one of `CLIENTS_MAX`
@@ -21,7 +22,7 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.control import peer
+from raidx_fuse.daemon.control_socket import peer
 from raidx_fuse.errors import BusyError, RaidxError
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from types import TracebackType
 
 import trio
 
-from raidx_fuse.beneath import Device, MembersOf, refuse_own
+from raidx_fuse.daemon.backing_devices import Device, MembersOf, refuse_own
 from raidx_fuse.errors import BusyError, MemberError, RaidxError, UsageError
 from raidx_fuse.format.create import check_member, check_unsigned
 from raidx_fuse.members.base import Identity, Member

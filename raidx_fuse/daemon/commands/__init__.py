@@ -1,0 +1,1 @@
+"""The commands of a running mount, as the control socket brings them."""
