@@ -15,7 +15,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.daemon import mount
-from raidx_fuse.volume import Volume
+from raidx_fuse.pool.volume import Volume
 
 REQUEST_BYTES_MAX = 1 << 20
 

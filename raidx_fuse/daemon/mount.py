@@ -32,7 +32,7 @@ from raidx_fuse.fuse import mountpoint as mountpoints
 from raidx_fuse.fuse import session_loop
 from raidx_fuse.fuse.operations import VolumeOperations
 from raidx_fuse.fuse.workers import WORKERS_MAX, Readers
-from raidx_fuse.volume import Volume
+from raidx_fuse.pool.volume import Volume
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from raidx_fuse.daemon.commands.commands import Commands
 from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.daemon.mount import MountOptions, MountReport, serve
 from raidx_fuse.errors import single
-from raidx_fuse.volume import Volume
+from raidx_fuse.pool.volume import Volume
 
 ASK_S = 5.0  # another array, on which a member is to lie, what that lies on
 

@@ -51,7 +51,7 @@ from pyfuse3 import (
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.group_commit import DOOR
-from raidx_fuse.volume import Volume
+from raidx_fuse.pool.volume import Volume
 
 log = logging.getLogger(__name__)
 

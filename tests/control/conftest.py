@@ -12,8 +12,8 @@ from raidx_fuse.daemon.commands.commands import Commands
 from raidx_fuse.errors import RaidxError, SignatureFoundError
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.pool.volume import Volume
 from raidx_fuse.testing.arrays import Rig
-from raidx_fuse.volume import Volume
 
 MOUNTPOINT = "/mnt/array"
 

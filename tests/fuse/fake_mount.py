@@ -23,7 +23,7 @@ from raidx_fuse.errors import NoSpaceError, RaidxError, UnrecoverableError
 from raidx_fuse.fuse import session_loop
 from raidx_fuse.fuse.deferred_replies import Loop
 from raidx_fuse.fuse.workers import Readers
-from raidx_fuse.volume import Volume
+from raidx_fuse.pool.volume import Volume
 
 KIB = 1024
 

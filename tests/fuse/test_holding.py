@@ -12,7 +12,7 @@ from raidx_fuse.fuse import workers as readers
 from raidx_fuse.fuse.deferred_replies import HELD_MAX
 from raidx_fuse.fuse.operations import VolumeOperations
 from raidx_fuse.journal.group_commit import DOOR
-from raidx_fuse.volume import Volume
+from raidx_fuse.pool.volume import Volume
 from tests.fuse.held_model import Log, ask_and_wait, run_watched
 from tests.fuse.pipe_model import Model, until
 

@@ -19,7 +19,7 @@ import pytest
 from raidx_fuse.daemon import control_socket, memory_protection, paths
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.fuse import mountpoint as mountpoints
-from raidx_fuse.volume import Volume
+from raidx_fuse.pool.volume import Volume
 
 FAKE_MOUNT = Path(__file__).with_name("fake_mount.py")
 Make = Callable[..., Any]

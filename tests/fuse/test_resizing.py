@@ -15,7 +15,7 @@ import trio
 
 from raidx_fuse.fuse.operations import VolumeOperations
 from raidx_fuse.members.simulated.virtual_time import VirtualClock
-from raidx_fuse.volume import Volume
+from raidx_fuse.pool.volume import Volume
 from tests.fuse.conftest import detach
 from tests.mount import aio
 

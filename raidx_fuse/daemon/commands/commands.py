@@ -24,7 +24,7 @@ from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.members.base import Member
-from raidx_fuse.volume import Volume
+from raidx_fuse.pool.volume import Volume
 
 INTERVAL_S_MAX = 86400.0
 RATE_BYTES_MAX = 1 << 50

@@ -1,0 +1,1 @@
+"""Volumes: what the front ends read and write."""
