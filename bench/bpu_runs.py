@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from paper_common import Runs, gain, marked
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.lab.request import Load
-from raidx_fuse.lab.shape import faster, fit
-from raidx_fuse.lab.simulate import Experiment, simulate
-from raidx_fuse.lab.workloads import generate, variant
+from raidx_fuse.lab.experiments.simulate import Experiment, simulate
+from raidx_fuse.lab.loads.request import Load
+from raidx_fuse.lab.loads.shape import faster, fit
+from raidx_fuse.lab.loads.workloads import generate, variant
 from raidx_fuse.store.latency import bucket_top_s
 
 WIDTH = 8

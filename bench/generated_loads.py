@@ -17,11 +17,11 @@ from pathlib import Path
 from paper_common import PaperTable, print_tables
 from rich.console import Console
 
-from raidx_fuse.lab.published import WORKLOADS
-from raidx_fuse.lab.shape import first
-from raidx_fuse.lab.statistics import Statistics, statistics_of
-from raidx_fuse.lab.traces import Trace
-from raidx_fuse.lab.workloads import generate
+from raidx_fuse.lab.loads.published import WORKLOADS
+from raidx_fuse.lab.loads.shape import first
+from raidx_fuse.lab.loads.statistics import Statistics, statistics_of
+from raidx_fuse.lab.loads.traces import Trace
+from raidx_fuse.lab.loads.workloads import generate
 
 TITLE = "The loads: generated from published statistics, beside slices of the real traces"
 FOLDER = Path(os.environ.get("RAIDX_TRACES", Path(__file__).parents[2] / "shared" / "traces"))

@@ -25,11 +25,11 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.engine.growth_position import LIVE, PIGGYBACK, SURROGATE
 from raidx_fuse.jobs.grow import job as grow_module
 from raidx_fuse.jobs.grow.job import Grow
-from raidx_fuse.lab.blank import BlankMember
-from raidx_fuse.lab.request import Load
-from raidx_fuse.lab.shape import faster, fit
-from raidx_fuse.lab.simulate import Experiment, simulate
-from raidx_fuse.lab.workloads import generate, variant
+from raidx_fuse.lab.experiments.blank import BlankMember
+from raidx_fuse.lab.experiments.simulate import Experiment, simulate
+from raidx_fuse.lab.loads.request import Load
+from raidx_fuse.lab.loads.shape import faster, fit
+from raidx_fuse.lab.loads.workloads import generate, variant
 from raidx_fuse.members.simulated.model import ModelMember
 from raidx_fuse.members.simulated.service import make_model
 from raidx_fuse.store.queue import MemberQueue

@@ -26,11 +26,11 @@ from paper_common import Cell, Chart, PaperTable, Runs, gain, main, marked
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.engine.stripe_locks import StripeLocks
-from raidx_fuse.lab.request import Block, Load, block_of
-from raidx_fuse.lab.shape import faster, first, scale
-from raidx_fuse.lab.simulate import Experiment, simulate
-from raidx_fuse.lab.traces import Trace
-from raidx_fuse.lab.workloads import generate, variant, workload_named
+from raidx_fuse.lab.experiments.simulate import Experiment, simulate
+from raidx_fuse.lab.loads.request import Block, Load, block_of
+from raidx_fuse.lab.loads.shape import faster, first, scale
+from raidx_fuse.lab.loads.traces import Trace
+from raidx_fuse.lab.loads.workloads import generate, variant, workload_named
 from raidx_fuse.layouts.planning.load import parse_writes, write_load
 from raidx_fuse.layouts.registry import make_code, make_layout
 

@@ -17,10 +17,10 @@ import trio
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.format.create import create_array
-from raidx_fuse.lab.blank import BlankMember
-from raidx_fuse.lab.request import requests_of
-from raidx_fuse.lab.shape import fit
-from raidx_fuse.lab.workloads import generate
+from raidx_fuse.lab.experiments.blank import BlankMember
+from raidx_fuse.lab.loads.request import requests_of
+from raidx_fuse.lab.loads.shape import fit
+from raidx_fuse.lab.loads.workloads import generate
 from raidx_fuse.members.simulated.model import model_member
 from raidx_fuse.members.simulated.virtual_time import run
 

@@ -27,7 +27,7 @@ from typing import Any
 from paper_common import Chart, PaperTable
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.lab.plots import draw_lines
+from raidx_fuse.lab.experiments.plots import draw_lines
 
 HERE = Path(__file__).parent
 LIMIT_S = 30 * 60.0  # of one program, on a busy machine

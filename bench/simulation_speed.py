@@ -2,9 +2,9 @@
 
     python bench/simulation_speed.py
 
-The real engine on modelled members in virtual time (`raidx_fuse.lab.simulate`), from the making of
-the array to the result. The bar is for a load as the papers' are; reads alone and small writes
-alone show the two ends.
+The real engine on modelled members in virtual time (`raidx_fuse.lab.experiments.simulate`), from
+the making of the array to the result. The bar is for a load as the papers' are; reads alone and
+small writes alone show the two ends.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from time import process_time
 
 from lines import Line, print_lines
 
-from raidx_fuse.lab.shape import fit
-from raidx_fuse.lab.simulate import Experiment, simulate
-from raidx_fuse.lab.workloads import generate, variant
+from raidx_fuse.lab.experiments.simulate import Experiment, simulate
+from raidx_fuse.lab.loads.shape import fit
+from raidx_fuse.lab.loads.workloads import generate, variant
 
 BAR_MINUTE = 200_000
 SSD = "ssd,read_mb_s=445,write_mb_s=135"  # as in the BPU paper

@@ -20,12 +20,12 @@ from raidx_fuse.cli.simulate import sections_table
 from raidx_fuse.daemon.control_socket import call
 from raidx_fuse.errors import BusyError, UsageError, ungrouped
 from raidx_fuse.fuse import mountpoint
-from raidx_fuse.lab.drive import drive, read_back
-from raidx_fuse.lab.image import THREADS, Image
-from raidx_fuse.lab.record import Recorder
-from raidx_fuse.lab.shape import FITS
-from raidx_fuse.lab.source import Source
-from raidx_fuse.lab.verify import Content
+from raidx_fuse.lab.loads.drive import drive, read_back
+from raidx_fuse.lab.loads.image import THREADS, Image
+from raidx_fuse.lab.loads.record import Recorder
+from raidx_fuse.lab.loads.shape import FITS
+from raidx_fuse.lab.loads.source import Source
+from raidx_fuse.lab.loads.verify import Content
 
 LOOK_S = 0.2
 LINE_S = 10.0  # without a terminal: a line each time
@@ -80,7 +80,7 @@ def replay(
     """Replay a trace on a mounted array.
 
     TRACE is an SPC or MSR Cambridge file (also .xz, .gz, .bz2, .zst), or the name of a
-    generated load such as financial1 (see raidx_fuse/lab/published.py). THE IMAGE IS
+    generated load such as financial1 (see raidx_fuse/lab/loads/published.py). THE IMAGE IS
     OVERWRITTEN. Requests are sent when they are due, whatever the answers take.
     """
     source = Source(name=trace, rate_s=shape.pop("rate"), numbers=_numbers(numbers), **shape)

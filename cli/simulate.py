@@ -19,11 +19,11 @@ from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output, console, duration, plural
 from raidx_fuse.cli.parameters import PATH
 from raidx_fuse.errors import UsageError
-from raidx_fuse.lab.plots import draw_results
-from raidx_fuse.lab.record import Recorder
-from raidx_fuse.lab.results import comparison, csv_rows
-from raidx_fuse.lab.simulate import simulate as run_experiment
-from raidx_fuse.lab.spec import parse_experiment
+from raidx_fuse.lab.experiments.plots import draw_results
+from raidx_fuse.lab.experiments.results import comparison, csv_rows
+from raidx_fuse.lab.experiments.simulate import simulate as run_experiment
+from raidx_fuse.lab.experiments.spec import parse_experiment
+from raidx_fuse.lab.loads.record import Recorder
 
 EXIT_WRONG = 1  # something read back wrong: the engine is at fault, or a member is faulty
 

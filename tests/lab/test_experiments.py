@@ -12,12 +12,12 @@ import trio
 
 from raidx_fuse.cli.simulate import SoFar
 from raidx_fuse.errors import MemberError, UsageError
-from raidx_fuse.lab.drive import drive
-from raidx_fuse.lab.record import Recorder
-from raidx_fuse.lab.request import Block, block_of
-from raidx_fuse.lab.shape import fit
-from raidx_fuse.lab.simulate import Experiment, simulate
-from raidx_fuse.lab.workloads import generate, variant
+from raidx_fuse.lab.experiments.simulate import Experiment, simulate
+from raidx_fuse.lab.loads.drive import drive
+from raidx_fuse.lab.loads.record import Recorder
+from raidx_fuse.lab.loads.request import Block, block_of
+from raidx_fuse.lab.loads.shape import fit
+from raidx_fuse.lab.loads.workloads import generate, variant
 from raidx_fuse.members.simulated.virtual_time import run, sleep
 
 FIXED = "ssd,read_access_ms=1,write_access_ms=2,read_mb_s=0,write_mb_s=0,channels=1,flush_ms=0"

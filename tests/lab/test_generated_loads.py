@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.lab import shape
-from raidx_fuse.lab.published import WORKLOADS, mean_of, powers, tilted
-from raidx_fuse.lab.request import Request, block_of, requests_of
-from raidx_fuse.lab.statistics import statistics_of
-from raidx_fuse.lab.workloads import generate, variant
+from raidx_fuse.lab.loads import shape
+from raidx_fuse.lab.loads.published import WORKLOADS, mean_of, powers, tilted
+from raidx_fuse.lab.loads.request import Request, block_of, requests_of
+from raidx_fuse.lab.loads.statistics import statistics_of
+from raidx_fuse.lab.loads.workloads import generate, variant
 
 # Mean sizes that follow from the tables of the papers: volume over requests.
 PAPERS_MEAN_BYTES = {

@@ -17,12 +17,12 @@ from raidx_fuse.cli.main import main
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.replay import page, round_section
 from raidx_fuse.errors import SignatureFoundError
-from raidx_fuse.lab.drive import drive, read_back
-from raidx_fuse.lab.image import Image
-from raidx_fuse.lab.record import Recorder
-from raidx_fuse.lab.shape import fit
-from raidx_fuse.lab.verify import Content
-from raidx_fuse.lab.workloads import generate
+from raidx_fuse.lab.loads.drive import drive, read_back
+from raidx_fuse.lab.loads.image import Image
+from raidx_fuse.lab.loads.record import Recorder
+from raidx_fuse.lab.loads.shape import fit
+from raidx_fuse.lab.loads.verify import Content
+from raidx_fuse.lab.loads.workloads import generate
 
 SIZE = 1 << 20
 

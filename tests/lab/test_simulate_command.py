@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from raidx_fuse.cli.main import main
 from raidx_fuse.errors import UsageError
-from raidx_fuse.lab.spec import parse_experiment
+from raidx_fuse.lab.experiments.spec import parse_experiment
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
 

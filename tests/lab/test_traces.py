@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.lab import traces
-from raidx_fuse.lab.request import Request, requests_of
-from raidx_fuse.lab.statistics import statistics_of
-from raidx_fuse.lab.traces import Trace
+from raidx_fuse.lab.loads import traces
+from raidx_fuse.lab.loads.request import Request, requests_of
+from raidx_fuse.lab.loads.statistics import statistics_of
+from raidx_fuse.lab.loads.traces import Trace
 
 SPC = """0,303567,3584,w,0.000000
 1,55590,3072,W,0.000000

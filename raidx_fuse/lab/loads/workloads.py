@@ -7,10 +7,10 @@
 
     generate(variant("uniform", read_share=0.0, span_bytes=array.size_bytes, rate_s=500))
 
-and `raidx_fuse.lab.shape` fits any load to an array, to a length and to a speed. Nothing depends
-on a layout. The model is that of published.py: batches and a hyperexponential law of two branches
-for arrivals, a chain of two states for reads and writes, a mix of sizes, a law of popularity over
-scattered places, and runs that go on where the last request on the device ended.
+and `raidx_fuse.lab.loads.shape` fits any load to an array, to a length and to a speed. Nothing
+depends on a layout. The model is that of published.py: batches and a hyperexponential law of two
+branches for arrivals, a chain of two states for reads and writes, a mix of sizes, a law of
+popularity over scattered places, and runs that go on where the last request on the device ended.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.lab.published import WORKLOADS, Sizes, Workload
-from raidx_fuse.lab.request import BLOCK_REQUESTS, Block, Bools, Floats, Ints
+from raidx_fuse.lab.loads.published import WORKLOADS, Sizes, Workload
+from raidx_fuse.lab.loads.request import BLOCK_REQUESTS, Block, Bools, Floats, Ints
 
 
 def workload_named(name: str) -> Workload:

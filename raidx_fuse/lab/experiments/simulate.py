@@ -32,13 +32,13 @@ from raidx_fuse.array.statistics import difference, snapshot
 from raidx_fuse.errors import ungrouped
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import Region
-from raidx_fuse.lab.blank import BlankMember
-from raidx_fuse.lab.drive import OUTSTANDING_MAX, drive, read_back
-from raidx_fuse.lab.events import Event, NewMember, play
-from raidx_fuse.lab.record import Recorder
-from raidx_fuse.lab.request import Load
-from raidx_fuse.lab.samples import Samples
-from raidx_fuse.lab.verify import Content
+from raidx_fuse.lab.experiments.blank import BlankMember
+from raidx_fuse.lab.experiments.events import Event, NewMember, play
+from raidx_fuse.lab.experiments.samples import Samples
+from raidx_fuse.lab.loads.drive import OUTSTANDING_MAX, drive, read_back
+from raidx_fuse.lab.loads.record import Recorder
+from raidx_fuse.lab.loads.request import Load
+from raidx_fuse.lab.loads.verify import Content
 from raidx_fuse.members.open import parse_spec
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.model import ModelMember

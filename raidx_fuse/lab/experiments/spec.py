@@ -40,9 +40,9 @@ from pathlib import PurePath
 from typing import Any, TypeVar
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.lab.events import Event
-from raidx_fuse.lab.simulate import MEMBER_BYTES, Experiment
-from raidx_fuse.lab.source import Source
+from raidx_fuse.lab.experiments.events import Event
+from raidx_fuse.lab.experiments.simulate import MEMBER_BYTES, Experiment
+from raidx_fuse.lab.loads.source import Source
 from raidx_fuse.units import parse_size
 
 T = TypeVar("T")

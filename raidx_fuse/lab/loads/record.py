@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from raidx_fuse.lab.request import Bools, Floats
+from raidx_fuse.lab.loads.request import Bools, Floats
 
 PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99, "p999": 99.9}
 ERRORS_KEPT = 20

@@ -20,9 +20,9 @@ from typing import Any, Protocol
 import trio
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.lab.record import Recorder
-from raidx_fuse.lab.request import Load, Request, requests_of
-from raidx_fuse.lab.verify import Content
+from raidx_fuse.lab.loads.record import Recorder
+from raidx_fuse.lab.loads.request import Load, Request, requests_of
+from raidx_fuse.lab.loads.verify import Content
 from raidx_fuse.members.simulated.virtual_time import sleep_until
 from raidx_fuse.store.buffers import ZERO_BYTES, ZEROS
 

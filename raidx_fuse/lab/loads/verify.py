@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from raidx_fuse.lab.request import SECTOR_BYTES
+from raidx_fuse.lab.loads.request import SECTOR_BYTES
 
 _WORDS = SECTOR_BYTES // 8
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from raidx_fuse.lab.request import Load
+from raidx_fuse.lab.loads.request import Load
 
 PAGE_BYTES = 4096
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.lab.request import SECTOR_BYTES, Block, Load
+from raidx_fuse.lab.loads.request import SECTOR_BYTES, Block, Load
 
 FITS = ("fold", "scale", "none")
 

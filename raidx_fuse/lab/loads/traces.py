@@ -28,7 +28,7 @@ from typing import IO, Any
 import numpy as np
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.lab.request import BLOCK_REQUESTS, SECTOR_BYTES, Block, Ints
+from raidx_fuse.lab.loads.request import BLOCK_REQUESTS, SECTOR_BYTES, Block, Ints
 
 try:
     import zstandard

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.lab.published import WORKLOADS
-from raidx_fuse.lab.request import Block
-from raidx_fuse.lab.shape import FITS, faster, first, fit
-from raidx_fuse.lab.traces import Trace
-from raidx_fuse.lab.workloads import generate, variant
+from raidx_fuse.lab.loads.published import WORKLOADS
+from raidx_fuse.lab.loads.request import Block
+from raidx_fuse.lab.loads.shape import FITS, faster, first, fit
+from raidx_fuse.lab.loads.traces import Trace
+from raidx_fuse.lab.loads.workloads import generate, variant
 
 ABSTRACT = ("uniform", "zipf", "hotspot")  # they have no disk of their own: the image is theirs
 

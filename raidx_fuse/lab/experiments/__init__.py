@@ -1,0 +1,1 @@
+"""Experiments on modelled members in virtual time."""

@@ -1,0 +1,1 @@
+"""Loads: traces, generated requests, and what drives and checks them."""
