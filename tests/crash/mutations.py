@@ -33,8 +33,8 @@ from pathlib import Path
 
 import click
 
-from raidx_fuse.testing.campaign import matrix
-from raidx_fuse.testing.campaign.state import Cell
+from raidx_fuse.lab.crash import matrix
+from raidx_fuse.lab.crash.state import Cell
 from tests.crash.mutants import log, maps, members, replay, shapes, superblocks, tables
 from tests.crash.mutants.mutant import Mutant
 
@@ -57,8 +57,8 @@ HUNT = f"""
 import sys
 from pathlib import Path
 import raidx_fuse
-from raidx_fuse.testing.campaign.state import Cell
-from raidx_fuse.testing.campaign.walk import crash_workloads
+from raidx_fuse.lab.crash.state import Cell
+from raidx_fuse.lab.crash.walk import crash_workloads
 assert Path(raidx_fuse.__file__).parents[1] == Path.cwd(), "another tree is tested"
 for number, task in enumerate(sys.argv[1:]):
     cell, first, end, states = task.split()

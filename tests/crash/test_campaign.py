@@ -3,7 +3,7 @@
 What arrays do beside reading and writing has a campaign of its own each: test_themes.py.
 
 ``RAIDX_CRASH_STATES`` says how many states (10,000), ``RAIDX_CRASH_SEED`` which (1). A violation
-prints the line that replays it: ``python -m raidx_fuse.campaign --replay ...``.
+prints the line that replays it: ``python -m raidx_fuse.lab.crash --replay ...``.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from raidx_fuse import campaign
 from raidx_fuse.errors import UsageError
 from raidx_fuse.journal.journal import MODES
+from raidx_fuse.lab.crash import __main__, matrix
+from raidx_fuse.lab.crash.disks import is_member
+from raidx_fuse.lab.crash.history import History
+from raidx_fuse.lab.crash.oracle import Left, judge
+from raidx_fuse.lab.crash.state import Cell, Cut, State, ViolationError
+from raidx_fuse.lab.crash.walk import Tally, crash_workloads, replay
+from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.members.simulated.powercut import CutRecord
-from raidx_fuse.testing.campaign import matrix
-from raidx_fuse.testing.campaign.disks import is_member
-from raidx_fuse.testing.campaign.history import History
-from raidx_fuse.testing.campaign.judge import Left, judge
-from raidx_fuse.testing.campaign.state import Cell, Cut, State, ViolationError
-from raidx_fuse.testing.campaign.walk import Tally, crash_workloads, replay
-from raidx_fuse.testing.campaign.workload import record_workload
 
 STATES = int(os.environ.get("RAIDX_CRASH_STATES", "10000"))
 SEED = int(os.environ.get("RAIDX_CRASH_SEED", "1"))
@@ -218,7 +217,7 @@ def test_a_missing_member_that_nobody_took_is_noticed() -> None:
 def test_the_program_prints_and_writes_the_matrix(tmp_path: Path) -> None:
     page = tmp_path / "matrix.md"
     options = ["--states", "60", "--layout", "raid0", "--journal", "none", "--processes", "1"]
-    result = CliRunner().invoke(campaign.main, [*options, "--page", str(page)])
+    result = CliRunner().invoke(__main__.main, [*options, "--page", str(page)])
     assert result.exit_code == 0, result.output
     assert "0 violations" in result.output
     text = page.read_text()
@@ -228,17 +227,17 @@ def test_the_program_prints_and_writes_the_matrix(tmp_path: Path) -> None:
 
 def test_the_program_fails_and_prints_the_line_that_replays() -> None:
     options = ["--states", "1000", "--layout", "raid5", "--journal", "full", "--broken"]
-    result = CliRunner().invoke(campaign.main, [*options, "--processes", "1", "--stop-after", "1"])
+    result = CliRunner().invoke(__main__.main, [*options, "--processes", "1", "--stop-after", "1"])
     assert result.exit_code == 1
     line = next(line for line in result.output.splitlines() if "--replay" in line)
     state = line.split("'")[1]
-    assert CliRunner().invoke(campaign.main, ["--replay", state]).exit_code == 1
+    assert CliRunner().invoke(__main__.main, ["--replay", state]).exit_code == 1
 
 
 def test_a_stripe_torn_while_degraded_agrees_with_itself_after_the_resync() -> None:
     """No journal, X-code, a cut while member 0 is rebuilt: then another one leaves."""
     state = "xcode:none/w43023000/m117/s3774792/-"
-    result = CliRunner().invoke(campaign.main, ["--replay", state])
+    result = CliRunner().invoke(__main__.main, ["--replay", state])
     assert result.exit_code == 0, result.output
     assert "keeps its promises" in result.output
 
@@ -247,6 +246,6 @@ def test_a_stripe_torn_while_degraded_agrees_with_itself_after_the_resync() -> N
     "options", [["--layout", "raid55"], ["--journal", "some"], ["--replay", "raid5"]]
 )
 def test_the_program_refuses_what_it_does_not_know(options: list[str]) -> None:
-    result = CliRunner().invoke(campaign.main, options)
+    result = CliRunner().invoke(__main__.main, options)
     assert result.exit_code == 2
     assert "Traceback" not in result.output

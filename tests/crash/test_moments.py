@@ -13,6 +13,13 @@ from itertools import islice
 import pytest
 
 from raidx_fuse.journal.ring import HEAD_BYTES
+from raidx_fuse.lab.crash.disks import is_member
+from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, HUGE_PART, HUGE_PARTS, Shape
+from raidx_fuse.lab.crash.oracle import Left, judge
+from raidx_fuse.lab.crash.player import Player, Script
+from raidx_fuse.lab.crash.recording import Recording
+from raidx_fuse.lab.crash.state import Cell
+from raidx_fuse.lab.crash.workload import lose_and_rebuild, record_workload
 from raidx_fuse.members.simulated.powercut import (
     CutRecord,
     DiskState,
@@ -21,13 +28,6 @@ from raidx_fuse.members.simulated.powercut import (
     count_cuts,
     enumerate_cuts,
 )
-from raidx_fuse.testing.campaign.disks import is_member
-from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, HUGE_PART, HUGE_PARTS, Shape
-from raidx_fuse.testing.campaign.judge import Left, judge
-from raidx_fuse.testing.campaign.player import Player, Script
-from raidx_fuse.testing.campaign.recording import Recording
-from raidx_fuse.testing.campaign.state import Cell
-from raidx_fuse.testing.campaign.workload import lose_and_rebuild, record_workload
 
 SECTOR = 512
 CUTS_MAX = 8

@@ -8,8 +8,8 @@ from dataclasses import replace
 import click
 import pytest
 
-from raidx_fuse.testing.campaign.state import Cell
-from raidx_fuse.testing.campaign.workload import themes_of
+from raidx_fuse.lab.crash.state import Cell
+from raidx_fuse.lab.crash.workload import themes_of
 from tests.crash import mutations
 from tests.crash.mutants.mutant import Mutant
 from tests.crash.mutations import MUTANTS, ROOT, Copy, Verdict, examine, page

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import trio
 
+from raidx_fuse.lab.crash.disks import SectorDisk
+from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
+from raidx_fuse.lab.crash.player import Player
+from raidx_fuse.lab.crash.state import Cell
+from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.members.base import SECTOR_BYTES, WriteBuffer
-from raidx_fuse.testing.campaign.disks import SectorDisk
-from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, Shape
-from raidx_fuse.testing.campaign.player import Player
-from raidx_fuse.testing.campaign.state import Cell
-from raidx_fuse.testing.campaign.workload import record_workload
 
 CHUNK = 4  # one that moves
 

@@ -11,14 +11,14 @@ import pytest
 import trio
 
 from raidx_fuse.journal.journal import Journal
+from raidx_fuse.lab.crash.disks import is_member
+from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
+from raidx_fuse.lab.crash.oracle import Left, judge
+from raidx_fuse.lab.crash.player import Player
+from raidx_fuse.lab.crash.recording import Recording
+from raidx_fuse.lab.crash.state import Cell, Cut, State, ViolationError
+from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.store.member_set import Request
-from raidx_fuse.testing.campaign.disks import is_member
-from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, Shape
-from raidx_fuse.testing.campaign.judge import Left, judge
-from raidx_fuse.testing.campaign.player import Player
-from raidx_fuse.testing.campaign.recording import Recording
-from raidx_fuse.testing.campaign.state import Cell, Cut, State, ViolationError
-from raidx_fuse.testing.campaign.workload import record_workload
 
 WIDTH = 4
 SEED = 3  # without a cache

@@ -24,16 +24,16 @@ from raidx_fuse.journal.deferred_parity import Filling, Streams
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.parity_replay import Following
 from raidx_fuse.journal.ring import HEAD_BYTES
+from raidx_fuse.lab.crash.disks import SectorDisk, is_member
+from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
+from raidx_fuse.lab.crash.oracle import Left, judge
+from raidx_fuse.lab.crash.player import Player
+from raidx_fuse.lab.crash.recording import Recording
+from raidx_fuse.lab.crash.state import Cell, Cut, State, ViolationError
+from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.members.simulated.powercut import CutRecord, DiskState
 from raidx_fuse.members.simulated.sparse import Image
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.campaign.disks import SectorDisk, is_member
-from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, Shape
-from raidx_fuse.testing.campaign.judge import Left, judge
-from raidx_fuse.testing.campaign.player import Player
-from raidx_fuse.testing.campaign.recording import Recording
-from raidx_fuse.testing.campaign.state import Cell, Cut, State, ViolationError
-from raidx_fuse.testing.campaign.workload import record_workload
 
 WIDTH = 4  # three data cells
 DECISIONS = ("d", "k", "s1", "s2")

@@ -20,11 +20,11 @@ from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.journal.deferred_parity import Filling, Streams
 from raidx_fuse.journal.journal import MODES, Journal
 from raidx_fuse.journal.ring import Ring
+from raidx_fuse.lab.crash import matrix
+from raidx_fuse.lab.crash.state import Cell, State
+from raidx_fuse.lab.crash.walk import Tally, crash_workloads, replay
 from raidx_fuse.store.member_set import Store
 from raidx_fuse.store.page_store import PageStore
-from raidx_fuse.testing.campaign import matrix
-from raidx_fuse.testing.campaign.state import Cell, State
-from raidx_fuse.testing.campaign.walk import Tally, crash_workloads, replay
 
 TIMES = max(1.0, int(os.environ.get("RAIDX_CRASH_STATES", "10000")) / 10_000)
 SEED = int(os.environ.get("RAIDX_CRASH_SEED", "1"))

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from raidx_fuse.journal.journal import Journal
-from raidx_fuse.testing.campaign import matrix
-from raidx_fuse.testing.campaign.state import Cell, State
-from raidx_fuse.testing.campaign.walk import crash_workloads, replay
-from raidx_fuse.testing.campaign.workload import record_workload
+from raidx_fuse.lab.crash import matrix
+from raidx_fuse.lab.crash.state import Cell, State
+from raidx_fuse.lab.crash.walk import crash_workloads, replay
+from raidx_fuse.lab.crash.workload import record_workload
 
 TIMES = max(1.0, int(os.environ.get("RAIDX_CRASH_STATES", "10000")) / 10_000)
 SEED = int(os.environ.get("RAIDX_CRASH_SEED", "1"))

@@ -1,6 +1,6 @@
 """What a mutant is: one realistic bug, planted by replacing one short text, and who is to find it.
 
-Also the cells of the campaign (testing/campaign/state.py) that several mutants name.
+Also the cells of the campaign (lab/crash/state.py) that several mutants name.
 """
 
 from __future__ import annotations

@@ -17,22 +17,21 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.move_chunks import Mover
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.lab.crash.disks import MOODY, SectorDisk, is_member
+from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Fronts, Hardware, Shape
+from raidx_fuse.lab.crash.history import History, Span, WriteSpan
+from raidx_fuse.lab.crash.places import Places
+from raidx_fuse.lab.crash.reading import read_sectors
+from raidx_fuse.lab.crash.recording import Recording
+from raidx_fuse.lab.crash.state import Cell, ViolationError
+from raidx_fuse.lab.crash.themes.stagger import stagger
+from raidx_fuse.lab.crash.together import come_together, in_sectors
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image
-from raidx_fuse.testing.campaign.disks import MOODY, SectorDisk, is_member
-from raidx_fuse.testing.campaign.fronts import Fronts
-from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, Hardware, Shape
-from raidx_fuse.testing.campaign.history import History, Span, WriteSpan
-from raidx_fuse.testing.campaign.places import Places
-from raidx_fuse.testing.campaign.reading import read_sectors
-from raidx_fuse.testing.campaign.recording import Recording
-from raidx_fuse.testing.campaign.stagger import stagger
-from raidx_fuse.testing.campaign.state import Cell, ViolationError
-from raidx_fuse.testing.campaign.together import come_together, in_sectors
 
 CACHE_BYTES = (0, 8 << 10, 256 << 10)  # of every third workload none, little, enough for all
 STEPS: tuple[str, ...] = ("write", "again", "burst", "stagger", "flush", "tidy", "policy")
@@ -355,7 +354,7 @@ class Player(Places):
     ) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
         """Return the stripes of a write, those that it covers, and the sectors of those it closes.
 
-        Its range is one of the image. See fronts.py for the last.
+        Its range is one of the image. See hardware.py for the last.
         """
         layout = self.array.core.layout
         if isinstance(layout, RestripeLayout):  # everything is logged meanwhile

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import trio
 
-from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES
-from raidx_fuse.testing.campaign.player import Player
-from raidx_fuse.testing.campaign.stagger import write_and_flush
-from raidx_fuse.testing.campaign.together import in_sectors
+from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
+from raidx_fuse.lab.crash.player import Player
+from raidx_fuse.lab.crash.themes.stagger import write_and_flush
+from raidx_fuse.lab.crash.together import in_sectors
 
 WRITES_MAX = 10
 HELD_UP_S = 0.1

@@ -4,10 +4,11 @@ One seed decides everything: width, size, what the disks held before, their pace
 before and lost power, the theme and its steps. Themes are "writes" (all sizes and alignments,
 bursts, overlaps, flushes, pauses in which the array tidies up), "disks" (a failure, a replacement
 or a spare, a rebuild under writes), "scrub" (rotten parity, a repair under writes), "remounts" and,
-for layouts that can, "growth" (growth.py), "restripe" (restripe.py), "moves" (of chunks of bundles)
-and "members" that come and leave (members.py). "streams" (requests one behind the other that end
-inside stripes) are played only when asked for by name: their members are larger (hardware.py). So
-is "door" (requests that come together, testing/door.py), of which every theme has its share.
+for layouts that can, "growth" (lab/crash/themes/growth.py), "restripe"
+(lab/crash/themes/restripe.py), "moves" (of chunks of bundles) and "members" that come and leave
+(lab/crash/themes/rebundle.py). "streams" (requests one behind the other that end inside stripes)
+are played only when asked for by name: their members are larger (hardware.py). So is "door"
+(requests that come together, held_handlers.py), of which every theme has its share.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ import random
 
 import trio
 
+from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
+from raidx_fuse.lab.crash.player import Player, Script
+from raidx_fuse.lab.crash.recording import Recording
+from raidx_fuse.lab.crash.state import Cell
+from raidx_fuse.lab.crash.themes.growth import theme_growth
+from raidx_fuse.lab.crash.themes.hangs import theme_hangs
+from raidx_fuse.lab.crash.themes.rebundle import theme_members
+from raidx_fuse.lab.crash.themes.restripe import restripes_of, theme_restripe
+from raidx_fuse.lab.crash.themes.squeeze import theme_squeeze
+from raidx_fuse.lab.crash.together import come_together
 from raidx_fuse.layouts.registry import find_layout, grows_in_place
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.campaign.growth import theme_growth
-from raidx_fuse.testing.campaign.hangs import theme_hangs
-from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES, Shape
-from raidx_fuse.testing.campaign.members import theme_members
-from raidx_fuse.testing.campaign.player import Player, Script
-from raidx_fuse.testing.campaign.recording import Recording
-from raidx_fuse.testing.campaign.restripe import restripes_of, theme_restripe
-from raidx_fuse.testing.campaign.squeeze import theme_squeeze
-from raidx_fuse.testing.campaign.state import Cell
-from raidx_fuse.testing.campaign.together import come_together
 
 FORMER_LIFE_SHARE = 0.35
 SLOW_JOB_BYTES = 8192  # a second: a rebuild of some windows lasts through several steps

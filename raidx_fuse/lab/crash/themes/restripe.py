@@ -13,10 +13,10 @@ import trio
 
 from raidx_fuse.errors import UsageError
 from raidx_fuse.jobs.restripe.job import Restripe
+from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
+from raidx_fuse.lab.crash.player import Player
+from raidx_fuse.lab.crash.themes.growth import lose, write_beyond
 from raidx_fuse.layouts.registry import LAYOUTS
-from raidx_fuse.testing.campaign.growth import lose, write_beyond
-from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES
-from raidx_fuse.testing.campaign.player import Player
 
 SLOW_BYTES = 16384  # a second: a restripe lasts through several steps
 LIMIT_S = 900.0

@@ -2,7 +2,7 @@
 
 A flush covers every write that ended before it began, also if another flush was there first. What
 came just too late for that one is the hard part, so there are many flushes here, and they are slow
-where the disks are (disks.py).
+where the disks are (lab/crash/disks.py).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from raidx_fuse.testing.campaign.together import in_sectors
+from raidx_fuse.lab.crash.together import in_sectors
 
 if TYPE_CHECKING:
-    from raidx_fuse.testing.campaign.player import Player
+    from raidx_fuse.lab.crash.player import Player
 
 REQUESTS_MAX = 6
 APART_S = 0.015  # about as long as a flush of slow disks takes

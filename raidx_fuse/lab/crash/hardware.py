@@ -13,27 +13,36 @@ from raidx_fuse.format.regions import PAGE_HEADER_BYTES, PAYLOAD_BITS, log_bytes
 from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.journal.deferred_parity import SHARE_MAX
 from raidx_fuse.journal.ring import HEAD_BYTES
+from raidx_fuse.lab.crash.disks import PACES, SLOW_FLUSHES, SectorDisk
+from raidx_fuse.lab.crash.image_parts import Parts
+from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.layouts.placements.bundled import bundle_code
 from raidx_fuse.layouts.registry import allowed_widths, find_layout
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image, SparseImage
 from raidx_fuse.store.dirty_bitmap import REGION_BYTES
-from raidx_fuse.testing.campaign.disks import PACES, SLOW_FLUSHES, SectorDisk
-from raidx_fuse.testing.campaign.parts import Parts
-from raidx_fuse.testing.campaign.state import Cell
 
 CHUNK_BYTES = 4096
+
 MEMBER_BYTES_MIN = 256 << 10
+
 MEMBER_BYTES_MAX = 8 << 20  # more than the least that will do
+
 MEMBER_UNIT_BYTES = 64 << 10
+
 # Huge images: the first sector of a page holds the bits of 3,840 chunks or, in the dirty bitmap,
 # of as many regions of 16 MiB. Parts whose bits lie in others can be torn from those.
 HUGE_IMAGE_BYTES = 68 << 30
+
 HUGE_METADATA_BYTES = 1 << 30
+
 HUGE_CHUNK_BYTES = 64 << 10  # smaller ones make large maps and regions of many stripes
+
 HUGE_PARTS, HUGE_PART = 15, 20  # how many, and sectors of each: across the end of a chunk
+
 FIRST_SECTOR_BITS = (SECTOR_BYTES - PAGE_HEADER_BYTES) * 8
+
 WIDTHS = {
     **{"raid0": (2, 3), "raid1": (2, 3), "raid4": (3, 4), "raid5": (3, 4)},
     **{"raidx-zero": (2, 3), "raidx-copy": (3, 4), "raidx-parity": (4, 5)},
@@ -157,3 +166,32 @@ class Hardware:
                 if layout_of(config).stripes >= shape.stripes:
                     return disks
         raise AssertionError(f"{cell.layout} over {shape.width} members needs large ones")
+
+
+# Which writes close a stripe that those before them have filled from the front
+# (engine/write/sequential.py).
+
+
+class Fronts:
+    """Follows writes to stripes of one size; `note` says what one closes."""
+
+    def __init__(self) -> None:
+        self._filled: dict[int, int] = {}  # stripe -> bytes from its front, in whole chunks
+
+    def note(self, offset: int, end: int, stripe_bytes: int) -> frozenset[int]:
+        """Note a write of the bytes *offset* to *end*; return the sectors of the stripes it closes.
+
+        It brings the last chunks of them, whole, and those before it brought all others.
+        """
+        closed: set[int] = set()
+        for stripe in range(offset // stripe_bytes, -(-end // stripe_bytes)):
+            base = stripe * stripe_bytes
+            low, high = max(offset - base, 0), min(end - base, stripe_bytes)
+            filled = self._filled.pop(stripe, 0)
+            if low % CHUNK_BYTES or high % CHUNK_BYTES or low not in (0, filled):
+                continue
+            if high < stripe_bytes:
+                self._filled[stripe] = high
+            elif low:
+                closed.update(range(base // SECTOR_BYTES, (base + stripe_bytes) // SECTOR_BYTES))
+        return frozenset(closed)

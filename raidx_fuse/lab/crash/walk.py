@@ -10,22 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from raidx_fuse.lab.crash.disks import is_member
+from raidx_fuse.lab.crash.oracle import Left, judge_inside
+from raidx_fuse.lab.crash.recording import Recording
+from raidx_fuse.lab.crash.state import DROPPED, KEPT, Cell, Cut, State, Violation, ViolationError
+from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.members.simulated.powercut import CutRecord, DiskState, count_cuts
 from raidx_fuse.members.simulated.sparse import Image
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.campaign.disks import is_member
-from raidx_fuse.testing.campaign.judge import Left, judge_inside
-from raidx_fuse.testing.campaign.recording import Recording
-from raidx_fuse.testing.campaign.state import (
-    DROPPED,
-    KEPT,
-    Cell,
-    Cut,
-    State,
-    Violation,
-    ViolationError,
-)
-from raidx_fuse.testing.campaign.workload import record_workload
 
 ENUMERATED_MAX = 4  # combinations of whole writes that are all tried
 DRAWN = 3  # decisions drawn where there are more, one of which tears all

@@ -6,13 +6,13 @@ import random
 from dataclasses import dataclass, field
 
 from raidx_fuse.format.regions import Regions
+from raidx_fuse.lab.crash.history import History
+from raidx_fuse.lab.crash.image_parts import Parts
+from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image
-from raidx_fuse.testing.campaign.history import History
-from raidx_fuse.testing.campaign.parts import Parts
-from raidx_fuse.testing.campaign.state import Cell
 
 NO_DISK = -1
 """Who holds a role that was given up."""

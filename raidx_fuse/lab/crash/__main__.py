@@ -1,4 +1,4 @@
-"""The crash campaign as a program: ``python -m raidx_fuse.campaign --states 10000 --seed 1``.
+"""The crash campaign as a program: ``python -m raidx_fuse.lab.crash --states 10000 --seed 1``.
 
 Prints the matrix layout x journal x verb x fault, and for every broken promise the command line
 that replays exactly that state. Exit status 1 if there is one.
@@ -20,11 +20,11 @@ from rich.table import Table
 
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.journal.journal import MODES
+from raidx_fuse.lab.crash import matrix
+from raidx_fuse.lab.crash.state import PROGRAM, Cell, State
+from raidx_fuse.lab.crash.walk import FAULTS, Tally, replay
+from raidx_fuse.lab.crash.workload import themes_of
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
-from raidx_fuse.testing.campaign import matrix
-from raidx_fuse.testing.campaign.state import PROGRAM, Cell, State
-from raidx_fuse.testing.campaign.walk import FAULTS, Tally, replay
-from raidx_fuse.testing.campaign.workload import themes_of
 
 SHOWN_MAX = 10
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from raidx_fuse.testing.campaign.state import Cell
-from raidx_fuse.testing.campaign.walk import FAULTS, Tally, crash_workloads
+from raidx_fuse.lab.crash.state import Cell
+from raidx_fuse.lab.crash.walk import FAULTS, Tally, crash_workloads
 
 TASK_STATES = 250
 SEEDS_OF_TASK = 1000

@@ -1,4 +1,4 @@
-"""Requests that come together, and are run as the door runs them (testing/door.py).
+"""Requests that come together, and are run as the door runs them (held_handlers.py).
 
 Mostly small writes, which share records of the log; some to the same place, some that flush before
 they are answered; now and then a large one, a flush or a placement between them.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
+from raidx_fuse.lab.crash.held_handlers import Handler, through_door
 from raidx_fuse.members.base import SECTOR_BYTES
-from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES
-from raidx_fuse.testing.door import Handler, through_door
 
 if TYPE_CHECKING:
-    from raidx_fuse.testing.campaign.player import Player
+    from raidx_fuse.lab.crash.player import Player
 
 TOGETHER_MAX = 8
 

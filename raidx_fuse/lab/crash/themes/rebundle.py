@@ -15,10 +15,10 @@ import trio
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.jobs.rebundle.job import Relocate
 from raidx_fuse.jobs.rebundle.operation import Reshape
-from raidx_fuse.testing.campaign.growth import write_beyond
-from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES
-from raidx_fuse.testing.campaign.player import Player
-from raidx_fuse.testing.campaign.recording import NO_DISK
+from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
+from raidx_fuse.lab.crash.player import Player
+from raidx_fuse.lab.crash.recording import NO_DISK
+from raidx_fuse.lab.crash.themes.growth import write_beyond
 
 SLOW_BYTES = 16384  # a second: a change lasts through several steps
 LIMIT_S = 900.0

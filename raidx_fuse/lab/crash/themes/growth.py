@@ -17,10 +17,10 @@ from raidx_fuse.engine.growth_position import LIVE, PIGGYBACK, SURROGATE
 from raidx_fuse.errors import BusyError, UsageError
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.jobs.job import Job
+from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
+from raidx_fuse.lab.crash.history import Span
+from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.members.base import SECTOR_BYTES
-from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES
-from raidx_fuse.testing.campaign.history import Span
-from raidx_fuse.testing.campaign.player import Player
 
 SLOW_BYTES = 8192  # a second: a growth lasts through several steps
 GROWTH_LIMIT_S = 900.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
+from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
 from raidx_fuse.members.base import SECTOR_BYTES
-from raidx_fuse.testing.campaign.hardware import CHUNK_BYTES
 
 
 class Places:

@@ -17,8 +17,8 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from raidx_fuse.lab.crash.state import ViolationError
 from raidx_fuse.members.base import SECTOR_BYTES
-from raidx_fuse.testing.campaign.state import ViolationError
 
 _SHOWN = 4
 Contents = tuple[bytes, ...]
@@ -59,7 +59,7 @@ class Span:
 class WriteSpan(Span):
     """A write. *stripes* it touches, *full* those that it covers whole, *sectors* their content.
 
-    *closes* are the sectors of stripes that it brings the last part of (fronts.py), *loose* those
+    *closes* are the sectors of stripes that it brings the last part of (hardware.py), *loose* those
     of them that were on their way when an earlier story was cut. *refused*: it ended in an error,
     so that it may or may not have come to be, or may come to be later.
     """

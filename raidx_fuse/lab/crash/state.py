@@ -19,7 +19,7 @@ from itertools import islice
 from raidx_fuse.errors import UsageError
 from raidx_fuse.members.simulated.powercut import DiskState, enumerate_cuts
 
-PROGRAM = "python -m raidx_fuse.campaign"
+PROGRAM = "python -m raidx_fuse.lab.crash"
 DROPPED, KEPT = "d", "k"
 
 

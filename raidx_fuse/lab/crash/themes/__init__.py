@@ -1,0 +1,1 @@
+"""What the campaign's workloads do beside reading and writing."""
