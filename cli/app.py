@@ -46,7 +46,7 @@ ALIASES = {  # mdadm's words
 class Commands(MutableMapping[str, click.Command]):
     """Commands by name, each read when it is first asked for: half of a short command's time.
 
-    *places* says where they are: "show.status" is `status` in the module `show` beside this one.
+    *places* says where they are: "show.status" is `status` in the module `show` of commands/.
     """
 
     def __init__(self, places: Mapping[str, str]) -> None:
@@ -56,7 +56,7 @@ class Commands(MutableMapping[str, click.Command]):
     def __getitem__(self, name: str) -> click.Command:
         if name not in self._known:
             module, _, word = self._places[name].partition(".")
-            self._known[name] = getattr(import_module(f"raidx_fuse.cli.{module}"), word)
+            self._known[name] = getattr(import_module(f"raidx_fuse.cli.commands.{module}"), word)
         return self._known[name]
 
     def __setitem__(self, name: str, command: click.Command) -> None:

@@ -13,9 +13,9 @@ import trio
 from click.testing import CliRunner
 from rich.console import Console
 
+from raidx_fuse.cli.commands.replay import page, round_section
 from raidx_fuse.cli.main import main
 from raidx_fuse.cli.output import Output
-from raidx_fuse.cli.replay import page, round_section
 from raidx_fuse.errors import SignatureFoundError
 from raidx_fuse.lab.loads.drive import drive, read_back
 from raidx_fuse.lab.loads.image import Image

@@ -12,8 +12,8 @@ from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE, absolute, array_argument
+from raidx_fuse.cli.progress import exit_status, wait_for_jobs
 from raidx_fuse.cli.status_text import dry_run_text, job_line
-from raidx_fuse.cli.waiting import exit_status, wait_for_jobs
 from raidx_fuse.errors import UsageError
 from raidx_fuse.fuse.mountpoint import loop_devices, real_path
 

@@ -9,7 +9,7 @@ import trio
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
-from raidx_fuse.cli.change import dry_run_option, overwrite_option
+from raidx_fuse.cli.commands.change import dry_run_option, overwrite_option
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE, absolute
 from raidx_fuse.daemon import create as creation

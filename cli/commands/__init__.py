@@ -1,0 +1,1 @@
+"""The commands of `raidx`, each in a module that is read when it is run."""
