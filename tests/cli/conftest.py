@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from raidx_fuse.cli.main import main
 from raidx_fuse.daemon import control_server, paths
-from raidx_fuse.testing.documents import status
+from tests.support.documents import status
 
 Answer = dict[str, Any] | Exception | Callable[[dict[str, Any]], dict[str, Any]]
 

@@ -24,7 +24,7 @@ from raidx_fuse.daemon import control_socket
 from raidx_fuse.daemon import paths as runtime
 from raidx_fuse.daemon.control_socket import ControlError
 from raidx_fuse.fuse import mountpoint
-from raidx_fuse.testing.documents import status
+from tests.support.documents import status
 
 LIMIT_S = 0.6
 EVIL = "\x1b[2J\x1b]0;owned\x07\r\x9b31m\u202ex\u200by\udcff[red]z[/red][/nothing]"

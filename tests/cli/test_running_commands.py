@@ -9,7 +9,7 @@ import pytest
 
 from raidx_fuse.array.statistics import bpu_ratios
 from raidx_fuse.errors import BusyError, UsageError
-from raidx_fuse.testing.documents import job, member, status
+from tests.support.documents import job, member, status
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Daemon

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from raidx_fuse.testing.documents import job
+from tests.support.documents import job
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Daemon

@@ -13,7 +13,7 @@ from raidx_fuse.errors import RaidxError, SignatureFoundError
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.volume import Volume
-from raidx_fuse.testing.arrays import Rig
+from tests.support.arrays import Rig
 
 MOUNTPOINT = "/mnt/array"
 

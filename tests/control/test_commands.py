@@ -9,7 +9,7 @@ import trio
 
 from raidx_fuse.errors import RaidxError, SignatureFoundError, UsageError
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.testing.spy import restarted
+from tests.support.spy import restarted
 
 if TYPE_CHECKING:
     from tests.control.conftest import Desk, WithDesk

@@ -15,7 +15,7 @@ import trio
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.journal import MODES
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.spy import SpyRig, spying
+from tests.support.spy import SpyRig, spying
 
 CHUNK = 4096
 TIMEOUT_S = 2.0

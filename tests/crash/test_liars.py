@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.spy import SpyRig, spying
+from tests.support.spy import SpyRig, spying
 
 CHUNK = 4096
 TWO_LOSSES = [("rdp", 4), ("evenodd", 5), ("xcode", 5), ("raid1", 3)]

@@ -12,8 +12,8 @@ import pytest
 
 from raidx_fuse.engine.write.sequential import Beginning
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.load import scrubbed
-from raidx_fuse.testing.spy import SpyRig, restarted, spying
+from tests.support.load import scrubbed
+from tests.support.spy import SpyRig, restarted, spying
 
 CHUNK = 4096
 STRIPE = 2  # that is begun

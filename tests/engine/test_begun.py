@@ -14,8 +14,8 @@ import trio
 from raidx_fuse.array.open import open_array
 from raidx_fuse.members.simulated.faulty import WRITE, Fault
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.load import scrubbed
-from raidx_fuse.testing.spy import SpyRig, members_from, restarted, spying
+from tests.support.load import scrubbed
+from tests.support.spy import SpyRig, members_from, restarted, spying
 
 CHUNK = 4096
 STRIPE = 2  # that is written whole

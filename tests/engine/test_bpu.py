@@ -18,8 +18,8 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.model import model_member
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.arrays import MEMBER_OVERHEAD_BYTES, Rig
-from raidx_fuse.testing.spy import spying
+from tests.support.arrays import MEMBER_OVERHEAD_BYTES, Rig
+from tests.support.spy import spying
 
 CHUNK = 4096
 STRIPES = 32

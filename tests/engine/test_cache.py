@@ -13,8 +13,8 @@ import pytest
 from raidx_fuse.engine.chunk_cache import PAGE_BYTES, ChunkCache
 from raidx_fuse.errors import UsageError
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.arrays import Rig
-from raidx_fuse.testing.spy import READ, spying
+from tests.support.arrays import Rig
+from tests.support.spy import READ, spying
 
 CHUNK = 16384
 LAYOUTS = [("raid0", 2), ("raid1", 3), ("raid5", 4), ("rdp", 6), ("upc", 6)]

@@ -17,9 +17,9 @@ from raidx_fuse.engine.write.sequential import Closing
 from raidx_fuse.journal import recovery
 from raidx_fuse.journal.parity_replay import Following
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.arrays import Rig
-from raidx_fuse.testing.load import scrubbed
-from raidx_fuse.testing.spy import members_from, restarted, spying
+from tests.support.arrays import Rig
+from tests.support.load import scrubbed
+from tests.support.spy import members_from, restarted, spying
 
 CHUNK = 4096
 STRIPE = 2  # that is filled

@@ -25,7 +25,7 @@ from raidx_fuse.members.base import ReadBuffer, WriteBuffer
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.members.wrapper import WrapperMember
-from raidx_fuse.testing.spy import restarted, spying
+from tests.support.spy import restarted, spying
 
 CHUNK = 4096
 

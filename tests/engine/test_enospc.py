@@ -13,7 +13,7 @@ from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.members.wrapper import WrapperMember
-from raidx_fuse.testing.spy import SpyRig
+from tests.support.spy import SpyRig
 
 CHUNK = 4096
 

@@ -14,7 +14,7 @@ import trio
 from raidx_fuse.errors import ArrayFailedError, MemberError, RaidxError, UnrecoverableError
 from raidx_fuse.format.superblock import read_superblock
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.spy import FLUSH, WRITE, SpyRig, restarted, spying
+from tests.support.spy import FLUSH, WRITE, SpyRig, restarted, spying
 
 CHUNK = 4096
 

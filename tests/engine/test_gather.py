@@ -20,7 +20,7 @@ from raidx_fuse.lab.crash.held_handlers import Handler, go_on_held, through_door
 from raidx_fuse.members.simulated.faulty import WRITE as WRITES
 from raidx_fuse.members.simulated.faulty import Fault
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.spy import WRITE, SpyRig, restarted, spying
+from tests.support.spy import WRITE, SpyRig, restarted, spying
 
 CHUNK = 16384
 PAGE = 4096

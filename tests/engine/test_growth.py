@@ -9,23 +9,10 @@ import trio
 
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.members.simulated.faulty import FaultMember
-from raidx_fuse.testing.arrays import Rig
-from raidx_fuse.testing.growing import (
-    SmallRig,
-    grow,
-    job_of,
-    remount_until_done,
-    small_spies,
-)
-from raidx_fuse.testing.load import (
-    CHUNK,
-    enlarge,
-    fill,
-    play,
-    scrubbed,
-    under_load,
-)
-from raidx_fuse.testing.spy import SpyRig
+from tests.support.arrays import Rig
+from tests.support.growing import SmallRig, grow, job_of, remount_until_done, small_spies
+from tests.support.load import CHUNK, enlarge, fill, play, scrubbed, under_load
+from tests.support.spy import SpyRig
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from raidx_fuse.array.estimate import growth_estimate
 from raidx_fuse.engine.growth_position import LIVE, PIGGYBACK, SURROGATE
 from raidx_fuse.errors import UsageError
 from raidx_fuse.jobs.grow.job import Grow
-from raidx_fuse.testing.arrays import Rig
-from raidx_fuse.testing.growing import (
+from tests.support.arrays import Rig
+from tests.support.growing import (
     SmallRig,
     check_after_kill,
     grow,
@@ -22,15 +22,8 @@ from raidx_fuse.testing.growing import (
     small_spies,
     write_about,
 )
-from raidx_fuse.testing.load import (
-    CHUNK,
-    enlarge,
-    fill,
-    play,
-    scrubbed,
-    under_load,
-)
-from raidx_fuse.testing.spy import SpyRig
+from tests.support.load import CHUNK, enlarge, fill, play, scrubbed, under_load
+from tests.support.spy import SpyRig
 
 WAYS = (PIGGYBACK, SURROGATE)
 

@@ -12,25 +12,10 @@ import trio
 from raidx_fuse.array.array import Array
 from raidx_fuse.errors import MemberError
 from raidx_fuse.jobs.grow.job import Grow
-from raidx_fuse.testing.arrays import Rig
-from raidx_fuse.testing.growing import (
-    SmallRig,
-    check_after_kill,
-    grow,
-    job_of,
-    ram_of,
-    write_about,
-)
-from raidx_fuse.testing.load import (
-    CHUNK,
-    enlarge,
-    eventually,
-    fill,
-    play,
-    scrubbed,
-    under_load,
-)
-from raidx_fuse.testing.spy import restarted
+from tests.support.arrays import Rig
+from tests.support.growing import SmallRig, check_after_kill, grow, job_of, ram_of, write_about
+from tests.support.load import CHUNK, enlarge, eventually, fill, play, scrubbed, under_load
+from tests.support.spy import restarted
 
 
 @pytest.mark.parametrize("role", range(6))

@@ -18,7 +18,7 @@ from raidx_fuse.format.superblock import read_superblock
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.members.simulated.faulty import Fault
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.spy import SpyRig, restarted, spying
+from tests.support.spy import SpyRig, restarted, spying
 
 CHUNK = 4096
 SOON_S = 30.0

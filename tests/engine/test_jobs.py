@@ -12,7 +12,7 @@ import trio
 
 from raidx_fuse.errors import UsageError
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.spy import SpyRig, spying
+from tests.support.spy import SpyRig, spying
 
 CHUNK = 64 << 10
 MIB = 1 << 20

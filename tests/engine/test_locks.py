@@ -10,7 +10,7 @@ import trio.testing
 
 from raidx_fuse.engine.stripe_locks import StripeLocks
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.spy import spying
+from tests.support.spy import spying
 
 CHUNK = 4096
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.spy import FLUSH, WRITE, SpyRig, spying
+from tests.support.spy import FLUSH, WRITE, SpyRig, spying
 
 CHUNK = 16384
 PAGE = 4096

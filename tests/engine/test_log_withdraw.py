@@ -9,7 +9,7 @@ import pytest
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.spy import restarted, spying
+from tests.support.spy import restarted, spying
 
 CHUNK = 16384
 PAGE = 4096

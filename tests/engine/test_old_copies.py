@@ -16,7 +16,7 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import AssemblyError
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.spy import Log, SpyMember, Touch, members_from, restarted, spying
+from tests.support.spy import Log, SpyMember, Touch, members_from, restarted, spying
 
 CHUNK = 4096
 

@@ -6,7 +6,7 @@ import trio
 
 from raidx_fuse.format.pages import load_pages
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.spy import WRITE, spying
+from tests.support.spy import WRITE, spying
 
 
 def test_a_later_save_of_a_page_is_not_overtaken_by_an_earlier_one() -> None:

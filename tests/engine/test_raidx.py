@@ -19,8 +19,8 @@ from raidx_fuse.layouts.planning.allocate import maximum
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.model import model_member
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.arrays import Rig
-from raidx_fuse.testing.unlike import bundles_of
+from tests.support.arrays import Rig
+from tests.support.unlike import bundles_of
 
 KINDS = [
     ("raidx-zero", 1, (90, 40, 20)),

@@ -19,7 +19,7 @@ from raidx_fuse.layouts.placements.bundled import NOBODY, BundleLayout, bundle_c
 from raidx_fuse.layouts.planning.allocate import greedy, maximum
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.arrays import Rig
+from tests.support.arrays import Rig
 
 CHUNKS = (44, 30, 36, 24)
 KINDS = [("raidx-zero", 1), ("raidx-copy", 2), ("raidx-copy", 3), ("raidx-parity", 3)]

@@ -10,7 +10,7 @@ import trio
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.spy import READ, WRITE, SpyRig, restarted, spying
+from tests.support.spy import READ, WRITE, SpyRig, restarted, spying
 
 CHUNK = 4096
 MIB = 1 << 20

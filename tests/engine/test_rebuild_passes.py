@@ -17,7 +17,7 @@ from raidx_fuse.jobs.job import WINDOW_BYTES
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.simulated.faulty import Fault
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.spy import SpyRig, spying
+from tests.support.spy import SpyRig, spying
 
 CHUNK = 4096
 ROLE = 1  # the one that is lost and rebuilt

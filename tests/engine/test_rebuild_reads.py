@@ -10,8 +10,8 @@ import pytest
 from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.layouts.codes.code import bits
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.arrays import Rig
-from raidx_fuse.testing.spy import READ, WRITE, SpyRig, spying
+from tests.support.arrays import Rig
+from tests.support.spy import READ, WRITE, SpyRig, spying
 
 CHUNK = 4096
 STRIPES = 3

@@ -13,7 +13,7 @@ import trio
 from raidx_fuse.array import estimate
 from raidx_fuse.engine.move_chunks import Mover
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
-from raidx_fuse.testing.unlike import CHUNK, UnlikeRig, play, usable
+from tests.support.unlike import CHUNK, UnlikeRig, play, usable
 
 
 @pytest.mark.parametrize("seed", range(14))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from raidx_fuse.array import estimate
-from raidx_fuse.testing.unlike import UnlikeRig, play
+from tests.support.unlike import UnlikeRig, play
 
 
 def test_redundancy_comes_back_by_itself_after_a_while_unless_it_shall_not() -> None:

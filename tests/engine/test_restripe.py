@@ -14,9 +14,9 @@ from raidx_fuse.array.check import check_members
 from raidx_fuse.errors import ArrayFailedError, BusyError, MemberError, RaidxError
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
-from raidx_fuse.testing.arrays import Rig
-from raidx_fuse.testing.load import CHUNK, enlarge, fill, play, scrubbed, under_load
-from raidx_fuse.testing.restriping import SmallRig, ended, job_of, reach, restripe
+from tests.support.arrays import Rig
+from tests.support.load import CHUNK, enlarge, fill, play, scrubbed, under_load
+from tests.support.restriping import SmallRig, ended, job_of, reach, restripe
 
 PAIRS = [
     ("raid0", 2, "raid0", 4),

@@ -14,7 +14,7 @@ from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.members.wrapper import WrapperMember
-from raidx_fuse.testing.spy import (
+from tests.support.spy import (
     FLUSH,
     READ,
     WRITE,

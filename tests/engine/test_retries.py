@@ -10,7 +10,7 @@ import pytest
 from raidx_fuse.errors import MemberError
 from raidx_fuse.journal.journal import MODES
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.spy import SpyRig, spying
+from tests.support.spy import SpyRig, spying
 
 CHUNK = 4096
 Kind = Literal["read", "write", "flush"]

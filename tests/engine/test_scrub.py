@@ -14,7 +14,7 @@ from raidx_fuse.jobs.scrub import _without
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.layouts.registry import make_code
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.spy import READ, WRITE, SpyRig, restarted, spying
+from tests.support.spy import READ, WRITE, SpyRig, restarted, spying
 
 CHUNK = 4096
 

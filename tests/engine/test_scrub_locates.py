@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.spy import SpyRig, restarted, spying
+from tests.support.spy import SpyRig, restarted, spying
 
 CHUNK = 4096
 STRIPES = 6

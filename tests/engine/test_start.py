@@ -10,7 +10,7 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import AssemblyError, ReadOnlyError, UsageError
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.spy import FLUSH, WRITE, Log, SpyMember, members_from, restarted, spying
+from tests.support.spy import FLUSH, WRITE, Log, SpyMember, members_from, restarted, spying
 
 CHUNK = 4096
 

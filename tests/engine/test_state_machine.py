@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.arrays import Rig
+from tests.support.arrays import Rig
 
 EXAMPLES = int(os.environ.get("RAIDX_EXAMPLES", "60"))
 STEPS = 45

@@ -31,7 +31,7 @@ from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.slow_codes import Cell, SlowCode, slow_code
+from tests.support.slow_codes import Cell, SlowCode, slow_code
 
 CHUNK = 4096
 STRIPES = 2  # looked at: the first is full, the second is written in part

@@ -10,8 +10,8 @@ from raidx_fuse.engine.write.full_stripe import GrownStripes, WholeStripes
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.store.latency import TIMED_ALL
-from raidx_fuse.testing.arrays import Rig
-from raidx_fuse.testing.load import scrubbed
+from tests.support.arrays import Rig
+from tests.support.load import scrubbed
 
 CHUNK = 4096
 LAYOUTS = [("raid0", 4, 1), ("raid1", 2, 1), ("raid5", 4, 1), ("rdp", 6, 4), ("xcode", 5, 5)]

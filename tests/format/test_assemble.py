@@ -13,7 +13,7 @@ from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.lives import SIZE, Life, roles, stale
+from tests.support.scenario import SIZE, Life, roles, stale
 
 # -- the ordinary --------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from raidx_fuse.errors import AssemblyError
 from raidx_fuse.format.configuration.config import ACTIVE, FAILED, MISSING, REBUILDING, MemberRecord
-from raidx_fuse.testing.lives import SIZE, Life, Running, roles, stale
+from tests.support.scenario import SIZE, Life, Running, roles, stale
 
 # -- crashes in the middle of a round ------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.model import model_member
 from raidx_fuse.members.simulated.powercut import CutRecord, PowerCutMember
 from raidx_fuse.members.wrapper import WrapperMember
-from raidx_fuse.testing.member_contract import MemberContract
+from tests.support.member_contract import MemberContract
 
 SIZE_BYTES = 5 << 20
 

@@ -11,7 +11,7 @@ from raidx_fuse.errors import MemberError
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.member_contract import read, refused, write
+from tests.support.member_contract import read, refused, write
 
 SIZE_BYTES = 1 << 20
 

@@ -18,7 +18,7 @@ from raidx_fuse.members import local, syscalls
 from raidx_fuse.members.base import ReadBuffer, WriteBuffer
 from raidx_fuse.members.local import LocalMember, create_file
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.member_contract import refused
+from tests.support.member_contract import refused
 
 SIZE_BYTES = 4 << 20
 

@@ -21,7 +21,7 @@ from raidx_fuse.members.simulated.powercut import (
 )
 from raidx_fuse.members.simulated.sparse import SparseImage
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.member_contract import read, write
+from tests.support.member_contract import read, write
 
 SIZE_BYTES = 16 * SECTOR_BYTES
 

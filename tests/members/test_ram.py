@@ -10,7 +10,7 @@ import pytest
 from raidx_fuse.errors import UsageError
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.member_contract import read, refused, write
+from tests.support.member_contract import read, refused, write
 
 TIB = 1 << 40
 

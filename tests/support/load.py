@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.arrays import Rig
+from tests.support.arrays import Rig
 
 CHUNK = 4096
 

@@ -17,7 +17,7 @@ from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.model import model_member
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.testing.arrays import UNLIKE_OVERHEAD_BYTES, Rig
+from tests.support.arrays import UNLIKE_OVERHEAD_BYTES, Rig
 
 CHUNK = 4096
 RIGS: list[UnlikeRig] = []

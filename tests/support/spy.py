@@ -19,7 +19,7 @@ from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.wrapper import WrapperMember
-from raidx_fuse.testing.arrays import Rig
+from tests.support.arrays import Rig
 
 READ, WRITE, FLUSH = "read", "write", "flush"
 

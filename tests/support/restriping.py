@@ -8,8 +8,8 @@ import trio
 import trio.lowlevel
 
 from raidx_fuse.jobs.restripe.job import Restripe
-from raidx_fuse.testing.arrays import Rig
-from raidx_fuse.testing.load import CHUNK, enlarge, scrubbed
+from tests.support.arrays import Rig
+from tests.support.load import CHUNK, enlarge, scrubbed
 
 
 class SmallRig(Rig):

@@ -13,9 +13,9 @@ from raidx_fuse.engine.growth_position import LIVE, SURROGATE
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
-from raidx_fuse.testing.arrays import Rig
-from raidx_fuse.testing.load import CHUNK, under_load
-from raidx_fuse.testing.spy import SpyRig, restarted
+from tests.support.arrays import Rig
+from tests.support.load import CHUNK, under_load
+from tests.support.spy import SpyRig, restarted
 
 
 class SmallRig(Rig):
