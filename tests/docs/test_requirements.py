@@ -17,8 +17,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TESTS = (  # of what is private in trio, of what is replaced in pyfuse3, and one real mount
     "tests/members/test_virtual_time.py",
-    "tests/fuse/test_poll_first.py",
-    "tests/fuse/test_poll_first_mounted.py",
+    "tests/fuse/test_session_loop.py",
+    "tests/fuse/test_session_loop_mounted.py",
 )
 
 

@@ -19,14 +19,14 @@ RING = "raidx_fuse/journal/ring.py"
 LOG_WRITER = "raidx_fuse/journal/append.py"
 INFLIGHT = "raidx_fuse/journal/ring.py"
 BEGUN = "raidx_fuse/engine/write/pending.py"
-ORDER = ("tests/engine/test_durable_order.py", "tests/engine/test_log_cost.py")
-MOMENTS = ("tests/crash/test_moments.py", "tests/engine/test_resync.py")
+ORDER = ("tests/journal/test_durable_order.py", "tests/journal/test_log_cost.py")
+MOMENTS = ("tests/crash/test_moments.py", "tests/jobs/test_resync.py")
 STREAM_TESTS = (
     "tests/crash/test_streams.py",
-    "tests/engine/test_closing.py",
-    "tests/engine/test_beginning.py",
+    "tests/engine/test_sequential_end.py",
+    "tests/engine/test_sequential_begin.py",
 )
-TOGETHER = ("tests/crash/test_together.py", "tests/engine/test_gather.py")
+TOGETHER = ("tests/crash/test_together.py", "tests/journal/test_group_commit.py")
 FAILURES = ("tests/engine/test_failures.py", "tests/crash/test_refused_record.py")
 
 PLACING = (
@@ -97,7 +97,7 @@ PLACING = (
         "            pass",
         "a growth that goes back leaves blocks alive that no stripe has any more",
         GROWTH,
-        ("tests/engine/test_growth_parity.py",),
+        ("tests/jobs/test_growth_parity.py",),
     ),
     Mutant(
         "placed-without-the-parity-of-streams",
@@ -124,7 +124,7 @@ PLACING = (
         "            pass",
         "who read the place before it was written finds nothing in the overlay afterwards",
         LOGGED,
-        (*ORDER, "tests/engine/test_state_machine.py", "tests/crash/test_faults_running.py"),
+        (*ORDER, "tests/array/test_state_machine.py", "tests/crash/test_faults_running.py"),
     ),
     Mutant(
         "drained-before-the-tail-is-durable",
@@ -133,7 +133,7 @@ PLACING = (
         "while self.ring.open:",
         "records of who had a role before are replayed onto the member that took it",
         (*DISKS, *GROWTH),
-        ("tests/engine/test_rebuild.py", *MOMENTS),
+        ("tests/jobs/test_rebuild.py", *MOMENTS),
     ),
     Mutant(
         "mark-of-a-restripe-not-flushed",
@@ -142,7 +142,7 @@ PLACING = (
         "            await self.ring.save_mark(mark)",
         "a restripe begins with a watermark that a cut takes back",
         RESTRIPE,
-        ("tests/engine/test_restripe.py",),
+        ("tests/jobs/test_restripe.py",),
         equivalent="the maps are flushed, and the page with them, before superblocks name both"
         " layouts; nobody looks at the mark before that",
     ),
@@ -169,7 +169,7 @@ COMMITTING = (
         "            self.streams.finish(stripes)",
         "a record lacks what the member needs that a rebuild made whole meanwhile",
         DISKS,
-        ("tests/crash/test_passed_over.py", "tests/engine/test_rebuild_passes.py"),
+        ("tests/crash/test_passed_over.py", "tests/jobs/test_rebuild_passes.py"),
     ),
     Mutant(
         "plan-not-looked-at-after-the-wait-for-room",
@@ -180,7 +180,7 @@ COMMITTING = (
         "        self.streams.note_others(stripes)",
         "what was planned for the old member of a role reaches the new one",
         DISKS,
-        ("tests/engine/test_rebuild.py", "tests/engine/test_rebuild_passes.py"),
+        ("tests/jobs/test_rebuild.py", "tests/jobs/test_rebuild_passes.py"),
     ),
     Mutant(
         "commit-forgets-the-parity-of-a-stream",
@@ -281,7 +281,7 @@ COMMITTING = (
         "Begun([], left, arena)",
         "another write plans by a stripe that is half old and half new",
         ("raid5:partial", "raid5:none", "raid4:none"),
-        ("tests/engine/test_begun.py", "tests/engine/test_whole_stripes.py"),
+        ("tests/engine/test_pending_writes.py", "tests/engine/test_full_stripes.py"),
     ),
 )
 

@@ -11,18 +11,18 @@ PAGES = "raidx_fuse/format/pages.py"
 WRITTEN = "raidx_fuse/store/written_map.py"
 WRITER = "raidx_fuse/engine/write/write.py"
 DIRTY = "raidx_fuse/store/dirty_bitmap.py"
-FLUSHES = ("tests/engine/test_durable_order.py", "tests/engine/test_log_cost.py")
+FLUSHES = ("tests/journal/test_durable_order.py", "tests/journal/test_log_cost.py")
 FAILURES = ("tests/engine/test_failures.py", "tests/crash/test_faults_running.py")
 MOMENTS = ("tests/crash/test_moments.py",)
 RESYNC = (
-    "tests/engine/test_dirty_order.py",
-    "tests/engine/test_resync.py",
+    "tests/store/test_dirty_order.py",
+    "tests/jobs/test_resync.py",
     "tests/crash/test_moments.py",
 )
 PAGE_TESTS = (
-    "tests/engine/test_durable_order.py",
+    "tests/journal/test_durable_order.py",
     "tests/format/test_pages.py",
-    "tests/engine/test_page_saves.py",
+    "tests/store/test_page_saves.py",
     *MOMENTS,
 )
 ALL_MODES = ("raid5:none", "raid5:partial", "raid5:full", "raid0:none", "raid0:partial")
@@ -99,7 +99,7 @@ FLUSHING = (
         "        while False:",
         "what was read before the placement is not in the overlay any more",
         LOGGED,
-        (*FLUSHES, "tests/engine/test_state_machine.py"),
+        (*FLUSHES, "tests/array/test_state_machine.py"),
     ),
     Mutant(
         "failure-acknowledged-before-the-superblocks-tell",
@@ -193,7 +193,7 @@ PAGED = (
         "            await core.written.mark(fresh[:1] if fresh[1:] else fresh)",
         "only one of the chunks that a write brings to life is alive",
         UNLOGGED,
-        ("tests/engine/test_state_machine.py",),
+        ("tests/array/test_state_machine.py",),
     ),
     Mutant(
         "bit-durable-before-the-data",
@@ -304,7 +304,7 @@ MARKED = (
         "        trusted = self.locate",
         "parities of content that was never acknowledged outvote data",
         SCRUB,
-        ("tests/engine/test_scrub_locates.py", *RESYNC),
+        ("tests/jobs/test_scrub_locates.py", *RESYNC),
     ),
     Mutant(
         "repair-past-the-log-though-it-is-held",
@@ -313,7 +313,7 @@ MARKED = (
         'if self.journal.mode != "none":',
         "an older record undoes it after the log was switched off",
         SCRUB,
-        ("tests/engine/test_scrub.py", "tests/engine/test_log_cost.py"),
+        ("tests/jobs/test_scrub.py", "tests/journal/test_log_cost.py"),
     ),
 )
 

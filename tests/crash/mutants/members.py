@@ -10,12 +10,12 @@ JOURNAL = "raidx_fuse/journal/journal.py"
 WRITER = "raidx_fuse/engine/write/write.py"
 READER = "raidx_fuse/engine/read.py"
 REBUILD_TESTS = (
-    "tests/engine/test_rebuild.py",
-    "tests/engine/test_rebuild_passes.py",
+    "tests/jobs/test_rebuild.py",
+    "tests/jobs/test_rebuild_passes.py",
     "tests/crash/test_passed_over.py",
     "tests/crash/test_moments.py",
 )
-WRITES = ("tests/engine/test_locks.py", "tests/engine/test_state_machine.py")
+WRITES = ("tests/engine/test_stripe_locks.py", "tests/array/test_state_machine.py")
 
 REBUILDING = (
     Mutant(
@@ -79,7 +79,7 @@ REBUILDING = (
         "            pass",
         "what was dead as the stripes lie now may be alive as they lie after a cut",
         GROWTH,
-        ("tests/engine/test_growth_troubles.py",),
+        ("tests/jobs/test_growth_troubles.py",),
     ),
     Mutant(
         "log-not-formed-again-after-a-rebuild",
@@ -137,7 +137,7 @@ REBUILDING = (
         "            progress = await self.work(stripes)",
         "a write changes a stripe while a job reads it",
         (*DISKS, "raid5:none:scrub", "evenodd:partial:scrub"),
-        ("tests/engine/test_scrub.py", *REBUILD_TESTS),
+        ("tests/jobs/test_scrub.py", *REBUILD_TESTS),
     ),
     Mutant(
         "lock-let-go-while-a-write-runs",

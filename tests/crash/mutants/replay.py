@@ -11,12 +11,12 @@ RECORDS = "raidx_fuse/format/log_record.py"
 STREAMS_FILE = "raidx_fuse/journal/deferred_parity.py"
 CLOSING = "raidx_fuse/engine/write/sequential.py"
 UNLOGGED_FILE = "raidx_fuse/engine/context.py"
-ORDER = ("tests/engine/test_durable_order.py", "tests/engine/test_log_cost.py")
-MOMENTS = ("tests/crash/test_moments.py", "tests/engine/test_resync.py")
+ORDER = ("tests/journal/test_durable_order.py", "tests/journal/test_log_cost.py")
+MOMENTS = ("tests/crash/test_moments.py", "tests/jobs/test_resync.py")
 STREAM_TESTS = (
     "tests/crash/test_streams.py",
-    "tests/engine/test_closing.py",
-    "tests/engine/test_beginning.py",
+    "tests/engine/test_sequential_end.py",
+    "tests/engine/test_sequential_begin.py",
 )
 FAILURES = ("tests/engine/test_failures.py", "tests/crash/test_refused_record.py")
 
@@ -120,7 +120,7 @@ REPLAYING = (
         "                pass",
         "a growth that goes back leaves blocks alive that no stripe has any more",
         GROWTH,
-        ("tests/engine/test_growth_parity.py",),
+        ("tests/jobs/test_growth_parity.py",),
     ),
     Mutant(
         "replay-passes-over-the-mark",
@@ -129,7 +129,7 @@ REPLAYING = (
         "",
         "chunks are looked for where they lay before the window",
         RESTRIPE,
-        ("tests/engine/test_restripe.py",),
+        ("tests/jobs/test_restripe.py",),
     ),
     Mutant(
         "replay-logs-no-parity",
@@ -242,7 +242,7 @@ BESIDE = (
         "            for pages in (self.current, self.frozen):",
         "older content is laid over newer",
         LOGGED,
-        ("tests/engine/test_state_machine.py", *ORDER),
+        ("tests/array/test_state_machine.py", *ORDER),
     ),
     Mutant(
         "failed-placement-forgets-newer-content",
@@ -269,7 +269,7 @@ BESIDE = (
         "            if stripe in held:",
         "the older record is replayed over them (law 3)",
         (*LOGGED, "raid0:partial"),
-        ("tests/engine/test_whole_stripes.py", *ORDER),
+        ("tests/engine/test_full_stripes.py", *ORDER),
     ),
     Mutant(
         "sector-of-two-halves",

@@ -11,11 +11,11 @@ GROW_COPY = "raidx_fuse/jobs/grow/copy.py"
 RESTRIPER = "raidx_fuse/jobs/restripe/operation.py"
 RESTRIPE_FILE = "raidx_fuse/jobs/restripe/job.py"
 GROWTH_TESTS = (
-    "tests/engine/test_growth_troubles.py",
-    "tests/engine/test_growth_parity.py",
-    "tests/engine/test_growth.py",
+    "tests/jobs/test_growth_troubles.py",
+    "tests/jobs/test_growth_parity.py",
+    "tests/jobs/test_growth.py",
 )
-RESTRIPE_TESTS = ("tests/engine/test_restripe.py",)
+RESTRIPE_TESTS = ("tests/jobs/test_restripe.py",)
 
 MUTANTS = (
     Mutant(

@@ -119,7 +119,7 @@ MEMBERSHIP = (
         "        pass",
         "who missed this mount joins the next one as if nothing had been written",
         (*DISKS, *REMOUNTS),
-        ("tests/engine/test_start.py", *FAILURES),
+        ("tests/array/test_start.py", *FAILURES),
     ),
     Mutant(
         "log-with-records-of-a-former-life",

@@ -12,8 +12,8 @@ RESHAPE = "raidx_fuse/jobs/rebundle/operation.py"
 JOURNAL = "raidx_fuse/journal/journal.py"
 WRITER = "raidx_fuse/engine/write/write.py"
 READER = "raidx_fuse/engine/read.py"
-SHARE_TESTS = ("tests/engine/test_raidx_shares.py", "tests/engine/test_raidx.py")
-MOVE_TESTS = ("tests/engine/test_raidx.py", "tests/engine/test_reshape.py")
+SHARE_TESTS = ("tests/store/test_chunk_table.py", "tests/engine/test_raidx.py")
+MOVE_TESTS = ("tests/engine/test_raidx.py", "tests/jobs/test_rebundle.py")
 
 TABLES = (
     Mutant(
@@ -142,7 +142,7 @@ TABLES = (
         "if mark == core.layout.mark(*chunks):",
         "a place that a block had left was punched or given to another while it was read",
         GROWTH,
-        ("tests/engine/test_growth.py", "tests/engine/test_growth_troubles.py"),
+        ("tests/jobs/test_growth.py", "tests/jobs/test_growth_troubles.py"),
     ),
     Mutant(
         "bundles-counted-before-their-places-are-durable",

@@ -12,7 +12,7 @@ from raidx_fuse.members.ram import RamMember
 from tests.support.spy import restarted
 
 if TYPE_CHECKING:
-    from tests.control.conftest import Desk, WithDesk
+    from tests.daemon.conftest import Desk, WithDesk
 
 MOUNTPOINT = "/mnt/array"
 

@@ -10,7 +10,7 @@ import trio
 from raidx_fuse.errors import RaidxError, SignatureFoundError, UsageError
 
 if TYPE_CHECKING:
-    from tests.control.conftest import Desk, WithDesk
+    from tests.daemon.conftest import Desk, WithDesk
 
 
 def test_newcomers_that_do_not_join_are_released(with_desk: WithDesk) -> None:

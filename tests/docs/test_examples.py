@@ -16,7 +16,7 @@ from raidx_fuse.cli.main import main
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SCRIPTS = [
     *sorted((ROOT / "examples").glob("**/*.sh")),
     ROOT / "tests" / "run",

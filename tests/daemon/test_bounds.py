@@ -15,7 +15,7 @@ from raidx_fuse.errors import UsageError
 from raidx_fuse.units import parse_size
 
 if TYPE_CHECKING:
-    from tests.control.conftest import Desk, WithDesk
+    from tests.daemon.conftest import Desk, WithDesk
 
 REFUSED_S = 3.0  # 20,000 names took 26 s
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SETUPTOOLS_MIN = 80
 CREATE = ("create", "--layout", "raid0", "--size", "8MiB", "a.img", "b.img")
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "raidx_fuse", "layouts", "cli")
