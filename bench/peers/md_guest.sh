@@ -1,5 +1,5 @@
 #!/bin/sh
-# The init of a User-Mode Linux guest that grows an array of Linux md; bench/md_growth.py starts it.
+# The init of a User-Mode Linux guest that grows an array of Linux md; bench/figures/md_growth.py starts it.
 #
 # Its root is the host's, read-only; what it finds out goes into the folder $MD_OUT of the host:
 # `before` and `after` (the line of /sys/block/ubd?/stat for each member), `numbers` (key=value),

@@ -44,7 +44,7 @@ def simulate(
 
     SPEC is a TOML file that names members (models), layout, policy, load and events; several are
     compared side by side. The real engine runs; no array, mount or root is needed, and one
-    seed gives one result. examples/*.toml are such files.
+    seed gives one result. examples/experiments/*.toml are such files.
     """
     experiments = [
         parse_experiment(_text(path), path, str(Path(path).parent), seed) for path in specs

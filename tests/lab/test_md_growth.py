@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-BENCH = Path(__file__).parents[2] / "bench"
+BENCH = Path(__file__).parents[2] / "bench" / "figures"
 MIB = 1 << 20
 COUNTERS = "{} 5 0 {} 2 3 1 {} 9 0 2 11 0 0 0 0 0 0\n"
 
@@ -27,7 +27,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def run(*words: str | Path, path: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run it as users do, with *path* for the programs it looks for."""
-    environment = {**os.environ, "PYTHONPATH": str(BENCH.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(BENCH.parents[1])}
     if path is not None:
         environment["PATH"] = path
     line = [sys.executable, str(BENCH / "md_growth.py"), *map(str, words)]

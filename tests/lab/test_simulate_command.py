@@ -14,7 +14,7 @@ from raidx_fuse.cli.main import main
 from raidx_fuse.errors import UsageError
 from raidx_fuse.lab.experiments.spec import parse_experiment
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "experiments").glob("*.toml"))
 
 SMALL = """
 name = "small"

@@ -1,7 +1,7 @@
 """What does the log cost? The same writes with and without it, in turns, in one process.
 
-    python bench/log_ratio.py             RAM members, the engine alone: no FUSE, no kernel
-    python bench/log_ratio.py --rounds 9
+    python bench/speed/log_ratio.py             RAM members, the engine alone: no FUSE, no kernel
+    python bench/speed/log_ratio.py --rounds 9
 
 The engine alone shows the worst of it: through a mount, every request also pays for the kernel and
 the FUSE door, with and without a log (`mount_ratio.py`, `raid5+log` against `raid5`, has the bars).

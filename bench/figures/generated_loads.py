@@ -1,6 +1,6 @@
 """Generated loads beside the slices of the real traces: their statistics, side by side.
 
-    python bench/generated_loads.py --traces ../shared/traces
+    python bench/figures/generated_loads.py --traces ../shared/traces
 
 A slice is not its trace: the first minutes of a week are quieter or busier than the week. The
 generated load follows the whole trace (published statistics), so the columns of arrivals and
@@ -24,7 +24,7 @@ from raidx_fuse.lab.loads.traces import Trace
 from raidx_fuse.lab.loads.workloads import generate
 
 TITLE = "The loads: generated from published statistics, beside slices of the real traces"
-FOLDER = Path(os.environ.get("RAIDX_TRACES", Path(__file__).parents[2] / "shared" / "traces"))
+FOLDER = Path(os.environ.get("RAIDX_TRACES", Path(__file__).parents[3] / "shared" / "traces"))
 SLICES = {
     "financial1": ("Financial1.first10000.spc.xz", "a quiet start: 41 % reads, of all 23 %"),
     "websearch1": ("WebSearch.first24783.spc.xz", "one minute"),

@@ -1,6 +1,6 @@
 """How fast does an array grow, as a share of what copying the moved bytes takes at least?
 
-    python bench/growth_ratio.py
+    python bench/speed/growth_ratio.py
 
 RAM members, all memory touched before: RAID-4 from 4 members to 5, all written; numpy copies as
 many bytes as move from one member's memory to another's, whichever way is faster here, whole or in

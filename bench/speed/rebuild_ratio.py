@@ -1,6 +1,6 @@
 """How fast are rebuild and scrub, as a share of what numpy does with the same bytes?
 
-    python bench/rebuild_ratio.py
+    python bench/speed/rebuild_ratio.py
 
 RAM members, all memory touched before. A rebuild of RAID-5 reads the strips of all members but one
 and writes their XOR to the new member; numpy does the same with the same memory, in blocks that fit

@@ -1,7 +1,7 @@
 """Growth beside the real md: bytes read and written on each member, and time, on members as large.
 
-    python bench/md_growth.py                         RAID-4 from 4 to 5 members of 128 MiB
-    python bench/md_growth.py --added 2 --size 256 --ways live,piggyback,surrogate,restripe
+    python bench/figures/md_growth.py                         RAID-4 from 4 to 5 members of 128 MiB
+    python bench/figures/md_growth.py --added 2 --size 256 --ways live,piggyback,surrogate,restripe
 
 `mdadm --grow` runs in a guest of User-Mode Linux, a kernel that is an ordinary program: no root, no
 loop devices, no md of this machine. Both arrays are full of random data before, both are compared
@@ -41,7 +41,7 @@ from raidx_fuse.members.base import ReadBuffer, WriteBuffer
 from raidx_fuse.members.open import create_member
 from raidx_fuse.members.wrapper import WrapperMember
 
-GUEST = Path(__file__).resolve().parent / "peers" / "md_guest.sh"
+GUEST = Path(__file__).resolve().parents[1] / "peers" / "md_guest.sh"
 PROGRAMS = ("linux.uml", "linux")  # Debian's name, and the one a kernel's own makefile gives
 MODULES = Path("/usr/lib/uml/modules")
 MEMBERS_MAX = 16  # a guest has ubda to ubdp

@@ -1,8 +1,8 @@
 """The laboratory's report: every table and figure of the papers as far as built, on one page.
 
-    python bench/report.py                       all papers; under a quarter of an hour on 2 cores
-    python bench/report.py --quick               some minutes, wider spread
-    python bench/report.py --only upc --output /tmp/report
+    python bench/figures/report.py                       all papers; under a quarter of an hour on
+    2 cores python bench/figures/report.py --quick               some minutes, wider spread
+    python bench/figures/report.py --only upc --output /tmp/report
 
 Runs each ``bench/paper_*.py`` as a program of its own, as many at a time as there are processors,
 and writes ``report/README.md``: the paper's number, ours, and a line where they differ; with
@@ -64,7 +64,10 @@ def run_program(name: str, path: Path, quick: bool) -> Section:
     section = Section(name, title_of(path))
     began_s = monotonic()
     words = [sys.executable, str(path), "--json", *(["--quick"] if quick else [])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path[1:]])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), *sys.path[1:]]),
+    }
     try:
         done = subprocess.run(
             words, capture_output=True, text=True, timeout=LIMIT_S, env=environment, check=True
@@ -109,7 +112,7 @@ def page(sections: list[Section], folder: Path, quick: bool, seconds: float) -> 
         "",
         "Every table and figure of the papers as far as built: the paper's number, ours, a line "
         "where they differ. The real engine runs on modelled disks in virtual time; "
-        "`python bench/report.py` makes this page anew"
+        "`python bench/figures/report.py` makes this page anew"
         + (", this one with `--quick` (fewer requests, wider spread)." if quick else "."),
         "",
     ]

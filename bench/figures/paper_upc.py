@@ -1,8 +1,8 @@
 """UPC paper, section 4.3, in virtual time: Uniform P-code against P-code and X-code.
 
-    python bench/paper_upc.py                   some minutes
-    python bench/paper_upc.py --quick           less than one, wider spread
-    python bench/paper_upc.py --trace Financial1.spc.xz
+    python bench/figures/paper_upc.py                   some minutes
+    python bench/figures/paper_upc.py --quick           less than one, wider spread
+    python bench/figures/paper_upc.py --trace Financial1.spc.xz
 
 The real engine on modelled disks (10k SAS, 300 GB, one queue each, first come first served), no
 journal and all regions marked beforehand: a small write then costs what it costs in the paper,

@@ -1,7 +1,7 @@
 """BPU paper, section VI, in virtual time: Figs. 2 and 4 to 9, against the traditional choice.
 
-    python bench/paper_bpu.py                   three runs a point as there; minutes
-    python bench/paper_bpu.py --quick           less than one, wider spread
+    python bench/figures/paper_bpu.py                   three runs a point as there; minutes
+    python bench/figures/paper_bpu.py --quick           less than one, wider spread
 
 A RAID-5 of 7+1 modelled SATA SSDs with the transfer rates of the paper's table I, no journal and
 all regions marked beforehand, as md does it. Loads: the six traces from their published statistics

@@ -1,9 +1,9 @@
 """How fast is a mounted array, as a multiple of a plain pass-through of one file?
 
-    python bench/mount_ratio.py                         raid0 and raid5 against their bars
-    python bench/mount_ratio.py --only stock,fast,c     the FUSE door alone
-    python bench/mount_ratio.py --directory /var/tmp    members in page-cached files, not in memory
-    python bench/mount_ratio.py --candidate 'mine=mounter {mountpoint} {directory}'
+    python bench/speed/mount_ratio.py                         raid0 and raid5 against their bars
+    python bench/speed/mount_ratio.py --only stock,fast,c     the FUSE door alone
+    python bench/speed/mount_ratio.py --directory /var/tmp    members in page-cached files, not in
+    memory python bench/speed/mount_ratio.py --candidate 'mine=mounter {mountpoint} {directory}'
 
 Every candidate is mounted at once, each image written in full before. Each round then runs each row
 of the table on each candidate in turn (fio, direct I/O), and a ratio is taken within the round; the

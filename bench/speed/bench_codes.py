@@ -1,7 +1,7 @@
 """How fast do the two-loss codes encode and decode, as a share of numpy's XOR of the same bytes?
 
-    python bench/bench_codes.py
-    python bench/bench_codes.py --only rdp,upc --size 64
+    python bench/speed/bench_codes.py
+    python bench/speed/bench_codes.py --only rdp,upc --size 64
 
 All in memory that was touched before, more of it than fits in the cache; rounds alternate, and each
 share is taken within its round. All is done by one thread that never waits, so CPU time is

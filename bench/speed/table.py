@@ -1,8 +1,8 @@
 """The bar table: every speed that was promised, our figure beside each, PASS or miss.
 
-    python bench/table.py              about eight minutes
-    python bench/table.py --quick      about two minutes, wider spread
-    python bench/table.py --json       for machines
+    python bench/speed/table.py              about eight minutes
+    python bench/speed/table.py --quick      about two minutes, wider spread
+    python bench/speed/table.py --json       for machines
 
 Part by part: `mount_ratio.py`, `log_ratio.py`, `rebuild_ratio.py`, `growth_ratio.py`,
 `bench_codes.py`, `two_loss_mount.py`, `raidx_mount.py`, `large_array.py`, `simulation_speed.py`;

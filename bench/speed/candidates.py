@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-PEERS = Path(__file__).resolve().parent / "peers"
+PEERS = Path(__file__).resolve().parents[1] / "peers"
 RAIDX = [sys.executable, "-c", "from raidx_fuse.cli.main import main; main()"]
 MEMBERS = 4
 TWO_LOSS_WIDTHS = {"rdp": 8, "evenodd": 9, "xcode": 7, "pcode": 6, "upc": 6}  # all of p = 7

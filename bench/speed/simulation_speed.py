@@ -1,6 +1,6 @@
 """How many simulated requests a minute of our time, on one processor?
 
-    python bench/simulation_speed.py
+    python bench/speed/simulation_speed.py
 
 The real engine on modelled members in virtual time (`raidx_fuse.lab.experiments.simulate`), from
 the making of the array to the result. The bar is for a load as the papers' are; reads alone and

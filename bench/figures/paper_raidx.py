@@ -1,7 +1,7 @@
 """RAIDX paper, section V.E, in virtual time: unlike members, before and after tuning.
 
-    python bench/paper_raidx.py                 some two minutes on two processors
-    python bench/paper_raidx.py --quick         less than one, smaller loads
+    python bench/figures/paper_raidx.py                 some two minutes on two processors
+    python bench/figures/paper_raidx.py --quick         less than one, smaller loads
 
 The real engine on modelled members; `raidx_runs.py` says what is run. Sizes are a thousandth of the
 paper's: a 250 MB SSD, a 300 MB disk. How many places its diskSpotcheck had the paper does not say,
@@ -51,7 +51,8 @@ def mirrors(runs: AllRuns, count: int) -> PaperTable:
         ("load", "paper", "ours"),
         rows,
         "No tuning, as in the paper: what the look-up table does to requests. What it costs in "
-        "processor time, virtual time does not show: bench/raidx_mount.py does. Our raid1 reads "
+        "processor time, virtual time does not show: bench/speed/raidx_mount.py does. Our "
+        "raid1 reads "
         "the copy that answers first, too; md's only looks which one is idle.",
     )
 
@@ -240,7 +241,8 @@ def overhead(runs: AllRuns, count: int) -> PaperTable:
         ("what", "ours"),
         rows,
         "A request that comes while a chunk moves waits for that one move at most, on a disk some "
-        "20 ms. What remembering uses costs in processor time, bench/raidx_mount.py measures.",
+        "20 ms. What remembering uses costs in processor time, bench/speed/raidx_mount.py "
+        "measures.",
     )
 
 

@@ -1,7 +1,7 @@
 """McPod paper, section 5, in virtual time: growing RAID-4 by the fewest moves, on 7200 rpm disks.
 
-    python bench/paper_mcpod.py                 some minutes
-    python bench/paper_mcpod.py --quick         less than one, smaller disks, fewer requests
+    python bench/figures/paper_mcpod.py                 some minutes
+    python bench/figures/paper_mcpod.py --quick         less than one, smaller disks, fewer requests
 
 4+1, 4+2 and 4+1+1 modelled disks, chunks of 64 KiB, everything written before. Ours is the method
 `live` (DESIGN.md, section 2): parity is neither read nor written, so there is less to do than in

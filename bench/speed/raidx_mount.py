@@ -1,6 +1,6 @@
 """Does a look-up table cost anything? Mounted raidx arrays as a share of raid0, and a large table.
 
-    python bench/raidx_mount.py
+    python bench/speed/raidx_mount.py
 
 Random 4 KiB requests to raidx-zero and raidx-copy beside raid0, members in memory, two arrays
 mounted side by side and measured in turns, without journals. Then the bookkeeping of the tuner, by

@@ -1,6 +1,6 @@
 """Small random writes on mounted arrays of the two-loss codes, as a share of raid5's rate.
 
-    python bench/two_loss_mount.py
+    python bench/speed/two_loss_mount.py
 
 A write of 4 KiB to raid5 reads two chunks and writes two; to a code of two losses three and three
 or more (RDP: most data cells change three parities, EVENODD's adjuster all of them). Members in

@@ -1,6 +1,6 @@
 """What does a large, sparse array cost: its daemon's memory, making and mounting it, a rebuild?
 
-    python bench/large_array.py
+    python bench/speed/large_array.py
 
 A RAID-5 image of 1 TiB over four sparse files. Creation and rebuild are to cost in proportion to
 what was written, not to what could be: the rebuild of 1 TiB with 100 MiB written is compared with
