@@ -85,16 +85,18 @@ class Watched:
     async def grow(self, array: Array) -> None:
         """Grow *array*, and count the bytes of the data regions."""
         self.old_bytes = array.size_bytes
-        members = [disk(array.store.config.regions.data.end, 100 + n) for n in range(self.added)]
-        surrogate = disk(array.store.config.regions.data.end, 99)
+        members = [
+            disk(array.member_set.config.regions.data.end, 100 + n) for n in range(self.added)
+        ]
+        surrogate = disk(array.member_set.config.regions.data.end, 99)
         start_s = trio.current_time()
-        queues = [queue for queue in array.store.queues if queue is not None]
+        queues = [queue for queue in array.member_set.queues if queue is not None]
         before = _bytes(queues)
         if self.parity == SURROGATE:
             await array.grow(members, surrogate=surrogate)
         else:
             await array.grow(members, self.parity)
-        queues += [q for q in array.store.queues if q is not None and q not in queues]
+        queues += [q for q in array.member_set.queues if q is not None and q not in queues]
         (job,) = (job for job in array.jobs.running() if isinstance(job, Grow))
         if self.each_window:
             ready = job.ready

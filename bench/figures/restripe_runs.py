@@ -50,7 +50,7 @@ def restriping_by(habits: Habits) -> Iterator[None]:
     async def and_save(job: Restripe, stripes: list[int]) -> int:
         moved = await work(job, stripes)
         if habits.superblocks:
-            await job.core.store.update(lambda config: config)
+            await job.core.member_set.update(lambda config: config)
         return moved
 
     Restripe._limit, Restripe.work = fixed, and_save  # type: ignore[method-assign]
@@ -72,7 +72,7 @@ class Moved:
     async def restripe(self, array: Array) -> None:
         """Restripe *array*, and count the bytes of all members."""
         self.old_bytes = array.size_bytes
-        size = array.store.config.regions.data.end
+        size = array.member_set.config.regions.data.end
         members = [self.disk(size, 100 + number) for number in range(self.added)]
         before, start_s = _bytes(array), trio.current_time()
         started = await array.restripe(members, None, {})
@@ -83,7 +83,7 @@ class Moved:
 
 
 def _bytes(array: Array) -> int:
-    queues = [queue for queue in array.store.queues if queue is not None]
+    queues = [queue for queue in array.member_set.queues if queue is not None]
     return sum(queue.read_bytes + queue.write_bytes for queue in queues)
 
 

@@ -7,7 +7,7 @@ All in memory that was touched before, more of it than fits in the cache; rounds
 share is taken within its round. All is done by one thread that never waits, so CPU time is
 measured: what else the machine does matters less then.
 
-* encode: the parities of full stripes from their data (`raidx_fuse.store.xor.encoder`, what a
+* encode: the parities of full stripes from their data (`raidx_fuse.member_set.xor.encoder`, what a
   write of whole stripes does); numpy XORs the data of each stripe into one chunk, once. RDP does
   1.7 XORs for each of numpy's at p = 7, and no code of two losses fewer than about that.
 * decode: two members of a running array of RAM members are lost and rebuilt at once, from the
@@ -123,9 +123,9 @@ async def rebuild_two_s(array: Array, spares: Sequence[RamMember]) -> float:
     for spare in spares:
         await array.add_spare(spare)
     for role in LOST:
-        assert array.store.fail(role, "bench")
+        assert array.member_set.fail(role, "bench")
     while not array.jobs.running():
-        await array.store.settled()
+        await array.member_set.settled()
         await array.membership.settle()
     (job,) = array.jobs.running()
     start_s = process_time()
@@ -149,7 +149,7 @@ async def decode_shares(
         await array.set("journal", "none")  # all content is in its place then
         rng = np.random.default_rng(1)
         write_s = await filled_array(array, [rng.bytes(CHUNK_BYTES) for _ in range(7)])
-        start = array.store.data_offset
+        start = array.member_set.data_offset
         end = start + array.core.layout.stripes * code.rows * CHUNK_BYTES
         out = np.zeros(end - start, dtype=np.uint8)
         for _ in range(rounds):

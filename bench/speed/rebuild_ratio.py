@@ -83,7 +83,7 @@ async def measure(data_bytes: int, rounds: int) -> list[tuple[float, float, floa
         for at in range(0, (MEMBERS - 1) * data_bytes, MIB):
             await array.write(at, noise)
         await array.flush()
-        start = array.store.data_offset
+        start = array.member_set.data_offset
         for _ in range(rounds):
             strips = [
                 np.frombuffer(m.memory, dtype=np.uint8)[start : start + data_bytes] for m in members

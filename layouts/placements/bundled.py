@@ -309,7 +309,7 @@ class BundleLayout(Layout):
         self._index.clear()
         return range(first, first + len(disk))
 
-    def settle(self, cells: Cells, role: int, chunks: Cells) -> None:
+    def assign(self, cells: Cells, role: int, chunks: Cells) -> None:
         """Give *cells* that have no place *chunks* of *role*."""
         self.disk[cells] = role
         self.offset[cells] = chunks

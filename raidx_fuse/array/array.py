@@ -57,8 +57,8 @@ class Array:
 
     def __init__(self, core: Core, assembly: Assembly, nursery: Tasks) -> None:
         self.core = core
-        self.store = core.store
-        self.read_only = core.store.read_only
+        self.member_set = core.member_set
+        self.read_only = core.member_set.read_only
         self.warnings: list[str] = list(assembly.warnings)
         self.reader = Reader(core)
         self.writer = Writer(core)
@@ -77,24 +77,24 @@ class Array:
             self.restore = Restore(self, self.reshape)
         self.nursery = nursery
         nursery.on_bug.append(self.end_superblocks)
-        self.started_s = core.store.clock()
+        self.started_s = core.member_set.clock()
         self.replayed: Replayed | None = None
         self.lost_list = LostList(core)
 
     @property
     def name(self) -> str:
         """The array's name, also that of its image."""
-        return self.store.config.name
+        return self.member_set.config.name
 
     @property
     def uuid(self) -> str:
         """The array's UUID."""
-        return self.store.config.array_uuid
+        return self.member_set.config.array_uuid
 
     @property
     def size_bytes(self) -> int:
         """Size of the image: the layout's, or the smaller one that `create --size` asked for."""
-        limit = self.store.config.size_bytes
+        limit = self.member_set.config.size_bytes
         whole = self.core.layout.size_bytes
         return whole if limit is None else min(limit, whole)
 
@@ -105,7 +105,7 @@ class Array:
         """Return when every acknowledged write is durable on the members."""
         self.core.counters.flushes += 1
         if not self.read_only:
-            await self.store.flush()
+            await self.member_set.flush()
 
     # -- reports -------------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class Array:
         """Parse *text*, apply it at once, keep it in the superblocks; return the value in force."""
         setting = setting_named(key)
         value = setting.parse(str(text))
-        config = self.store.config
+        config = self.member_set.config
         if not self.read_only:  # refused before it takes effect
             fitted(replace(config, settings={**config.settings, key: value}), RESERVE_BYTES)
         if key == "journal" and not self.read_only:
@@ -144,7 +144,7 @@ class Array:
         setting.apply(self, value)
         if not self.read_only:
             kept = setting.kept(self, value)
-            await self.store.update(
+            await self.member_set.update(
                 lambda config: replace(config, settings={**config.settings, **kept})
             )
         return value if setting.in_force is None else setting.in_force(self)
@@ -206,7 +206,7 @@ class Array:
         """Return the tuner. Raises UsageError for a layout without a table."""
         if self.tuner is None:
             raise UsageError(
-                f"{self.store.config.layout} has fixed places: there is nothing to tune",
+                f"{self.member_set.config.layout} has fixed places: there is nothing to tune",
                 action="raidx-zero, raidx-copy and raidx-parity can be tuned",
             )
         return self.tuner
@@ -221,7 +221,7 @@ class Array:
         """A spare that came while *rebuild* ran takes the next vacant role when it has ended."""
         await rebuild.finished.wait()
         self.membership.rebuild_onto_spare()
-        if self.reshape is not None and not self.store.lost:  # what a larger member has more
+        if self.reshape is not None and not self.member_set.lost:  # what a larger member has more
             self.reshape.resume()
 
     def require_writable(self) -> None:
@@ -240,38 +240,40 @@ class Array:
 
     async def start(self, head: PageStore) -> None:
         """Replay, say in the superblocks that the array runs, resume what was unfinished."""
-        store = self.store
+        member_set = self.member_set
         self.lost_list.load()
         self.warnings += apply_saved(self)
-        found = await read_log(self.core.journal, store, head)  # refused before anything is written
-        store.on_fail.append(partial(note_failing, self.core))
-        store.on_change.append(self.core.note_zero_roles)
-        store.on_change.append(self.core.bpu.note_members)
-        self.nursery.start_soon(store.watch)
+        found = await read_log(
+            self.core.journal, member_set, head
+        )  # refused before anything is written
+        member_set.on_fail.append(partial(note_failing, self.core))
+        member_set.on_change.append(self.core.note_zero_roles)
+        member_set.on_change.append(self.core.bpu.note_members)
+        self.nursery.start_soon(member_set.watch)
         if self.read_only:
-            self.replayed = await replay(self.core.journal, store, found)
+            self.replayed = await replay(self.core.journal, member_set, found)
             return
-        await store.update(lambda config: config.started_with(store.present()))
-        store.refresh()
-        for pages in store.page_stores:
+        await member_set.update(lambda config: config.started_with(member_set.present()))
+        member_set.refresh()
+        for pages in member_set.page_stores:
             await pages.heal()
-        self.replayed = await replay(self.core.journal, store, found)
+        self.replayed = await replay(self.core.journal, member_set, found)
         self.nursery.start_soon(self.core.journal.tend)
-        self.nursery.start_soon(self.core.dirty.tend)
+        self.nursery.start_soon(self.core.dirty_bitmap.tend)
         self.nursery.start_soon(self.lost_list.run)
         if self.tuner is not None:
             self.nursery.start_soon(self.tuner.run)
         if self.restore is not None:
             self.nursery.start_soon(self.restore.run)
-        if self.core.dirty.pending_regions():
+        if self.core.dirty_bitmap.pending_regions():
             self.jobs.start(self._resync)
-            self.core.dirty.guard(self._finish_torn)
+            self.core.dirty_bitmap.guard(self._finish_torn)
         self.membership.resume_rebuilds()
         self.grower.resume()
         self.restriper.resume()
         if self.reshape is not None:
             self.reshape.resume()
-        store.on_change.append(self.membership.rebuild_onto_spare)
+        member_set.on_change.append(self.membership.rebuild_onto_spare)
 
     async def close(self) -> None:
         """Stop jobs, flush, mark clean. What was acknowledged is durable afterwards."""
@@ -282,18 +284,18 @@ class Array:
         try:
             await self.lost_list.save()
             await self.core.journal.drain()
-            await self.store.flush()
-            await self.core.dirty.clean_quiet(all_regions=True)
-            await self.store.flush()
+            await self.member_set.flush()
+            await self.core.dirty_bitmap.clean_quiet(all_regions=True)
+            await self.member_set.flush()
             keep = self.tuner.keep if self.tuner is not None else lambda config: config
-            await self.store.update(lambda config: replace(keep(config), clean=True))
+            await self.member_set.update(lambda config: replace(keep(config), clean=True))
         except RaidxError as error:
             # What was flushed is safe; the next start replays and resyncs.
             log.error("the array could not be closed cleanly: %s", error)
 
     def end_superblocks(self) -> None:
         """Write no superblock, and fail nobody, from now on."""
-        self.store.closed = True
+        self.member_set.closed = True
 
     def abandon(self) -> None:
         """End every operation that still waits, so that nothing holds the tasks' end up.
@@ -301,7 +303,7 @@ class Array:
         From here on the superblocks are final: what fails now is our own doing.
         """
         self.end_superblocks()
-        for queue in self.store.queues:
+        for queue in self.member_set.queues:
             if queue is not None:
                 if queue.member.overdue:
                     path = queue.member.path

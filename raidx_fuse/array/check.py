@@ -34,10 +34,10 @@ async def check_members(members: Sequence[Member]) -> dict[str, Any]:
     async with open_array(members, read_only=True, start_degraded=True) as array:
         for warning in array.warnings:
             problem(warning)
-        for store in array.store.page_stores:
-            for text in store.damaged:
+        for member_set in array.member_set.page_stores:
+            for text in member_set.damaged:
                 problem(text)
-        pending = array.core.dirty.pending_regions()
+        pending = array.core.dirty_bitmap.pending_regions()
         if pending:
             problem(
                 f"{pending} regions were being written when the array stopped; "

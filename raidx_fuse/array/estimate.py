@@ -161,14 +161,14 @@ def _document(
     """Return a dry run; each written chunk that moves is made of *sources* others."""
     assert array.reshape is not None
     size = moves.written << array.core.shift
-    store = array.store
+    member_set = array.member_set
     return {
         "dry_run": True,
         "does": does,
         **copy_estimate(array, kind, sources * size, size, members),
         "chunks_to_move": moves.written,
         "places_to_change": len(moves) - moves.written,
-        "redundancy_left": max(0, array.core.code.tolerance - len(store.lost)),
+        "redundancy_left": max(0, array.core.code.tolerance - len(member_set.lost)),
         "redundancy_reduced": False,
         "redundancy_reduced_seconds": 0.0,
         "size_before": array.size_bytes,
@@ -185,7 +185,7 @@ async def of_adding(array: Array, sizes: Sequence[int]) -> dict[str, Any]:
     room = array.reshape.room
     counts, roles = room.counts_with(sizes)
     moves, more = await room.plan_aside(counts)
-    before = len(array.store.config.roles())
+    before = len(array.member_set.config.roles())
     does = (
         f"grows from {before} to {before + len(roles)} members: {more} bundles more; "
         f"{moves.written} written chunks move"
@@ -198,8 +198,8 @@ async def of_removing(array: Array, record: MemberRecord) -> dict[str, Any]:
     reshape, layout = array.reshape, array.core.layout
     assert reshape is not None
     moves = await reshape.plan_removal(record)
-    others = max(1, len(array.store.config.roles()) - 1)
-    lost = record.role in array.store.lost
+    others = max(1, len(array.member_set.config.roles()) - 1)
+    lost = record.role in array.member_set.lost
     sources = max(1, layout.code.data_count) if lost else 1
     does = (
         f"{'restores' if lost else 'moves'} {moves.written} written chunks of role {record.role} "

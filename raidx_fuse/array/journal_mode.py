@@ -21,14 +21,14 @@ async def change_mode(core: Core, mode: str) -> None:
 
     Raises BusyError while a resync is due after a crash without a journal.
     """
-    store, journal, dirty = core.store, core.journal, core.dirty
+    member_set, journal, dirty = core.member_set, core.journal, core.dirty_bitmap
 
     def change(config: ArrayConfig) -> ArrayConfig:
         return replace(config, settings={**config.settings, "journal": mode})
 
     async with journal.changing:
         if mode == "none":
-            await store.update(change)
+            await member_set.update(change)
             journal.mode = mode
         else:
             if dirty.unlogged and dirty.pending_regions():
@@ -40,8 +40,8 @@ async def change_mode(core: Core, mode: str) -> None:
             for stripe in list(core.locks.held):  # who began without the log ends first
                 await core.locks.take(stripe)
                 core.locks.release(stripe)
-            await store.flush()
-            await store.update(change)
+            await member_set.flush()
+            await member_set.update(change)
     try:
         await journal.drain()  # else what the log still has of a stripe keeps it in there
     except RaidxError as error:

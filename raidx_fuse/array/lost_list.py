@@ -25,7 +25,7 @@ class LostList:
 
     def load(self) -> None:
         """Take what the superblocks say. Raises FormatError."""
-        jobs = self.core.store.config.jobs
+        jobs = self.core.member_set.config.jobs
         self.core.bad_chunks = decode_chunks(jobs.get(KEY, {}), self.core.layout.chunks)
 
     async def run(self) -> None:
@@ -47,7 +47,7 @@ class LostList:
         if changes == self._saved:
             return
         encoded = encode_chunks(bad)
-        await self.core.store.update(
+        await self.core.member_set.update(
             lambda config: replace(config, jobs={**config.jobs, KEY: encoded})
         )
         self._saved = changes

@@ -30,7 +30,7 @@ class Membership:
 
     def __init__(self, array: Array) -> None:
         self.array = array
-        self.store = array.store
+        self.member_set = array.member_set
         self.waiting = False  # a spare is about to take a role, or must not take one now
         self.seating = trio.Lock()  # held while a member takes a role, or leaves with it
 
@@ -39,7 +39,7 @@ class Membership:
     def find(self, ref: str | int) -> MemberRecord:
         """Return the record of a member by role, path or UUID prefix. Raises UsageError."""
         text = str(ref)
-        records = self.store.config.members
+        records = self.member_set.config.members
         if text.isdigit():
             for record in records:
                 if record.role == int(text):
@@ -59,10 +59,10 @@ class Membership:
 
     def path_of(self, record: MemberRecord) -> str:
         """Return the path of a member as it is attached, else as it was last seen."""
-        if record.role >= 0 and (queue := self.store.queues[record.role]) is not None:
+        if record.role >= 0 and (queue := self.member_set.queues[record.role]) is not None:
             return queue.member.path
-        if record.member_uuid in self.store.spares:
-            return self.store.spares[record.member_uuid].path
+        if record.member_uuid in self.member_set.spares:
+            return self.member_set.spares[record.member_uuid].path
         return record.path_hint
 
     # -- failing -------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ class Membership:
 
         Raises ArrayFailedError if it cannot, or if there are any and they are not to be given up.
         """
-        if not self.store.tolerates(self.store.lost | {role}):
+        if not self.member_set.tolerates(self.member_set.lost | {role}):
             raise ArrayFailedError(
                 f"role {role} cannot be spared: its data would be lost",
                 action="rebuild or replace the lost members first",
@@ -99,18 +99,18 @@ class Membership:
             )
         if record.state in ("failed", "missing"):
             raise UsageError(f"role {record.role} is {record.state} already")
-        if record.role not in self.store.watermarks:
+        if record.role not in self.member_set.watermarks:
             self.require_spare(record.role, lose_data=lose_data)
-        if not self.store.fail(record.role, "taken out by the user"):
+        if not self.member_set.fail(record.role, "taken out by the user"):
             raise ArrayFailedError("the array is being closed")
-        await self.store.settled()
+        await self.member_set.published()
         return {"role": record.role, "state": "failed"}
 
     # -- joining -------------------------------------------------------------------------------
 
     def check_joining(self, member: Member, role: int | None = None) -> None:
         """Raise UsageError unless *member* can hold the data of *role*, None: of any role."""
-        config = self.store.config
+        config = self.member_set.config
         if shares_of(config):
             needed = bytes_needed(config, role)
         else:
@@ -127,7 +127,7 @@ class Membership:
         """Raise UsageError if *member* cannot be written, or belongs to the array already."""
         if member.read_only:
             raise UsageError(f"{member.path} is read-only")
-        for other in self.store.present().values():
+        for other in self.member_set.present().values():
             if other.path == member.path:
                 raise UsageError(f"{member.path} belongs to this array already")
         if member.overdue:
@@ -138,7 +138,7 @@ class Membership:
 
     async def _prepare(self, member: Member) -> None:
         """Clear the newcomer's metadata and take the room that it will need."""
-        regions = self.store.config.regions
+        regions = self.member_set.config.regions
         await prepare_member(member, regions)
         reserve_metadata(member, regions, self.array.core.layout.chunks)
 
@@ -147,18 +147,20 @@ class Membership:
         self.array.require_writable()
         if self.array.core.code.tolerance == 0:
             raise UsageError(
-                f"{self.store.config.layout} cannot rebuild: a spare would be of no use"
+                f"{self.member_set.config.layout} cannot rebuild: a spare would be of no use"
             )
         self.check_joining(member)
         await self._prepare(member)
         record = record_of(member, -1, "spare")
-        self.store.spares[record.member_uuid] = member
+        self.member_set.spares[record.member_uuid] = member
         try:
-            await self.store.update(lambda c: replace(c, members=(*c.members, record)), asked=True)
+            await self.member_set.update(
+                lambda c: replace(c, members=(*c.members, record)), asked=True
+            )
         except FormatError:  # no room for one more
-            del self.store.spares[record.member_uuid]
+            del self.member_set.spares[record.member_uuid]
             raise
-        if member not in self.store.present().values():
+        if member not in self.member_set.present().values():
             raise RaidxError(f"{member.path} could not be written")
         self.rebuild_onto_spare()
         return {"member_uuid": record.member_uuid, "path": member.path}
@@ -193,15 +195,15 @@ class Membership:
 
     async def fail_for_replacement(self, record: MemberRecord, lose_data: bool = False) -> None:
         """Take an active member out because another one takes its place."""
-        if self.store.tolerates(self.store.lost | {record.role}):
+        if self.member_set.tolerates(self.member_set.lost | {record.role}):
             self.require_spare(record.role, lose_data=lose_data)
-        if not self.store.fail(record.role, "replaced by the user"):
+        if not self.member_set.fail(record.role, "replaced by the user"):
             raise ArrayFailedError(
                 f"role {record.role} cannot be replaced by a rebuild: without it the array "
                 "cannot give its data back",
                 action="copy the image to another array",
             )
-        await self.store.settled()
+        await self.member_set.published()
 
     def _require_no_rebuild(self) -> None:
         for job in self.array.jobs.running():
@@ -214,7 +216,7 @@ class Membership:
 
     async def _seat(self, record: MemberRecord, member: Member) -> None:
         """Attach *member* in a role, marked rebuilding from the first stripe on, maps and all."""
-        store = self.store
+        member_set = self.member_set
         role = record.role
         if self.array.reshape is not None:
             await self.array.reshape.give_way()
@@ -224,19 +226,19 @@ class Membership:
             jobs = {**config.jobs, checkpoint_key(role): {"next_stripe": 0}}
             return replace(config.with_record(record), jobs=jobs)
 
-        await self.array.core.journal.shares.erase(role, member)
+        await self.array.core.journal.chunk_table.erase(role, member)
         # No record of the member that was here before may ever be replayed onto this one.
         await self.array.core.journal.drain()
-        store.seat_epoch += 1
-        store.watermarks[role] = 0
-        store.queues[role] = MemberQueue(member, store.nursery, store.clock)
-        store.spares.pop(record.member_uuid, None)
-        store.config = seat(store.config)
-        store.refresh()
-        for pages in store.page_stores:
+        member_set.seat_epoch += 1
+        member_set.watermarks[role] = 0
+        member_set.queues[role] = MemberQueue(member, member_set.nursery, member_set.clock)
+        member_set.spares.pop(record.member_uuid, None)
+        member_set.config = seat(member_set.config)
+        member_set.refresh()
+        for pages in member_set.page_stores:
             await pages.save_all()
-        await store.flush()  # the maps before the superblock that makes it a member
-        await store.update(lambda config: config)
+        await member_set.flush()  # the maps before the superblock that makes it a member
+        await member_set.update(lambda config: config)
 
     # -- spares --------------------------------------------------------------------------------
 
@@ -253,22 +255,22 @@ class Membership:
         """Return the roles that nobody holds."""
         return [
             record.role
-            for record in self.store.config.members
+            for record in self.member_set.config.members
             if record.role >= 0 and record.state in ("failed", "missing")
         ]
 
     def spare_for(self) -> tuple[int, str] | None:
         """Return a vacant role and the UUID of a spare that is large enough for it, if any."""
         for role in self._vacant():
-            needed = bytes_needed(self.store.config, role)
-            for uuid, member in self.store.spares.items():
+            needed = bytes_needed(self.member_set.config, role)
+            for uuid, member in self.member_set.spares.items():
                 if member.size_bytes >= needed:
                     return role, uuid
         return None
 
     async def _take_spares(self) -> None:
         """Seat spares while there are roles for them, then rebuild all of these at once."""
-        store = self.store
+        member_set = self.member_set
         try:
             roles = []
             async with self.seating:
@@ -276,8 +278,8 @@ class Membership:
                     if self.array.jobs.closing:
                         break
                     role, uuid = found
-                    member = store.spares[uuid]
-                    record = next(r for r in store.config.members if r.member_uuid == uuid)
+                    member = member_set.spares[uuid]
+                    record = next(r for r in member_set.config.members if r.member_uuid == uuid)
                     log.warning("rebuilding role %d onto the spare %s", role, member.path)
                     await self._seat(replace(record, role=role, state="rebuilding"), member)
                     roles += [role] if role not in roles else []  # again: the first one died
@@ -298,7 +300,7 @@ class Membership:
 
     def resume_rebuilds(self) -> None:
         """At the start: go on with the roles that were being rebuilt, or use a spare."""
-        roles = tuple(sorted(self.store.watermarks))
+        roles = tuple(sorted(self.member_set.watermarks))
         if roles:
             self.array.start_rebuild(roles)
         else:
@@ -313,11 +315,11 @@ class Membership:
         if record.role >= 0:
             raise UsageError(
                 f"role {record.role} holds data ({record.state}); "
-                f"{self.store.config.layout} cannot shrink",
+                f"{self.member_set.config.layout} cannot shrink",
                 action="replace it with `raidx replace-disk`",
             )
-        self.store.spares.pop(record.member_uuid, None)
-        await self.store.update(
+        self.member_set.spares.pop(record.member_uuid, None)
+        await self.member_set.update(
             lambda c: replace(
                 c, members=tuple(r for r in c.members if r.member_uuid != record.member_uuid)
             )

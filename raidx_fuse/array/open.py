@@ -18,11 +18,11 @@ from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.members.base import Member
-from raidx_fuse.store.chunk_table import Shares
-from raidx_fuse.store.dirty_bitmap import DirtyMap
-from raidx_fuse.store.member_set import Store
+from raidx_fuse.store.chunk_table import ChunkTable
+from raidx_fuse.store.dirty_bitmap import DirtyBitmap
+from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import load_page_store
-from raidx_fuse.store.table_recovery import read_claims
+from raidx_fuse.store.table_recovery import scan_table
 from raidx_fuse.store.tasks import Tasks
 from raidx_fuse.store.written_map import WrittenMap
 
@@ -81,7 +81,7 @@ async def open_array(
                     yield array
             finally:
                 with trio.CancelScope(shield=True):
-                    await tasks.end(array.close, array.store.flush, array.abandon)
+                    await tasks.end(array.close, array.member_set.flush, array.abandon)
         except MemoryError:
             error = RaidxError(
                 f"array {assembly.config.name!r} needs more memory than there is",
@@ -101,23 +101,27 @@ async def _build(
     config = assembly.config
     layout = layout_of(config)
     check_progress(config, layout.stripes)
-    claims = await read_claims(assembly, layout)
-    store = Store(config, layout, assembly.by_role, assembly.spares, nursery, read_only=read_only)
+    scan = await scan_table(assembly, layout)
+    member_set = MemberSet(
+        config, layout, assembly.by_role, assembly.spares, nursery, read_only=read_only
+    )
     for record in config.members:
-        if record.state == "rebuilding" and record.role >= 0 and store.queues[record.role]:
+        if record.state == "rebuilding" and record.role >= 0 and member_set.queues[record.role]:
             saved = config.jobs.get(checkpoint_key(record.role), {})
-            store.watermarks[record.role] = int(saved.get("next_stripe", 0))
-    store.refresh()
-    pages = await load_page_store(store, "written", layout.chunks)
+            member_set.watermarks[record.role] = int(saved.get("next_stripe", 0))
+    member_set.refresh()
+    pages = await load_page_store(member_set, "written", layout.chunks)
     written = WrittenMap(layout.chunks, pages)
     region = config.regions.pages("bitmap")
-    pages = await load_page_store(store, "bitmap", region.pages * PAYLOAD_BYTES * 8)
+    pages = await load_page_store(member_set, "bitmap", region.pages * PAYLOAD_BYTES * 8)
     stripe_bytes = layout.founding_data_count * layout.chunk_bytes
-    dirty = DirtyMap(layout.stripes, stripe_bytes, pages, store.flush, layout.founding_stripes)
+    dirty = DirtyBitmap(
+        layout.stripes, stripe_bytes, pages, member_set.flush, layout.founding_stripes
+    )
     dirty.unlogged = runs_unlogged(config)
-    check_startable(assembly, store.watermarks, dirty.pending_regions(), start_degraded)
-    head = await load_page_store(store, "journal", PAYLOAD_BYTES * 8)
-    journal = Journal(store, written, head, Shares(store, claims))
-    array = Array(Core(layout, store, written, dirty, journal), assembly, nursery)
+    check_startable(assembly, member_set.watermarks, dirty.pending_regions(), start_degraded)
+    head = await load_page_store(member_set, "journal", PAYLOAD_BYTES * 8)
+    journal = Journal(member_set, written, head, ChunkTable(member_set, scan))
+    array = Array(Core(layout, member_set, written, dirty, journal), assembly, nursery)
     await array.start(head)
     return array

@@ -37,7 +37,7 @@ class Setting:
         """Return the value of *array*."""
         if self.in_force is not None:
             return self.in_force(array)
-        return array.store.config.settings.get(self.name, self.default)
+        return array.member_set.config.settings.get(self.name, self.default)
 
     def restored(self, value: Any) -> Any:
         """Return *value* of a superblock if the parser could have made it. Raises UsageError."""
@@ -112,7 +112,7 @@ def _set_cache(array: Array, value: Any) -> None:
 
 
 def _set_timeout(array: Array, value: Any) -> None:
-    array.store.io_timeout_s = value
+    array.member_set.io_timeout_s = value
 
 
 _QUEUE_S_MAX = 3600.0
@@ -369,9 +369,9 @@ def restored_settings(kept: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
 
 def apply_saved(array: Array) -> list[str]:
     """Make the settings in the superblocks work; return warnings of those that cannot be."""
-    store = array.store
-    kept, warnings = restored_settings(store.config.settings)
-    store.config = replace(store.config, settings=kept)
+    member_set = array.member_set
+    kept, warnings = restored_settings(member_set.config.settings)
+    member_set.config = replace(member_set.config, settings=kept)
     for key, value in kept.items():
         if key in SETTINGS:
             SETTINGS[key].apply(array, value)

@@ -43,11 +43,11 @@ def _bpu(array: Array) -> dict[str, Any] | None:
 
 def stats(array: Array) -> dict[str, Any]:
     """Return the counters of a running array since its start."""
-    store, core = array.store, array.core
-    now = store.clock()
+    member_set, core = array.member_set, array.core
+    now = member_set.clock()
     elapsed = max(now - array.started_s, 1e-9)
     members = []
-    for role, queue in enumerate(store.queues):
+    for role, queue in enumerate(member_set.queues):
         if queue is None:
             continue
         reading, writing = queue.read_latency, queue.write_latency
@@ -146,7 +146,7 @@ class Snapshot:
 
 def snapshot(array: Array) -> Snapshot:
     """Return what has been counted so far."""
-    queues = [queue for queue in array.store.queues if queue is not None]
+    queues = [queue for queue in array.member_set.queues if queue is not None]
     return Snapshot(
         array.stats(),
         _copy(array.core.latency),

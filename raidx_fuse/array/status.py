@@ -16,10 +16,14 @@ def redundancy_left(array: Array) -> int:
     None while stripes await their resync after a crash without a log, unless they are copies: what
     was flushed lies beside what was in flight (jobs/resync.py).
     """
-    store, core = array.store, array.core
-    if core.dirty.unlogged and core.dirty.pending_regions() and not core.code.is_copies:
+    member_set, core = array.member_set, array.core
+    if (
+        core.dirty_bitmap.unlogged
+        and core.dirty_bitmap.pending_regions()
+        and not core.code.is_copies
+    ):
         return 0
-    left = array.core.code.tolerance - len(store.lost)
+    left = array.core.code.tolerance - len(member_set.lost)
     return max(left, 0)
 
 
@@ -27,17 +31,17 @@ def state(array: Array) -> str:
     """Return one word: clean, growing, restriping, evacuating, resyncing, rebuilding, restoring,
     degraded or failed.
     """
-    store = array.store
-    if store.lost and not store.tolerates(store.lost):
+    member_set = array.member_set
+    if member_set.lost and not member_set.tolerates(member_set.lost):
         return "failed"
     kinds = {job.kind for job in array.jobs.running()}
     if "rebuild" in kinds:
         return "rebuilding"
-    if store.lost:
+    if member_set.lost:
         return "restoring" if "restore" in kinds else "degraded"
     if "resync" in kinds:
         return "resyncing"
-    if RESTRIPE in store.config.params:
+    if RESTRIPE in member_set.config.params:
         return "restriping"
     if "evacuate" in kinds:
         return "evacuating"
@@ -54,7 +58,7 @@ def _action(array: Array, word: str) -> str | None:
     if word == "failed":
         return "too many members are lost: attach them again and mount anew"
     if word == "degraded":
-        lost = sorted(array.store.lost)
+        lost = sorted(array.member_set.lost)
         return (
             f"role {lost[0]} is lost: put a new member in its place with "
             f"`raidx replace-disk ARRAY {lost[0]} NEW`"
@@ -64,11 +68,11 @@ def _action(array: Array, word: str) -> str | None:
 
 def status(array: Array) -> dict[str, Any]:
     """Return the status of a running array."""
-    store, config, core = array.store, array.store.config, array.core
+    member_set, config, core = array.member_set, array.member_set.config, array.core
     word = state(array)
     members = []
     for record in config.members:
-        queue = store.queues[record.role] if record.role >= 0 else None
+        queue = member_set.queues[record.role] if record.role >= 0 else None
         members.append(
             {
                 "role": record.role,

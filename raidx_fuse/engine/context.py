@@ -20,9 +20,9 @@ from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, dead_cells
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.store.buffers import ArenaPool
-from raidx_fuse.store.dirty_bitmap import DirtyMap
+from raidx_fuse.store.dirty_bitmap import DirtyBitmap
 from raidx_fuse.store.latency import TIMED_ALL, TIMED_EACH, ArrayCounters, Latency
-from raidx_fuse.store.member_set import MemberLostError, Request, Store
+from raidx_fuse.store.member_set import MemberIO, MemberLostError, MemberSet
 from raidx_fuse.store.written_map import WrittenMap
 
 # Which writes went to their places past the journal and are not durable yet.
@@ -78,7 +78,7 @@ class Core:
         "counters",
         "data_count",
         "data_offset",
-        "dirty",
+        "dirty_bitmap",
         "foreground_s",
         "growth",
         "inner_mask",
@@ -87,11 +87,11 @@ class Core:
         "layout",
         "layout_epoch",
         "locks",
+        "member_set",
         "on_layout",
         "policy",
         "reuse_epoch",
         "shift",
-        "store",
         "unlogged",
         "written",
         "zero_roles",
@@ -100,9 +100,9 @@ class Core:
     def __init__(
         self,
         layout: Layout,
-        store: Store,
+        member_set: MemberSet,
         written: WrittenMap,
-        dirty: DirtyMap,
+        dirty: DirtyBitmap,
         journal: Journal,
     ) -> None:
         self.layout_epoch = self.reuse_epoch = 0
@@ -111,14 +111,14 @@ class Core:
         self.chunk_bytes = layout.chunk_bytes
         self.shift = layout.chunk_bytes.bit_length() - 1
         self.inner_mask = layout.chunk_bytes - 1
-        self.data_offset = store.data_offset
-        self.store = store
+        self.data_offset = member_set.data_offset
+        self.member_set = member_set
         self.written = written
-        self.dirty = dirty
+        self.dirty_bitmap = dirty
         self.journal = journal
         journal.on_mark = self._take_mark
         self.unlogged = Unlogged()
-        store.flush_observers.append(self.unlogged)
+        member_set.flush_observers.append(self.unlogged)
         self.locks = StripeLocks()
         journal.locks = self.locks
         self.arenas = ArenaPool()
@@ -126,11 +126,11 @@ class Core:
         self.latency = Latency()
         self.at_once = 0  # requests so far that did not suspend
         self.policy: Policy
-        self.bpu = BpuPolicy(self._role, lambda: self.store.queues, store.clock)
+        self.bpu = BpuPolicy(self._role, lambda: self.member_set.queues, member_set.clock)
         self.use_policy("traditional")
         self.access: Access | None = None  # layouts with a table: how often chunks are used
         if isinstance(layout, BundleLayout):
-            self.access = Access(layout, store.queues, store.clock)
+            self.access = Access(layout, member_set.queues, member_set.clock)
         self.cache: ChunkCache | None = None  # off
         self.bad_chunks = LostChunks()
         self.foreground_s = -1e9  # when the last foreground request ended
@@ -175,12 +175,12 @@ class Core:
 
     def take_layout(self, layout: Layout) -> None:
         """Work with *layout* from now on; nobody holds a stripe's lock (`StripeLocks.alone`)."""
-        self.layout = self.store.layout = layout
+        self.layout = self.member_set.layout = layout
         self.code = layout.code
         self.data_count = layout.code.data_count
         self.growth = None
         if isinstance(layout, ElasticLayout) and layout.growing:
-            self.growth = Growth(self.store, layout)
+            self.growth = Growth(self.member_set, layout)
         if isinstance(layout, RestripeLayout):
             self.journal.forced = True  # what bypasses it could be undone by a record of other rows
         self.layout_epoch += 1
@@ -215,24 +215,24 @@ class Core:
         """
         if isinstance(self.layout, RestripeLayout):
             return frozenset()
-        return frozenset(r.role for r in self.store.config.members if r.reads_zero)
+        return frozenset(r.role for r in self.member_set.config.members if r.reads_zero)
 
     def note_zero_roles(self) -> None:
         """Derive the roles whose unwritten places can be relied on to read as zero.
 
         None while a resync is due: a write of before the crash may lie where its bit never came.
         """
-        pending = self.dirty.pending_regions()
+        pending = self.dirty_bitmap.pending_regions()
         self.zero_roles = frozenset() if pending else self.recorded_zero_roles()
-        self.all_read_zero = self.zero_roles.issuperset(self.store.config.roles())
+        self.all_read_zero = self.zero_roles.issuperset(self.member_set.config.roles())
 
     def distrust_zeros(self) -> None:
         """From now on, and after a remount, no member is taken to read as zero anywhere."""
-        store = self.store
-        members = tuple(replace(record, reads_zero=False) for record in store.config.members)
-        store.config = replace(store.config, members=members)
+        member_set = self.member_set
+        members = tuple(replace(record, reads_zero=False) for record in member_set.config.members)
+        member_set.config = replace(member_set.config, members=members)
         self.note_zero_roles()
-        store.publish_soon()
+        member_set.publish_soon()
 
     def dead(self, stripe: int) -> int:
         """Return the set of cells of *stripe* that were never written, parity included."""
@@ -266,7 +266,7 @@ class Core:
             action="see `raidx status`",
         )
 
-    async def write_cells(self, stripe: int, requests: list[Request], seat_epoch: int) -> None:
+    async def write_cells(self, stripe: int, requests: list[MemberIO], seat_epoch: int) -> None:
         """Write whole cells of *stripe* for a job that holds its lock: all or nothing.
 
         Raises MemberLostError if another member took a role since *seat_epoch*.
@@ -275,11 +275,11 @@ class Core:
         try:
             if self.journal.mode != "none" or self.journal.holds(stripe):
                 if not await self.journal.commit(
-                    [stripe], requests, (), lambda: seat_epoch == self.store.seat_epoch
+                    [stripe], requests, (), lambda: seat_epoch == self.member_set.seat_epoch
                 ):
                     raise MemberLostError
             else:
-                await self.store.write(requests, background=True)
+                await self.member_set.write(requests, background=True)
         finally:
             self.forget_stripe(stripe)
 
@@ -294,12 +294,12 @@ class Core:
         self.foreground_s = started_s
         number = self.at_once = self.at_once + 1
         if number <= TIMED_ALL:
-            self.latency.add(self.store.clock() - started_s)
+            self.latency.add(self.member_set.clock() - started_s)
         elif not number % TIMED_EACH:
-            self.latency.add_many(self.store.clock() - started_s, TIMED_EACH)
+            self.latency.add_many(self.member_set.clock() - started_s, TIMED_EACH)
 
     def touch(self, started_s: float) -> None:
         """Count the end of a foreground request that may have suspended."""
-        now = self.store.clock()
+        now = self.member_set.clock()
         self.foreground_s = now
         self.latency.add(now - started_s)

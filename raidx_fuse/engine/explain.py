@@ -24,7 +24,7 @@ def _name(core: Core, cell: int) -> str:
 
 def _place(core: Core, stripe: int, cell: int, low: int, size: int) -> dict[str, Any]:
     role, position = core.position(stripe, cell)
-    queue = core.store.queues[role]
+    queue = core.member_set.queues[role]
     place: dict[str, Any] = {
         "cell": _name(core, cell),
         "role": role,
@@ -126,7 +126,7 @@ def explain(core: Core, offset: int, length: int, write: bool, policy: str) -> d
 def _stripe(
     core: Core, stripe: int, first: int, start: int, last: int, end: int, write: bool, policy: str
 ) -> dict[str, Any]:
-    lost = core.layout.lost_cells(stripe, core.store.lost_at(stripe))
+    lost = core.layout.lost_cells(stripe, core.member_set.lost_at(stripe))
     dead = core.dead(stripe)
     shown = []
     for low, high, touched in bands(first, start, last, end, core.chunk_bytes):

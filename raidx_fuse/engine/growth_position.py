@@ -29,7 +29,7 @@ import trio
 from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.registry import PARITY_WAYS
-from raidx_fuse.store.member_set import Store
+from raidx_fuse.store.member_set import MemberSet
 
 MIGRATED = "migrated"
 PARITY = "parity"
@@ -65,15 +65,15 @@ class Growth:
     durable.
     """
 
-    __slots__ = ("_saving", "_store", "checkpoints", "layout", "parity", "saved", "unsaved")
+    __slots__ = ("_member_set", "_saving", "checkpoints", "layout", "parity", "saved", "unsaved")
 
-    def __init__(self, store: Store, layout: ElasticLayout) -> None:
+    def __init__(self, member_set: MemberSet, layout: ElasticLayout) -> None:
         self.layout = layout
-        self.parity: str = store.config.params.get(PARITY, LIVE)
+        self.parity: str = member_set.config.params.get(PARITY, LIVE)
         self.saved = layout.migrated
         self.unsaved = range(0)
         self.checkpoints = 0
-        self._store = store
+        self._member_set = member_set
         self._saving = trio.Lock()
 
     def move_to(self, stripe: int) -> None:
@@ -99,8 +99,8 @@ class Growth:
             stripe = self.layout.migrated
             if stripe == self.saved:
                 return
-            await self._store.flush()
-            await self._store.update(
+            await self._member_set.flush()
+            await self._member_set.update(
                 lambda config: replace(config, params={**config.params, MIGRATED: stripe})
             )
             self.checkpoints += 1

@@ -25,7 +25,7 @@ from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.planning.stripe_plan import read_plan
 from raidx_fuse.store.buffers import Arena, Bytes, zero_buffers
 from raidx_fuse.store.chunk_table import Move
-from raidx_fuse.store.member_set import MemberLostError, Request, join
+from raidx_fuse.store.member_set import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import xor_into
 
 
@@ -49,12 +49,12 @@ class Mover:
     def problem(self, moves: Sequence[Move]) -> str | None:
         """Say in words why *moves* cannot be done now, or None."""
         core, layout = self.core, self.layout
-        store = core.store
-        if store.watermarks or (store.lost and not self.degraded):
+        member_set = core.member_set
+        if member_set.watermarks or (member_set.lost and not self.degraded):
             return "a member is lost"
-        if store.lost and any(role in store.lost for _cell, role, _chunk in moves):
+        if member_set.lost and any(role in member_set.lost for _cell, role, _chunk in moves):
             return "a member that chunks would move to is lost"
-        if core.dirty.pending_regions():
+        if core.dirty_bitmap.pending_regions():
             return "a resync is due"
         if layout.closed and any(role in layout.closed for _cell, role, _chunk in moves):
             return "a member that chunks would move to is leaving"
@@ -117,24 +117,24 @@ class Mover:
         core.counters.chunks_moved += len(moves)
         return True
 
-    async def _contents(self, moves: Sequence[Move]) -> list[Request]:
+    async def _contents(self, moves: Sequence[Move]) -> list[MemberIO]:
         """Read what *moves* take along; return what is to be written at the new places."""
         core, layout = self.core, self.layout
         size = core.chunk_bytes
-        reads: list[Request] = []
-        writes: list[Request] = []
+        reads: list[MemberIO] = []
+        writes: list[MemberIO] = []
         solved: list[tuple[Bytes, list[Bytes], Arena]] = []
         zero_roles = core.recorded_zero_roles()
         places = [(role, core.data_offset + (chunk << core.shift)) for _cell, role, chunk in moves]
         self._preparer.reserve(places)
         for cell, role, chunk in moves:
             position = core.data_offset + (chunk << core.shift)
-            core.journal.shares.reserve(role, chunk)
+            core.journal.chunk_table.reserve(role, chunk)
             bundle, column = divmod(cell, layout.length)
             if not core.dead(bundle) >> column & 1:
                 buffer = bytearray(size)
                 writes.append((role, position, [buffer], size))
-                if core.store.lost and layout.disk[cell] in core.store.lost:
+                if core.member_set.lost and layout.disk[cell] in core.member_set.lost:
                     solved.append(self._solve(bundle, column, buffer, reads))
                     continue
                 source, at = core.position(bundle, column)
@@ -142,14 +142,14 @@ class Mover:
             elif role in zero_roles:
                 writes.append((role, position, zero_buffers(size), size))
         if reads:
-            await core.store.read(join(reads), background=True)
+            await core.member_set.read(join(reads), background=True)
         for out, parts, arena in solved:
             xor_into(out, parts)
             core.arenas.put(arena)
         return writes
 
     def _solve(
-        self, bundle: int, column: int, buffer: bytearray, reads: list[Request]
+        self, bundle: int, column: int, buffer: bytearray, reads: list[MemberIO]
     ) -> tuple[Bytes, list[Bytes], Arena]:
         """Add to *reads* what a lost chunk follows from; return it and the parts of its XOR.
 
@@ -157,7 +157,7 @@ class Mover:
         """
         core = self.core
         size = core.chunk_bytes
-        lost = self.layout.lost_cells(bundle, core.store.lost)
+        lost = self.layout.lost_cells(bundle, core.member_set.lost)
         try:
             plan = read_plan(core.code, 1 << column, lost, core.dead(bundle))
         except Unrecoverable:

@@ -22,7 +22,7 @@ from raidx_fuse.journal.overlay import WHOLE
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.planning.stripe_plan import bands, read_plan
 from raidx_fuse.store.buffers import ZEROS
-from raidx_fuse.store.member_set import MemberLostError, Request, join
+from raidx_fuse.store.member_set import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import xor_into
 
 log = logging.getLogger(__name__)
@@ -62,10 +62,12 @@ class Reader:
         copies may still differ, and what was read once must be read again.
         """
         core = self.core
-        place, readable = core.layout.place, core.store.readable
+        place, readable = core.layout.place, core.member_set.readable
         nearest = None
         least_s = inf
-        for copy in self._copies if self._copies and not core.dirty.pending_regions() else ():
+        for copy in (
+            self._copies if self._copies and not core.dirty_bitmap.pending_regions() else ()
+        ):
             role, chunk = place(stripe, copy)
             queue = readable[role]
             if queue is not None:
@@ -84,15 +86,15 @@ class Reader:
         Raises UnrecoverableError or MemberError (EIO) when the code cannot give the bytes back.
         """
         core = self.core
-        store = core.store
-        started_s = store.clock()
+        member_set = core.member_set
+        started_s = member_set.clock()
         counters = core.counters
         counters.reads += 1
         counters.read_bytes += length
         shift = core.shift
         chunk = offset >> shift
         inner = offset & core.inner_mask
-        if core.dirty.guarded:
+        if core.dirty_bitmap.guarded:
             pass
         elif inner + length <= core.chunk_bytes and not core.bad_chunks:
             if not core.written.bits[chunk >> 3] >> (chunk & 7) & 1:
@@ -116,10 +118,10 @@ class Reader:
                 role, member_chunk = layout.place(stripe, cell)
             else:
                 _cell, role, member_chunk = self._nearest(stripe)
-            queue = store.readable[role]
+            queue = member_set.readable[role]
             if queue is not None:
                 position = core.data_offset + (member_chunk << shift) + inner
-                overlay = store.overlay
+                overlay = member_set.overlay
                 current = overlay.current
                 if current:
                     known = overlay.newest(role, position, length)
@@ -138,7 +140,7 @@ class Reader:
                         return reply
                 except MemberError:
                     pass  # the general way retries, fails the member and plans again
-        elif length <= REPLY_BYTES and not store.lost and not core.bad_chunks:
+        elif length <= REPLY_BYTES and not member_set.lost and not core.bad_chunks:
             if core.cache is not None:
                 reply = self._reply_of(length)
                 if core.cache.fill(offset, reply):
@@ -173,8 +175,8 @@ class Reader:
 
     def _read_at_once(self, offset: int, length: int, reply: memoryview) -> bool:
         """Fill *reply* from healthy members without suspending; False if that cannot be."""
-        queues = self.core.store.queues
-        overlay = self.core.store.overlay
+        queues = self.core.member_set.queues
+        overlay = self.core.member_set.overlay
         unplaced = bool(overlay)
         requests, zeros = self._segments(offset, length, reply)
         try:
@@ -192,7 +194,7 @@ class Reader:
 
     def _segments(
         self, offset: int, length: int, target: memoryview
-    ) -> tuple[list[Request], list[memoryview]]:
+    ) -> tuple[list[MemberIO], list[memoryview]]:
         """Return the joined member reads of a range with nothing lost, and its dead pieces."""
         core = self.core
         shift, chunk_bytes, data_offset = core.shift, core.chunk_bytes, core.data_offset
@@ -233,7 +235,7 @@ class Reader:
     async def _read_general(self, offset: int, length: int) -> memoryview:
         """Return the bytes whatever is lost, slow or failing. Raises as `read`."""
         core = self.core
-        if core.dirty.guarded:
+        if core.dirty_bitmap.guarded:
             await self._finish_torn(offset, length)
         if core.bad_chunks:
             self._refuse_bad(offset, length)
@@ -248,9 +250,9 @@ class Reader:
                 if cache is not None and cache.fill(offset, answer):
                     core.counters.cache_hits += 1
                     return answer
-                if not core.store.lost:
+                if not core.member_set.lost:
                     requests, _zeros = self._segments(offset, length, answer)
-                    await core.store.read(requests)
+                    await core.member_set.read(requests)
                 else:
                     await self._read_pieces(offset, answer)
                 if mark == core.layout.mark(*chunks) and reuse_epoch == core.reuse_epoch:
@@ -278,10 +280,10 @@ class Reader:
         core = self.core
         for chunk in range(offset >> core.shift, (offset + length - 1 >> core.shift) + 1):
             stripe, _ = core.layout.locate(chunk)
-            if core.dirty.awaits_resync(stripe):
+            if core.dirty_bitmap.awaits_resync(stripe):
                 await core.locks.acquire(stripe)
                 try:
-                    await core.dirty.finish((stripe,))
+                    await core.dirty_bitmap.finish((stripe,))
                 except RaidxError as error:  # no room for parity, say: it can be read all the same
                     log.warning("stripe %d awaits its resync still: %s", stripe, error)
                 finally:
@@ -305,13 +307,13 @@ class Reader:
         epoch = core.layout_epoch
         stripe, first = core.layout.locate(offset >> core.shift)
         _, last = core.layout.locate(offset + length - 1 >> core.shift)
-        lost = core.layout.lost_cells(stripe, core.store.lost_at(stripe))
+        lost = core.layout.lost_cells(stripe, core.member_set.lost_at(stripe))
         touched = (2 << last) - (1 << first)
         if self._copies:
             touched = 1 << self._nearest(stripe)[0]
         if not touched & lost & ~core.dead(stripe):
             requests, _zeros = self._segments(offset, length, answer)
-            await core.store.read(requests)
+            await core.member_set.read(requests)
             return
         # The chains hold only while no write to this stripe is under way.
         await core.locks.acquire(stripe)
@@ -328,7 +330,7 @@ class Reader:
         core = self.core
         start = offset & core.inner_mask
         end = (offset + length - 1 & core.inner_mask) + 1
-        lost = core.layout.lost_cells(stripe, core.store.lost_at(stripe))
+        lost = core.layout.lost_cells(stripe, core.member_set.lost_at(stripe))
         dead = core.dead(stripe)
         for low, high, touched in bands(first, start, last, end, core.chunk_bytes):
             size = high - low
@@ -341,7 +343,7 @@ class Reader:
             arena = core.arenas.get(max(1, len(plan.reads)) * size)
             slots = arena.slots(size, len(plan.reads))
             values: dict[int, Any] = {}
-            requests: list[Request] = []
+            requests: list[MemberIO] = []
             for cell, (view, array) in zip(plan.reads, slots, strict=False):
                 role, position = core.position(stripe, cell)
                 if touched >> cell & 1:  # wanted itself: straight to its place in the answer
@@ -353,7 +355,7 @@ class Reader:
                     core.cache.fill(address_of(core.layout, stripe, cell) + low, view)
                     continue
                 requests.append((role, position + low, [view], size))
-            await core.store.read(join(requests))
+            await core.member_set.read(join(requests))
             for output in plan.outputs:
                 at = ((output.cell - first) << core.shift) + low - start
                 target = np.frombuffer(answer[at : at + size], dtype=np.uint8)

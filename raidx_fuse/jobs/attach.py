@@ -17,7 +17,7 @@ from raidx_fuse.format.create import new_member_uuid, prepare_member
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
 from raidx_fuse.format.reserve import reserve_metadata
 from raidx_fuse.members.base import Member
-from raidx_fuse.store.member_set import Store
+from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.queue import MemberQueue
 
 log = logging.getLogger(__name__)
@@ -35,51 +35,53 @@ def record_of(member: Member, role: int, state: str) -> MemberRecord:
     )
 
 
-async def join(store: Store, members: Sequence[Member], chunks: int) -> list[MemberRecord]:
+async def join(member_set: MemberSet, members: Sequence[Member], chunks: int) -> list[MemberRecord]:
     """Make members of the newcomers, spares for now, in an array of *chunks* logical chunks.
 
     Raises NoSpaceError, MemberError; RaidxError if one could not be written: nobody joined then.
     """
-    regions = store.config.regions
+    regions = member_set.config.regions
     for member in members:
         await prepare_member(member, regions)
-    for member in [*members, *store.present().values()]:
+    for member in [*members, *member_set.present().values()]:
         reserve_metadata(member, regions, chunks)
     records = [record_of(member, NO_ROLE, "spare") for member in members]
     for record, member in zip(records, members, strict=True):
-        store.spares[record.member_uuid] = member
+        member_set.spares[record.member_uuid] = member
     try:
-        await store.update(
+        await member_set.update(
             lambda config: replace(config, members=(*config.members, *records)), asked=True
         )
     except FormatError:  # no room for so many
         for record in records:
-            del store.spares[record.member_uuid]
+            del member_set.spares[record.member_uuid]
         raise
     for record, member in zip(records, members, strict=True):
-        if record.member_uuid not in store.spares:
-            await leave(store, records)
+        if record.member_uuid not in member_set.spares:
+            await leave(member_set, records)
             raise RaidxError(f"{member.path} could not be written")
     return records
 
 
-async def leave(store: Store, records: Sequence[MemberRecord]) -> None:
+async def leave(member_set: MemberSet, records: Sequence[MemberRecord]) -> None:
     """Let go of newcomers that got no role."""
     gone = {record.member_uuid for record in records}
     for uuid in gone:
-        store.spares.pop(uuid, None)
-    await store.update(
+        member_set.spares.pop(uuid, None)
+    await member_set.update(
         lambda config: replace(
             config, members=tuple(r for r in config.members if r.member_uuid not in gone)
         )
     )
 
 
-def seat(store: Store, config: ArrayConfig, records: Sequence[MemberRecord]) -> ArrayConfig:
+def seat(
+    member_set: MemberSet, config: ArrayConfig, records: Sequence[MemberRecord]
+) -> ArrayConfig:
     """Attach newcomers in the roles behind those of *config*, in memory; return the successor."""
     for role, record in enumerate(records, config.width):
-        member = store.spares.pop(record.member_uuid)
-        store.queues.append(MemberQueue(member, store.nursery, store.clock))
+        member = member_set.spares.pop(record.member_uuid)
+        member_set.queues.append(MemberQueue(member, member_set.nursery, member_set.clock))
         config = config.with_record(replace(record, role=role, state="active"))
     return config
 

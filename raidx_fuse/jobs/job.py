@@ -49,7 +49,7 @@ class Job(ABC):
         self.speed_min_bytes = 8 << 20
         self.speed_max_bytes = 0
         self.finished = trio.Event()
-        self.started_s = core.store.clock()
+        self.started_s = core.member_set.clock()
         self._resumed = trio.Event()
         self._resumed.set()
         self._cancelled = False
@@ -153,7 +153,7 @@ class Job(ABC):
             self.finished.set()
 
     async def _loop(self) -> bool:
-        clock = self.core.store.clock
+        clock = self.core.member_set.clock
         locks = self.core.locks
         saved_s = clock()
         self._marks = [(clock(), self.done_bytes)]
@@ -187,7 +187,7 @@ class Job(ABC):
 
     async def _pay(self, progress: int, start_s: float) -> None:
         """Sleep as long as the speed limits ask for *progress* bytes; at least let others run."""
-        clock = self.core.store.clock
+        clock = self.core.member_set.clock
         await trio.lowlevel.checkpoint()
         while not self._cancelled:
             now = clock()
@@ -229,7 +229,7 @@ class MendingJob(Job):
 
     def retry_s(self) -> float:
         """Return when, on the array's clock, what was in the way may be tried again."""
-        return self.core.store.clock() + (NO_SPACE_S if self.error else 0.0)
+        return self.core.member_set.clock() + (NO_SPACE_S if self.error else 0.0)
 
     async def insist(self, step: Callable[[], Awaitable[None]]) -> None:
         """Do *step*, again and again until the members let it be done.

@@ -60,15 +60,15 @@ class Jobs:
         *refused* says what a degraded array is not, or does not.
         """
         core, running = self.core, self.running()
-        store = core.store
-        if core.growth is not None or RESTRIPE in store.config.params or running:
+        member_set = core.member_set
+        if core.growth is not None or RESTRIPE in member_set.config.params or running:
             what = running[0].kind if running else "change of the layout"
             raise BusyError(f"a {what} is under way", action="wait for it: `raidx job ARRAY wait`")
-        if core.dirty.pending_regions():
+        if core.dirty_bitmap.pending_regions():
             raise BusyError("a resync is due", action="unmount and mount anew: it is tried again")
-        if store.lost:
+        if member_set.lost:
             raise RaidxError(
-                f"role {min(store.lost)} is lost: a degraded array {refused}",
+                f"role {min(member_set.lost)} is lost: a degraded array {refused}",
                 action="replace it first, or add a spare with --as spare",
             )
 

@@ -20,7 +20,7 @@ from raidx_fuse.jobs.job import WINDOW_BYTES, Job
 from raidx_fuse.jobs.strips import Place, Strips, lots, read_all
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, rebuild_plan
-from raidx_fuse.store.member_set import MemberLostError, Request, join
+from raidx_fuse.store.member_set import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import Program, compile_steps
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Rebuild(Job):
     @property
     def watermark(self) -> int:
         """First stripe that is not rebuilt yet."""
-        return min((self.core.store.watermarks.get(role, 0) for role in self.roles), default=0)
+        return min((self.core.member_set.watermarks.get(role, 0) for role in self.roles), default=0)
 
     async def prepare(self) -> None:
         """Count the written stripes; those below the watermark are done already."""
@@ -85,15 +85,15 @@ class Rebuild(Job):
     async def work(self, stripes: list[int]) -> int:
         """Rebuild *stripes* and move the watermark behind them."""
         core = self.core
-        store = core.store
+        member_set = core.member_set
         start = self.watermark
         while True:
-            if any(role not in store.watermarks for role in self.roles):
+            if any(role not in member_set.watermarks for role in self.roles):
                 raise ArrayFailedError(
                     "the member being rebuilt failed", action="replace it with another one"
                 )
-            if core.dirty.guarded:  # not two stories of one stripe
-                await core.dirty.finish(stripes)
+            if core.dirty_bitmap.guarded:  # not two stories of one stripe
+                await core.dirty_bitmap.finish(stripes)
             try:
                 for lot in lots(core, stripes, self._equations_of):
                     await self._rebuild_lot(lot)
@@ -107,9 +107,9 @@ class Rebuild(Job):
             if came_alive:
                 end = min(came_alive)
         for role in self.roles:
-            if role in store.watermarks:
-                store.watermarks[role] = max(end, start)
-        store.rebuild_epoch += 1
+            if role in member_set.watermarks:
+                member_set.watermarks[role] = max(end, start)
+        member_set.rebuild_epoch += 1
         roles = frozenset(self.roles)
         done = [stripe for stripe in stripes if stripe < end]
         return sum(core.layout.lost_cells(s, roles).bit_count() for s in done) << core.shift
@@ -119,7 +119,7 @@ class Rebuild(Job):
         core = self.core
         layout, code = core.layout, core.code
         roles = layout.roles(stripe)
-        lost = layout.lost_cells(stripe, core.store.lost_at(stripe))
+        lost = layout.lost_cells(stripe, core.member_set.lost_at(stripe))
         key = (roles, lost, core.dead(stripe))
         known = self._equations.get(key)
         if known is not None:
@@ -148,7 +148,7 @@ class Rebuild(Job):
             self.chunks_read += len(sources) * count
             wanted.append((Strips(core, first, count), sorted(sources), targets, equations))
         await read_all(core, [(strips, sources) for strips, sources, *_ in wanted])
-        writes: list[Request] = []
+        writes: list[MemberIO] = []
         for strips, _sources, targets, equations in wanted:
             spaces = {}
             for role in sorted({place[0] for place in targets}):
@@ -159,15 +159,15 @@ class Rebuild(Job):
             places, program = compiled(equations)
             program.run([strips.array(place) for place in places])
             writes += self._writes(strips, spaces, targets)
-        await core.store.write(join(writes), background=True)
+        await core.member_set.write(join(writes), background=True)
         for strips, *_ in wanted:
             strips.release()
 
     def _writes(
         self, strips: Strips, spaces: dict[int, memoryview], targets: set[Place]
-    ) -> list[Request]:
+    ) -> list[MemberIO]:
         rows, chunk_bytes = strips.rows, self.core.chunk_bytes
-        requests: list[Request] = []
+        requests: list[MemberIO] = []
         for role, buffer in spaces.items():
             offset = strips.offset(role)
             live = sorted(row for target, row in targets if target == role)
@@ -189,8 +189,12 @@ class Rebuild(Job):
         its record lacks the role, and only the next one, by which the write mends that, makes it
         good. So who holds a stripe below the watermark ends first.
         """
-        store, locks = self.core.store, self.core.locks
-        marks = {role: store.watermarks[role] for role in self.roles if role in store.watermarks}
+        member_set, locks = self.core.member_set, self.core.locks
+        marks = {
+            role: member_set.watermarks[role]
+            for role in self.roles
+            if role in member_set.watermarks
+        }
         passed = max(marks.values(), default=0)
         for stripe in [stripe for stripe in locks.held if stripe < passed]:
             await locks.take(stripe)
@@ -198,7 +202,7 @@ class Rebuild(Job):
         if self.core.growth is not None:
             # We left out what is dead as the stripes lie now: they must lie so after a crash.
             await self.core.growth.save()
-        await store.flush()
+        await member_set.flush()
 
         def note(config: ArrayConfig) -> ArrayConfig:
             jobs = dict(config.jobs)
@@ -206,17 +210,17 @@ class Rebuild(Job):
                 jobs[checkpoint_key(role)] = {"next_stripe": stripe}
             return replace(config, jobs=jobs)
 
-        await store.update(note)
+        await member_set.update(note)
 
     async def finish(self, completed: bool) -> None:
         """Make the roles active; after a cancel keep the position for the next mount."""
-        store = self.core.store
-        done = [role for role in self.roles if role in store.watermarks]
+        member_set = self.core.member_set
+        done = [role for role in self.roles if role in member_set.watermarks]
         if completed:
             # From here on writes reach the roles everywhere; no suspension since the last window.
             for role in done:
-                store.watermarks[role] = self.core.layout.stripes
-            store.rebuild_epoch += 1
+                member_set.watermarks[role] = self.core.layout.stripes
+            member_set.rebuild_epoch += 1
         await self.checkpoint()
         if not completed:
             return
@@ -230,10 +234,10 @@ class Rebuild(Job):
             )
             return replace(config, jobs=jobs, members=members)
 
-        await store.update(activate)
+        await member_set.update(activate)
         for role in done:
-            store.watermarks.pop(role, None)
-        store.refresh()
+            member_set.watermarks.pop(role, None)
+        member_set.refresh()
         try:
             await self.core.journal.reform()
         except RaidxError as error:

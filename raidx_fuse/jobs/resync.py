@@ -11,9 +11,9 @@ So only without a log a member that fails before the resync has seen a stripe ta
 with it, and only if no parity is left to tell whether the stripe is torn (`is_undecidable`):
 another copy is good in any case, and of two parities the resync asks the second.
 
-Whoever reads or writes a stripe that awaits the resync has it finished first (`DirtyMap.finish`).
-So what was read once is read again, whichever member fails then, and what is written after the
-crash is never built on parity that the crash has torn.
+Whoever reads or writes a stripe that awaits the resync has it finished first
+(`DirtyBitmap.finish`). So what was read once is read again, whichever member fails then, and what
+is written after the crash is never built on parity that the crash has torn.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ class Resync(Scrub):
 
     async def prepare(self) -> None:
         """Count all stripes of the dirty regions: dead ones are cleaned, live ones checked."""
-        self._regions = self.core.dirty.regions_to_resync()
+        self._regions = self.core.dirty_bitmap.regions_to_resync()
         strip_bytes = self.core.code.rows << self.core.shift
-        stripes = sum(len(self.core.dirty.stripes_of(region)) for region in self._regions)
+        stripes = sum(len(self.core.dirty_bitmap.stripes_of(region)) for region in self._regions)
         self.total_bytes = stripes * strip_bytes * self.core.code.columns
 
     def next_window(self) -> list[int] | None:
         """Return the next stripes of the dirty regions."""
         while self._regions:
-            stripes = self.core.dirty.stripes_of(self._regions[0])
+            stripes = self.core.dirty_bitmap.stripes_of(self._regions[0])
             start = max(self._next, stripes.start)
             if start < stripes.stop:
                 self._next = min(start + self._window, stripes.stop)
@@ -71,8 +71,10 @@ class Resync(Scrub):
     async def work(self, stripes: list[int]) -> int:
         """Finish those of *stripes* that nobody wanted earlier."""
         core = self.core
-        await finish(self, [stripe for stripe in stripes if core.dirty.awaits_resync(stripe)])
-        core.dirty.resynced_below = stripes[-1] + 1
+        await finish(
+            self, [stripe for stripe in stripes if core.dirty_bitmap.awaits_resync(stripe)]
+        )
+        core.dirty_bitmap.resynced_below = stripes[-1] + 1
         return len(stripes) * core.code.columns * (core.code.rows << core.shift)
 
     async def check(self, stripes: list[int]) -> None:
@@ -89,22 +91,24 @@ class Resync(Scrub):
         core = self.core
         if core.code.is_copies:
             return locate(chains, syndromes)
-        if core.dirty.unlogged or core.layout.lost_cells(stripe, core.store.lost_at(stripe)):
+        if core.dirty_bitmap.unlogged or core.layout.lost_cells(
+            stripe, core.member_set.lost_at(stripe)
+        ):
             return {}
         return locate(chains, syndromes, by_sector=False)
 
     def note_undecided(self, stripe: int) -> None:
         """Give up what only a torn stripe could tell, and flushed long ago perhaps."""
         core = self.core
-        if core.dirty.unlogged and not core.code.is_copies:
-            give_up_cells(core, stripe, core.store.lost_at(stripe))
+        if core.dirty_bitmap.unlogged and not core.code.is_copies:
+            give_up_cells(core, stripe, core.member_set.lost_at(stripe))
 
     async def finish(self, completed: bool) -> None:
         """Make the repairs durable, and what was lost, then forget the dirty regions."""
         await self._keep_lost()
-        await self.core.store.flush()
+        await self.core.member_set.flush()
         if completed:
-            await self.core.dirty.forget_resynced()
+            await self.core.dirty_bitmap.forget_resynced()
             self.core.note_zero_roles()
 
 
@@ -126,15 +130,15 @@ async def finish(resync: Resync, stripes: list[int]) -> None:
 
 
 async def _clean(core: Core, stripe: int, cell: int) -> None:
-    store, size = core.store, core.chunk_bytes
+    member_set, size = core.member_set, core.chunk_bytes
     role, offset = core.position(stripe, cell)
-    if store.queues[role] is None or role not in core.recorded_zero_roles():
+    if member_set.queues[role] is None or role not in core.recorded_zero_roles():
         return  # nobody relies on it: the first write fills the whole chunk
     done = False
     with suppress(MemberError):  # else write zeros
-        done = await store.punch(role, offset, size)
+        done = await member_set.punch(role, offset, size)
     if not done:
-        await store.write([(role, offset, zero_buffers(size), size)], background=True)
+        await member_set.write([(role, offset, zero_buffers(size), size)], background=True)
 
 
 # -- when a member fails before the resync has come by -------------------------------------------
@@ -145,7 +149,7 @@ def torn_stripes(core: Core, role: int) -> Iterator[tuple[int, frozenset[int]]]:
 
     Those that await the resync after a crash without a log, and have something living on *role*.
     """
-    dirty = core.dirty
+    dirty = core.dirty_bitmap
     if not dirty.unlogged or core.code.is_copies:
         return
     for stripes in dirty.stripes_to_resync():
@@ -154,7 +158,7 @@ def torn_stripes(core: Core, role: int) -> Iterator[tuple[int, frozenset[int]]]:
             if not dirty.awaits_resync(stripe):
                 continue
             if core.layout.lost_cells(stripe, frozenset({role})) & ~core.dead(stripe):
-                yield stripe, core.store.lost_at(stripe) | {role}
+                yield stripe, core.member_set.lost_at(stripe) | {role}
 
 
 def is_undecidable(core: Core, stripe: int, lost: frozenset[int]) -> bool:

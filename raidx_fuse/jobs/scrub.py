@@ -24,7 +24,7 @@ from raidx_fuse.layouts.codes.code import Step, Unrecoverable
 from raidx_fuse.layouts.codes.error_location import locate
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import BLOCK_BYTES, Bytes
-from raidx_fuse.store.member_set import MemberLostError, Request
+from raidx_fuse.store.member_set import MemberIO, MemberLostError
 from raidx_fuse.store.xor import xor_into
 
 FINDINGS_KEPT = 1000
@@ -101,7 +101,7 @@ class Scrub(Job):
         """Check *stripes* (and correct them)."""
         core = self.core
         while True:
-            self._seat_epoch = core.store.seat_epoch
+            self._seat_epoch = core.member_set.seat_epoch
             try:
                 for lot in lots(core, stripes, self._chains_of):
                     wanted = []
@@ -122,7 +122,7 @@ class Scrub(Job):
         core = self.core
         layout, code = core.layout, core.code
         roles = layout.roles(stripe)
-        lost = layout.lost_cells(stripe, core.store.lost_at(stripe))
+        lost = layout.lost_cells(stripe, core.member_set.lost_at(stripe))
         dead = core.dead(stripe)
         key = (roles, lost, dead)
         known = self._chains.get(key)
@@ -181,7 +181,7 @@ class Scrub(Job):
             return
         self.mismatches += 1
         liars = self.liars(stripe, chains, syndromes)
-        requests: list[Request] = []
+        requests: list[MemberIO] = []
         assumed = False
         if liars:
             for place, error in liars.items():
@@ -202,12 +202,12 @@ class Scrub(Job):
 
         What a crash tore may hold parities of content that was never acknowledged: no witnesses.
         """
-        return {} if self.core.dirty.awaits_resync(stripe) else locate(chains, syndromes)
+        return {} if self.core.dirty_bitmap.awaits_resync(stripe) else locate(chains, syndromes)
 
     def note_undecided(self, stripe: int) -> None:
         """Note that the chains of *stripe* contradict each other and nobody knows who lies."""
 
-    def _write_of(self, stripe: int, place: Place, content: Bytes) -> Request:
+    def _write_of(self, stripe: int, place: Place, content: Bytes) -> MemberIO:
         core = self.core
         column = core.layout.roles(stripe).index(place[0])
         cell = core.code.index[(place[1], column)]
@@ -223,13 +223,13 @@ class Scrub(Job):
         core = self.core
         code = core.code
         dead = core.dead(stripe)
-        lost = core.layout.lost_cells(stripe, core.store.lost_at(stripe)) & ~dead
+        lost = core.layout.lost_cells(stripe, core.member_set.lost_at(stripe)) & ~dead
         steps: tuple[Step, ...] = ()
         if lost & code.data_mask and self.solves_lost:
             with suppress(Unrecoverable):
                 steps = code.solve(lost, lost & code.data_mask)
         sources = reduce(or_, (mask for _, mask in steps), code.data_mask) & ~dead & ~lost
-        requests: list[Request] = []
+        requests: list[MemberIO] = []
         for cell in cells_of(sources):
             role, offset = core.position(stripe, cell)
             place = (role, code.row_of[cell])
@@ -237,7 +237,7 @@ class Scrub(Job):
                 content = cells[place] = np.empty(core.chunk_bytes, dtype=np.uint8)
                 requests.append((role, offset, [content.data], core.chunk_bytes))
         if requests:
-            await core.store.read(requests, background=True)
+            await core.member_set.read(requests, background=True)
         roles = core.layout.roles(stripe)
         for cell, mask in steps:  # what a degraded read returns; the other chains follow that
             place = (roles[code.column_of[cell]], code.row_of[cell])
@@ -246,14 +246,16 @@ class Scrub(Job):
                 at = [(roles[code.column_of[source]], code.row_of[source]) for source in given]
                 xor_into(content, [cells[source] for source in at])
 
-    def _rewrite_parity(self, stripe: int, cells: dict[Place, Bytes]) -> tuple[list[Request], bool]:
+    def _rewrite_parity(
+        self, stripe: int, cells: dict[Place, Bytes]
+    ) -> tuple[list[MemberIO], bool]:
         """Return writes that make the parities follow the data, if all data could be read."""
         core = self.core
         code = core.code
         roles = core.layout.roles(stripe)
         dead = core.dead(stripe)
-        lost = core.layout.lost_cells(stripe, core.store.lost_at(stripe))
-        requests: list[Request] = []
+        lost = core.layout.lost_cells(stripe, core.member_set.lost_at(stripe))
+        requests: list[MemberIO] = []
         for parity, support in enumerate(code.support):
             cell = code.data_count + parity
             if (dead | lost) >> cell & 1:
@@ -307,13 +309,13 @@ class Scrub(Job):
         )
 
     def _member(self, role: int) -> dict[str, Any]:
-        queue = self.core.store.queues[role]
+        queue = self.core.member_set.queues[role]
         return {"role": role, "path": queue.member.path if queue else None}
 
     async def finish(self, completed: bool) -> None:
         """Make repairs durable."""
         if self.repaired:
-            await self.core.store.flush()
+            await self.core.member_set.flush()
 
 
 def _without(lost: int, masks: list[int]) -> list[int]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from raidx_fuse.engine.context import Core
 from raidx_fuse.store.buffers import Arena, Bytes
-from raidx_fuse.store.member_set import Request, join
+from raidx_fuse.store.member_set import MemberIO, join
 
 Place = tuple[int, int]  # (role, row)
 K = TypeVar("K", bound=Hashable)
@@ -31,11 +31,11 @@ def runs(
     """
     layout = core.layout
     aligned = layout.aligned
-    store = core.store
+    member_set = core.member_set
     alike = (
         layout.contiguous
         and core.written.whole(layout, stripes[0], stripes[-1] + 1)
-        and store.lost_at(stripes[0]) == store.lost_at(stripes[-1])
+        and member_set.lost_at(stripes[0]) == member_set.lost_at(stripes[-1])
     )
     by_roles: dict[tuple[int, ...], K] = {}
     first, count, key = -1, 0, None
@@ -76,7 +76,7 @@ async def read_all(core: Core, wanted: Sequence[tuple[Strips, Sequence[Place]]])
     """Read the places of all *wanted* strips together, neighbours in one I/O."""
     requests = [request for strips, places in wanted for request in strips.requests(places)]
     if requests:
-        await core.store.read(join(requests), background=True)
+        await core.member_set.read(join(requests), background=True)
 
 
 class Strips:
@@ -103,7 +103,7 @@ class Strips:
         column = core.layout.roles(self.first).index(role)
         return core.position(self.first, core.code.column_cells[column][0])[1]
 
-    def requests(self, places: Sequence[Place]) -> list[Request]:
+    def requests(self, places: Sequence[Place]) -> list[MemberIO]:
         """Make room for *places*; return the reads that fill it: those and nothing else.
 
         Whole strips at once, or neighbouring rows together; none where members lend their memory.
@@ -112,14 +112,14 @@ class Strips:
         by_role: dict[int, list[int]] = {}
         for role, row in places:
             by_role.setdefault(role, []).append(row)
-        requests: list[Request] = []
+        requests: list[MemberIO] = []
         size = self.strip_bytes * self.count
         chunk_bytes = core.chunk_bytes
         for role, rows in by_role.items():
-            queue = core.store.queues[role]
+            queue = core.member_set.queues[role]
             offset = self.offset(role)
             view = None
-            if queue is not None and not core.store.overlay:  # a view would miss the overlay
+            if queue is not None and not core.member_set.overlay:  # a view would miss the overlay
                 view = queue.view(offset, size, len(rows) / self.rows)
             if view is not None:
                 self._strips[role] = np.frombuffer(view, dtype=np.uint8)
@@ -159,7 +159,7 @@ class Strips:
         When the strips are filled *whole*, a RAM member lends the place itself.
         """
         size = self.strip_bytes * self.count
-        queue = self.core.store.queues[role]
+        queue = self.core.member_set.queues[role]
         if whole and queue is not None:
             view = queue.writable_view(self.offset(role), size)
             if view is not None:

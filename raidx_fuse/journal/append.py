@@ -24,7 +24,7 @@ from raidx_fuse.format.log_record import (
 )
 from raidx_fuse.journal.group_commit import CHANGE_BYTES_MAX, DATA_BYTES_MAX, Gathering
 from raidx_fuse.journal.ring import InFlight, Marked, Ring
-from raidx_fuse.store.member_set import Request, Store
+from raidx_fuse.store.member_set import MemberIO, MemberSet
 from raidx_fuse.store.page_store import PageStore
 
 OVERLAY_BYTES_MAX = 32 << 20
@@ -34,16 +34,16 @@ log = logging.getLogger(__name__)
 
 
 class LogWriter(Marked):
-    """Writes records to the ring of *store*; *roles* are those that hold it."""
+    """Writes records to the ring of *member_set*; *roles* are those that hold it."""
 
-    def __init__(self, store: Store, head: PageStore, mode: str) -> None:
+    def __init__(self, member_set: MemberSet, head: PageStore, mode: str) -> None:
         super().__init__(mode)
-        self.store = store
-        self.ring = Ring(store, head)
+        self.member_set = member_set
+        self.ring = Ring(member_set, head)
         self.capacity = self.ring.capacity
-        self.overlay = store.overlay
+        self.overlay = member_set.overlay
         self.inflight = InFlight()
-        self.unfinished: dict[int, Sequence[Request]] = {}  # of them: what `finish` will show
+        self.unfinished: dict[int, Sequence[MemberIO]] = {}  # of them: what `finish` will show
         self.roles: tuple[int, ...] = ()
         self.leaving = -1  # a role that is about to be given up: no record shall be there alone
         self.locks: StripeLocks | None = None  # of the array
@@ -69,7 +69,7 @@ class LogWriter(Marked):
         self.choose_roles()
         await self.ring.begin(epoch, self.mark)
         self.torn = False
-        await self.store.flush()
+        await self.member_set.flush()
 
     async def move(self) -> None:
         """Let the members that are whole now hold the log; the ring is empty, nobody commits."""
@@ -77,24 +77,26 @@ class LogWriter(Marked):
         self.choose_roles()
         try:
             await self.ring.believe_also(before[1])
-            await self.store.flush()
+            await self.member_set.flush()
         except BaseException:
             self.roles, self.ring.holders = before
             raise
 
     async def believe_all(self) -> None:
         """Let whoever may be chosen next be believed, durably."""
-        await self.ring.believe_also(holder_of(r.member_uuid) for r in self.store.config.members)
-        await self.store.flush()
+        await self.ring.believe_also(
+            holder_of(r.member_uuid) for r in self.member_set.config.members
+        )
+        await self.member_set.flush()
 
     def choose_roles(self) -> None:
         """Take the first members that are whole, one more than may be lost."""
-        store = self.store
+        member_set = self.member_set
         self._gap = NO_GAP
-        whole = [role for role, queue in enumerate(store.readable) if queue is not None]
+        whole = [role for role, queue in enumerate(member_set.readable) if queue is not None]
         active = [role for role in whole if role != self.leaving]
-        self.roles = tuple(active[: store.layout.code.tolerance + 1])
-        records = [store.config.record(role) for role in self.roles]
+        self.roles = tuple(active[: member_set.layout.code.tolerance + 1])
+        records = [member_set.config.record(role) for role in self.roles]
         self.ring.holders = [holder_of(record.member_uuid) for record in records]
 
     def holds(self, stripe: int) -> bool:
@@ -109,12 +111,12 @@ class LogWriter(Marked):
         size = record_bytes(len(fields) // 4, total)
         self.write_gathered()
         sequence, position, offset = ring.allocate(size, stripes)
-        roles = [role for role in self.roles if self.store.queues[role] is not None]
+        roles = [role for role in self.roles if self.member_set.queues[role] is not None]
         assert roles, "more log members than may be lost"
         record = encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)
         self.inflight.add(sequence, position)
         try:
-            await self.store.write([(role, offset, [record], size) for role in roles])
+            await self.member_set.write([(role, offset, [record], size) for role in roles])
         except BaseException as error:
             if isinstance(error, RaidxError):
                 self.withdraw(sequence, position)
@@ -124,11 +126,11 @@ class LogWriter(Marked):
         self.commit_bytes += size
         return sequence, record
 
-    async def finish(self, sequence: int, left: Sequence[Request]) -> None:
+    async def finish(self, sequence: int, left: Sequence[MemberIO]) -> None:
         """Write what `commit_now` has *left*; only then may the change be seen, and be placed."""
         writes = self.unfinished.pop(sequence)
         try:
-            await self.store.write(left)
+            await self.member_set.write(left)
             for role, place, (buffer,), _ in writes:
                 self.overlay.put(role, place, buffer)
         except RaidxError:
@@ -137,7 +139,7 @@ class LogWriter(Marked):
         finally:
             self.inflight.end(sequence)
 
-    def take_effect(self, record: bytes, entries: int, writes: Sequence[Request]) -> None:
+    def take_effect(self, record: bytes, entries: int, writes: Sequence[MemberIO]) -> None:
         """Show committed *writes* to readers; the overlay keeps the *record* itself."""
         overlay = self.overlay
         view = memoryview(record)
@@ -157,14 +159,14 @@ class LogWriter(Marked):
 
     def hurry(self) -> None:
         """Let the log be placed soon if much is not in its place."""
-        if self.ring.must_hurry() or self.store.overlay.held_bytes > OVERLAY_BYTES_MAX:
+        if self.ring.must_hurry() or self.member_set.overlay.held_bytes > OVERLAY_BYTES_MAX:
             self._wake.set()
 
     # -- group commit (group_commit.py)
     # --------------------------------------------------------------
 
     def gather(
-        self, stripe: int, writes: Sequence[Request], reserve_bytes: int
+        self, stripe: int, writes: Sequence[MemberIO], reserve_bytes: int
     ) -> Gathering | None:
         """Show *writes* and add them to the next record; None if they are to have their own.
 
@@ -186,7 +188,7 @@ class LogWriter(Marked):
         self.gathering = gathering
         gathering.data_bytes += total
         fields, parts = gathering.fields, gathering.parts
-        put = self.store.overlay.put
+        put = self.member_set.overlay.put
         for role, offset, (buffer,), length in writes:
             fields += (DATA, role, length, offset)
             parts.append(buffer)
@@ -215,7 +217,7 @@ class LogWriter(Marked):
         if left:
             self.be_late(gathering, left, position)
 
-    def be_late(self, gathering: Gathering, left: Sequence[Request], position: int) -> None:
+    def be_late(self, gathering: Gathering, left: Sequence[MemberIO], position: int) -> None:
         """Let nobody build on what is shown but not logged yet, save later records."""
         self.inflight.add(gathering.sequence, position)
         gathering.left = left
@@ -235,7 +237,7 @@ class LogWriter(Marked):
             await gathering.over.wait()
         else:
             try:
-                await self.store.write(left)
+                await self.member_set.write(left)
                 self.late = None
             except BaseException as error:
                 gathering.error = RaidxError("the journal is lost: a record could not be written")
@@ -264,12 +266,12 @@ class LogWriter(Marked):
             assert self.late.over is not None
             await self.late.over.wait()
 
-    def write_now(self, offset: int, record: bytes) -> list[Request]:
+    def write_now(self, offset: int, record: bytes) -> list[MemberIO]:
         """Write *record* to the ring; return what the log members did not take at once."""
         size = len(record)
         buffers = [record]
-        left: list[Request] = []
-        queues = self.store.queues
+        left: list[MemberIO] = []
+        queues = self.member_set.queues
         for role in self.roles:
             queue = queues[role]
             try:

@@ -15,8 +15,8 @@ from raidx_fuse.format.log_record import entry_fields
 from raidx_fuse.journal.append import LogWriter
 from raidx_fuse.journal.deferred_parity import Streams
 from raidx_fuse.journal.ring import Tail
-from raidx_fuse.store.chunk_table import Shares
-from raidx_fuse.store.member_set import Store
+from raidx_fuse.store.chunk_table import ChunkTable
+from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
 from raidx_fuse.store.written_map import WrittenMap
 
@@ -28,14 +28,16 @@ PLACE_AFTER_S = 1.0
 class Checkpoint(LogWriter):
     """Frees the ring: places what is committed. *mode* is what goes through the log; see MODES."""
 
-    def __init__(self, store: Store, written: WrittenMap, head: PageStore, shares: Shares) -> None:
-        super().__init__(store, head, "partial")
-        self.shares = shares
+    def __init__(
+        self, member_set: MemberSet, written: WrittenMap, head: PageStore, chunk_table: ChunkTable
+    ) -> None:
+        super().__init__(member_set, head, "partial")
+        self.chunk_table = chunk_table
         self.written = written
         # Tests only, to show that the campaign notices.
         self.break_ordering = self.break_streams = False
         self.placements = 0
-        self.streams = Streams(store, self.capacity)
+        self.streams = Streams(member_set, self.capacity)
         self._gate: trio.Event | None = None  # closed while the ring is being emptied
         self.placing = trio.Lock()
         self._to_form = self._gives_up = False
@@ -46,7 +48,7 @@ class Checkpoint(LogWriter):
         async with self.placing:
             self.mark = mark
             await self.ring.save_mark(mark)
-        await self.store.flush()
+        await self.member_set.flush()
 
     async def _make_room(self, size: int) -> None:
         """Wait until *size* bytes, and the rest of a lap, are free and the gate is open.
@@ -71,7 +73,7 @@ class Checkpoint(LogWriter):
                 break
             await self.place()
             if not ring.has_room(size + streams.reserve_bytes):
-                await self.store.flush()  # makes the head page durable that frees the space
+                await self.member_set.flush()  # makes the head page durable that frees the space
         self.hurry()
 
     # -- placing -------------------------------------------------------------------------------
@@ -92,22 +94,22 @@ class Checkpoint(LogWriter):
                 tail = *self.inflight.first(), self.mark
             self.overlay.freeze()
             pages = self.written.take_unsaved()  # as they are now: later bits are not durable yet
-            shares = self.shares.take_unsaved()
+            chunk_table = self.chunk_table.take_unsaved()
             try:
                 if not self.break_ordering:
-                    await self.store.flush()
+                    await self.member_set.flush()
                 await self._write_frozen()
                 await self.written.pages.save_as(pages)
-                await self.shares.save_as(shares)
+                await self.chunk_table.save_as(chunk_table)
                 if not self.break_ordering:
-                    await self.store.flush()
+                    await self.member_set.flush()
             except BaseException:
                 self.overlay.thaw()
                 self.written.put_back(pages)
-                self.shares.put_back(shares)
+                self.chunk_table.put_back(chunk_table)
                 raise
             self.overlay.drop_frozen()
-            self.store.place_epoch += 1
+            self.member_set.place_epoch += 1
             await ring.move_tail(tail)
             self.placements += 1
 
@@ -139,15 +141,15 @@ class Checkpoint(LogWriter):
 
     async def _write_frozen(self) -> None:
         """Write the frozen layer to its places; others get their turn now and then."""
-        store = self.store
-        queues = {role: queue for role, queue in enumerate(store.queues) if queue is not None}
+        member_set = self.member_set
+        queues = {role: queue for role, queue in enumerate(member_set.queues) if queue is not None}
         for role, writes in self.overlay.frozen_writes(queues):
-            if store.queues[role] is not queues[role]:
+            if member_set.queues[role] is not queues[role]:
                 continue  # failed since; whoever took the role gets the content otherwise
             done = queues[role].try_writes(writes)
             if done < len(writes):
                 left = [(role, *write) for write in writes[done:]]
-                await store.write(left, background=True)
+                await member_set.write(left, background=True)
             await trio.lowlevel.checkpoint()
 
     async def drain(self, then: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -163,7 +165,7 @@ class Checkpoint(LogWriter):
             await self.mend()
             while self.ring.open or self.ring.durable_tail[0] != self.ring.next_sequence:
                 await self.place()
-                await self.store.flush()
+                await self.member_set.flush()
             if then is not None:
                 await then()
         finally:
@@ -186,7 +188,7 @@ class Checkpoint(LogWriter):
 
     def give_up_soon(self) -> None:
         """Place soon, and let the log give up what is placed: it stands in the way of others."""
-        if not self._gives_up and self.store.clock() >= self._gives_up_from_s:
+        if not self._gives_up and self.member_set.clock() >= self._gives_up_from_s:
             self._gives_up = True
             self._wake.set()
 
@@ -201,8 +203,8 @@ class Checkpoint(LogWriter):
                     if self._to_form:
                         await self.reform()
                     if self._gives_up:
-                        await self.store.flush()  # of the head page
-                        self._gives_up_from_s = self.store.clock() + PLACE_AFTER_S
+                        await self.member_set.flush()  # of the head page
+                        self._gives_up_from_s = self.member_set.clock() + PLACE_AFTER_S
                         self._gives_up = False
                 except RaidxError as error:
                     log.error("committed changes cannot reach their places: %s", error)

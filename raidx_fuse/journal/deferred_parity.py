@@ -29,7 +29,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from raidx_fuse.format.log_record import ENTRY_BYTES, PARITY, record_bytes
-from raidx_fuse.store.member_set import Request, Store
+from raidx_fuse.store.member_set import MemberIO, MemberSet
 
 KNOWN_MIN = 64  # stripes of which is known what the log has, also after it gave them up
 SHARE_MAX = 8  # of the ring may be kept free for parities, one part of so many
@@ -45,19 +45,19 @@ class Filling:
     stripe: int
     before: int
     touched: int
-    data: Sequence[Request]
-    parities: Sequence[Request]
+    data: Sequence[MemberIO]
+    parities: Sequence[MemberIO]
 
 
 class Streams:
     """The stripes whose parity the log lacks: stripe -> (cells in the log, places of parities)."""
 
-    def __init__(self, store: Store, capacity: int) -> None:
+    def __init__(self, member_set: MemberSet, capacity: int) -> None:
         self.unfinished: dict[int, tuple[int, dict[tuple[int, int], int]]] = {}
         self.reserve_bytes = 0
         self.paused = False  # the layout is about to change: the records name stripes of this one
-        self._store = store
-        self._overlay = store.overlay
+        self._member_set = member_set
+        self._overlay = member_set.overlay
         self._capacity = capacity
         self._reserved: set[int] = set()  # unfinished, or about to be
         # Of stripes all of whose records that may be replayed are of this kind: the cells in them.
@@ -69,13 +69,13 @@ class Streams:
         return known[0] if known else 0
 
     def _size(self, stripes: int) -> int:
-        layout = self._store.layout
+        layout = self._member_set.layout
         each = layout.code.parity_count * (layout.chunk_bytes + ENTRY_BYTES)
         return record_bytes(0, stripes * each) if stripes else 0
 
     def _most_bytes(self) -> int:
         # Small rings hold two records of a stripe; one of ours may have its parities twice.
-        layout = self._store.layout
+        layout = self._member_set.layout
         stripe_bytes = len(layout.code.cells) * layout.chunk_bytes
         return self._capacity // SHARE_MAX if self._capacity >= 3 * stripe_bytes else 0
 
@@ -95,7 +95,7 @@ class Streams:
             self.reserve_bytes = self._size(len(self._reserved))
 
     def _is_complete(self, filling: Filling) -> bool:
-        return filling.before | filling.touched == self._store.layout.code.data_mask
+        return filling.before | filling.touched == self._member_set.layout.code.data_mask
 
     def entries(self, filled: Sequence[Filling]) -> list[int]:
         """Return the fields of the entries that say whose parity follows."""
@@ -143,9 +143,9 @@ class Streams:
             if not self._is_complete(filling):
                 self.unfinished[stripe] = filling.before | filling.touched, places
 
-    def parities(self, stripes: Iterable[int], writes: Iterable[Request] = ()) -> list[Request]:
+    def parities(self, stripes: Iterable[int], writes: Iterable[MemberIO] = ()) -> list[MemberIO]:
         """Return the parities that the log lacks of *stripes*, as they are, if not in *writes*."""
-        requests: list[Request] = []
+        requests: list[MemberIO] = []
         if not self.unfinished:
             return requests
         given = {(role, offset): size for role, offset, _, size in writes}

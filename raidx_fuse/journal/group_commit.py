@@ -22,7 +22,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.store.member_set import Request
+from raidx_fuse.store.member_set import MemberIO
 
 CHANGE_BYTES_MAX = 40 << 10  # of a change that is gathered: copying larger ones costs more
 DATA_BYTES_MAX = 320 << 10  # of one record; with its headers less than twice that
@@ -74,7 +74,7 @@ class Gathering:
         self.data_bytes = 0
         self.stripes: list[int] = []
         self.sequence = sequence
-        self.left: Sequence[Request] = ()
+        self.left: Sequence[MemberIO] = ()
         self.locked: Sequence[int] = ()
         self.over: trio.Event | None = None
         self.error: RaidxError | None = None

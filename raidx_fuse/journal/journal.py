@@ -26,7 +26,7 @@ from raidx_fuse.journal.checkpoint import Checkpoint
 from raidx_fuse.journal.deferred_parity import Filling
 from raidx_fuse.journal.group_commit import DOOR, Gathering
 from raidx_fuse.store.chunk_table import Move
-from raidx_fuse.store.member_set import Request
+from raidx_fuse.store.member_set import MemberIO
 
 MODES = ("partial", "full", "none")
 
@@ -41,7 +41,7 @@ class Journal(Checkpoint):
     async def commit(
         self,
         stripes: Sequence[int],
-        writes: Sequence[Request],
+        writes: Sequence[MemberIO],
         fresh: Sequence[int],
         still_valid: Callable[[], bool] = lambda: True,
         moves: Sequence[Move] = (),
@@ -75,7 +75,7 @@ class Journal(Checkpoint):
             self.written.set_bits(fresh)
             self.written.clear_bits(dead)
             if moves:
-                self.shares.apply(moves)
+                self.chunk_table.apply(moves)
             if mark is not None:
                 self.take_mark(mark)
         finally:
@@ -147,8 +147,8 @@ class Journal(Checkpoint):
         return True
 
     def commit_now(
-        self, stripe: int, writes: Sequence[Request]
-    ) -> tuple[int, list[Request] | Gathering] | None:
+        self, stripe: int, writes: Sequence[MemberIO]
+    ) -> tuple[int, list[MemberIO] | Gathering] | None:
         """Log *writes* of one stripe without suspending; None if that cannot be: nothing was done.
 
         The one buffer of each belongs to the journal from now on. Returns the sequence number and

@@ -13,18 +13,20 @@ from raidx_fuse.format.log_record import Record
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, dead_cells, write_plans
 from raidx_fuse.store.buffers import Bytes
-from raidx_fuse.store.member_set import MemberLostError, Request, Store
+from raidx_fuse.store.member_set import MemberIO, MemberLostError, MemberSet
 from raidx_fuse.store.written_map import WrittenMap
 from raidx_fuse.store.xor import xor_into
 
 
 class Following:
-    """Redoes the data of records into the overlay of *store*, and what parity follows from it."""
+    """Redoes the data of records into the overlay of *member_set*, and what parity follows from
+    it.
+    """
 
-    def __init__(self, store: Store, written: WrittenMap) -> None:
-        self.store = store
+    def __init__(self, member_set: MemberSet, written: WrittenMap) -> None:
+        self.member_set = member_set
         self.written = written
-        self._size = store.layout.chunk_bytes
+        self._size = member_set.layout.chunk_bytes
         # Stripes whose parity came from their places -> where it belongs.
         self._unfinished: dict[int, set[tuple[int, int]]] = {}
 
@@ -33,8 +35,8 @@ class Following:
 
         Raises MemberError, or Unrecoverable if more is lost than the code tolerates.
         """
-        overlay = self.store.overlay
-        parities: list[Request] = []
+        overlay = self.member_set.overlay
+        parities: list[MemberIO] = []
         for stripe, complete in record.parity:
             if not complete:  # computed from the places: before the data hides them
                 parities += await self._parity_of(stripe, dict(self._cells(record, stripe)))
@@ -75,11 +77,11 @@ class Following:
         del self._unfinished[next(iter(self._unfinished))]
 
     async def _is_placed(self, stripe: int) -> bool:
-        store = self.store
+        member_set = self.member_set
         new, old = bytearray(self._size), bytearray(self._size)
-        for cell in cells_of(store.layout.code.all_mask):
+        for cell in cells_of(member_set.layout.code.all_mask):
             role, offset = self._place(stripe, cell)
-            queue = store.queues[role]
+            queue = member_set.queues[role]
             if queue is None:
                 continue  # nothing is written there
             try:
@@ -87,34 +89,34 @@ class Following:
             except MemberError:
                 return False
             new[:] = old
-            store.overlay.patch(role, offset, [new])
+            member_set.overlay.patch(role, offset, [new])
             if new != old:
                 return False
         return True
 
-    def parities(self) -> list[Request]:
+    def parities(self) -> list[MemberIO]:
         """Return the parities that are to be logged before any place is written."""
-        requests: list[Request] = []
+        requests: list[MemberIO] = []
         for places in self._unfinished.values():
             for role, offset in sorted(places):
                 buffer = bytearray(self._size)
-                known = self.store.overlay.read(role, offset, buffer)
+                known = self.member_set.overlay.read(role, offset, buffer)
                 assert known, "what was computed is in the overlay"
                 requests.append((role, offset, [buffer], self._size))
         return requests
 
     def _place(self, stripe: int, cell: int) -> tuple[int, int]:
-        role, chunk = self.store.layout.place(stripe, cell)
-        return role, self.store.data_offset + chunk * self._size
+        role, chunk = self.member_set.layout.place(stripe, cell)
+        return role, self.member_set.data_offset + chunk * self._size
 
     def _stripe_at(self, role: int, offset: int) -> int | None:
-        chunk = (offset - self.store.data_offset) // self._size
-        found = self.store.layout.inverse(role, chunk)
+        chunk = (offset - self.member_set.data_offset) // self._size
+        found = self.member_set.layout.inverse(role, chunk)
         return found[0] if found else None
 
     def _cells(self, record: Record, stripe: int) -> Iterator[tuple[int, Bytes]]:
         """Yield the data cells of *stripe* in *record* with their content."""
-        layout = self.store.layout
+        layout = self.member_set.layout
         content = {(role, offset): data for role, offset, data in record.data}
         for cell in range(layout.code.data_count):
             data = content.get(self._place(stripe, cell))
@@ -124,18 +126,18 @@ class Following:
     def _known_cells(self, stripe: int) -> dict[int, Bytes]:
         """Return the data cells of *stripe* that are known from records alone."""
         known: dict[int, Bytes] = {}
-        for cell in range(self.store.layout.code.data_count):
+        for cell in range(self.member_set.layout.code.data_count):
             content = np.empty(self._size, np.uint8)
-            if self.store.overlay.read(*self._place(stripe, cell), content.data):
+            if self.member_set.overlay.read(*self._place(stripe, cell), content.data):
                 known[cell] = content
         return known
 
-    async def _parity_of(self, stripe: int, new: dict[int, Bytes]) -> list[Request]:
+    async def _parity_of(self, stripe: int, new: dict[int, Bytes]) -> list[MemberIO]:
         """Return what the parities become when the cells in *new* get that content."""
-        store, code = self.store, self.store.layout.code
-        dead = dead_cells(code, self.written.dead_data(store.layout, stripe))
+        member_set, code = self.member_set, self.member_set.layout.code
+        dead = dead_cells(code, self.written.dead_data(member_set.layout, stripe))
         while True:
-            lost = store.layout.lost_cells(stripe, store.lost_at(stripe))
+            lost = member_set.layout.lost_cells(stripe, member_set.lost_at(stripe))
             try:
                 rmw, rcw = write_plans(code, _mask(new), lost, dead & ~_mask(new))
             except Unrecoverable as error:
@@ -147,14 +149,14 @@ class Following:
             plan = rcw or rmw
             assert plan is not None, "one of them is possible, or Unrecoverable is raised"
             old = {cell: np.empty(self._size, np.uint8) for cell in plan.reads}
-            reads: list[Request] = [
+            reads: list[MemberIO] = [
                 (*self._place(stripe, cell), [old[cell].data], self._size) for cell in plan.reads
             ]
             try:
-                await store.read(reads)
+                await member_set.read(reads)
             except MemberLostError:
                 continue  # another plan, without that member
-            requests: list[Request] = []
+            requests: list[MemberIO] = []
             for output in plan.outputs:
                 out = np.empty(self._size, np.uint8)
                 sources = [old[cell] for cell in output.old] + [new[cell] for cell in output.new]

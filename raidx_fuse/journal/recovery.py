@@ -37,7 +37,7 @@ from raidx_fuse.journal.ring import Tail
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
-from raidx_fuse.store.member_set import Request, Store
+from raidx_fuse.store.member_set import MemberIO, MemberSet
 from raidx_fuse.store.page_store import PageStore
 
 log = logging.getLogger(__name__)
@@ -56,15 +56,17 @@ class _Ring:
     """Reads records of one epoch from whichever member has them whole."""
 
     def __init__(
-        self, journal: Journal, store: Store, epoch: int, holders: Collection[bytes] | None
+        self, journal: Journal, member_set: MemberSet, epoch: int, holders: Collection[bytes] | None
     ) -> None:
         self._members = [
             queue.member
-            for role, queue in enumerate(store.queues)
+            for role, queue in enumerate(member_set.queues)
             if queue is not None
-            and (holders is None or holder_of(store.config.record(role).member_uuid) in holders)
+            and (
+                holders is None or holder_of(member_set.config.record(role).member_uuid) in holders
+            )
         ]
-        self._limits = Limits(store, journal.written.chunks)
+        self._limits = Limits(member_set, journal.written.chunks)
         self._offset = journal.ring.offset
         self._capacity = journal.capacity
         self._array = journal.ring.array
@@ -132,18 +134,18 @@ class Log:
     copies: list[tuple[int, bytes]]
 
 
-async def read_log(journal: Journal, store: Store, head: PageStore) -> Log:
+async def read_log(journal: Journal, member_set: MemberSet, head: PageStore) -> Log:
     """Return what is to be redone, and settle where chunks lie by it; writes nothing.
 
     Raises AssemblyError for what no array ever wrote.
     """
     epoch, sequence, position, mark, held_epoch, count = HEAD.unpack_from(head.payload)
-    _check_head(store, epoch, sequence, position, mark)
+    _check_head(member_set, epoch, sequence, position, mark)
     holders = decode_holders(head.payload, epoch, held_epoch, count)
     tail = sequence, position, mark
     records: list[Record] = []
     copies: list[tuple[int, bytes]] = []
-    ring = _Ring(journal, store, epoch, holders)
+    ring = _Ring(journal, member_set, epoch, holders)
     while epoch:
         found = await ring.record(sequence, position)
         if found is None and position % journal.capacity:
@@ -156,15 +158,15 @@ async def read_log(journal: Journal, store: Store, head: PageStore) -> Log:
         record, content = found
         records.append(record)
         copies.append((ring.offset(position), content))
-        journal.shares.redo(record.table)
+        journal.chunk_table.redo(record.table)
         mark = mark if record.mark is None else record.mark
         sequence += 1
         position += record.size_bytes
-    journal.shares.settle()
+    journal.chunk_table.recover()
     return Log(epoch, tail, (sequence, position, mark), holders, records, copies)
 
 
-async def replay(journal: Journal, store: Store, log_found: Log) -> Replayed:
+async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Replayed:
     """Redo every record; then begin a new epoch, unless the start is read-only.
 
     Raises what the members raise.
@@ -173,7 +175,7 @@ async def replay(journal: Journal, store: Store, log_found: Log) -> Replayed:
     tail = log_found.tail[1]
     copies = log_found.copies
     records, data_bytes = len(copies), 0
-    following = Following(store, journal.written)
+    following = Following(member_set, journal.written)
     for record in log_found.records:
         data_bytes += sum(len(data) for _role, _offset, data in record.data)
         await following.redo(record)
@@ -182,7 +184,7 @@ async def replay(journal: Journal, store: Store, log_found: Log) -> Replayed:
         for first, count in record.unwritten:
             journal.written.clear_bits(range(first, first + count))
     journal.take_mark(mark)
-    if store.read_only:
+    if member_set.read_only:
         return Replayed(epoch, records, data_bytes)
     await following.forget_placed()
     while parities := following.parities():
@@ -197,30 +199,30 @@ async def replay(journal: Journal, store: Store, log_found: Log) -> Replayed:
         journal.choose_roles()
         journal.ring.epoch, journal.ring.noted_tail = epoch, log_found.tail
         holders = log_found.holders
-        everybody = (holder_of(record.member_uuid) for record in store.config.members)
+        everybody = (holder_of(record.member_uuid) for record in member_set.config.members)
         await journal.ring.believe_also(everybody if holders is None else holders)
-        await store.flush()  # of the head, before records are where it did not allow them
-        await store.write(
+        await member_set.flush()  # of the head, before records are where it did not allow them
+        await member_set.write(
             [
                 (role, at, [content], len(content))
                 for role in journal.roles
                 for at, content in copies
             ]
         )
-        await store.flush()
-    await _place(journal, store)
+        await member_set.flush()
+    await _place(journal, member_set)
     await journal.begin(epoch + 1)
     return Replayed(epoch, records, data_bytes)
 
 
-def _check_head(store: Store, epoch: int, sequence: int, position: int, mark: int) -> None:
+def _check_head(member_set: MemberSet, epoch: int, sequence: int, position: int, mark: int) -> None:
     """Raise AssemblyError if no array wrote a head like that."""
     if not epoch:
         return  # no journal yet
     problem = None
     if max(epoch, sequence, position) > COUNTER_MAX or not sequence or position % SECTOR_BYTES:
         problem = f"epoch {epoch}, record {sequence} at {position}"
-    layout = store.layout
+    layout = member_set.layout
     if isinstance(layout, RestripeLayout) and mark > layout.image_chunks:
         problem = f"a watermark of {mark}"
     if problem is not None:
@@ -228,18 +230,18 @@ def _check_head(store: Store, epoch: int, sequence: int, position: int, mark: in
 
 
 class Limits:
-    """What a record of the array of *store*, with *chunks* logical chunks, can hold."""
+    """What a record of the array of *member_set*, with *chunks* logical chunks, can hold."""
 
-    def __init__(self, store: Store, chunks: int) -> None:
-        self._layout = layout = store.layout
+    def __init__(self, member_set: MemberSet, chunks: int) -> None:
+        self._layout = layout = member_set.layout
         self._chunks = chunks
-        self._data_offset = store.data_offset
-        member_chunks = store.config.regions.data.length // layout.chunk_bytes
+        self._data_offset = member_set.data_offset
+        member_chunks = member_set.config.regions.data.length // layout.chunk_bytes
         self._ends = {
-            role: store.data_offset
+            role: member_set.data_offset
             + layout.chunk_bytes
             * (layout.counts[role] if isinstance(layout, BundleLayout) else member_chunks)
-            for role in store.config.roles()
+            for role in member_set.config.roles()
         }
 
     def problem(self, record: Record) -> str | None:
@@ -281,12 +283,12 @@ class Limits:
         return None
 
 
-def _parity_bytes(parities: Sequence[Request]) -> int:
+def _parity_bytes(parities: Sequence[MemberIO]) -> int:
     return record_bytes(len(parities), sum(request[3] for request in parities))
 
 
 def _parity_record(
-    journal: Journal, epoch: int, sequence: int, position: int, parities: Sequence[Request]
+    journal: Journal, epoch: int, sequence: int, position: int, parities: Sequence[MemberIO]
 ) -> tuple[int, bytes]:
     """Return ring offset and content of a record behind the last: *parities* that the log lacks."""
     fields, parts, total = entry_fields(parities)
@@ -301,13 +303,13 @@ def _parity_record(
     return journal.ring.offset + lap, content
 
 
-async def _place(journal: Journal, store: Store) -> None:
+async def _place(journal: Journal, member_set: MemberSet) -> None:
     """Write everything to its place and make it durable."""
-    store.overlay.freeze()
-    roles = [role for role, queue in enumerate(store.queues) if queue is not None]
-    placed = store.overlay.frozen_writes(roles)
-    await store.write([(role, *write) for role, writes in placed for write in writes])
+    member_set.overlay.freeze()
+    roles = [role for role, queue in enumerate(member_set.queues) if queue is not None]
+    placed = member_set.overlay.frozen_writes(roles)
+    await member_set.write([(role, *write) for role, writes in placed for write in writes])
     await journal.written.pages.save_as(journal.written.take_unsaved())
-    await journal.shares.save_as(journal.shares.take_unsaved())
-    await store.flush()
-    store.overlay.drop_frozen()
+    await journal.chunk_table.save_as(journal.chunk_table.take_unsaved())
+    await member_set.flush()
+    member_set.overlay.drop_frozen()

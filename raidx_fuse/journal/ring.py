@@ -17,7 +17,7 @@ import trio
 from raidx_fuse.format.configuration.config import uuid_bytes
 from raidx_fuse.format.log_record import HEAD
 from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS
-from raidx_fuse.store.member_set import Store
+from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
 
 # Records on their way: written, or about to be, and their effect not yet seen by readers.
@@ -115,7 +115,7 @@ Tail = tuple[int, int, int]  # sequence number and position of a record, waterma
 
 
 class Ring:
-    """The log region of *store*, its *head* page included.
+    """The log region of *member_set*, its *head* page included.
 
     *offset* is where the records begin on the members. *next_sequence* and *position* are those of
     the next record, over all laps of this *epoch*; *open* has (sequence, position) of the records
@@ -123,9 +123,9 @@ class Ring:
     is the one that the head page has.
     """
 
-    def __init__(self, store: Store, head: PageStore) -> None:
-        region = store.config.regions.log
-        self.array = uuid_bytes(store.config.array_uuid)
+    def __init__(self, member_set: MemberSet, head: PageStore) -> None:
+        region = member_set.config.regions.log
+        self.array = uuid_bytes(member_set.config.array_uuid)
         self.capacity = region.length - HEAD_BYTES
         # Not placed: from here on it is not put off. What one placement frees is free after the
         # flush with which the next begins, so there is room for two, and for what comes meanwhile.
@@ -143,7 +143,7 @@ class Ring:
         self._head = head
         self.noted_tail = self.placed_tail = self._flushing_tail = self.durable_tail
         self._saves = self._saved = self._saves_flushing = 0  # begun, the last one done, flushed
-        store.flush_observers.append(self)
+        member_set.flush_observers.append(self)
 
     async def begin(self, epoch: int, mark: int) -> None:
         """Be empty, in *epoch*; whatever an older one left never counts again once flushed."""

@@ -23,8 +23,8 @@ from raidx_fuse.format.regions import PAGE_SLOTS
 from raidx_fuse.format.table_page import KIND, PAGE_ENTRIES, encode_entries, erase_share, shares_of
 from raidx_fuse.layouts.placements.bundled import NOWHERE, BundleLayout
 from raidx_fuse.members.base import Member
-from raidx_fuse.store.member_set import Request, Store
-from raidx_fuse.store.table_recovery import Claims, Page, Settlement
+from raidx_fuse.store.member_set import MemberIO, MemberSet
+from raidx_fuse.store.table_recovery import Page, TableRecovery, TableScan
 
 log = logging.getLogger(__name__)
 
@@ -33,20 +33,22 @@ Cells = NDArray[np.int64]
 PAGES_AT_ONCE = 4096  # of memory, when many are saved
 
 
-class Shares:
-    """The shares of *store*'s members; without a table, nothing. A page store for `Store`."""
+class ChunkTable:
+    """The shares of *member_set*'s members; without a table, nothing. A page store for
+    `MemberSet`.
+    """
 
-    def __init__(self, store: Store, claims: Claims) -> None:
-        self.store = store
-        self.layout = store.layout if isinstance(store.layout, BundleLayout) else None
-        self.damaged = claims.damaged
-        self._regions = shares_of(store.config)
-        self._claims: Claims | None = claims
+    def __init__(self, member_set: MemberSet, scan: TableScan) -> None:
+        self.member_set = member_set
+        self.layout = member_set.layout if isinstance(member_set.layout, BundleLayout) else None
+        self.damaged = scan.damaged
+        self._regions = shares_of(member_set.config)
+        self._claims: TableScan | None = scan
         self._redone: dict[int, tuple[int, int]] = {}
-        self._generations = dict(claims.generations)
-        self._written: set[Page] = set(claims.generations)  # pages that differ from the first ones
-        self._unsaved: set[Page] = set(claims.worn)
-        store.page_stores.append(self)
+        self._generations = dict(scan.generations)
+        self._written: set[Page] = set(scan.generations)  # pages that differ from the first ones
+        self._unsaved: set[Page] = set(scan.worn)
+        member_set.page_stores.append(self)
 
     # -- starting ------------------------------------------------------------------------------
 
@@ -55,25 +57,25 @@ class Shares:
         for cell, role, chunk in moves:
             self._redone[cell] = (role, chunk)
 
-    def settle(self) -> None:
+    def recover(self) -> None:
         """Make the table of what the shares claim and the journal redid. Raises AssemblyError."""
-        claims, self._claims = self._claims, None
+        scan, self._claims = self._claims, None
         layout = self.layout
-        if layout is None or claims is None:
+        if layout is None or scan is None:
             return
-        paths = [queue.member.path if queue is not None else "" for queue in self.store.queues]
-        settlement = Settlement(layout, claims, self._redone, paths)
-        if settlement.is_needed():
-            self._unsaved |= settlement.settle()
+        paths = [queue.member.path if queue is not None else "" for queue in self.member_set.queues]
+        recovery = TableRecovery(layout, scan, self._redone, paths)
+        if recovery.is_needed():
+            self._unsaved |= recovery.recover()
             self._written |= self._unsaved
             self._redone = {}
             # Pages that are as they should be need not be written again.
-            self._unsaved = {page for page in self._unsaved if not self._agrees(page, claims)}
+            self._unsaved = {page for page in self._unsaved if not self._agrees(page, scan)}
 
-    def _agrees(self, page: Page, claims: Claims) -> bool:
+    def _agrees(self, page: Page, scan: TableScan) -> bool:
         """Say whether a present member's page says what the table says, and in both its slots."""
-        entries = claims.pages.get(page[0], {}).get(page[1])
-        if entries is None or page in claims.worn:
+        entries = scan.pages.get(page[0], {}).get(page[1])
+        if entries is None or page in scan.worn:
             return False
         return bool(np.array_equal(entries["cell"].astype(np.int64) - 1, self._cells(page)))
 
@@ -109,25 +111,25 @@ class Shares:
         for (role, number), payload in pages.items():
             generation = self._generations.get((role, number), 0) + 1
             self._generations[role, number] = generation
-            array_uuid = self.store.config.array_uuid
+            array_uuid = self.member_set.config.array_uuid
             content = encode_page(number, generation, KIND, payload, array_uuid)
             contents.append(((role, number), content))
         for slot in range(PAGE_SLOTS):
             if slot:
-                await self.store.flush()
-            requests: list[Request] = [
+                await self.member_set.flush()
+            requests: list[MemberIO] = [
                 (role, self._regions[role].slot_offset(number, slot), [content], len(content))
                 for (role, number), content in contents
-                if self.store.queues[role] is not None
+                if self.member_set.queues[role] is not None
             ]
-            await self.store.write(requests)
+            await self.member_set.write(requests)
 
     def reserve(self, role: int, chunk: int) -> None:
         """Take room on the host for the page that a move to *chunk* of *role* changes.
 
         Raises NoSpaceError.
         """
-        queue = self.store.queues[role]
+        queue = self.member_set.queues[role]
         if queue is not None:
             offset = self._regions[role].slot_offset(chunk // PAGE_ENTRIES, 0)
             end = self._regions[role].slot_offset(chunk // PAGE_ENTRIES, 1)
@@ -153,7 +155,8 @@ class Shares:
         interval = np.where(free, 0, layout.interval[held]).astype(np.uint16)
         return encode_entries(cells, last, interval, page[0])
 
-    # -- a page store of `Store` -----------------------------------------------------------------
+    # -- a page store of `MemberSet`
+    # -----------------------------------------------------------------
 
     async def erase(self, role: int, member: Member) -> None:
         """Clear what an earlier life left of a share on *member*, which takes *role*; not flushed.
@@ -165,7 +168,7 @@ class Shares:
 
     def renew(self) -> None:
         """Look anew where shares lie: members came or left, or are larger."""
-        self._regions = shares_of(self.store.config)
+        self._regions = shares_of(self.member_set.config)
         counts = self.layout.counts if self.layout is not None else ()
         vacant = {role for role, count in enumerate(counts) if not count}
         self._written = {page for page in self._written if page[0] not in vacant}
@@ -183,13 +186,13 @@ class Shares:
             pages = np.unique(chunks[roles == role] // PAGE_ENTRIES)
             self._unsaved.update((role, int(page)) for page in pages)
         self._written |= self._unsaved
-        await self.store.flush()  # records of moves that the pages know of
+        await self.member_set.flush()  # records of moves that the pages know of
         while self._unsaved:
             some = sorted(self._unsaved)[:PAGES_AT_ONCE]
             self._unsaved.difference_update(some)
             try:
                 await self.save_as({page: self._payload(page) for page in some})
-                await self.store.flush()
+                await self.member_set.flush()
             except BaseException:
                 self.put_back(some)
                 raise

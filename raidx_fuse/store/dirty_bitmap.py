@@ -34,7 +34,7 @@ def region_stripes(stripes: int, stripe_bytes: int, bits: int) -> int:
     return max(wanted, -(-stripes // bits))
 
 
-class DirtyMap:
+class DirtyBitmap:
     """Regions in flight. *flush* makes all members durable.
 
     What a bit stands for follows from *founding_stripes*, and stays as it is when *stripes* grow.

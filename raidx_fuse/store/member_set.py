@@ -2,7 +2,7 @@
 
 Laws:
  1. A member that failed is excluded at once; the surviving superblocks say so (event counter moved,
-    flushed) before any write is acknowledged without it: writers end with `settled()`.
+    flushed) before any write is acknowledged without it: writers end with `published()`.
  2. A member is failed only while the code can do without it. Otherwise the operation fails and the
     member stays: an array with one bad sector too many is still readable elsewhere.
  3. A role that is being rebuilt counts as lost from its watermark on, and as present below it.
@@ -26,13 +26,13 @@ from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.flush_rounds import FlushRounds
 from raidx_fuse.store.observers import FlushObserver, PagesOfMembers
-from raidx_fuse.store.operation import FLUSH, PUNCH, READ, WRITE, Latch, Operation
+from raidx_fuse.store.operation import FLUSH, PUNCH, READ, WRITE, CountdownLatch, Operation
 from raidx_fuse.store.queue import MemberQueue
 from raidx_fuse.store.tasks import Starter
 
 log = logging.getLogger(__name__)
 
-Request = tuple[int, int, list[Any], int]  # role, byte offset on the member, buffers, size
+MemberIO = tuple[int, int, list[Any], int]  # role, byte offset on the member, buffers, size
 Hook = Callable[[], None]
 
 
@@ -40,7 +40,7 @@ class MemberLostError(Exception):
     """A member was failed during the operation: plan again without it."""
 
 
-def join(requests: Sequence[Request]) -> list[Request]:
+def join(requests: Sequence[MemberIO]) -> list[MemberIO]:
     """Join requests that are neighbours on one member into one I/O; order by member and offset."""
     if len(requests) < 2:
         return list(requests)
@@ -55,7 +55,7 @@ def join(requests: Sequence[Request]) -> list[Request]:
     return joined
 
 
-class Store:
+class MemberSet:
     """Queues by role under one `ArrayConfig`.
 
     Attributes: *queues* (present members by role, None when missing or failed); *readable* (the
@@ -96,7 +96,7 @@ class Store:
         self.place_epoch = 0  # moves when committed content has reached its place
         self.on_change: list[Hook] = []
         self.on_fail: list[Callable[[int], None]] = []
-        self._settled: trio.Event | None = None
+        self._publication: trio.Event | None = None
         self._unwritable: FormatError | None = None  # no room for how things are
         self._config_lock = trio.Lock()
         self._flush_rounds = FlushRounds(self._flush_members)
@@ -141,7 +141,7 @@ class Store:
 
     # -- operations ----------------------------------------------------------------------------
 
-    async def read(self, requests: Sequence[Request], *, background: bool = False) -> None:
+    async def read(self, requests: Sequence[MemberIO], *, background: bool = False) -> None:
         """Fill the buffers of *requests*; suspends only for what does not answer at once.
 
         Raises MemberLostError when a member was failed on the way (plan again), MemberError when
@@ -159,14 +159,14 @@ class Store:
             for role, offset, buffers, _size in requests:
                 overlay.patch(role, offset, buffers)
 
-    def _known(self, request: Request) -> bool:
+    def _known(self, request: MemberIO) -> bool:
         """Fill the one buffer of *request* if the overlay has all of it."""
         role, offset, buffers, size = request
         if (offset | size) & PAGE_MASK or len(buffers) > 1 or self.queues[role] is None:
             return False
         return self.overlay.read(role, offset, buffers[0])
 
-    async def _read_members(self, requests: Sequence[Request], background: bool) -> None:
+    async def _read_members(self, requests: Sequence[MemberIO], background: bool) -> None:
         """Fill the buffers with what lies on the members."""
         pending: list[Operation] | None = None
         for role, offset, buffers, size in requests:
@@ -197,7 +197,7 @@ class Store:
         late, covers = operation.queue.member.overdue, self.overlay.covers
         return all(covers(role, max(at, first), min(end, stop)) for first, stop in late)
 
-    async def write(self, requests: Sequence[Request], *, background: bool = False) -> None:
+    async def write(self, requests: Sequence[MemberIO], *, background: bool = False) -> None:
         """Write the buffers of *requests*; a member that fails is failed, the rest goes on.
 
         Raises MemberError (or NoSpaceError) when a member failed that cannot be spared; other
@@ -231,7 +231,7 @@ class Store:
 
     async def _wait(self, operations: Sequence[Operation]) -> list[Operation]:
         """Run *operations* side by side; return those that failed."""
-        latch = Latch()
+        latch = CountdownLatch()
         for operation in operations:
             operation.queue.submit(operation, latch)
         await latch.wait()
@@ -256,7 +256,7 @@ class Store:
             self._blame_all(failed)
         for observer in self.flush_observers:
             observer.flush_ends()
-        await self.settled()
+        await self.published()
 
     # -- failure -------------------------------------------------------------------------------
 
@@ -314,31 +314,31 @@ class Store:
     # -- superblocks ---------------------------------------------------------------------------
 
     def publish_soon(self) -> None:
-        """Start moving the event counter; `settled` waits for it."""
+        """Start moving the event counter; `published` waits for it."""
         if self.read_only or self.closed:
             return
         self.config = replace(self.config, events=self.config.events + 1)
-        if self._settled is None:
-            self._settled = trio.Event()
+        if self._publication is None:
+            self._publication = trio.Event()
             self.nursery.start_soon(self._publish)
 
     @property
-    def unsettled(self) -> bool:
+    def unpublished(self) -> bool:
         """Whether a change of membership is not yet on the superblocks."""
-        return self._settled is not None or self._unwritable is not None
+        return self._publication is not None or self._unwritable is not None
 
-    async def settled(self) -> None:
+    async def published(self) -> None:
         """Return when the superblocks say what the array's state is now.
 
         Raises ArrayFailedError if they have no room for it: nothing may be acknowledged then.
         """
-        while self._settled is not None:
-            await self._settled.wait()
+        while self._publication is not None:
+            await self._publication.wait()
         if self._unwritable is not None:
             raise ArrayFailedError(f"no superblock can be written: {self._unwritable}")
 
     async def _publish(self) -> None:
-        assert self._settled is not None
+        assert self._publication is not None
         try:
             written = -1
             while written != self.config.events:
@@ -349,7 +349,7 @@ class Store:
             log.critical("no superblock can be written: %s", error)
             self._unwritable = error
         finally:
-            event, self._settled = self._settled, None
+            event, self._publication = self._publication, None
             event.set()
 
     async def _write_superblocks(self) -> None:
@@ -378,7 +378,7 @@ class Store:
             raise ArrayFailedError("the array was started read-only")
         self.config = fitted(change(self.config), RESERVE_BYTES if asked else 0)
         self.publish_soon()
-        await self.settled()
+        await self.published()
 
     async def watch(self) -> None:
         """End operations that hang, and fail their members (a background task)."""

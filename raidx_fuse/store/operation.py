@@ -20,7 +20,7 @@ class Queue(Protocol):
     member: Member
     unflushed: bool
 
-    def submit(self, operation: Operation, latch: Latch) -> None:
+    def submit(self, operation: Operation, latch: CountdownLatch) -> None:
         """Queue *operation*; *latch* hears of its end."""
 
 
@@ -62,7 +62,7 @@ class Operation:
         self.buffers = buffers
         self.size_bytes = size_bytes
         self.background = background
-        self.latch: Latch | None = None
+        self.latch: CountdownLatch | None = None
         self.error: MemberError | None = None
         self.abandoned = self.patched = self.punched = False
         self.submitted_s = 0.0
@@ -99,7 +99,7 @@ class Operation:
 # One sleep for any number of operations on members (queue.py).
 
 
-class Latch:
+class CountdownLatch:
     """Wakes one task when a known number of operations has ended."""
 
     __slots__ = ("pending", "task")

@@ -17,7 +17,7 @@ from raidx_fuse.errors import AssemblyError, MemberError
 from raidx_fuse.format.pages import PAYLOAD_BYTES, encode_page, load_pages, nothing_loaded
 from raidx_fuse.format.regions import page_count
 from raidx_fuse.store.buffers import extend_zeroed, zeroed
-from raidx_fuse.store.member_set import Request, Store
+from raidx_fuse.store.member_set import MemberIO, MemberSet
 
 
 class PageStore:
@@ -27,10 +27,10 @@ class PageStore:
     was found damaged at the start.
     """
 
-    def __init__(self, store: Store, kind: str, bits: int) -> None:
-        self.store = store
+    def __init__(self, member_set: MemberSet, kind: str, bits: int) -> None:
+        self.member_set = member_set
         self.kind = kind
-        self.region = store.config.regions.pages(kind)
+        self.region = member_set.config.regions.pages(kind)
         self.payload_bytes = PAYLOAD_BYTES
         self.pages = min(self.region.pages, page_count(bits))
         self.payload = zeroed(self.pages * PAYLOAD_BYTES)
@@ -43,8 +43,8 @@ class PageStore:
         self._saved_since: set[int] = set()
         self._unsaved: set[int] = set()  # being saved, or that could not be
         self._saving = trio.Lock()
-        store.page_stores.append(self)
-        store.flush_observers.append(self)
+        member_set.page_stores.append(self)
+        member_set.flush_observers.append(self)
 
     async def load(self) -> None:
         """Take the newest valid copy of every page from the present members.
@@ -58,14 +58,14 @@ class PageStore:
         space = np.frombuffer(self.payload, np.uint8).reshape(self.pages, PAYLOAD_BYTES)
         newest = nothing_loaded(space, self.pages)  # no second copy: maps can be large
         lost: set[int] = set()
-        for role, queue in enumerate(self.store.queues):
+        for role, queue in enumerate(self.member_set.queues):
             if queue is None:
                 continue
             try:
                 found = await load_pages(
                     queue.member,
                     self.region,
-                    self.store.config.array_uuid,
+                    self.member_set.config.array_uuid,
                     self.pages,
                     newest=newest,
                 )
@@ -119,7 +119,7 @@ class PageStore:
         What was read once must be found again when those members are gone. It goes to the same
         slot: so the other one has what all members have, here as well.
         """
-        requests: list[Request] = []
+        requests: list[MemberIO] = []
         for page, role in sorted(self._uneven):
             if page in self.generations:
                 content = self._encode(page, self.content(page))
@@ -127,8 +127,8 @@ class PageStore:
                 requests.append((role, offset, [content], len(content)))
         self._uneven.clear()
         if requests:
-            await self.store.write(requests)
-            await self.store.flush()
+            await self.member_set.write(requests)
+            await self.member_set.flush()
 
     async def save(self, pages: Sequence[int]) -> None:
         """Write *pages* as they are now to every present member; durable after the next flush."""
@@ -154,7 +154,7 @@ class PageStore:
             self._saving.release()
 
     async def _save_now(self, pages: Mapping[int, bytes]) -> None:
-        requests: list[Request] = []
+        requests: list[MemberIO] = []
         for page, payload in pages.items():
             slot = self._slots.get(page, 1)
             if page not in self._loose:
@@ -169,15 +169,15 @@ class PageStore:
             offset = self.region.slot_offset(page, slot)
             requests.extend(
                 (role, offset, [content], len(content))
-                for role, queue in enumerate(self.store.queues)
+                for role, queue in enumerate(self.member_set.queues)
                 if queue is not None
             )
         if requests:
-            await self.store.write(requests)
+            await self.member_set.write(requests)
         self._unsaved.difference_update(pages)
 
     def _encode(self, page: int, payload: bytes) -> bytes:
-        uuid = self.store.config.array_uuid
+        uuid = self.member_set.config.array_uuid
         return encode_page(page, self.generations[page], self.kind, payload, uuid)
 
     async def save_all(self) -> None:
@@ -195,8 +195,8 @@ class PageStore:
         self._flushing = frozenset()
 
 
-async def load_page_store(store: Store, kind: str, bits: int) -> PageStore:
+async def load_page_store(member_set: MemberSet, kind: str, bits: int) -> PageStore:
     """Return the page store of *kind* with what the members hold. Raises AssemblyError."""
-    pages = PageStore(store, kind, bits)
+    pages = PageStore(member_set, kind, bits)
     await pages.load()
     return pages

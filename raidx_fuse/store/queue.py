@@ -2,8 +2,8 @@
 
 The data path asks the member first whether it can answer at once (``try_``): suspending in trio
 costs more than the I/O when the bytes are in memory. What would block becomes an `Operation` in a
-queue served by up to *depth* worker tasks; the requester sleeps once on a `Latch` for all its
-operations, whatever their number. Foreground operations overtake background ones.
+queue served by up to *depth* worker tasks; the requester sleeps once on a `CountdownLatch` for all
+its operations, whatever their number. Foreground operations overtake background ones.
 
 Laws: an operation ends exactly once, by its worker, by the watchdog's time-out or because its
 member is failed; a latch cannot be cancelled, because a member may still write into the buffers;
@@ -26,7 +26,7 @@ from raidx_fuse.errors import MemberError
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.overdue import came_back, give_up, is_overdue
 from raidx_fuse.store.latency import TIMED_ALL, TIMED_EACH, Latency
-from raidx_fuse.store.operation import FLUSH, PUNCH, READ, WRITE, Latch, Operation
+from raidx_fuse.store.operation import FLUSH, PUNCH, READ, WRITE, CountdownLatch, Operation
 from raidx_fuse.store.tasks import Starter
 
 log = logging.getLogger(__name__)
@@ -185,7 +185,7 @@ class MemberQueue:
 
     # -- queued --------------------------------------------------------------------------------
 
-    def submit(self, operation: Operation, latch: Latch) -> None:
+    def submit(self, operation: Operation, latch: CountdownLatch) -> None:
         """Queue *operation*; *latch* hears of its end, `operation.error` says how it ended."""
         operation.latch = latch
         latch.pending += 1

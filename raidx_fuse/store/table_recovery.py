@@ -36,7 +36,7 @@ from raidx_fuse.members.base import Member
 Page = tuple[int, int]  # role, page of its share
 
 
-class Claims:
+class TableScan:
     """What the shares of the present members say, before anything of it is believed.
 
     *pages* are the entries of every page that was ever written, by role; *worn*, pages of which a
@@ -98,20 +98,20 @@ def _free_entry(role: int) -> NDArray[np.void]:
     return entry
 
 
-async def read_claims(assembly: Assembly, layout: Layout) -> Claims:
+async def scan_table(assembly: Assembly, layout: Layout) -> TableScan:
     """Read the shares of the members of *assembly*; take those out of it whose share is lost.
 
     Raises AssemblyError when the layout cannot do without them.
     """
     config, by_role = assembly.config, assembly.by_role
-    claims = Claims()
+    scan = TableScan()
     if not isinstance(layout, BundleLayout):
-        return claims
+        return scan
     shares = shares_of(config)
     for role, member in by_role.items():
-        await claims.read(role, member, shares[role], layout, config.array_uuid)
+        await scan.read(role, member, shares[role], layout, config.array_uuid)
     rebuilding = config.roles_in("rebuilding") & by_role.keys()
-    for role, what in sorted(claims.lost.items()):
+    for role, what in sorted(scan.lost.items()):
         gone = frozenset(config.roles()) - by_role.keys() | rebuilding | {role}
         text = f"{by_role[role].path}: its share of the look-up table is lost: {what}"
         if not layout.tolerates(gone):
@@ -120,16 +120,16 @@ async def read_claims(assembly: Assembly, layout: Layout) -> Claims:
             )
         assembly.warnings.append(f"{text}; the array starts without this member")
         assembly.missing_roles[:] = sorted({*assembly.missing_roles, role})
-        claims.leave_out(role)
+        scan.leave_out(role)
         del by_role[role]
-    return claims
+    return scan
 
 
 Place = tuple[int, int]  # a role, a chunk of its member
 
 
-class Settlement:
-    """Gives the cells of *layout* the places that *claims* and the moves *redone* say.
+class TableRecovery:
+    """Gives the cells of *layout* the places that *scan* and the moves *redone* say.
 
     *redone*: cell -> place; *paths*, role -> the member's path, "" where it is absent.
     """
@@ -137,28 +137,28 @@ class Settlement:
     def __init__(
         self,
         layout: BundleLayout,
-        claims: Claims,
+        scan: TableScan,
         redone: Mapping[int, Place],
         paths: Sequence[str],
     ) -> None:
         self.layout = layout
-        self.claims = claims
+        self.scan = scan
         self._redone = redone
         self._paths = paths
         self._unsaved: set[Page] = set()
 
     def is_needed(self) -> bool:
         """Say whether any cell may lie elsewhere than at first."""
-        if self._redone or any(self.claims.pages.values()):
+        if self._redone or any(self.scan.pages.values()):
             return True
         return bool((self.layout.disk == NOBODY).any())
 
-    def settle(self) -> set[Page]:
+    def recover(self) -> set[Page]:
         """Make the table; return the pages that may have to say something else from now on.
 
         Raises AssemblyError.
         """
-        layout, claims = self.layout, self.claims
+        layout, scan = self.layout, self.scan
         for cell, (role, chunk) in self._redone.items():
             if cell >= layout.cells or role >= layout.width or chunk >= layout.counts[role]:
                 raise AssemblyError(
@@ -173,7 +173,7 @@ class Settlement:
             home = int(first_disk[cell])
             if home != NOBODY:  # whoever takes an absent role must not hold it as at first
                 self._unsaved.add((home, int(layout.offset[cell]) // PAGE_ENTRIES))
-            if home in claims.pages and cell not in gone and cell not in self._redone:
+            if home in scan.pages and cell not in gone and cell not in self._redone:
                 raise self._contradiction(cell, home, role)
         homeless = (gone - moved.keys()) | self._displaced(moved)
         changes = [(cell, role, chunk) for cell, (role, chunk) in moved.items()]
@@ -194,7 +194,7 @@ class Settlement:
     def _take_access_times(self) -> None:
         """Take last accesses and intervals from the pages: hints, whatever else is wrong."""
         layout = self.layout
-        for pages in self.claims.pages.values():
+        for pages in self.scan.pages.values():
             for entries in pages.values():
                 held = entries[entries["cell"] != 0]
                 cells = held["cell"].astype(np.int64) - 1
@@ -210,7 +210,7 @@ class Settlement:
         layout = self.layout
         redone = np.fromiter(self._redone, np.int64, len(self._redone))
         left: set[int] = set()
-        for role, pages in self.claims.pages.items():
+        for role, pages in self.scan.pages.items():
             index = layout.cells_of(role) if pages else None
             for page, entries in pages.items():
                 chunks = np.flatnonzero(entries["cell"])
@@ -222,14 +222,14 @@ class Settlement:
                     places = page * PAGE_ENTRIES + chunks[new]
                     before = index[places]
                     left.update(before[before != NOWHERE].tolist())
-                    layout.settle(cells[new], role, places)
+                    layout.assign(cells[new], role, places)
         return left
 
     def _place_later_ones(self) -> None:
         """Give cells that never had a place, and that nobody claims, one on absent members."""
         layout = self.layout
         cells = np.flatnonzero(layout.disk == NOBODY)
-        absent = [r for r, n in enumerate(layout.counts) if n and r not in self.claims.pages]
+        absent = [r for r, n in enumerate(layout.counts) if n and r not in self.scan.pages]
         if len(absent) != 1:
             self._place_homeless(cells.tolist())
             return
@@ -237,7 +237,7 @@ class Settlement:
         free = layout.free_chunks(role)[: len(cells)]
         if len(free) < len(cells):
             raise self._nobody_says(int(cells[len(free)]))
-        layout.settle(cells, role, free)
+        layout.assign(cells, role, free)
         self._unsaved.update((role, int(page)) for page in np.unique(free // PAGE_ENTRIES))
 
     def _differences(self) -> tuple[dict[int, tuple[int, int]], set[int]]:
@@ -250,7 +250,7 @@ class Settlement:
         redone = self._redone
         moved: dict[int, tuple[int, int]] = {}
         gone: set[int] = set()
-        for role, pages in self.claims.pages.items():
+        for role, pages in self.scan.pages.items():
             if not pages:
                 continue
             index = layout.cells_of(role)
@@ -284,7 +284,7 @@ class Settlement:
         layout = self.layout
         taken: set[int] = set()
         for role, chunk in moved.values():
-            if role not in self.claims.pages:
+            if role not in self.scan.pages:
                 taken.add(int(layout.cells_of(role)[chunk]))
         return taken - {NOWHERE} - moved.keys()
 
@@ -309,7 +309,7 @@ class Settlement:
         free = {
             role: layout.free_chunks(role).tolist()
             for role in range(layout.width)
-            if role not in self.claims.pages
+            if role not in self.scan.pages
         }
         for cell in cells:
             bundle, column = divmod(cell, layout.length)

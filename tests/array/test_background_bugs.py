@@ -44,7 +44,7 @@ async def place(array: Array) -> None:
 
 
 async def clean(array: Array) -> None:
-    array.core.dirty.clean_quiet = wrong  # type: ignore[method-assign,assignment]
+    array.core.dirty_bitmap.clean_quiet = wrong  # type: ignore[method-assign,assignment]
 
 
 async def scrub(array: Array) -> None:
@@ -56,15 +56,15 @@ async def scrub(array: Array) -> None:
 
 
 async def publish(array: Array) -> None:
-    array.store._write_superblocks = wrong  # type: ignore[method-assign]
-    array.store.publish_soon()
+    array.member_set._write_superblocks = wrong  # type: ignore[method-assign]
+    array.member_set.publish_soon()
 
 
 async def watch(array: Array) -> None:
     def expire(_timeout_s: float) -> None:
         raise ZeroDivisionError
 
-    queue = array.store.queues[0]
+    queue = array.member_set.queues[0]
     assert queue is not None
     queue.expire = expire  # type: ignore[assignment,method-assign]
 
@@ -72,7 +72,7 @@ async def watch(array: Array) -> None:
 async def member(array: Array) -> None:
     await array.write(64 << 10, bytes(64 << 10))
     await trio.sleep(3)
-    queue = array.store.queues[1]
+    queue = array.member_set.queues[1]
     assert queue is not None
     assert isinstance(queue.member, Quirky)
     queue.member.broken = True
@@ -103,7 +103,7 @@ def test_a_bug_ends_the_array_in_order(meet: Callable[[Array], Awaitable[None]])
             one.broken = False
         async with open_array(members) as array:
             assert bytes(await array.read(100, 7)) == b"flushed"
-            assert not array.store.lost, "nobody is failed for a bug"
+            assert not array.member_set.lost, "nobody is failed for a bug"
 
     run(main)
 
@@ -119,10 +119,10 @@ def test_a_bug_while_it_is_closed_does_not_hang() -> None:
                 raise TypeError("a bug")
 
             array.nursery.start_soon(late)
-            queue = array.store.queues[2]
+            queue = array.member_set.queues[2]
             assert queue is not None
             queue.member = Stuck(queue.member)
-            await array.store.read([(2, 0, [bytearray(4096)], 4096)])
+            await array.member_set.read([(2, 0, [bytearray(4096)], 4096)])
 
         with trio.fail_after(3600), pytest.raises(RaidxError):  # noqa: PT012
             async with open_array(members) as array:

@@ -50,7 +50,7 @@ def test_21_spares_with_long_paths_are_members() -> None:
             for spare in spares:
                 await array.add_spare(spare)
         async with open_array([*members, *spares]) as array:
-            assert len(array.store.spares) == 21
+            assert len(array.member_set.spares) == 21
 
     run(main)
 
@@ -60,13 +60,13 @@ def test_one_spare_too_many_is_refused_and_no_harm_is_done() -> None:
         members = await made(3)
         async with open_array(members) as array:
             await array.write(0, b"kept")
-            config = array.store.config
-            array.store.config = replace(config, extra={"later": "x" * 61_000})
+            config = array.member_set.config
+            array.member_set.config = replace(config, extra={"later": "x" * 61_000})
             with pytest.raises(FormatError, match="does not fit"):
                 await array.add_spare(RamMember(MIB, name="spare"))
             with pytest.raises(FormatError, match="does not fit"):
                 await array.set("speed_max", "7MiB")
-            assert not array.store.spares
+            assert not array.member_set.spares
             assert array.get("speed_max") == array.jobs.speed_max_bytes == 0
             await array.fail_disk(1)  # nobody asks whether there is room for that
             await array.write(4096, b"more")
@@ -104,9 +104,9 @@ def test_without_any_room_writes_are_refused_and_the_array_still_closes() -> Non
         async with open_array(members) as array:
             await array.write(0, b"before")
             await array.flush()
-            config = array.store.config
-            array.store.config = replace(config, extra={"later": "x" * 65_000})
-            array.store.fail(1, "it broke")
+            config = array.member_set.config
+            array.member_set.config = replace(config, extra={"later": "x" * 65_000})
+            array.member_set.fail(1, "it broke")
             with pytest.raises(ArrayFailedError, match="does not fit"):
                 await array.write(4096, b"after")
             with pytest.raises(ArrayFailedError, match="does not fit"):

@@ -111,6 +111,6 @@ def test_a_member_that_a_cut_left_behind_joins_also_after_a_cut_of_the_start(jou
         for images in pictures[:: len(pictures) // 12]:
             for again in await cuts(images):
                 async with restarted(again) as array:
-                    assert not array.store.lost
+                    assert not array.member_set.lost
 
     run(main)

@@ -78,7 +78,7 @@ def test_settings_are_saved_and_work_after_a_remount() -> None:
                     "speed_min": 1 << 20,
                 }
                 assert {key: settings[key] for key in kept} == kept
-                assert rig.running.store.io_timeout_s == 7.5
+                assert rig.running.member_set.io_timeout_s == 7.5
                 assert rig.running.jobs.speed_max_bytes == 5 << 20
                 await rig.put(0, noise(3 * CHUNK))
                 before = rig.running.stats()["array"]["rcw"]

@@ -232,7 +232,7 @@ def write_image(data: bytes) -> int:
         with Disks() as disks:
             async with open_array(disks.attach(MEMBERS)) as array:
                 await array.write(0, data)
-                return array.store.data_offset
+                return array.member_set.data_offset
 
     return trio.run(write)
 

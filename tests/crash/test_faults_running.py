@@ -45,7 +45,7 @@ async def scrub(rig: SpyRig) -> dict[str, Any]:
 
 def states(rig: SpyRig) -> list[str]:
     """Return the states of all roles."""
-    config = rig.running.store.config
+    config = rig.running.member_set.config
     return [config.record(role).state for role in range(config.width)]
 
 

@@ -18,7 +18,7 @@ from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import Cell, Cut, State, ViolationError
 from raidx_fuse.lab.crash.workload import record_workload
-from raidx_fuse.store.member_set import Request
+from raidx_fuse.store.member_set import MemberIO
 
 WIDTH = 4
 SEED = 3  # without a cache
@@ -37,7 +37,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> tuple[Recording, int, int]:
         span, data = player._begin_write(0, 0, CHUNK_BYTES)
         write_now = Journal.write_now
 
-        def by_the_first_only(journal: Journal, offset: int, record: bytes) -> list[Request]:
+        def by_the_first_only(journal: Journal, offset: int, record: bytes) -> list[MemberIO]:
             roles = journal.roles
             journal.roles = roles[:1]
             left = write_now(journal, offset, record)

@@ -364,7 +364,7 @@ def test_a_stripe_that_is_closed_while_older_content_is_placed_is_not_lost() -> 
         await write(0, 4)(player)
         await write(4, 2)(player)
         for role, writes in frozen:
-            await player.array.store.write([(role, *placed) for placed in writes])
+            await player.array.member_set.write([(role, *placed) for placed in writes])
         journal.overlay.drop_frozen()
         await player.compare()
 

@@ -23,7 +23,7 @@ from raidx_fuse.journal.ring import Ring
 from raidx_fuse.lab.crash import matrix
 from raidx_fuse.lab.crash.state import Cell, State
 from raidx_fuse.lab.crash.walk import Tally, crash_workloads, replay
-from raidx_fuse.store.member_set import Store
+from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
 
 TIMES = max(1.0, int(os.environ.get("RAIDX_CRASH_STATES", "10000")) / 10_000)
@@ -104,20 +104,20 @@ def test_pages_that_are_written_over_their_only_copy_are_found_out(
 
 
 def test_a_flush_that_joins_one_under_way_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    flush = Store.flush
-    running: dict[Store, trio.Event] = {}
+    flush = MemberSet.flush
+    running: dict[MemberSet, trio.Event] = {}
 
-    async def joined(store: Store) -> None:
-        if store in running:
-            await running[store].wait()
+    async def joined(member_set: MemberSet) -> None:
+        if member_set in running:
+            await running[member_set].wait()
             return
-        running[store] = trio.Event()
+        running[member_set] = trio.Event()
         try:
-            await flush(store)
+            await flush(member_set)
         finally:
-            running.pop(store).set()
+            running.pop(member_set).set()
 
-    monkeypatch.setattr(Store, "flush", joined)
+    monkeypatch.setattr(MemberSet, "flush", joined)
     cell = Cell("raid5", "partial", theme="writes")
     tally = crash_workloads(cell, range(100), BROKEN_STATES, stop_after=1)
     assert tally.violations, "no write comes while a flush is under way"

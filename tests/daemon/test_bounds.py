@@ -75,7 +75,7 @@ def test_the_longest_request_to_be_explained_is_one_of_so_many_chunks(
     monkeypatch.setattr(explain, "CHUNKS_MAX", 4)
 
     async def scene(desk: Desk) -> None:
-        longest = 4 * desk.array.store.config.chunk_bytes
+        longest = 4 * desk.array.member_set.config.chunk_bytes
         assert (await desk.ask("explain", offset=0, length=longest))["length"] == longest
         with pytest.raises(UsageError, match=f"take 1 to {longest} bytes"):
             await desk.ask("explain", offset=0, length=longest + 1)

@@ -107,7 +107,7 @@ def test_a_second_replacement_waits_its_turn_as_a_spare(with_desk: WithDesk) -> 
 
 def test_dry_runs_tell_the_cost_and_change_nothing(with_desk: WithDesk) -> None:
     async def scene(desk: Desk) -> None:
-        before = desk.array.store.config
+        before = desk.array.member_set.config
         replace = await desk.ask("replace-disk", old="2", new="fresh", dry_run=True)
         written = replace["bytes_written"]
         assert 0 < written <= desk.array.core.layout.member_chunks * 4096
@@ -127,7 +127,7 @@ def test_dry_runs_tell_the_cost_and_change_nothing(with_desk: WithDesk) -> None:
             await desk.ask("replace-disk", old="2", new="used", dry_run=True)
         with pytest.raises(RaidxError, match="no such file"):
             await desk.ask("add-disk", members=["absent"], role="spare", dry_run=True)
-        assert desk.array.store.config == before
+        assert desk.array.member_set.config == before
         assert desk.shelf.opened == {}
 
     with_desk(scene)
@@ -173,7 +173,7 @@ def test_a_member_that_would_take_chunks_with_it_goes_only_with_the_users_word(
                         await after.ask(name, **arguments, dry_run=dry_run)
                     assert "--lose-data" in str(refusal.value)
                     assert "\n" not in str(refusal.value)
-            assert not array.store.lost
+            assert not array.member_set.lost
             told = await after.ask("fail-disk", member="1", lose_data=True, dry_run=True)
             assert told["chunks_at_stake"] > 0
             await after.ask("fail-disk", member="1", lose_data=True)

@@ -76,7 +76,7 @@ def test_growth_is_told_before_it_is_done_and_steered_while_it_is(with_desk: Wit
 
 def test_growth_refuses_what_it_cannot_do_and_gives_the_newcomers_back(with_desk: WithDesk) -> None:
     async def scene(desk: Desk) -> None:
-        before = desk.array.store.config
+        before = desk.array.member_set.config
         with pytest.raises(UsageError, match="255"):
             await desk.ask("add-disk", members=[f"m{n}" for n in range(252)], dry_run=True)
         for twice in ({"members": ["a", "b", "a,size=1GiB"]}, {"members": ["a"], "surrogate": "a"}):
@@ -89,7 +89,7 @@ def test_growth_refuses_what_it_cannot_do_and_gives_the_newcomers_back(with_desk
         with pytest.raises(UsageError, match="use a larger one"):
             await desk.ask("add-disk", members=["small"])
         assert desk.shelf.released[-1] is desk.shelf.opened["small"]
-        assert desk.array.store.config == before
+        assert desk.array.member_set.config == before
         await desk.ask("fail-disk", member="1")
         with pytest.raises(RaidxError, match="a degraded array does not grow"):
             await desk.ask("add-disk", members=["b"])

@@ -278,7 +278,7 @@ def test_memory_answers_at_once_under_bpu_and_not_past_a_queue() -> None:
             await array.write(0, b"x" * 512)
             assert array.core.at_once == before + 1
             assert sum(bpu_stats(array)["decisions"].values()) == 0, "nothing to weigh"
-            queue = array.store.queues[0]
+            queue = array.member_set.queues[0]
             assert queue is not None
             await array.set("bpu.a_read", "1ms")
             queue.reads_waiting = 2  # as if it were slow
@@ -301,7 +301,7 @@ def test_members_that_go_and_come_are_followed() -> None:
             await array.set("parity.policy", "bpu")
             await array.write(0, bytes(array.size_bytes))
             monitor = array.core.bpu.monitor
-            gone = array.store.queues[2]
+            gone = array.member_set.queues[2]
             assert gone is not None
             await array.fail_disk(2)
             assert gone.on_change is None
@@ -311,7 +311,7 @@ def test_members_that_go_and_come_are_followed() -> None:
             rig.members.append(member)
             job = await array.replace_disk(2, member)
             await array.jobs.wait(job["job"])
-            seated = array.store.queues[2]
+            seated = array.member_set.queues[2]
             assert seated is not None
             assert seated.on_change is not None
             await burst(array, seed=2, count=30)

@@ -95,7 +95,7 @@ def test_what_was_read_before_a_write_is_not_kept_after_it(
         await array.write(0, b"old!" * 1024)
         await array.flush()
         await array.set("cache.size", "8KiB")
-        read_members = array.store._read_members
+        read_members = array.member_set._read_members
         written = False
 
         async def read_then_write(requests: Any, background: bool) -> None:
@@ -107,7 +107,7 @@ def test_what_was_read_before_a_write_is_not_kept_after_it(
                 await array.read(CHUNK, 8192)  # so that the cache drops what the write left
 
         await array.write(CHUNK, bytes(8192))
-        monkeypatch.setattr(array.store, "_read_members", read_then_write)
+        monkeypatch.setattr(array.member_set, "_read_members", read_then_write)
         await array.read(0, 4096)
         assert written
         got = bytes(await array.read(0, 4))
@@ -132,7 +132,7 @@ def test_a_hit_touches_no_member_and_is_counted() -> None:
             assert (cache["hits"], cache["misses"]) == (2, 1)
             assert cache["used"] == 4 * PAGE_BYTES, "whole pages only"
             assert cache["size"] == 1 << 20
-            rig.running.store.fail(0, "for the test")
+            rig.running.member_set.fail(0, "for the test")
             assert await rig.get(8192, 12288) == first[3192 : 3192 + 12288]
             assert rig.running.core.counters.degraded_reads == 0
 

@@ -32,7 +32,7 @@ async def fill(rig: SpyRig) -> None:
 
 def state_of(rig: SpyRig, role: int) -> str:
     """Return the state of the member in *role*."""
-    return rig.running.store.config.record(role).state
+    return rig.running.member_set.config.record(role).state
 
 
 async def rot_area(rig: SpyRig, role: int, stripe: int) -> None:
@@ -137,7 +137,7 @@ def test_the_event_counter_moves_before_a_degraded_write_is_acknowledged(slow: b
     async def main() -> None:
         async with spying("raid5", 4, chunk_bytes=CHUNK, slow=slow) as rig:
             await fill(rig)
-            before = rig.running.store.config.events
+            before = rig.running.member_set.config.events
             rig.members[0].vanish()
             rig.log.clear()
             acknowledged: list[int] = []
@@ -154,7 +154,7 @@ def test_the_event_counter_moves_before_a_degraded_write_is_acknowledged(slow: b
                     nursery.start_soon(write, chunk * CHUNK)
             assert state_of(rig, 0) == "failed"
             assert len(acknowledged) >= 2
-            superblocks = rig.running.store.config.regions.superblock
+            superblocks = rig.running.member_set.config.regions.superblock
             for role in (1, 2, 3):
                 path = rig.members[role].path
                 touches = rig.log.touches[: min(acknowledged)]
@@ -187,7 +187,7 @@ def test_a_member_that_vanished_and_came_back_stays_out_after_a_crash() -> None:
             await rig.running.flush()
             images, model = rig.images(), bytes(rig.model)  # the returned disk among them
             async with restarted(images, start_degraded=True) as array:
-                assert array.store.config.record(1).state == "failed"
+                assert array.member_set.config.record(1).state == "failed"
                 assert any("failed" in line for line in array.warnings), array.warnings
                 for at in range(0, len(model), 1 << 18):
                     assert (
@@ -371,8 +371,8 @@ def test_a_first_write_that_cannot_come_alive_leaves_eio_beside_it_not_garbage()
             assert fresh is not None
             await rig.put(gone * CHUNK, noise(CHUNK, 1))
             await rig.running.fail_disk(0)
-            await rig.running.core.dirty.enter([stripe])  # marked: its flush is not the one
-            rig.running.core.dirty.leave([stripe])
+            await rig.running.core.dirty_bitmap.enter([stripe])  # marked: its flush is not the one
+            rig.running.core.dirty_bitmap.leave([stripe])
             fault = rig.members[1].error(("flush",))
             with pytest.raises(RaidxError):
                 await rig.running.write(fresh * CHUNK, noise(CHUNK, 2))
@@ -463,7 +463,7 @@ def test_an_error_on_the_journal_of_a_degraded_array_does_not_end_all_writing() 
         async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
             await fill(rig)
             await rig.running.fail_disk(3)
-            log = rig.running.store.config.regions.log
+            log = rig.running.member_set.config.regions.log
             fault = rig.members[0].error(
                 ("write",), offset_bytes=log.offset, length_bytes=log.length
             )
@@ -500,7 +500,10 @@ def test_a_spare_takes_over_by_itself(layout: str) -> None:
                     break
                 await trio.sleep(1)
             assert rig.running.status()["state"] == "clean"
-            assert rig.running.membership.path_of(rig.running.store.config.record(1)) == spare.path
+            assert (
+                rig.running.membership.path_of(rig.running.member_set.config.record(1))
+                == spare.path
+            )
             await rig.running.fail_disk(0)  # what the spare holds now carries the data
             await rig.compare()
 

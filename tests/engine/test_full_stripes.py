@@ -82,7 +82,7 @@ def test_a_member_that_fails_in_the_middle_is_failed_and_the_write_is_whole(role
         assert rig.array is not None
         rig.members[role].vanish()
         await put(rig, 1000, random.Random(2).randbytes(30 * CHUNK))
-        assert rig.array.store.lost == frozenset({role})
+        assert rig.array.member_set.lost == frozenset({role})
         await rig.compare()
         await rig.close()
 
@@ -103,7 +103,7 @@ def test_inline_operations_are_counted_one_by_one_though_few_are_timed() -> None
     async def main() -> None:
         rig = await filled("raid0", 4, 1, "none")
         assert rig.array is not None
-        queue = rig.array.store.queues[0]
+        queue = rig.array.member_set.queues[0]
         assert queue is not None
         reads, timed = queue.reads, queue.read_latency.count
         wanted = 8 * TIMED_ALL

@@ -40,7 +40,7 @@ async def _full(rig: SpyRig) -> int:
 
 
 def _late_in_data(rig: SpyRig, role: int) -> None:
-    data = rig.running.store.config.regions.data
+    data = rig.running.member_set.config.regions.data
     fault = Fault(
         "slow", WRITE, offset_bytes=data.offset, length_bytes=data.length, delay_s=0.01, count=1
     )
@@ -116,8 +116,8 @@ def test_the_member_that_was_late_fails(layout: str, width: int, rows: int) -> N
             array, size = rig.running, await _full(rig)
             rig.members[role].error(["write"], offset_bytes=array.core.data_offset)
             await rig.put(STRIPE * size, noise(2 * size, 1))
-            assert role in array.store.lost
-            assert not array.store.unsettled, "the superblocks do not say so yet"
+            assert role in array.member_set.lost
+            assert not array.member_set.unpublished, "the superblocks do not say so yet"
             assert not array.core.locks.held
             await rig.compare()
 

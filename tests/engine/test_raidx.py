@@ -65,7 +65,7 @@ class BundleRig(Rig):
                 moves = mover.exchange(cell, rng.randrange(layout.cells))
             if mover.problem(moves) is None:
                 if not await mover.move(moves):
-                    assert self.array.store.lost  # a member failed on the way
+                    assert self.array.member_set.lost  # a member failed on the way
                     continue
                 assert layout.place(*divmod(cell, layout.length)) == moves[0][1:]
 
@@ -153,7 +153,7 @@ def test_a_read_that_waits_while_its_chunk_moves_looks_again() -> None:
         await rig._step_write(0.0, 1.0, 3)
         one, other = (int(rig.bundles.cells_of(role)[0]) for role in (0, 1))
         mover = Mover(array.core, rig.bundles)
-        read_members = array.store._read_members
+        read_members = array.member_set._read_members
         moved = False
 
         async def read_then_move(requests: Any, background: bool) -> None:
@@ -163,7 +163,7 @@ def test_a_read_that_waits_while_its_chunk_moves_looks_again() -> None:
                 assert await mover.move(mover.exchange(one, other))
             await read_members(requests, background)
 
-        array.store._read_members = read_then_move  # type: ignore[method-assign]
+        array.member_set._read_members = read_then_move  # type: ignore[method-assign]
         start = one * rig.chunk_bytes
         assert await array.read(start, 4096) == rig.model[start : start + 4096]
         assert moved
@@ -218,11 +218,11 @@ def test_copies_are_read_where_the_answer_comes_first(layout: str) -> None:
                     at = rng.randrange(len(data) // 4096) * 4096
                     assert await array.read(at, 4096) == data[at : at + 4096]
 
-            before = [queue.reads for queue in array.store.queues if queue]
+            before = [queue.reads for queue in array.member_set.queues if queue]
             async with trio.open_nursery() as nursery:
                 for _ in range(readers):
                     nursery.start_soon(read_some)
-            after = [queue.reads for queue in array.store.queues if queue]
+            after = [queue.reads for queue in array.member_set.queues if queue]
             return after[0] - before[0], after[1] - before[1]
 
     hdd, ssd = run(scenario, 1, seed=3)

@@ -96,7 +96,7 @@ def test_a_log_member_that_writes_late(
             await rig.put(STRIPE * size, random.Random(2).randbytes(2 * CHUNK))
             assert tried == {True: 1}
             assert not array.core.journal.is_late
-            assert not array.store.lost, "it was written when tried once more"
+            assert not array.member_set.lost, "it was written when tried once more"
             await _check(rig)
 
     for role in range(3 if rows > 1 else 2):
@@ -114,8 +114,8 @@ def test_a_log_member_that_fails_is_out_before_the_write_is_acknowledged(
             rig.members[role].error(["write"], offset_bytes=array.core.journal.ring.offset)
             await rig.put(STRIPE * size, random.Random(2).randbytes(2 * CHUNK))
             assert tried == {True: 1}
-            assert role in array.store.lost
-            assert not array.store.unsettled, "the superblocks do not say so yet"
+            assert role in array.member_set.lost
+            assert not array.member_set.unpublished, "the superblocks do not say so yet"
             await rig.compare()
 
     for role in range(2):

@@ -62,7 +62,7 @@ def test_a_member_that_writes_late(layout: str, width: int, rows: int, lacking: 
         async with begun(layout, width, rows, "rmw", lacking) as (rig, array, at):
             rig.members[late].error(["write"], offset_bytes=array.core.data_offset, count=1)
             await put(rig, at, random.Random(3).randbytes(lacking * CHUNK))
-            assert not array.store.lost, "it was written when tried once more"
+            assert not array.member_set.lost, "it was written when tried once more"
             await rig.compare()
             await scrubbed(rig)
             await array.core.journal.drain()
@@ -90,7 +90,7 @@ def test_another_member_that_fails_then(
                 done = write(closing, offset, view, length)
                 assert done == length
                 assert closing.begun is not None, "all took it at once"
-                assert array.store.fail(gone, "pulled out")
+                assert array.member_set.fail(gone, "pulled out")
                 return done
 
             monkeypatch.setattr(Closing, "write", failing)

@@ -72,7 +72,7 @@ class Subject:
         for row in range(self.code.rows):
             for column in range(self.code.width):
                 buffer = bytearray(CHUNK)
-                at = self.array.store.data_offset + (stripe * self.code.rows + row) * CHUNK
+                at = self.array.member_set.data_offset + (stripe * self.code.rows + row) * CHUNK
                 await self.members[self.role(stripe, column)].inner.readv(at, [buffer])
                 content[row, column] = int.from_bytes(buffer, "little")
         return content
@@ -219,7 +219,7 @@ def test_every_triple_loss_is_refused(name: str, width: int, rotate: bool) -> No
         for lost in combinations(range(width - 1), 2):
             async with open_array(members) as array:
                 for role in lost:
-                    assert array.store.fail(role, "test")
+                    assert array.member_set.fail(role, "test")
                 for third in range(lost[1] + 1, width):
                     await refuse_third(made, array, third)
                 assert bytes(await array.read(0, len(made.model))) == made.model
@@ -238,4 +238,4 @@ async def refuse_third(made: Subject, array: Array, third: int) -> None:
     with pytest.raises(MemberError, match=f"ram{third}: read at byte"):
         await array.read(0, len(made.code.data) * CHUNK)
     made.members[third].come_back()
-    assert third not in array.store.lost, "it is kept: most of it may still be readable"
+    assert third not in array.member_set.lost, "it is kept: most of it may still be readable"

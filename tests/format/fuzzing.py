@@ -70,7 +70,7 @@ def image_of(members: Sequence[RamMember], array: Array) -> Image:
     ring = array.core.journal.ring
     return Image(
         {member.path: bytes(member.memory) for member in members},
-        array.store.config,
+        array.member_set.config,
         ring.offset + ring.position % ring.capacity,
         (ring.epoch, ring.next_sequence, ring.position),
     )

@@ -129,13 +129,13 @@ def test_the_size_is_told_when_answers_with_the_old_one_are_taken_in(
 ) -> None:
     told: list[tuple[float, int, int]] = []
 
-    def store(inode: int, offset: int, data: bytes) -> None:
+    def member_set(inode: int, offset: int, data: bytes) -> None:
         told.append((trio.current_time(), offset, len(data)))
 
     async def unused(*_: Any) -> Any:
         raise AssertionError
 
-    monkeypatch.setattr(pyfuse3, "notify_store", store)
+    monkeypatch.setattr(pyfuse3, "notify_store", member_set)
     volume = Volume("disk", MIB, read=unused, write=unused, flush=unused)
     operations = VolumeOperations([volume], started=lambda: None, mounted_ns=0)
 

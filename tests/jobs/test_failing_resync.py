@@ -135,7 +135,7 @@ def test_without_a_journal_what_one_parity_cannot_tell_is_asked_for_first(name: 
                 await array.fail_disk(0)
             with pytest.raises(ArrayFailedError, match=r"without role 0 up to .*--lose-data"):
                 await array.replace_disk(0, RamMember(len(picture[0]), name="new"))
-            assert not array.store.lost
+            assert not array.member_set.lost
             data = noise(CHUNK, 7)  # what is written after the crash is whole: it is not lost
             chunk = next(c for c in range(len(old) // CHUNK - 1, 0, -1) if _role(array, c) == 0)
             await array.write(chunk * CHUNK, data)
@@ -322,9 +322,9 @@ def test_a_stripe_that_cannot_be_finished_can_be_read_all_the_same() -> None:
             async def no_room(*_arguments: Any) -> None:
                 raise RaidxError("no room")
 
-            array.core.dirty.guard(no_room)
+            array.core.dirty_bitmap.guard(no_room)
             assert bytes(await array.read(0, len(now))) == now
-            assert array.core.dirty.awaits_resync(5)
+            assert array.core.dirty_bitmap.awaits_resync(5)
             with pytest.raises(RaidxError, match="no room"):
                 await array.write(5 * 3 * CHUNK, b"x")
 

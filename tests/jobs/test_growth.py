@@ -69,7 +69,7 @@ def test_only_the_blocks_that_must_move_are_read_and_written() -> None:
             await array.core.journal.drain()
             old, parity = range(3), 3
             rows = array.core.layout.stripes
-            region = array.store.config.regions.data
+            region = array.member_set.config.regions.data
             rig.log.clear()
             job = await grow(rig, added, windows=10**6)
             await job.finished.wait()
@@ -140,7 +140,7 @@ def test_cancelled_it_goes_back_to_the_old_shape(slow: bool) -> None:
     async def body(rig: Rig) -> None:
         array = rig.array
         assert array is not None
-        params = dict(array.store.config.params)
+        params = dict(array.member_set.config.params)
         await fill(rig, share=0.8)
         size = len(rig.model)
         for after_s in (0.0, 0.2, 0.4):
@@ -168,9 +168,9 @@ def test_cancelled_it_goes_back_to_the_old_shape(slow: bool) -> None:
             assert released == rig.members[-2:]
             del rig.members[-2:]
             assert array.size_bytes == size
-            assert array.store.config.width == 4
-            assert array.store.config.params == params
-            assert not array.store.lost
+            assert array.member_set.config.width == 4
+            assert array.member_set.config.params == params
+            assert not array.member_set.lost
             await rig.compare()
             await scrubbed(rig)
             await rig.close()
@@ -197,7 +197,7 @@ def test_places_that_blocks_left_go_back_to_the_host_once_that_is_durable(
         assert array is not None
         await fill(rig)
         await array.core.journal.drain()
-        start = array.store.data_offset
+        start = array.member_set.data_offset
 
         async def noting(member: FaultMember, offset: int, length: int) -> bool:
             growth = array.core.growth
@@ -205,7 +205,7 @@ def test_places_that_blocks_left_go_back_to_the_host_once_that_is_durable(
                 return await punch(member, offset, length)
             rows = range((offset - start) // CHUNK, (offset - start + length) // CHUNK)
             assert rows.stop <= growth.saved  # durable before a byte goes
-            assert array.store.config.params["migrated"] >= rows.stop
+            assert array.member_set.config.params["migrated"] >= rows.stop
             punched.extend((member.path, row) for row in rows)
             await trio.sleep(0.001)  # a user reads and writes meanwhile
             return await punch(member, offset, length)

@@ -33,9 +33,9 @@ async def settle_members(rig: Rig, parity: str) -> None:
     assert rig.array is not None
     if parity == SURROGATE:
         former = rig.members[3]
-        record = rig.array.store.config.members[-1]
+        record = rig.array.member_set.config.members[-1]
         assert (record.role, record.state) == (-1, "spare")
-        assert list(rig.array.store.spares.values()) == [former]
+        assert list(rig.array.member_set.spares.values()) == [former]
         await rig.array.remove_disk(record.member_uuid)
         rig.members[3] = rig.members.pop()
 
@@ -66,8 +66,8 @@ def test_two_growths_under_writes_keep_every_byte(parity: str, slow: bool, journ
             async with under_load(rig):
                 await job.finished.wait()
             assert job.state == "done", job.error
-            assert array.store.config.width == rig.width
-            assert set(array.store.config.params) == {"history"}
+            assert array.member_set.config.width == rig.width
+            assert set(array.member_set.config.params) == {"history"}
             await take_new_end(rig)
             if parity == SURROGATE:
                 assert not any(rig.model[-CHUNK:])  # nobody wrote there
@@ -100,7 +100,7 @@ def test_only_what_moves_and_its_parity_are_read_and_written(parity: str, journa
             await fill(rig)
             await array.core.journal.drain()
             rows = array.core.layout.stripes
-            region = array.store.config.regions.data
+            region = array.member_set.config.regions.data
             estimate = await growth_estimate(array, array.grower.wider(added, parity), parity)
             rig.log.clear()
             job = await grow(rig, added, windows=10**6, parity=parity)
@@ -142,7 +142,7 @@ def test_cancelled_it_goes_back_to_the_old_shape(parity: str, after_s: float) ->
     async def body(rig: Rig) -> None:
         array = rig.array
         assert array is not None
-        params = dict(array.store.config.params)
+        params = dict(array.member_set.config.params)
         await fill(rig, share=0.8)
         size = len(rig.model)
         job = await grow(rig, 2, parity=parity)
@@ -166,9 +166,9 @@ def test_cancelled_it_goes_back_to_the_old_shape(parity: str, after_s: float) ->
         rig.width -= 2
         del rig.members[4:]
         assert array.size_bytes == size
-        assert array.store.config.width == 4
-        assert array.store.config.params == params
-        assert not array.store.lost
+        assert array.member_set.config.width == 4
+        assert array.member_set.config.params == params
+        assert not array.member_set.lost
         assert not any(map(array.core.written.is_written, range(size // CHUNK, size // CHUNK * 2)))
         await rig.compare()
         await scrubbed(rig)
@@ -260,6 +260,6 @@ def test_what_cannot_be_meant_is_refused() -> None:
             await array.grow([newcomer], PIGGYBACK)
         with pytest.raises(UsageError, match="no parity"):
             await array.grow([newcomer], LIVE, rig.new_member())
-        assert array.store.config.width == 2
+        assert array.member_set.config.width == 2
 
     play(SmallRig("raid0", 2), body)

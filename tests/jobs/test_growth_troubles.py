@@ -43,7 +43,7 @@ def test_any_member_may_be_lost_on_the_way(role: int) -> None:
         else:
             assert job.layout.migrated > 0
         async with under_load(rig):
-            if array.store.lost:
+            if array.member_set.lost:
                 await rig._step_replace()
             with trio.fail_after(600):
                 await rig._step_settle()
@@ -118,7 +118,7 @@ def test_a_rebuild_may_end_while_copies_are_not_checkpointed() -> None:
         model = bytes(rig.model)
 
         async def check(again: Array) -> None:
-            assert not again.store.lost
+            assert not again.member_set.lost
             assert bytes(await again.read(0, len(model))) == model
             for other in again.jobs.running():
                 await other.finished.wait()
@@ -155,7 +155,7 @@ def test_only_writes_to_moved_blocks_wait_for_a_checkpoint() -> None:
         await array.write(moves * CHUNK, b"moves")
         assert growth.checkpoints == saves + 1
         assert not growth.unsaved
-        assert array.store.config.params["migrated"] == layout.migrated
+        assert array.member_set.config.params["migrated"] == layout.migrated
         rig.model[stays * CHUNK : stays * CHUNK + 5] = b"stays"
         rig.model[moves * CHUNK : moves * CHUNK + 5] = b"moves"
 
@@ -208,7 +208,7 @@ def test_a_full_host_holds_the_growth_up_and_nothing_else() -> None:
         assert array is not None
         await fill(rig)
         members = [rig.new_member()]
-        data = array.store.config.regions.data.offset
+        data = array.member_set.config.regions.data.offset
 
         def no_room(offset: int, length: int) -> None:
             if offset >= data:
@@ -222,7 +222,7 @@ def test_a_full_host_holds_the_growth_up_and_nothing_else() -> None:
         assert job.state == "running"
         assert "free space" in job.status()["error"]
         assert not job.layout.migrated
-        assert not array.store.lost
+        assert not array.member_set.lost
         assert array.status()["state"] == "growing"
         await rig.compare()
         del members[0].reserve
@@ -243,7 +243,7 @@ def test_a_spare_of_before_takes_over_while_the_array_grows() -> None:
         await rig._step_spare()
         job = await grow(rig, 1)
         job.speed_max_bytes = job.speed_min_bytes = 100 * CHUNK
-        records = array.store.config.members
+        records = array.member_set.config.members
         assert [record.role for record in records] == [0, 1, 2, 3, 4, -1]
         async with under_load(rig):
             await trio.sleep(0.2)
@@ -251,7 +251,7 @@ def test_a_spare_of_before_takes_over_while_the_array_grows() -> None:
             with trio.fail_after(600):
                 await job.finished.wait()
         assert job.state == "done", job.error
-        assert [record.state for record in array.store.config.members] == ["active"] * 5
+        assert [record.state for record in array.member_set.config.members] == ["active"] * 5
         enlarge(rig)
         await rig.compare()
         await scrubbed(rig)
@@ -272,7 +272,7 @@ def test_it_pauses_at_a_block_that_nobody_can_give_back(cancelled: bool) -> None
         size = len(rig.model)
         await array.fail_disk(1)
         (other,) = (m for m in rig.members if m.path == "ram0")
-        start = array.store.config.regions.data.offset
+        start = array.member_set.config.regions.data.offset
         # A degraded array does not begin to grow, but it goes on: so lose the member after that.
         await rig._step_replace()
         await rig._step_settle()

@@ -110,7 +110,7 @@ def test_a_rebuild_goes_on_after_a_crash_from_its_checkpoint() -> None:
             images, model = rig.images(), bytes(rig.model)
             del images[2]  # the replaced member is elsewhere
             async with restarted(images) as array:
-                start = array.store.watermarks[2]
+                start = array.member_set.watermarks[2]
                 assert start > 0, "the checkpoint of the tenth second is known"
                 await array.set("speed_max", "0")
                 for job in array.jobs.running():
@@ -157,7 +157,7 @@ def test_the_new_member_fails_and_another_one_takes_its_place() -> None:
             result = await rig.running.jobs.wait(job)
             assert result["state"] == "failed"
             assert "replace it" in result["error"]
-            assert rig.running.store.config.record(0).state == "failed"
+            assert rig.running.member_set.config.record(0).state == "failed"
             assert rig.running.status()["state"] == "degraded"
             await rig.compare()
             await rig.running.set("speed_max", "0")
@@ -181,7 +181,7 @@ def test_an_unreadable_area_stops_the_rebuild_and_is_named() -> None:
             result = await rig.running.jobs.wait(job)
             assert result["state"] == "failed"
             assert rig.members[1].path in result["error"], result["error"]
-            assert rig.running.store.config.record(1).state == "active"
+            assert rig.running.member_set.config.record(1).state == "active"
             assert await rig.get(0, CHUNK) == rig.model[:CHUNK]
 
     run(main)

@@ -84,9 +84,9 @@ async def write_past_a_watermark(
     rebuilt; the first part that is for *stripe*, parity or data, reaches its place when the
     watermark has moved. Return when both are done.
     """
-    core, store = rig.running.core, rig.running.store
+    core, member_set = rig.running.core, rig.running.member_set
     at = core.layout.logical(stripe, cell) * CHUNK - before
-    lost = core.layout.lost_cells(stripe, store.lost)
+    lost = core.layout.lost_cells(stripe, member_set.lost)
     parities = (core.data_count + p for p, s in enumerate(core.code.support) if s >> cell & 1)
     fault = held(rig, stripe, next(c for c in (cell, *parities) if not lost >> c & 1))
     await rig.running.set("speed_max", "64KiB")  # the first window is not limited yet
@@ -94,9 +94,9 @@ async def write_past_a_watermark(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(rig.put, at, noise(at, size))
         await until(lambda: fault.hits)
-        epoch = store.rebuild_epoch
+        epoch = member_set.rebuild_epoch
         await rig.running.set("speed_max", "0")
-        await until(lambda: store.rebuild_epoch != epoch)
+        await until(lambda: member_set.rebuild_epoch != epoch)
         fault.lift()
     assert (await rig.running.jobs.wait(job))["state"] == "done"
 

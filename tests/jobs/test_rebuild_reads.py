@@ -25,9 +25,9 @@ async def rebuild(rig: SpyRig, *roles: int) -> Rebuild:
     await array.core.journal.drain()
     rig.log.clear()
     for role in roles:
-        assert array.store.fail(role, "test")
+        assert array.member_set.fail(role, "test")
     while not array.jobs.running():
-        await array.store.settled()
+        await array.member_set.published()
         await array.membership.settle()
     (job,) = array.jobs.running()
     assert isinstance(job, Rebuild)
@@ -128,10 +128,10 @@ def test_ram_members_count_what_was_used_of_what_they_lend() -> None:
         array = await rig.create()
         await array.write(0, random.Random(1).randbytes(array.size_bytes))
         await array.core.journal.drain()
-        before = [queue.read_bytes for queue in array.store.queues if queue]
+        before = [queue.read_bytes for queue in array.member_set.queues if queue]
         job_id = (await array.replace_disk(0, rig.new_member()))["job"]
         await array.jobs.wait(job_id)
-        after = [queue.read_bytes for queue in array.store.queues if queue]
+        after = [queue.read_bytes for queue in array.member_set.queues if queue]
         read = sum(a - b for a, b in zip(after[1:], before[1:], strict=True))
         assert read == 27 * array.core.layout.stripes * CHUNK
         await rig.close()

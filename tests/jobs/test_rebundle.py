@@ -67,7 +67,7 @@ async def _load(rig: UnlikeRig, seed: int) -> None:
 async def _turn(rig: UnlikeRig, step: str, rng: random.Random) -> None:
     assert rig.array is not None
     array = rig.array
-    roles = array.store.config.roles()
+    roles = array.member_set.config.roles()
     with contextlib.suppress(BusyError, UsageError):
         if step == "add":
             new = [rig.disk(rng.randint(3, 60)) for _ in range(rng.randint(1, 2))]
@@ -76,14 +76,14 @@ async def _turn(rig: UnlikeRig, step: str, rng: random.Random) -> None:
         elif step == "remove":
             with contextlib.suppress(RaidxError):
                 await array.remove_disk(rng.choice(roles))
-        elif step == "fail" and array.core.code.tolerance and not array.store.lost:
+        elif step == "fail" and array.core.code.tolerance and not array.member_set.lost:
             await array.fail_disk(rng.choice(roles))
             await trio.sleep(rng.choice((0.0, 61.5)))
-            if rng.random() < 0.4 and (lost := sorted(array.store.lost)):
+            if rng.random() < 0.4 and (lost := sorted(array.member_set.lost)):
                 with contextlib.suppress(RaidxError):  # no room
                     await array.remove_disk(lost[0])
-        elif step == "larger" and array.core.code.tolerance and not array.store.watermarks:
-            role = rng.choice(sorted(array.store.lost) or roles)
+        elif step == "larger" and array.core.code.tolerance and not array.member_set.watermarks:
+            role = rng.choice(sorted(array.member_set.lost) or roles)
             disk = rig.disk(100)
             await array.replace_disk(role, disk)
             rig.members.append(disk)
@@ -123,7 +123,7 @@ def test_the_image_equals_the_model_whoever_comes_or_leaves(
             for job in await rig.settle():
                 assert job["state"] in ("done", "failed"), job
             assert rig.array is not None
-            if lost := rig.array.store.lost:
+            if lost := rig.array.member_set.lost:
                 await rig.array.replace_disk(min(lost), disk := rig.disk(110))
                 rig.members.append(disk)
                 await rig.settle()
@@ -143,8 +143,8 @@ def test_a_member_leaves_only_if_the_others_have_room() -> None:
         with pytest.raises(RaidxError, match=rf"holds {used[1]} chunks, and the other .* free"):
             await array.remove_disk(1)
         with pytest.raises(RaidxError, match="find no place"):
-            await estimate.of_removing(array, array.store.config.record(1))
-        assert "reshape" not in array.store.config.jobs
+            await estimate.of_removing(array, array.member_set.config.record(1))
+        assert "reshape" not in array.member_set.config.jobs
         await array.grow([disk := rig.disk(60)])
         rig.members.append(disk)
         await rig.settle()
@@ -161,7 +161,7 @@ def test_who_left_is_no_member_and_may_come_back_as_a_new_one() -> None:
         rig = UnlikeRig("raidx-copy", 2, (30, 24, 28, 26), room=0.5)
         array = await rig.create()
         await rig.fill(0.6)
-        said = await estimate.of_removing(array, array.store.config.record(1))
+        said = await estimate.of_removing(array, array.member_set.config.record(1))
         released: list[Any] = []
         array.grower.on_release.append(released.append)
         member = rig.members[1]
@@ -261,8 +261,8 @@ def test_new_bundles_keep_their_content_where_a_record_is_still_to_be_placed(
         await array.set("speed_max", "0")
         await rig.settle()
         places = {layout.place(s, k) for s in range(before, layout.stripes) for k in range(length)}
-        at = array.store.data_offset
-        page, overlay = memoryview(bytearray(CHUNK)), array.store.overlay
+        at = array.member_set.data_offset
+        page, overlay = memoryview(bytearray(CHUNK)), array.member_set.overlay
         assert any(overlay.read(role, at + chunk * CHUNK, page) for role, chunk in places), (
             "no new bundle got a place that a record names"
         )

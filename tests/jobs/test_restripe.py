@@ -50,8 +50,8 @@ def test_a_restripe_keeps_every_byte_under_writes_and_reads(
             await job.finished.wait()
         await ended(rig, job)
         assert rig.array is not None
-        assert rig.array.store.config.layout == new
-        assert rig.array.store.config.params == {}
+        assert rig.array.member_set.config.layout == new
+        assert rig.array.member_set.config.params == {}
         # Beyond the old end, and everywhere: the new layout serves as one made so.
         data = random.Random(3).randbytes(len(rig.model))
         await rig.array.write(0, data)
@@ -69,7 +69,7 @@ def test_the_cost_is_md_s_or_less_and_one_flush_a_window() -> None:
 
     def moved_bytes(rig: Rig) -> int:
         assert rig.array is not None
-        queues = [queue for queue in rig.array.store.queues if queue is not None]
+        queues = [queue for queue in rig.array.member_set.queues if queue is not None]
         return sum(queue.read_bytes + queue.write_bytes for queue in queues)
 
     async def body(rig: Rig) -> None:
@@ -108,7 +108,7 @@ def test_a_cancel_moves_everything_back_and_lets_go_of_the_newcomers(
         del rig.members[before:]
         await ended(rig, job, "cancelled")
         assert rig.array.size_bytes == size
-        config = rig.array.store.config
+        config = rig.array.member_set.config
         assert (config.layout, config.width, config.params) == (old, before, {})
 
     play(rig, body)
@@ -134,7 +134,7 @@ def test_it_goes_on_without_a_member_that_is_lost_and_waits_while_one_is_rebuilt
             assert rebuild.state == "done", rebuild.status()
             await job.finished.wait()
         await ended(rig, job)
-        assert not rig.array.store.lost
+        assert not rig.array.member_set.lost
 
     play(rig, body)
 
@@ -217,11 +217,11 @@ def test_paused_it_stands_and_users_work_on_both_sides() -> None:
 def test_what_cannot_be_is_refused_in_one_line_and_changes_nothing() -> None:
     async def refuse(rig: Rig, words: str, added: int, name: str | None, **params: Any) -> None:
         assert rig.array is not None
-        before = rig.array.store.config
+        before = rig.array.member_set.config
         with pytest.raises(RaidxError, match=words) as refused:
             await rig.array.restripe([rig.new_member() for _ in range(added)], name, params)
         assert "\n" not in str(refused.value)
-        assert rig.array.store.config.width == before.width
+        assert rig.array.member_set.config.width == before.width
         assert rig.array.core.journal.mode == "partial"
 
     async def raid5(rig: Rig) -> None:
@@ -289,7 +289,7 @@ def test_it_pauses_at_a_chunk_that_nobody_can_give_back(cancelled: bool) -> None
         assert array is not None
         await fill(rig)
         await array.core.journal.drain()
-        start = array.store.config.regions.data.offset
+        start = array.member_set.config.regions.data.offset
         fault = rig.members[1].error(("read",), offset_bytes=start + 40 * CHUNK, length_bytes=CHUNK)
         job = await restripe(rig, "raid5", 4)
         await trio.sleep(5)

@@ -131,7 +131,7 @@ def test_a_resync_visits_the_dirty_regions_only() -> None:
             await rig.put(0, noise(len(rig.model), 1))
             await rig.in_place()
             await trio.sleep(30)  # all quiet: the regions are clean again
-            per_region = rig.running.core.dirty.per_region
+            per_region = rig.running.core.dirty_bitmap.per_region
             assert per_region * 10 < STRIPES
             crash = Crash(rig)
             at = (per_region * 5 + 3) * 3 * CHUNK
@@ -166,7 +166,7 @@ def test_a_clean_unmount_leaves_nothing_to_resync() -> None:
             await rig.close()
             await rig.open()
             assert not rig.running.jobs.running()
-            assert rig.running.core.dirty.pending_regions() == 0
+            assert rig.running.core.dirty_bitmap.pending_regions() == 0
 
     run(main)
 
@@ -280,7 +280,7 @@ def test_a_crash_while_a_member_is_rebuilt_is_never_silently_wrong(
                 for s in range(500, 600)
                 if all(layout.roles(s).index(role) < 3 for role in (0, 1))
             )
-            assert rig.running.store.watermarks[0] < stripe
+            assert rig.running.member_set.watermarks[0] < stripe
             target = next(
                 layout.logical(stripe, cell)
                 for cell in range(3)
@@ -318,7 +318,7 @@ def test_what_is_zeroed_is_durable_before_the_regions_are_forgotten() -> None:
         async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=64) as rig:
             await rig.put(0, noise(9 * CHUNK, 1))
             await rig.running.flush()
-            bitmap = rig.running.store.config.regions.bitmap
+            bitmap = rig.running.member_set.config.regions.bitmap
             data, picture = rig.data, rig.images()
         log = Log()
         members: list[Member] = [SpyMember(m, log) for m in members_from(picture)]
@@ -364,8 +364,8 @@ def test_a_member_that_cannot_punch_a_hole_does_not_stop_the_resync(hangs: bool)
         members[1] = Punchless(members[1], hangs)
         async with open_array(members) as array:
             await settle(array)
-            assert array.store.lost == ({1} if hangs else set())
-            assert array.core.dirty.pending_regions() == 0
+            assert array.member_set.lost == ({1} if hangs else set())
+            assert array.core.dirty_bitmap.pending_regions() == 0
             assert await content(array) == old
 
     run(main)

@@ -188,7 +188,7 @@ def test_parity_that_awaits_its_resync_outvotes_no_data(name: str, width: int) -
         async with restarted([bytes(image) for image in picture]) as array:
             (resync,) = array.jobs.running()
             resync.pause()
-            assert array.core.dirty.awaits_resync(0)
+            assert array.core.dirty_bitmap.awaits_resync(0)
             scrub = await array.jobs.wait(await array.start_scrub(repair=True))
             assert scrub["mismatches"] == 1
             assert bytes(await array.read(0, len(old))) == old

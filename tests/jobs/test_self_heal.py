@@ -16,21 +16,21 @@ def test_redundancy_comes_back_by_itself_after_a_while_unless_it_shall_not() -> 
         await array.set("restore.after", "off")
         await array.fail_disk(0)
         await trio.sleep(600)
-        assert array.store.lost == {0}
+        assert array.member_set.lost == {0}
         assert array.status()["state"] == "degraded"
         await array.set("restore.after", "30s")
         await trio.sleep(2)
         await rig.settle()
-        assert not array.store.lost
+        assert not array.member_set.lost
         assert array.status()["redundancy_left"] == 1
         await rig.check()
         await array.fail_disk(2)  # as redundant as before: another one may go
         await rig.compare()
         await trio.sleep(20)
-        assert array.store.lost == {2}
+        assert array.member_set.lost == {2}
         await trio.sleep(15)
         await rig.settle()
-        assert len(array.store.config.roles()) == 3
+        assert len(array.member_set.config.roles()) == 3
         await rig.check()
         await rig.remount()
 
@@ -47,7 +47,7 @@ def test_without_room_for_all_written_chunks_are_restored_first() -> None:
         await array.fail_disk(2)
         await trio.sleep(63)
         await rig.settle()
-        assert array.store.lost == {2}  # there is no room for all
+        assert array.member_set.lost == {2}  # there is no room for all
         left = rig.bundles.used_chunks()[2]
         assert 0 < left < lost
         assert lost - left <= free
@@ -56,7 +56,7 @@ def test_without_room_for_all_written_chunks_are_restored_first() -> None:
         await array.replace_disk(2, member)
         rig.members.append(member)
         await rig.settle()
-        assert not array.store.lost
+        assert not array.member_set.lost
         await rig.check()
         await rig.remount()
 
@@ -79,7 +79,7 @@ def test_a_new_disk_goes_before_a_restoration_and_a_small_spare_does_not() -> No
         await array.replace_disk(0, disk := rig.disk(40))
         rig.members.append(disk)
         await rig.settle()
-        assert array.store.config.record(0).state == "active"
+        assert array.member_set.config.record(0).state == "active"
         assert rig.bundles.used_chunks()[0] > 0
         await rig.check()
         await rig.remount()
@@ -132,11 +132,11 @@ def test_a_restoration_that_a_user_cancels_does_not_begin_again() -> None:
         assert job.state == "cancelled"
         await array.set("speed_max", "0")
         await trio.sleep(300)
-        assert array.store.lost == {0}
+        assert array.member_set.lost == {0}
         assert not array.jobs.running()
         await array.remove_disk(0)  # the user's word
         await rig.settle()
-        assert not array.store.lost
+        assert not array.member_set.lost
         await rig.check()
 
     play(scenario)

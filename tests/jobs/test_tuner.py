@@ -122,7 +122,7 @@ def test_two_chunks_of_a_bundle_never_meet(layout: str) -> None:
         assert await load(array, model, 2, 300, writes=0.5) < before
         job = await array.jobs.wait(await array.start_scrub(repair=False))
         assert (job["state"], job["mismatches"]) == ("done", 0)
-        array.store.fail(2, "for the test")
+        array.member_set.fail(2, "for the test")
         await array.read(0, 1 << 20)
 
     run(with_array, kinds, scenario, layout, 12 * MIB)
@@ -143,7 +143,7 @@ def test_an_answer_that_was_held_up_once_moves_nothing() -> None:
 
     async def scenario(array: Array, model: bytearray) -> None:
         await load(array, model, 1)
-        queue = array.store.queues[0]
+        queue = array.member_set.queues[0]
         assert queue is not None
         queue.read_service_s = 0.05
         await load(array, model, 2, 40)
@@ -348,7 +348,7 @@ def test_what_members_hold_in_caches_is_flushed_in_idle_time() -> None:
 
     async def scenario(array: Array, model: bytearray) -> None:
         await trio.sleep(30)
-        queues = [queue for queue in array.store.queues if queue is not None]
+        queues = [queue for queue in array.member_set.queues if queue is not None]
         for enabled, rest_s, flushed in (("off", 60, False), ("on", 0.5, False), ("on", 3, True)):
             await array.set("tuner.enabled", enabled)
             await array.write(0, bytes(model[:4096]))
@@ -386,7 +386,7 @@ def test_a_copy_that_once_answered_late_is_asked_again() -> None:
     async def scenario(array: Array, model: bytearray) -> None:
         await load(array, model, 1)
         await trio.sleep(100)
-        late, other = array.store.queues[:2]
+        late, other = array.member_set.queues[:2]
         assert late is not None
         assert other is not None
         late.read_service_s = 0.002

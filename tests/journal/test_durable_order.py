@@ -83,7 +83,7 @@ async def gated(layout: str, width: int, journal: str) -> AsyncIterator[tuple[Ar
         await array.core.journal.drain()
         await array.flush()
         for member in members:
-            member.data_offset = array.store.data_offset
+            member.data_offset = array.member_set.data_offset
         yield array, members
 
 
@@ -162,7 +162,7 @@ def test_a_placement_saves_no_bit_whose_record_is_not_durable() -> None:
                 await trio.sleep(0.01)  # it waits for the flush of the records so far
                 await array.write(71 * CHUNK, b"b" * CHUNK)
                 flushed.set()
-            region = array.store.config.regions.written
+            region = array.member_set.config.regions.written
             pages = [
                 content[PAGE_HEADER_BYTES:]
                 for member in members
@@ -417,7 +417,7 @@ def test_pages_reach_every_member_in_the_order_of_their_generations(seed: int) -
     async def main() -> None:
         async with gated("raid0", 2, "none") as (array, members):
             generator = random.Random(seed)
-            region = array.store.config.regions.written
+            region = array.member_set.config.regions.written
             newest = [0] * len(members)
 
             async def late(number: int, offset: int, buffers: Sequence[ReadBuffer]) -> None:

@@ -51,7 +51,7 @@ def stripe_bytes(rig: SpyRig) -> int:
 
 def refuse(rig: SpyRig, times: int | None = 1) -> list[Fault]:
     """Let the next write to the log of each member wait for the queues, 10 ms long."""
-    log = rig.running.store.config.regions.log
+    log = rig.running.member_set.config.regions.log
     return [
         member.inject(
             Fault(
@@ -94,7 +94,7 @@ def go_on(handlers: Sequence[Handler]) -> None:
 
 def in_the_log(rig: SpyRig) -> int:
     """Return how many writes the logs of all members took."""
-    return len(rig.log.of(WRITE, rig.running.store.config.regions.log))
+    return len(rig.log.of(WRITE, rig.running.member_set.config.regions.log))
 
 
 @LAYOUTS
@@ -225,7 +225,7 @@ def test_a_record_that_no_member_takes_fails_all_its_writes_and_is_never_placed(
             await rig.put(5 * PAGE, noise(PAGE, 9))
             acknowledged = bytes(rig.model)
             handlers, gatherings = held(rig, (0, noise(PAGE, 1)), (9 * CHUNK, noise(PAGE, 2)))
-            log = core.store.config.regions.log
+            log = core.member_set.config.regions.log
             for member in rig.members:
                 member.error(WRITES, offset_bytes=log.offset, length_bytes=log.length)
             rig.log.clear()
@@ -357,7 +357,7 @@ def test_a_member_that_fails_under_a_held_write_is_out_before_it_is_acknowledged
     async def main() -> None:
         async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=STRIPES) as rig:
             await prepare(rig)
-            store = rig.running.store
+            member_set = rig.running.member_set
             handlers, gatherings = held(rig, (0, noise(512, 1)), (9 * CHUNK, noise(512, 2)))
             rig.members[0].vanish()
             gatherings[0].write()
@@ -365,8 +365,8 @@ def test_a_member_that_fails_under_a_held_write_is_out_before_it_is_acknowledged
             async with trio.open_nursery() as nursery:
                 for handler in handlers:
                     nursery.start_soon(go_on_held, handler)
-            assert store.lost == {0}
-            assert not store.unsettled, "the superblocks say so"
+            assert member_set.lost == {0}
+            assert not member_set.unpublished, "the superblocks say so"
             await rig.compare()
             images, model = rig.images(), bytes(rig.model)
         async with restarted(images[1:]) as array:

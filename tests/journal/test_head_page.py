@@ -33,7 +33,7 @@ def noise(length: int, seed: int = 0) -> bytes:
 
 def break_head(rig: SpyRig, number: int) -> list[Fault]:
     """Let no member take the head page of the log any more."""
-    head = rig.running.store.config.regions.log
+    head = rig.running.member_set.config.regions.log
     return [
         member.error(("write",), number=number, offset_bytes=head.offset, length_bytes=2 * 4096)
         for member in rig.members
@@ -158,8 +158,8 @@ def test_a_rebuild_ends_and_the_log_is_formed_again_later() -> None:
             await rig.running.replace_disk(0, rig.new_member())
             job = next(job for job in rig.running.jobs.running() if job.kind == "rebuild")
             # The rebuild itself needs no head page: it is refused while the job concludes.
-            members = [queue.member for queue in rig.running.store.queues if queue is not None]
-            head = rig.running.store.config.regions.log
+            members = [queue.member for queue in rig.running.member_set.queues if queue is not None]
+            head = rig.running.member_set.config.regions.log
             faults = [
                 member.error(  # type: ignore[attr-defined]
                     ("write",), number=errno.ENOSPC, offset_bytes=head.offset, length_bytes=8192
@@ -216,7 +216,7 @@ def test_a_page_whose_save_failed_goes_to_the_same_slot_again() -> None:
 
     async def main() -> None:
         async with filled() as rig:
-            pages = next(p for p in rig.running.store.page_stores if p.kind == "journal")  # type: ignore[attr-defined]
+            pages = next(p for p in rig.running.member_set.page_stores if p.kind == "journal")  # type: ignore[attr-defined]
             slots = [pages._slots[0]]  # type: ignore[attr-defined]
             faults = break_head(rig, errno.EIO)
             for _ in range(3):

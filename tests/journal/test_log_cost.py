@@ -48,7 +48,7 @@ def test_fsync_after_a_small_write_is_one_flush_of_the_log_members(
         async with spying(layout, width, chunk_bytes=CHUNK, rows=4, slow=slow) as rig:
             await prepare(rig, mode)
             array = rig.running
-            regions = array.store.config.regions
+            regions = array.member_set.config.regions
             await rig.put(5 * PAGE, noise(PAGE, 1))
             written = [touch for touch in rig.log.touches if touch.kind == WRITE]
             logged = [t for t in written if regions.log.offset <= t.offset_bytes < regions.log.end]
@@ -109,7 +109,7 @@ def test_what_is_not_logged_yet_is_not_placed() -> None:
 
 def logged_bytes(rig: SpyRig) -> int:
     """Return how much went to the log of all members."""
-    log = rig.running.store.config.regions.log
+    log = rig.running.member_set.config.regions.log
     return sum(
         touch.size_bytes
         for touch in rig.log.touches

@@ -23,12 +23,12 @@ def test_what_no_member_logs_is_withdrawn(layout: str, width: int) -> None:
         async with spying(layout, width, chunk_bytes=CHUNK, rows=4) as rig:
             await rig.put(0, random.Random(1).randbytes(len(rig.model)))
             await rig.in_place()
-            store, journal = rig.running.store, rig.running.core.journal
+            member_set, journal = rig.running.member_set, rig.running.core.journal
             lost = rig.running.core.code.tolerance
             for role in range(lost):  # nobody can be spared any more
                 await rig.running.fail_disk(role)
             await rig.in_place()
-            log = store.config.regions.log
+            log = member_set.config.regions.log
             faults = [
                 member.error(("write",), offset_bytes=log.offset, length_bytes=log.length)
                 for member in rig.members

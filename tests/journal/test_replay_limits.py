@@ -63,9 +63,9 @@ class Crashed:
         ring = array.core.journal.ring
         epoch, sequence, position, name = ring.epoch, ring.next_sequence, ring.position, ring.array
         self.at = ring.offset + position % ring.capacity
-        self.data_offset = array.store.data_offset
+        self.data_offset = array.member_set.data_offset
         self.roles = array.core.journal.roles
-        self.head = array.store.config.regions.pages("journal")
+        self.head = array.member_set.config.regions.pages("journal")
         self.uuid = array.uuid
 
         def forge(entries: Entries, data_bytes: int, skip: int = 0) -> bytes:

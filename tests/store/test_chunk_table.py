@@ -59,7 +59,7 @@ def memory_of(rig: Rig, role: int) -> memoryview:
 
 def share_of(rig: Rig, role: int) -> PageRegion:
     assert rig.array is not None
-    return shares_of(rig.array.store.config)[role]
+    return shares_of(rig.array.member_set.config)[role]
 
 
 def damage(rig: Rig, role: int, region: PageRegion, slots: tuple[int, ...]) -> None:
@@ -77,11 +77,13 @@ def test_one_rotten_slot_loses_nothing_and_is_healed(name: str, length: int, slo
         await rig.close()
         damage(rig, 1, region, (slot,))
         array = await rig.open()
-        assert any("table: page 0" in text for s in array.store.page_stores for text in s.damaged)
+        assert any(
+            "table: page 0" in text for s in array.member_set.page_stores for text in s.damaged
+        )
         await rig.compare()
         await rig.close()
         array = await rig.open()
-        assert not any(text for s in array.store.page_stores for text in s.damaged)
+        assert not any(text for s in array.member_set.page_stores for text in s.damaged)
         await rig.compare()
         await rig.close()
 
@@ -101,12 +103,12 @@ def test_a_lost_share_costs_its_member_or_is_reported(name: str, length: int) ->
             return
         array = await rig.open()
         assert any("share of the look-up table is lost" in text for text in array.warnings)
-        assert array.store.lost == {2}
+        assert array.member_set.lost == {2}
         await rig.compare()
         await rig._step_write(0.3, 0.9, 5)
         await rig._step_replace()
         await rig._step_settle()
-        assert not array.store.lost
+        assert not array.member_set.lost
         await rig._step_scrub()
         await rig.compare()
         await rig.close()
@@ -167,7 +169,7 @@ def test_what_absent_members_held_is_rebuilt_elsewhere_on_them(lost: tuple[int, 
         await rig.close()
         rig.members = [m for role, m in enumerate(rig.members) if role not in lost]
         array = await rig.open()
-        assert array.store.lost == set(lost)
+        assert array.member_set.lost == set(lost)
         assert layout_of(rig).problem(range(layout_of(rig).cells)) is None
         await rig.compare()
         await rig._step_write(0.1, 1.0, 9)
@@ -177,7 +179,7 @@ def test_what_absent_members_held_is_rebuilt_elsewhere_on_them(lost: tuple[int, 
         await rig._step_scrub()
         await rig.close()
         array = await rig.open()
-        assert not array.store.lost
+        assert not array.member_set.lost
         assert layout_of(rig).problem(range(layout_of(rig).cells)) is None
         await rig.compare()
         await rig.close()
@@ -248,10 +250,10 @@ def test_the_second_slot_is_written_when_the_first_one_is_durable() -> None:
     async def scenario() -> None:
         rig = await shuffled("raidx-parity", 3)
         assert rig.array is not None
-        store = rig.array.store
-        regions = shares_of(store.config)
+        member_set = rig.array.member_set
+        regions = shares_of(member_set.config)
         story: list[str] = []
-        write, flush = store.write, store.flush
+        write, flush = member_set.write, member_set.flush
 
         async def watched_write(requests: Any, *, background: bool = False) -> None:
             for role, offset, _buffers, _size in requests:
@@ -264,7 +266,7 @@ def test_the_second_slot_is_written_when_the_first_one_is_durable() -> None:
             story.append("flush")
             await flush()
 
-        store.write, store.flush = watched_write, watched_flush  # type: ignore[method-assign]
+        member_set.write, member_set.flush = watched_write, watched_flush  # type: ignore[method-assign]
         await rig.array.core.journal.place()
         steps = [what for i, what in enumerate(story) if not i or story[i - 1] != what]
         assert steps == ["flush", "slot 0", "flush", "slot 1", "flush"]
@@ -291,14 +293,14 @@ def test_a_place_that_changed_hands_on_a_member_that_is_lost() -> None:
             if layout.disk[other] != 0 and mover.problem(moves) is None:
                 assert await mover.move(moves)
                 break
-        await array.store.flush()  # the record is durable, its places are not written
+        await array.member_set.flush()  # the record is durable, its places are not written
         survivors = []
         for role in (1, 2, 3):
             copy = RamMember(len(memory_of(rig, role)), name=f"copy{role}")
             copy.memory[:] = memory_of(rig, role)
             survivors.append(copy)
         async with open_array(survivors) as recovered:
-            assert recovered.store.lost == {0}
+            assert recovered.member_set.lost == {0}
             table = recovered.core.layout
             assert isinstance(table, BundleLayout)
             assert table.problem(range(table.cells)) is None
@@ -320,7 +322,7 @@ def test_who_came_later_hides_who_lay_there_at_first() -> None:
     (cell,) = np.flatnonzero(layout.disk == NOBODY)[:1].tolist()
     former = int(layout.cells_of(3)[0])
     assert cell < former
-    layout.settle(np.array([cell]), 3, np.array([0]))
+    layout.assign(np.array([cell]), 3, np.array([0]))
     assert layout.cells_of(3)[0] == cell
     layout.move([(former, 3, 6)])  # what its own page says of it
     assert layout.cells_of(3)[[0, 6]].tolist() == [cell, former]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import trio
 
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.store.dirty_bitmap import DirtyMap
+from raidx_fuse.store.dirty_bitmap import DirtyBitmap
 from raidx_fuse.store.page_store import PageStore
 
 STRIPES = 64
@@ -40,7 +40,7 @@ class Marks:
         self.open = trio.Event()
         self.open.set()
         self.flushed: list[bytes] = []  # what was saved when each flush began
-        self.map = DirtyMap(STRIPES, STRIPE_BYTES, self.pages, self.flush)
+        self.map = DirtyBitmap(STRIPES, STRIPE_BYTES, self.pages, self.flush)
 
     async def flush(self) -> None:
         self.flushed.append(self.pages.saved)

@@ -204,7 +204,7 @@ def test_a_withdrawn_record_at_the_end_of_a_lap_is_not_taken_for_the_next_one() 
                     break
                 await rig.put(0, noise(CHUNK, left))
                 await rig.in_place()
-            log = rig.running.store.config.regions.log
+            log = rig.running.member_set.config.regions.log
             fault = rig.members[1].hang(
                 ("write",), offset_bytes=log.offset, length_bytes=log.length
             )
@@ -351,7 +351,7 @@ def test_a_member_with_an_overdue_write_takes_no_role() -> None:
             await prepare(rig)
             fault = rig.members[1].hang(("write",), count=1)
             await rig.put(0, noise(6 * CHUNK, 1))
-            assert rig.running.store.config.record(1).state == "failed"
+            assert rig.running.member_set.config.record(1).state == "failed"
             with pytest.raises(BusyError, match="may still land"):
                 await rig.running.replace_disk(1, rig.members[1])
             fault.lift()

@@ -19,9 +19,9 @@ def test_a_later_save_of_a_page_is_not_overtaken_by_an_earlier_one() -> None:
                 nursery.start_soon(written.mark, [0])
                 await trio.sleep(0.1)
                 nursery.start_soon(written.mark, [1])
-            store = written.pages.store
+            member_set = written.pages.member_set
             for ram in rig.rams:
-                region, uuid = written.pages.region, store.config.array_uuid
+                region, uuid = written.pages.region, member_set.config.array_uuid
                 found = await load_pages(ram, region, uuid, written.pages.pages)
                 assert int(found.payload[0][0]) & 3 == 3, f"{ram.path} forgot the later save"
 

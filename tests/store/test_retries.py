@@ -35,7 +35,7 @@ async def prepare(rig: SpyRig, mode: str) -> None:
 
 def states(rig: SpyRig) -> list[str]:
     """Return the states of all roles."""
-    config = rig.running.store.config
+    config = rig.running.member_set.config
     return [config.record(role).state for role in range(config.width)]
 
 

@@ -121,7 +121,7 @@ class Rig:
                 assert self.array is not None
             if damage:
                 ram = self.members[0]
-                offset = array.store.data_offset
+                offset = array.member_set.data_offset
                 buffer = bytearray(1)
                 await ram.readv(offset, [buffer])
                 await ram.writev(offset, [bytes([buffer[0] ^ 1])])
@@ -156,12 +156,12 @@ class Rig:
             else:
                 stripe, parity = divmod(-address - 1 >> shift, core.code.parity_count)
                 role, position = core.position(stripe, core.code.data_count + parity)
-                if role in core.store.lost_at(stripe):
+                if role in core.member_set.lost_at(stripe):
                     continue
                 buffer = memoryview(bytearray(len(content)))
                 place = position + (address & core.inner_mask)
                 try:
-                    await core.store.read([(role, place, [buffer], len(buffer))])
+                    await core.member_set.read([(role, place, [buffer], len(buffer))])
                 except MemberLostError:
                     continue
                 expected = bytes(buffer)
@@ -221,23 +221,23 @@ class Rig:
 
     def _can_lose(self) -> bool:
         assert self.array is not None
-        store = self.array.store
+        member_set = self.array.member_set
         # A member that vanished counts although the array may not have noticed yet.
-        gone = {r for r, q in enumerate(store.queues) if q and q.member in self.vanished}
-        return len(store.lost | gone) < self.array.core.code.tolerance
+        gone = {r for r, q in enumerate(member_set.queues) if q and q.member in self.vanished}
+        return len(member_set.lost | gone) < self.array.core.code.tolerance
 
     async def _step_fail(self, role: int) -> None:
         assert self.array is not None
         role %= self.width
-        if self._can_lose() and role not in self.array.store.lost:
+        if self._can_lose() and role not in self.array.member_set.lost:
             await self.array.fail_disk(role)
 
     async def _step_eio(self, role: int, writes: bool) -> None:
         """From now on every read or write of one member fails."""
         assert self.array is not None
         role %= self.width
-        queue = self.array.store.queues[role]
-        if self._can_lose() and queue is not None and role not in self.array.store.lost:
+        queue = self.array.member_set.queues[role]
+        if self._can_lose() and queue is not None and role not in self.array.member_set.lost:
             member = queue.member
             assert isinstance(member, FaultMember)
             member.vanish()
@@ -246,7 +246,7 @@ class Rig:
     async def _step_replace(self) -> None:
         """Replace the first failed role by a new member."""
         assert self.array is not None
-        for record in self.array.store.config.members:
+        for record in self.array.member_set.config.members:
             running = [job for job in self.array.jobs.running() if job.kind == "rebuild"]
             if record.role >= 0 and record.state in ("failed", "missing") and not running:
                 member = self.new_member()
@@ -257,7 +257,7 @@ class Rig:
 
     async def _step_spare(self) -> None:
         assert self.array is not None
-        spares = [r for r in self.array.store.config.members if r.state == "spare"]
+        spares = [r for r in self.array.member_set.config.members if r.state == "spare"]
         if self.array.core.code.tolerance and not spares:
             member = self.new_member()
             self.members.append(member)

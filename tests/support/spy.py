@@ -136,7 +136,7 @@ class SpyRig(Rig):
     @property
     def data(self) -> Region:
         """Where the data of every member lies."""
-        return self.running.store.config.regions.data
+        return self.running.member_set.config.regions.data
 
     def images(self) -> list[bytes]:
         """Return what every member holds now: a power cut that loses nothing."""

@@ -129,8 +129,8 @@ def usable(rig: UnlikeRig) -> int:
     """Return the most that the members can give, by the bound of DESIGN.md."""
     assert rig.array is not None
     counts = [
-        chunks_that_fit(queue.member.size_bytes, rig.array.store.data_offset, CHUNK) - 1
-        for queue in rig.array.store.queues
+        chunks_that_fit(queue.member.size_bytes, rig.array.member_set.data_offset, CHUNK) - 1
+        for queue in rig.array.member_set.queues
         if queue is not None
     ]
     data = rig.bundles.code.data_count

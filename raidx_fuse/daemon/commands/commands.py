@@ -134,7 +134,7 @@ class Commands:
             return await self._array.fail_disk(member, lose_data=lose_data)
         record = self._array.membership.find(member)
         chunks = self._require_spare_loss(record.role, lose_data)
-        spares = len(self._array.store.spares)
+        spares = len(self._array.member_set.spares)
         does = f"takes role {record.role} out" + (", rebuilds it onto a spare" if spares else "")
         return await self._dry_run(does, record.role if spares else None, chunks)
 
@@ -184,7 +184,7 @@ class Commands:
             raise UsageError(f"a member cannot be added as {role!r}: it can as 'spare'")
         way = parity_way(role, parity, surrogate)
         newcomers = [*members, *([] if surrogate is None else [surrogate])]
-        check_newcomers(newcomers, self._array.store.config.members)
+        check_newcomers(newcomers, self._array.member_set.config.members)
         smallest = min(record.size_bytes for record in self._records())
         reshape = self._array.reshape
         if role is None and reshape is not None:
@@ -212,7 +212,7 @@ class Commands:
         size_bytes = None
         if create:  # as small as the others, but a spare must fit wherever it is wanted
             unlike = role is None and reshape is not None
-            needed = 0 if unlike else bytes_needed(self._array.store.config, None)
+            needed = 0 if unlike else bytes_needed(self._array.member_set.config, None)
             size_bytes = max(smallest, needed)
         if role is None:
             return await self._grow(members, way, surrogate, overwrite_signature, size_bytes)
@@ -280,11 +280,11 @@ class Commands:
 
     async def _release(self, member: Member) -> None:
         """Close a newcomer unless it has become a member before its command failed."""
-        if member not in self._array.store.present().values():
+        if member not in self._array.member_set.present().values():
             await self._newcomers.release(member)
 
     def _records(self) -> list[Any]:
-        return [record for record in self._array.store.config.members if record.role >= 0]
+        return [record for record in self._array.member_set.config.members if record.role >= 0]
 
     def _require_spare_loss(self, role: int, lose_data: bool) -> int:
         """Return how many chunks may be lost with *role*. Raises as the command would."""

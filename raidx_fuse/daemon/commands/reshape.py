@@ -55,7 +55,7 @@ class Reshaping:
         Raises UsageError for what cannot be, BusyError while it cannot be now.
         """
         array = self._array
-        check_newcomers(members, array.store.config.members)
+        check_newcomers(members, array.member_set.config.members)
         params = {} if rotate is None else {"rotate": rotate}
         shape = array.restriper.target(len(members), layout, params)
         moving = array.restriper.moving(shape)
@@ -66,7 +66,7 @@ class Reshaping:
                 )
             return await self._dry_run(moving, shape)
         array.require_writable()
-        records = [record for record in array.store.config.members if record.role >= 0]
+        records = [record for record in array.member_set.config.members if record.role >= 0]
         size_bytes = min(record.size_bytes for record in records) if create else None
         opened: list[Member] = []
         try:
@@ -83,12 +83,12 @@ class Reshaping:
 
     async def _release(self, member: Member) -> None:
         """Close a newcomer unless it is a member now."""
-        if member not in self._array.store.present().values():
+        if member not in self._array.member_set.present().values():
             await self._newcomers.release(member)
 
     async def _dry_run(self, moving: RestripeLayout, shape: Shape) -> dict[str, Any]:
         array = self._array
-        config = array.store.config
+        config = array.member_set.config
         left = array.status()["redundancy_left"]
         during = min(left, moving.code.tolerance)
         costs = await restripe_estimate(array, moving)

@@ -86,7 +86,7 @@ class WholeStripes:
         for stripe in range(first, end):
             if stripe in held or journal.holds(stripe):
                 return False
-            if must_mark and not core.dirty.touch(stripe):
+            if must_mark and not core.dirty_bitmap.touch(stripe):
                 return False
         return True
 

@@ -11,7 +11,7 @@ from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.journal.group_commit import Gathering
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import Arena
-from raidx_fuse.store.member_set import Request, join
+from raidx_fuse.store.member_set import MemberIO, join
 
 log = logging.getLogger(__name__)
 
@@ -21,17 +21,17 @@ class Begun:
     """*left* is to be written to *stripes*, which are locked; its buffers may lie in *arena*."""
 
     stripes: list[int]
-    left: list[Request]
+    left: list[MemberIO]
     arena: Arena
 
 
-def write_at_once(core: Core, requests: Sequence[Request]) -> list[Request] | None:
+def write_at_once(core: Core, requests: Sequence[MemberIO]) -> list[MemberIO] | None:
     """Write *requests* without suspending; return what is left, None if nobody took anything.
 
     No member is lost. The caller locks the stripes before anything else runs if anything is left.
     """
-    queues = core.store.readable
-    left: list[Request] = []
+    queues = core.member_set.readable
+    left: list[MemberIO] = []
     begun = False
     for request in requests:
         role, position, buffers, size = request
@@ -48,7 +48,7 @@ def write_at_once(core: Core, requests: Sequence[Request]) -> list[Request] | No
 
 
 def keep_locked(
-    core: Core, stripes: Iterable[int], left: list[Request], arena: Arena
+    core: Core, stripes: Iterable[int], left: list[MemberIO], arena: Arena
 ) -> Begun | None:
     """Return what is *left* of *stripes*, which nobody holds, locked now; None if nothing is."""
     if left:
@@ -67,7 +67,7 @@ def keep_locked(
 class Finisher:
     """Finishes writes to *core*. Its methods raise what the members raise.
 
-    Nothing is acknowledged before the superblocks say who is out (`Store.settled`).
+    Nothing is acknowledged before the superblocks say who is out (`MemberSet.published`).
     """
 
     def __init__(self, core: Core) -> None:
@@ -76,7 +76,7 @@ class Finisher:
     async def write_left(
         self,
         stripe: int,
-        left: list[Request],
+        left: list[MemberIO],
         sequence: int | None,
         offset: int,
         view: memoryview,
@@ -98,16 +98,16 @@ class Finisher:
                 raise
             finally:
                 core.locks.release(stripe)
-        if core.store.unsettled:
-            await core.store.settled()
+        if core.member_set.unpublished:
+            await core.member_set.published()
 
     async def write_begun(self, begun: Begun) -> None:
         """Write what is left of whole stripes."""
         core = self.core
         await self._place(begun.stripes, begun.left)
         core.arenas.put(begun.arena)
-        if core.store.unsettled:
-            await core.store.settled()
+        if core.member_set.unpublished:
+            await core.member_set.published()
 
     async def wait_for(self, late: Gathering | None) -> None:
         """Wait until the log has all of a gathering that is *late*, if there is one."""
@@ -120,15 +120,15 @@ class Finisher:
             for stripe in late.stripes:
                 core.forget_stripe(stripe)
             raise
-        if core.store.unsettled:
-            await core.store.settled()
+        if core.member_set.unpublished:
+            await core.member_set.published()
 
-    async def _place(self, stripes: list[int], left: list[Request]) -> None:
+    async def _place(self, stripes: list[int], left: list[MemberIO]) -> None:
         """Write what bypasses the log to *stripes*, which are locked, and release them."""
         core = self.core
-        marked = core.dirty.enter_now(stripes)
+        marked = core.dirty_bitmap.enter_now(stripes)
         try:
-            await core.store.write(join(left))
+            await core.member_set.write(join(left))
         except RaidxError:
             self.note_torn(stripes)
             raise
@@ -137,14 +137,14 @@ class Finisher:
             for stripe in stripes:  # who read meanwhile may have kept what was there before
                 core.forget_stripe(stripe)
             if marked:
-                core.dirty.leave(stripes)
+                core.dirty_bitmap.leave(stripes)
             core.locks.release_all(stripes)
 
     def note_torn(self, stripes: Iterable[int]) -> None:
         """Remember which lost chunks a half-done write took down with it."""
         core = self.core
         for stripe in stripes:
-            lost = core.layout.lost_cells(stripe, core.store.lost_at(stripe))
+            lost = core.layout.lost_cells(stripe, core.member_set.lost_at(stripe))
             lost &= core.code.data_mask & ~core.dead(stripe)
             for cell in cells_of(lost):
                 chunk = core.layout.logical(stripe, cell)

@@ -24,7 +24,7 @@ from raidx_fuse.layouts.planning.stripe_plan import (
     write_plans,
 )
 from raidx_fuse.store.buffers import Arena, Bytes, zero_buffers
-from raidx_fuse.store.member_set import Request, join
+from raidx_fuse.store.member_set import MemberIO, join
 
 
 class Content(NamedTuple):
@@ -44,9 +44,9 @@ class Content(NamedTuple):
 class Work:
     """What is prepared for a request before its writes begin."""
 
-    reads: list[Request] = field(default_factory=list)
+    reads: list[MemberIO] = field(default_factory=list)
     xors: list[tuple[Bytes, list[Bytes]]] = field(default_factory=list)
-    writes: list[Request] = field(default_factory=list)
+    writes: list[MemberIO] = field(default_factory=list)
     fresh: list[int] = field(default_factory=list)  # logical chunks that come alive
     reserve: list[tuple[int, int]] = field(default_factory=list)  # (role, byte offset) of chunks
     arenas: list[Arena] = field(default_factory=list)
@@ -65,10 +65,10 @@ class Preparer:
         """Add the reads, XORs and writes of *piece* to *work*."""
         core = self.core
         stripe = piece.stripe
-        lost_roles = core.store.lost
+        lost_roles = core.member_set.lost
         lost = 0
         if lost_roles:
-            lost = core.layout.lost_cells(stripe, core.store.lost_at(stripe))
+            lost = core.layout.lost_cells(stripe, core.member_set.lost_at(stripe))
         dead = core.dead(stripe)
         covered: dict[int, list[tuple[int, int]]] = {}
         for low, high, touched in piece.bands(core.chunk_bytes):
@@ -213,11 +213,11 @@ class Preparer:
         size = self.core.chunk_bytes
         self.reserve_for(join([(role, position, [], size) for role, position in places]))
 
-    def reserve_for(self, writes: Iterable[Request]) -> None:
+    def reserve_for(self, writes: Iterable[MemberIO]) -> None:
         """Make sure that *writes* have room, as `reserve` does."""
         core = self.core
         for role, position, _buffers, length in writes:
-            queue = core.store.queues[role]
+            queue = core.member_set.queues[role]
             if queue is not None:
                 try:
                     queue.member.reserve(position, length)

@@ -27,7 +27,7 @@ class LogRules:
             return journal.mode == "full"
         if core.code.parity_count and not self._is_full(piece):
             return True
-        if core.store.lost and core.store.lost_at(piece.stripe):
+        if core.member_set.lost and core.member_set.lost_at(piece.stripe):
             return True  # no resync can finish the parity of a stripe that lacks a member
         if core.all_read_zero:
             return False

@@ -15,7 +15,7 @@ from raidx_fuse.errors import MemberError
 from raidx_fuse.journal.deferred_parity import Filling
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
 from raidx_fuse.store.buffers import Arena, Bytes
-from raidx_fuse.store.member_set import Request
+from raidx_fuse.store.member_set import MemberIO
 from raidx_fuse.store.xor import encoder, xor_into
 
 
@@ -70,7 +70,7 @@ class Beginning:
         core.counters.count_plan(plan.kind, len(plan.reads))
         return True
 
-    def _data(self, stripe: int, touched: int, view: memoryview) -> list[Request]:
+    def _data(self, stripe: int, touched: int, view: memoryview) -> list[MemberIO]:
         chunk_bytes, position = self.core.chunk_bytes, self.core.position
         return [
             (*position(stripe, cell), [view[at : at + chunk_bytes]], chunk_bytes)
@@ -80,10 +80,10 @@ class Beginning:
 
     def _parities(
         self, stripe: int, view: memoryview, plan: BandPlan, arena: Arena
-    ) -> list[Request] | None:
+    ) -> list[MemberIO] | None:
         """Read what *plan* needs and compute its parities in *arena*; None if not at once."""
         core = self.core
-        chunk_bytes, overlay = core.chunk_bytes, core.store.overlay
+        chunk_bytes, overlay = core.chunk_bytes, core.member_set.overlay
         slots = iter(arena.slots(chunk_bytes, len(plan.reads) + len(plan.outputs)))
         old: dict[int, Bytes] = {}
         for cell in plan.reads:
@@ -91,13 +91,13 @@ class Beginning:
             role, position = core.position(stripe, cell)
             if overlay and overlay.read(role, position, buffer):
                 continue
-            queue = core.store.readable[role]
+            queue = core.member_set.readable[role]
             if queue is None or not queue.try_readv(position, [buffer], chunk_bytes):
                 return None
             if overlay:
                 overlay.patch(role, position, [buffer])
         content = np.frombuffer(view, dtype=np.uint8)
-        parities: list[Request] = []
+        parities: list[MemberIO] = []
         for output in plan.outputs:
             buffer, out = next(slots)
             new = [content[c * chunk_bytes : (c + 1) * chunk_bytes] for c in output.new]
@@ -147,14 +147,14 @@ class Closing:
         if size > length or not inner or inner & core.inner_mask or not self._fits:
             return 0
         filled = (1 << (inner >> core.shift)) - 1
-        journal, overlay = core.journal, core.store.overlay
+        journal, overlay = core.journal, core.member_set.overlay
         streams = journal.streams
         if streams.cells(stripe) != filled or journal.mode != "partial" or streams.paused:
             return 0
         if not streams.is_all_of(stripe, filled):
             journal.give_up_soon()
             return 0
-        if journal.is_gated or stripe in core.locks.held or not core.dirty.touch(stripe):
+        if journal.is_gated or stripe in core.locks.held or not core.dirty_bitmap.touch(stripe):
             return 0
         if not core.written.whole(core.layout, stripe, stripe + 1):
             return 0
@@ -171,7 +171,7 @@ class Closing:
             return size
         for cell in (*cells_of(filled), *cells_of(core.code.parity_mask)):
             overlay.drop(*core.position(stripe, cell), core.chunk_bytes)
-        core.store.place_epoch += 1  # who reads a place just now looks again
+        core.member_set.place_epoch += 1  # who reads a place just now looks again
         streams.finish((stripe,))
         if core.cache is not None:
             core.cache.keep(offset, view[:size])
@@ -180,7 +180,7 @@ class Closing:
     def _place(self, stripe: int, filled: int, view: memoryview) -> bool:
         """Write all of *stripe*; False if no member takes anything at once."""
         core = self.core
-        chunk_bytes, code, overlay = core.chunk_bytes, core.code, core.store.overlay
+        chunk_bytes, code, overlay = core.chunk_bytes, core.code, core.member_set.overlay
         known = filled.bit_count()
         arena = core.arenas.get((known + code.parity_count) * chunk_bytes)
         slots = arena.slots(chunk_bytes, known + code.parity_count)
@@ -230,7 +230,7 @@ class Closing:
         """
         for cell in range(known, len(self.core.code.cells)):
             role, offset = self.core.position(stripe, cell)
-            self.core.store.overlay.put(role, offset, bytes(cells[cell]))
+            self.core.member_set.overlay.put(role, offset, bytes(cells[cell]))
         self.core.journal.streams.finish((stripe,))
 
 
@@ -256,7 +256,7 @@ class Filler:
         piece.logged = 0
         if not core.code.parity_count or not layout.contiguous or not layout.aligned:
             return False
-        if core.store.lost or core.bad_chunks:
+        if core.member_set.lost or core.bad_chunks:
             return False
         if core.journal.forced:  # a restripe: the layout is about to change
             return False
@@ -288,7 +288,7 @@ class Filler:
                     return False
                 filled, size = [], 0
             data_places = {core.position(piece.stripe, cell) for cell in cells_of(piece.touched)}
-            parts: tuple[list[Request], list[Request]] = [], []
+            parts: tuple[list[MemberIO], list[MemberIO]] = [], []
             for request in record.writes:
                 parts[request[:2] not in data_places].append(request)
             filled.append(Filling(piece.stripe, piece.logged, piece.touched, *parts))

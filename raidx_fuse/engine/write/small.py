@@ -23,7 +23,7 @@ from raidx_fuse.journal.group_commit import Gathering
 from raidx_fuse.journal.overlay import WHOLE
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, write_plans
 from raidx_fuse.store.buffers import Arena, Bytes
-from raidx_fuse.store.member_set import Request
+from raidx_fuse.store.member_set import MemberIO
 
 _LENGTHS_KEPT = 64
 
@@ -47,7 +47,7 @@ class AtOnce:
 
     def write(
         self, offset: int, data: Any, length: int
-    ) -> tuple[int, list[Request] | Gathering, int | None] | None:
+    ) -> tuple[int, list[MemberIO] | Gathering, int | None] | None:
         """Write *data* inside one chunk; None if that cannot be done at once: nothing was done.
 
         Else returns the stripe, the writes that are left, usually none, and for a write that went
@@ -80,13 +80,17 @@ class AtOnce:
             logged = in_parity or journal.mode == "full" or journal.holds(stripe)
         if logged and core.unlogged.may_tear(offset, length):
             return None
-        if not logged and (in_parity or journal.mode == "none") and not core.dirty.touch(stripe):
+        if (
+            not logged
+            and (in_parity or journal.mode == "none")
+            and not core.dirty_bitmap.touch(stripe)
+        ):
             return None
-        queues = core.store.readable
+        queues = core.member_set.readable
         base = core.data_offset + (offset & core.inner_mask)
         role, member_chunk = layout.place(stripe, cell)
         position = base + (member_chunk << shift)
-        writes: list[Request] = [(role, position, [data], length)]
+        writes: list[MemberIO] = [(role, position, [data], length)]
         if logged and data.__class__ is not bytes:  # the journal keeps it: it must not change
             data = bytes(data)
             writes = [(role, position, [data], length)]
@@ -108,7 +112,7 @@ class AtOnce:
                 return None  # no room, or not at once: the general way waits for it
             core.counters.count_plan(plan.kind, len(plan.reads))
             return stripe, committed[1], committed[0]
-        left: list[Request] = []
+        left: list[MemberIO] = []
         for request in writes:
             role, position, buffers, _ = request
             try:
@@ -130,7 +134,7 @@ class AtOnce:
         base: int,
         data: Any,
         length: int,
-        writes: list[Request],
+        writes: list[MemberIO],
         kept: bool,
     ) -> bool:
         """Read-modify-write: what changes in the data changes in each parity.
@@ -138,9 +142,9 @@ class AtOnce:
         *kept*: the buffers of *writes* are not to be used again.
         """
         core = self.core
-        overlay = core.store.overlay
+        overlay = core.member_set.overlay
         unplaced = overlay.current or overlay.frozen
-        queues = core.store.readable
+        queues = core.member_set.readable
         place, shift = core.layout.place, core.shift
         slots = self._slots.get(length) or self._cut(length)
         change_buffers, change = slots[0]
@@ -184,13 +188,13 @@ class AtOnce:
         base: int,
         data: Any,
         length: int,
-        writes: list[Request],
+        writes: list[MemberIO],
         kept: bool,
     ) -> bool:
         """Carry out any *plan*: read its cells, make its outputs; *kept* as in `_modify`."""
         core = self.core
-        overlay = core.store.overlay
-        queues = core.store.readable
+        overlay = core.member_set.overlay
+        queues = core.member_set.readable
         place, shift = core.layout.place, core.shift
         slots = iter(self._slots.get(length) or self._cut(length))
         old: dict[int, Bytes] = {}

@@ -4,7 +4,7 @@ The order that keeps a stripe solvable: the region is marked dirty on the member
 byte changes; data and parity go down together; only then do the written map's bits, so that a
 crash in between leaves a dead cell dead. A member that fails during the writes is excluded and the
 request goes on: the other cells of the stripe carry its content. Nothing is acknowledged before the
-superblocks say who is out (`Store.settled`).
+superblocks say who is out (`MemberSet.published`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.group_commit import Gathering, held
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
-from raidx_fuse.store.member_set import MemberLostError, Request, join
+from raidx_fuse.store.member_set import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import xor_into
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Writer:
         reported as lost, never guessed.
         """
         core = self.core
-        started_s = core.store.clock()
+        started_s = core.member_set.clock()
         view = memoryview(data)
         length = len(view)
         core.counters.writes += 1
@@ -67,7 +67,7 @@ class Writer:
         if not length:
             return
         ranges = [(0, length)]  # of the request, that are left for the general way
-        store = core.store
+        member_set = core.member_set
         access = core.access
         if access is not None:
             first, last = offset >> core.shift, offset + length - 1 >> core.shift
@@ -78,8 +78,8 @@ class Writer:
                     access.sample()
             else:
                 access.note(first, last, is_write=True)
-        fast = not store.lost and not store.unsettled and not core.bad_chunks
-        fast = fast and not core.dirty.guarded
+        fast = not member_set.lost and not member_set.unpublished and not core.bad_chunks
+        fast = fast and not core.dirty_bitmap.guarded
         at = 0
         if fast and core.journal.streams.unfinished:
             closing = self._closing
@@ -139,18 +139,18 @@ class Writer:
             core.locks.release_all(stripes)  # a chunk may have moved while we waited: look again
         cache = core.cache
         try:
-            if core.dirty.guarded:
-                await core.dirty.finish(stripes)
+            if core.dirty_bitmap.guarded:
+                await core.dirty_bitmap.finish(stripes)
             growth = core.growth
             if growth is not None and any(growth.threatens(p.stripe, p.touched) for p in pieces):
                 await growth.save()
             logged = [piece for piece in pieces if self._rules.must_log(piece)]
             direct = pieces if not logged else [piece for piece in pieces if piece not in logged]
             if logged and core.unlogged.may_tear(offset, length):
-                await store.flush()
+                await member_set.flush()
             marked = [piece.stripe for piece in direct if self._rules.must_mark(piece)]
-            if marked and not core.dirty.enter_now(marked):
-                await core.dirty.enter(marked)
+            if marked and not core.dirty_bitmap.enter_now(marked):
+                await core.dirty_bitmap.enter(marked)
             try:
                 await self._write_locked(direct, logged, view)
             except BaseException:
@@ -160,7 +160,7 @@ class Writer:
             finally:
                 core.journal.streams.release(stripes)
                 if marked:
-                    core.dirty.leave(marked)
+                    core.dirty_bitmap.leave(marked)
         finally:
             if core.cache is not cache:  # switched on meanwhile: readers must not keep what was
                 for stripe in stripes:
@@ -206,8 +206,8 @@ class Writer:
             for arena in part.arenas:
                 core.arenas.put(arena)
             self._count(part.plans)
-        if core.store.unsettled:
-            await core.store.settled()
+        if core.member_set.unpublished:
+            await core.member_set.published()
 
     async def _prepare(
         self, direct: list[Piece], placed: list[Piece], logged: list[Piece], view: memoryview
@@ -217,9 +217,9 @@ class Writer:
         Those *placed* need no work, but what comes alive by them is the first one's to say.
         """
         core = self.core
-        store = core.store
+        member_set = core.member_set
         while True:
-            epoch = (store.seat_epoch, store.rebuild_epoch)
+            epoch = (member_set.seat_epoch, member_set.rebuild_epoch)
             work = Work()
             for piece in direct:
                 self._preparer.prepare(piece, view, work)
@@ -239,7 +239,7 @@ class Writer:
             reads = [request for part in every for request in part.reads]
             if reads:
                 try:
-                    await store.read(join(reads))
+                    await member_set.read(join(reads))
                 except MemberLostError:
                     continue  # nothing was written: plan again without that member
             for part in every:
@@ -253,7 +253,7 @@ class Writer:
         """Write what goes past the log to its places."""
         core = self.core
         try:
-            await core.store.write(join(work.writes))
+            await core.member_set.write(join(work.writes))
         except RaidxError:
             self._finisher.note_torn(piece.stripe for piece in direct)
             raise
@@ -274,20 +274,20 @@ class Writer:
         comes_alive = bool(fresh) or any(record.fresh for record in records)
 
         def still_valid() -> bool:
-            if epoch[0] != core.store.seat_epoch:
+            if epoch[0] != core.member_set.seat_epoch:
                 return False
-            return not comes_alive or epoch[1] == core.store.rebuild_epoch
+            return not comes_alive or epoch[1] == core.member_set.rebuild_epoch
 
         if fresh and journal.mode == "none":
             if not core.all_read_zero:
                 # A bit that outlives a cut must not bring to life what lay there before.
-                await core.store.flush()
+                await core.member_set.flush()
             if not still_valid():
                 return False
             await core.written.mark(fresh)
             fresh = []
         stripes: list[int] = []
-        writes: list[Request] = []
+        writes: list[MemberIO] = []
         size = 0
         for piece, record in zip(logged, records, strict=True):
             if piece.fills:

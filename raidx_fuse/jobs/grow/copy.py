@@ -30,7 +30,7 @@ from raidx_fuse.errors import MemberError
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.planning.stripe_plan import rebuild_plan
 from raidx_fuse.store.buffers import Arena, Bytes
-from raidx_fuse.store.member_set import MemberLostError, Request, join
+from raidx_fuse.store.member_set import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import xor_into
 
 DROPPED_MAX = 64  # old copies taken out at once
@@ -58,7 +58,7 @@ class Change:
     """One change of *stripe*'s parity: chunks come alive (*fresh*) or are *dead* again with it."""
 
     stripe: int
-    writes: list[Request]
+    writes: list[MemberIO]
     fresh: list[int]
     dead: list[int]
 
@@ -74,7 +74,7 @@ class CellReader:
         self.arenas: list[Arena] = []
         self._count = count
         self._slots: Iterator[tuple[memoryview, Bytes]] | None = None
-        self._requests: list[Request] = []
+        self._requests: list[MemberIO] = []
         self._xors: list[tuple[Bytes, list[Bytes]]] = []
 
     def _slot(self) -> tuple[memoryview, Bytes]:
@@ -87,15 +87,15 @@ class CellReader:
 
     def lend(self, stripes: Sequence[int], cells: Sequence[int]) -> list[Any]:
         """Return views of *cells* of *stripes*, only to be looked at."""
-        core, store = self.core, self.core.store
-        if store.lost or store.overlay:  # the members' memory alone does not tell
+        core, member_set = self.core, self.core.member_set
+        if member_set.lost or member_set.overlay:  # the members' memory alone does not tell
             return [self.add(*place)[0] for place in zip(stripes, cells, strict=True)]
         size, first = core.chunk_bytes, min(stripes)
         span = max(stripes) + 1 - first << core.shift
         lent: dict[int, memoryview | None] = {}
         for cell, count in Counter(cells).items():  # of one window: all on one side of the position
             role, offset = core.position(first, cell)
-            queue = store.queues[role]
+            queue = member_set.queues[role]
             share = count * size / span
             try:
                 lent[cell] = None if queue is None else queue.view(offset, span, share)
@@ -110,10 +110,10 @@ class CellReader:
 
     def add(self, stripe: int, cell: int) -> tuple[Any, Bytes]:
         """Return where *cell* of *stripe*, which is alive, will be. Raises UnrecoverableError."""
-        core, store = self.core, self.core.store
+        core, member_set = self.core, self.core.member_set
         size = core.chunk_bytes
         view, array = self._slot()
-        lost = core.layout.lost_cells(stripe, store.lost_at(stripe)) if store.lost else 0
+        lost = core.layout.lost_cells(stripe, member_set.lost_at(stripe)) if member_set.lost else 0
         if not lost >> cell & 1:
             self._requests.append((*core.position(stripe, cell), [view], size))
             return view, array
@@ -134,7 +134,7 @@ class CellReader:
 
     async def run(self) -> None:
         """Read. Raises MemberLostError, MemberError."""
-        await self.core.store.read(join(self._requests), background=True)
+        await self.core.member_set.read(join(self._requests), background=True)
         for out, parts in self._xors:
             xor_into(out, parts)
 
@@ -165,15 +165,15 @@ class Copier:
         return Load(stripes, sources, targets, views, parities, reader.arenas)
 
     def _lost(self, stripe: int) -> int:
-        store = self.core.store
-        return self.layout.lost_cells(stripe, store.lost_at(stripe)) if store.lost else 0
+        member_set = self.core.member_set
+        return self.layout.lost_cells(stripe, member_set.lost_at(stripe)) if member_set.lost else 0
 
     async def write(self, load: Load) -> None:
         """Write copies, and parities; by way of the journal where it may replay (law 4)."""
         core = self.core
-        epoch = core.store.seat_epoch
-        direct: list[Request] = []
-        held: dict[int, list[Request]] = {}
+        epoch = core.member_set.seat_epoch
+        direct: list[MemberIO] = []
+        held: dict[int, list[MemberIO]] = {}
         holds, size = core.journal.holds, core.chunk_bytes
         roles = [self.layout.role_of(c, after=not self.back) for c in range(core.code.columns)]
         for stripe, target, view in zip(load.stripes, load.targets, load.views, strict=True):
@@ -190,7 +190,7 @@ class Copier:
         if changes and core.journal.mode == "none" and not held:
             await self._change_in_place(changes, direct)
             return
-        await core.store.write(direct, background=True)
+        await core.member_set.write(direct, background=True)
         for stripe, requests in held.items():
             await core.write_cells(stripe, requests, epoch)
         if changes:
@@ -199,7 +199,7 @@ class Copier:
 
     async def _make_durable(self) -> None:
         """Flush the copies: a record that is replayed must find them."""
-        await self.core.store.flush()
+        await self.core.member_set.flush()
 
     def _raised(self, load: Load) -> Iterator[Change]:
         """Yield what makes the old copies part of their stripes."""
@@ -209,7 +209,7 @@ class Copier:
             chunk = self.layout.mapping.logical(source, stripe)
             born.setdefault(stripe, []).append(chunk)
         for stripe, chunks in born.items():
-            writes: list[Request] = []
+            writes: list[MemberIO] = []
             if stripe in load.parities:
                 position = core.position(stripe, self.layout.parity_cell)
                 writes = [(*position, [load.parities[stripe][0]], core.chunk_bytes)]
@@ -239,7 +239,7 @@ class Copier:
 
     async def _drop(self, stripes: list[int], cells: list[int], chunks: list[int]) -> None:
         core = self.core
-        epoch = core.store.seat_epoch
+        epoch = core.member_set.seat_epoch
         parity = self.layout.parity_cell
         reader = CellReader(core, 2 * len(stripes))
         sums: dict[int, tuple[Any, Bytes]] = {}
@@ -283,23 +283,23 @@ class Copier:
                 [change.stripe for change in group],
                 [request for change in group for request in change.writes],
                 [chunk for change in group for chunk in change.fresh],
-                lambda: epoch == core.store.seat_epoch,
+                lambda: epoch == core.member_set.seat_epoch,
                 dead=[chunk for change in group for chunk in change.dead],
             ):
                 raise MemberLostError
 
-    async def _change_in_place(self, changes: Sequence[Change], beside: list[Request]) -> None:
+    async def _change_in_place(self, changes: Sequence[Change], beside: list[MemberIO]) -> None:
         """Write *changes* and what goes down *beside* them; a resync finishes what a crash cuts."""
         core = self.core
         stripes = [change.stripe for change in changes]
         self._forget(changes)
-        await core.dirty.enter(stripes)
+        await core.dirty_bitmap.enter(stripes)
         try:
             writes = [request for change in changes for request in change.writes]
-            await core.store.write(join([*beside, *writes]), background=True)
+            await core.member_set.write(join([*beside, *writes]), background=True)
             await core.written.mark(
                 [chunk for change in changes for chunk in change.fresh],
                 [chunk for change in changes for chunk in change.dead],
             )
         finally:
-            core.dirty.leave(stripes)
+            core.dirty_bitmap.leave(stripes)

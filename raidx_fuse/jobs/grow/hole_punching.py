@@ -51,7 +51,7 @@ class Vacated:
 
     def _may_ask(self, disk: int) -> bool:
         role = self.layout.role_of(disk, after=True)
-        queue = self.core.store.queues[role]
+        queue = self.core.member_set.queues[role]
         return queue is not None and role not in self._not_asked and queue.member.kind != "ram"
 
     async def _punch(self, disk: int, row: int, count: int) -> None:
@@ -62,7 +62,7 @@ class Vacated:
         done = False
         try:
             offset = core.data_offset + (row << core.shift)
-            done = await core.store.punch(role, offset, count << core.shift)
+            done = await core.member_set.punch(role, offset, count << core.shift)
         except MemberError as error:
             log.warning("%s; no more room is given back there", error)
         if not done:

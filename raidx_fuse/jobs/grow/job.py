@@ -76,7 +76,7 @@ class Grow(MendingJob):
             "parity": self.growth.parity,
             "going_back": self.back or self._turn,
             "waits_for_role": self.waits_for,
-            "waits_for_resync": bool(self.core.dirty.pending_regions()),
+            "waits_for_resync": bool(self.core.dirty_bitmap.pending_regions()),
             "checkpoints": self.growth.checkpoints,
         }
 
@@ -111,12 +111,12 @@ class Grow(MendingJob):
 
         A role that is being rebuilt is there below its watermark.
         """
-        store = self.core.store
+        member_set = self.core.member_set
         reach, missing = self.layout.stripes, None
-        if store.lost:
+        if member_set.lost:
             for role in self._targets():
-                if role in store.lost and store.watermarks.get(role, 0) < reach:
-                    reach, missing = store.watermarks.get(role, 0), role
+                if role in member_set.lost and member_set.watermarks.get(role, 0) < reach:
+                    reach, missing = member_set.watermarks.get(role, 0), role
         return reach, missing
 
     def _live(self, first: int, end: int) -> tuple[Any, Any, Any]:
@@ -167,8 +167,8 @@ class Grow(MendingJob):
             self.waits_for = self._blocked_by()
             # A resync fills dead places with zeros, and blocks may have left them only just now;
             # and what is lost follows from parity, which it makes good.
-            resync = self.core.dirty.pending_regions()
-            if self.waits_for is None and not resync and self.core.store.clock() >= again_s:
+            resync = self.core.dirty_bitmap.pending_regions()
+            if self.waits_for is None and not resync and self.core.member_set.clock() >= again_s:
                 break
             await trio.sleep(POLL_S)
 
@@ -181,9 +181,9 @@ class Grow(MendingJob):
         return role if (end > reach if self.back else first >= reach) else None
 
     async def _turn_round(self) -> None:
-        store = self.core.store
+        member_set = self.core.member_set
         await self.growth.save()
-        await store.update(lambda c: replace(c, jobs={**c.jobs, JOB_KEY: {"back": True}}))
+        await member_set.update(lambda c: replace(c, jobs={**c.jobs, JOB_KEY: {"back": True}}))
         self.back = True
         self._copier = Copier(self.core, self.growth, back=True)
         self._find_strays()
@@ -197,7 +197,7 @@ class Grow(MendingJob):
         if first == end:
             self._ending = True
             return None
-        busy = self.core.store.clock() - self.core.foreground_s < BUSY_S
+        busy = self.core.member_set.clock() - self.core.foreground_s < BUSY_S
         limit = self._batch * (1 if busy or self.speed_max_bytes else BATCHES_IDLE)
         if self.back:
             first = max(first, end - STRIPES_MAX)

@@ -49,7 +49,7 @@ class Grower:
 
     def __init__(self, array: Array) -> None:
         self.array = array
-        self.store = array.store
+        self.member_set = array.member_set
         self.core = array.core
         self.on_size: list[Callable[[], Awaitable[None]]] = []
         self.on_release: list[Callable[[Member], None]] = []
@@ -62,7 +62,7 @@ class Grower:
         *parity*: how it is to follow, see copy.py; a surrogate comes on top. Raises
         RaidxError (UsageError, BusyError) when the array cannot grow, or not now.
         """
-        config = self.store.config
+        config = self.member_set.config
         self.array.require_writable()
         if not grows_in_place(config.layout):
             able = ", ".join(name for name in LAYOUTS if grows_in_place(name))
@@ -95,7 +95,7 @@ class Grower:
 
     def _check_room(self, layout: ElasticLayout) -> None:
         """Raise UsageError unless the metadata regions can serve the wider array."""
-        regions = self.store.config.regions
+        regions = self.member_set.config.regions
         bits = regions.pages("written").pages * PAYLOAD_BITS
         record = record_bytes(2 * layout.width, layout.width * layout.chunk_bytes)
         if layout.chunks > bits or 2 * record > self.core.journal.capacity:
@@ -119,7 +119,7 @@ class Grower:
             parity = SURROGATE
         added = len(members)
         self.wider(added, parity)
-        membership, store = self.array.membership, self.store
+        membership, member_set = self.array.membership, self.member_set
         members = [*members, *([] if surrogate is None else [surrogate])]
         for member in members:
             membership.check_joining(member)
@@ -127,7 +127,7 @@ class Grower:
             layout = self.wider(added, parity)
             membership.waiting = True  # these are not there to replace a member that fails now
             try:
-                records = await join(store, members, layout.chunks)
+                records = await join(member_set, members, layout.chunks)
                 try:
                     # No record of who had one of the new roles before may ever be replayed.
                     self.core.journal.streams.paused = True
@@ -136,14 +136,14 @@ class Grower:
                         layout = self.wider(added, parity)  # nothing began, nobody failed meanwhile
                         self._widen(layout, records, parity)
                 except RaidxError:
-                    await leave(store, records)
+                    await leave(member_set, records)
                     raise
             finally:
                 self.core.journal.streams.paused = membership.waiting = False
-            for pages in store.page_stores:
+            for pages in member_set.page_stores:
                 await pages.save_all()
-            await store.flush()  # the maps before the superblock that gives a role
-            await store.update(lambda config: config)
+            await member_set.flush()  # the maps before the superblock that gives a role
+            await member_set.update(lambda config: config)
             job = self._start(back=False)
         return {
             "job": job,
@@ -155,15 +155,15 @@ class Grower:
 
     def size_after(self, layout: ElasticLayout) -> int:
         """Return the image's size when *layout*'s growth is over."""
-        limit = self.store.config.size_bytes
+        limit = self.member_set.config.size_bytes
         whole = layout.chunks * layout.chunk_bytes
         return whole if limit is None else min(limit, whole)
 
     def _widen(self, layout: ElasticLayout, records: Sequence[MemberRecord], parity: str) -> None:
         """Change to the wider shape, in memory, in one moment."""
-        store, config = self.store, self.store.config
-        changed = seat(store, config, records)
-        store.config = replace(
+        member_set, config = self.member_set, self.member_set.config
+        changed = seat(member_set, config, records)
+        member_set.config = replace(
             changed,
             width=layout.width,
             params={
@@ -174,7 +174,7 @@ class Grower:
         )
         self.core.written.extend(layout.chunks)
         self.core.take_layout(layout)
-        store.refresh()
+        member_set.refresh()
 
     def _start(self, back: bool) -> int:
         return self.array.jobs.start(
@@ -184,7 +184,7 @@ class Grower:
     def resume(self) -> None:
         """At the start: go on with a growth that was under way."""
         if self.core.growth is not None:
-            self._start(back=bool(self.store.config.jobs.get(JOB_KEY, {}).get("back")))
+            self._start(back=bool(self.member_set.config.jobs.get(JOB_KEY, {}).get("back")))
 
     # -- end -----------------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class Grower:
         if layout.surrogate is not None:
             await self._hand_over(layout, settled)
         else:
-            await self.store.update(settled)
+            await self.member_set.update(settled)
             self.core.note_zero_roles()
             layout.settle()
             self.core.end_growth()
@@ -238,32 +238,32 @@ class Grower:
                 await journal.drain(journal.believe_all)
             self._take_role(layout, settled)
             self.core.journal.choose_roles()
-            await self.store.update(lambda config: config)
+            await self.member_set.update(lambda config: config)
 
     def _take_role(
         self, layout: ElasticLayout, settled: Callable[[ArrayConfig], ArrayConfig]
     ) -> None:
         """Let the surrogate have the role of the parity, in memory, in one moment."""
-        store, config = self.store, settled(self.store.config)
+        member_set, config = self.member_set, settled(self.member_set.config)
         assert layout.surrogate is not None
         role = layout.role_of(layout.parity_cell, after=False)
         heir, former = config.record(layout.surrogate), config.record(role)
         others = tuple(r for r in config.members if r not in (heir, former))
         members = [*others, replace(heir, role=role)]
-        queue = store.queues[role]
+        queue = member_set.queues[role]
         if queue is not None:
             members.append(replace(former, role=NO_ROLE, state="spare", reads_zero=False))
-            store.spares[former.member_uuid] = queue.member
+            member_set.spares[former.member_uuid] = queue.member
             queue.close()
-        store.queues[role] = store.queues.pop()
-        store.config = replace(
+        member_set.queues[role] = member_set.queues.pop()
+        member_set.config = replace(
             config,
             width=layout.history[-1],
             members=tuple(sorted(members, key=lambda r: (r.role < 0, r.role))),
         )
         layout.settle()
         self.core.end_growth()
-        store.refresh()
+        member_set.refresh()
 
     @asynccontextmanager
     async def _undisturbed(self) -> AsyncIterator[None]:
@@ -281,38 +281,38 @@ class Grower:
 
     async def _narrow(self) -> None:
         """All blocks lie as before: the members that came let go of."""
-        store = self.store
+        member_set = self.member_set
         assert self.core.growth is not None
         history = self.core.growth.layout.history[:-1]
         released: list[Member] = []
         async with self.array.membership.seating:
             async with self._undisturbed():
                 released = self._take_back(history)
-            await store.update(lambda config: config)
+            await member_set.update(lambda config: config)
         await release(released, self.on_release)
 
     def _take_back(self, history: Sequence[int]) -> list[Member]:
         """Change to the narrower shape, in memory, in one moment; return who left."""
-        store, config = self.store, self.store.config
+        member_set, config = self.member_set, self.member_set.config
         width = history[-1]
         kept = list(history) if len(history) > 1 else None
         layout = self._make(config, history, None, LIVE)
-        gone = [queue for queue in store.queues[width:] if queue is not None]
-        del store.queues[width:]
+        gone = [queue for queue in member_set.queues[width:] if queue is not None]
+        del member_set.queues[width:]
         params = _without(config.params, MIGRATED, PARITY)
-        store.config = replace(
+        member_set.config = replace(
             config,
             width=width,
             members=tuple(r for r in config.members if r.role < width),
             params={**params, HISTORY: kept} if kept else _without(params, HISTORY),
             jobs=_without(config.jobs, JOB_KEY),
         )
-        for role in [role for role in store.watermarks if role >= width]:
-            del store.watermarks[role]
+        for role in [role for role in member_set.watermarks if role >= width]:
+            del member_set.watermarks[role]
         self.core.written.extend(layout.chunks)
         self.core.take_layout(layout)
         self.core.reuse_epoch += 1
-        store.refresh()
+        member_set.refresh()
         for queue in gone:
             queue.close()
         return [queue.member for queue in gone]

@@ -24,7 +24,7 @@ class Room:
 
     def __init__(self, core: Core, layout: BundleLayout) -> None:
         self.core = core
-        self.store = core.store
+        self.member_set = core.member_set
         self.layout = layout
 
     def _living(self) -> Callable[[], NDArray[np.bool_]]:
@@ -50,21 +50,21 @@ class Room:
         used = [*self.layout.used_chunks(), *[0] * (len(counts) - self.layout.width)]
         caps = []
         for role, count in enumerate(counts):
-            cap = used[role] if role in self.store.lost else max(0, count - spare)
+            cap = used[role] if role in self.member_set.lost else max(0, count - spare)
             caps.append(0 if role in leaving else cap)
         return caps
 
     def more(self, caps: Sequence[int]) -> int:
         """Return how many more bundles there can be, within image limit and metadata."""
-        layout, limit = self.layout, self.store.config.size_bytes
+        layout, limit = self.layout, self.member_set.config.size_bytes
         data = layout.code.data_count
         most = maximum(caps, layout.length)
         if limit is not None:
             most = min(most, -(-limit // (data * layout.chunk_bytes)))
-        bits = self.store.config.regions.pages("written").pages * PAYLOAD_BITS
+        bits = self.member_set.config.regions.pages("written").pages * PAYLOAD_BITS
         most = min(most, bits // data)
-        while not self.core.dirty.has_room_for(most):
-            most -= self.core.dirty.per_region
+        while not self.core.dirty_bitmap.has_room_for(most):
+            most -= self.core.dirty_bitmap.per_region
         most = min(most, max(layout.stripes, CELLS_MAX // layout.length))
         return max(0, most - layout.stripes)
 
@@ -93,7 +93,7 @@ class Room:
     ) -> Callable[[], tuple[Moves, int]]:
         """Return the work of `plan`, which touches nothing that changes meanwhile."""
         growing = not leaving
-        leaving = leaving or sorted(self.store.lost)
+        leaving = leaving or sorted(self.member_set.lost)
         caps = self.caps(counts, leaving, spare)
         more = self.more(caps) if growing else 0
         layout = self.layout
@@ -110,7 +110,7 @@ class Room:
 
         Raises UsageError.
         """
-        config = self.store.config
+        config = self.member_set.config
         counts = list(self.layout.counts)
         roles = sorted(config.vacant_roles())[: len(sizes)]
         roles += range(len(counts), len(counts) + len(sizes) - len(roles))
@@ -118,9 +118,9 @@ class Room:
         if len(counts) > WIDTH_MAX:
             raise UsageError(f"an array has at most {WIDTH_MAX} members")
         for role, size in zip(roles, sizes, strict=True):
-            counts[role] = chunks_that_fit(size, self.store.data_offset, config.chunk_bytes)
+            counts[role] = chunks_that_fit(size, self.member_set.data_offset, config.chunk_bytes)
             if counts[role] <= SPARE_CHUNKS:
-                least = self.store.data_offset + (SPARE_CHUNKS + 1) * config.chunk_bytes
+                least = self.member_set.data_offset + (SPARE_CHUNKS + 1) * config.chunk_bytes
                 raise UsageError(
                     f"a member of {size} bytes is too small: with metadata and "
                     f"{SPARE_CHUNKS + 1} chunks it needs more than {least}",
@@ -130,6 +130,6 @@ class Room:
 
     def size_with(self, more: int) -> int:
         """Return the image's size with *more* bundles."""
-        layout, limit = self.layout, self.store.config.size_bytes
+        layout, limit = self.layout, self.member_set.config.size_bytes
         whole = (layout.stripes + more) * layout.code.data_count * layout.chunk_bytes
         return whole if limit is None else min(limit, whole)

@@ -74,7 +74,7 @@ class Relocate(MendingJob):
             "places_changed": self.placed,
             "stuck": self.stuck,
             "waits_for_role": self.waits_for,
-            "waits_for_resync": bool(self.core.dirty.pending_regions()),
+            "waits_for_resync": bool(self.core.dirty_bitmap.pending_regions()),
             **self.extra,
         }
 
@@ -104,8 +104,8 @@ class Relocate(MendingJob):
         again_s = self.retry_s()
         while not self._cancelled:
             self.waits_for = self._waits()
-            blocked = self.core.dirty.pending_regions() or self.core.store.watermarks
-            if self.waits_for is None and not blocked and self.core.store.clock() >= again_s:
+            blocked = self.core.dirty_bitmap.pending_regions() or self.core.member_set.watermarks
+            if self.waits_for is None and not blocked and self.core.member_set.clock() >= again_s:
                 return
             self._stale = True
             await trio.sleep(POLL_S)

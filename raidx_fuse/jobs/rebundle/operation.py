@@ -48,7 +48,7 @@ class Reshape:
     def __init__(self, array: Array, layout: BundleLayout) -> None:
         self.array = array
         self.core = array.core
-        self.store = array.store
+        self.member_set = array.member_set
         self.layout = layout
         self.mover = Mover(array.core, layout, degraded=True)
         self.room = Room(array.core, layout)
@@ -65,9 +65,9 @@ class Reshape:
                 raise BusyError(
                     f"a {job.kind} is under way", action="wait for it: `raidx job ARRAY wait`"
                 )
-        if KEY in self.store.config.jobs:
+        if KEY in self.member_set.config.jobs:
             raise BusyError("a change of members is unfinished", action="unmount and mount anew")
-        if self.core.dirty.pending_regions():
+        if self.core.dirty_bitmap.pending_regions():
             raise BusyError("a resync is due", action="unmount and mount anew: it is tried again")
 
     def require_growable(self) -> None:
@@ -78,8 +78,8 @@ class Reshape:
 
     async def add(self, members: Sequence[Member]) -> dict[str, Any]:
         """Take *members* of any sizes in and start the growth."""
-        array, store = self.array, self.store
-        before = len(store.config.roles())
+        array, member_set = self.array, self.member_set
+        before = len(member_set.config.roles())
         self.require_growable()
         for member in members:
             array.membership.check_usable(member)
@@ -90,7 +90,7 @@ class Reshape:
             try:
                 _moves, more = await self.room.plan_aside(counts)
                 chunks = (self.layout.stripes + more) * self.layout.code.data_count
-                records = await join(store, members, chunks)
+                records = await join(member_set, members, chunks)
                 try:
                     # No record of who had one of the roles before may ever be replayed.
                     await self.core.journal.drain()
@@ -100,22 +100,22 @@ class Reshape:
                         counts, roles = self.room.counts_with(sizes)
                         self._seat(records, roles, counts)
                 except RaidxError:
-                    await leave(store, records)
+                    await leave(member_set, records)
                     raise
             finally:
                 array.membership.waiting = False
-            for pages in store.page_stores:
-                if pages is not self.core.journal.shares:  # all chunks of newcomers are free
+            for pages in member_set.page_stores:
+                if pages is not self.core.journal.chunk_table:  # all chunks of newcomers are free
                     await pages.save_all()
-            await store.flush()  # the maps before the superblock that gives a role
-            await store.update(lambda config: config)
+            await member_set.flush()  # the maps before the superblock that gives a role
+            await member_set.update(lambda config: config)
             moves, more = await self.room.plan_aside(counts)
             job = self.start(GROW)
         return {
             "job": job,
             "roles": roles,
             "members_before": before,
-            "members_after": len(store.config.roles()),
+            "members_after": len(member_set.config.roles()),
             "chunks_to_move": moves.written,
             "size_before": array.size_bytes,
             "size_after": self.room.size_with(more),
@@ -123,9 +123,9 @@ class Reshape:
 
     async def _clear_shares(self, members: Sequence[Member], counts: Sequence[int]) -> None:
         """Let nothing be left of shares that the newcomers had in earlier lives."""
-        config = self.store.config
+        config = self.member_set.config
         for member, count in zip(members, counts, strict=True):
-            region = share_region(self.store.data_offset, config.chunk_bytes, count)
+            region = share_region(self.member_set.data_offset, config.chunk_bytes, count)
             await erase_share(member, region)
             await member.flush()
 
@@ -133,16 +133,18 @@ class Reshape:
         self, records: Sequence[MemberRecord], roles: Sequence[int], counts: Sequence[int]
     ) -> None:
         """Give the newcomers their roles, in memory, in one moment."""
-        store = self.store
-        config = store.config
+        member_set = self.member_set
+        config = member_set.config
         for record, role in zip(records, roles, strict=True):
-            member = store.spares.pop(record.member_uuid)
-            store.queues += [None] * (role + 1 - len(store.queues))
-            store.queues[role] = MemberQueue(member, store.nursery, store.clock)
+            member = member_set.spares.pop(record.member_uuid)
+            member_set.queues += [None] * (role + 1 - len(member_set.queues))
+            member_set.queues[role] = MemberQueue(member, member_set.nursery, member_set.clock)
             config = config.with_record(replace(record, role=role, state="active"))
-        store.seat_epoch += 1
+        member_set.seat_epoch += 1
         self.layout.take_counts(counts)
-        store.config = replace(self._described(config), jobs={**config.jobs, KEY: {"kind": GROW}})
+        member_set.config = replace(
+            self._described(config), jobs={**config.jobs, KEY: {"kind": GROW}}
+        )
         self._renew(roles)
 
     def _described(self, config: ArrayConfig, bundles: int | None = None) -> ArrayConfig:
@@ -158,29 +160,29 @@ class Reshape:
 
     def _renew(self, fresh: Sequence[int] = ()) -> None:
         """Let everything that goes by roles know of the new ones, *fresh* members' among them."""
-        self.core.journal.shares.renew()
+        self.core.journal.chunk_table.renew()
         if self.core.access is not None:
             self.core.access.renew(fresh)
         self.core.take_layout(self.layout)
-        self.store.refresh()
+        self.member_set.refresh()
 
     def welcome(self, role: int, member: Member) -> None:
         """Take note of a larger *member* that is about to take *role*: its space becomes usable."""
-        config, counts = self.store.config, list(self.layout.counts)
-        fits = chunks_that_fit(member.size_bytes, self.store.data_offset, config.chunk_bytes)
+        config, counts = self.member_set.config, list(self.layout.counts)
+        fits = chunks_that_fit(member.size_bytes, self.member_set.data_offset, config.chunk_bytes)
         if fits <= counts[role]:
             return
         counts[role] = fits
         self.layout.take_counts(counts)
         jobs = {KEY: {"kind": GROW}, **config.jobs}
-        self.store.config = replace(self._described(config), jobs=jobs)
-        self.core.journal.shares.renew()
+        self.member_set.config = replace(self._described(config), jobs=jobs)
+        self.core.journal.chunk_table.renew()
 
     # -- jobs ----------------------------------------------------------------------------------
 
     def start(self, kind: str, role: int | None = None) -> int:
         def waits() -> int | None:
-            lost = self.store.lost - {role}
+            lost = self.member_set.lost - {role}
             return min(lost) if lost and kind != RESTORE else None
 
         def plan() -> Moves:
@@ -201,7 +203,7 @@ class Reshape:
 
     def resume(self) -> None:
         """Go on with a change that was under way."""
-        begun = self.store.config.jobs.get(KEY)
+        begun = self.member_set.config.jobs.get(KEY)
         kinds = {job.kind for job in self.array.jobs.running()}
         if begun is not None and not kinds & {GROW, EVACUATE} and not self.array.jobs.closing:
             self.start(begun["kind"], begun.get("role"))
@@ -212,10 +214,10 @@ class Reshape:
         if job.kind == GROW:
             await self._extend()
         elif job.kind == RESTORE:
-            self.declined = self.store.lost if job.given_up else frozenset()
-            for role in sorted(self.store.lost):
+            self.declined = self.member_set.lost if job.given_up else frozenset()
+            for role in sorted(self.member_set.lost):
                 await self._retire(role)
-            if not self.store.lost:
+            if not self.member_set.lost:
                 self.resume()
         elif completed and not await self._retire(job.extra["role"]):
             await self._forget_job()
@@ -231,17 +233,17 @@ class Reshape:
         def without(config: ArrayConfig) -> ArrayConfig:
             return replace(config, jobs={k: v for k, v in config.jobs.items() if k != KEY})
 
-        if KEY in self.store.config.jobs:
-            await self.store.update(without)
+        if KEY in self.member_set.config.jobs:
+            await self.member_set.update(without)
 
     async def _extend(self) -> None:
         """Make bundles of all chunks that are free for them: the image is larger then.
 
         Their places are durable in the shares before a superblock counts them.
         """
-        core, layout, store = self.core, self.layout, self.store
+        core, layout, member_set = self.core, self.layout, self.member_set
         async with core.journal.placing:
-            caps = self.room.caps(layout.counts, store.lost, SPARE_CHUNKS)
+            caps = self.room.caps(layout.counts, member_set.lost, SPARE_CHUNKS)
             used = layout.used_chunks()
             for role, chunk in layout.promised:
                 used[role] += int(layout.cells_of(role)[chunk] == NOWHERE)
@@ -260,7 +262,7 @@ class Reshape:
             core.written.extend((layout.stripes + more) * layout.code.data_count)
             core.journal.ring.hold_from(layout.stripes)
             layout.open_appended()
-            core.dirty.stripes = layout.stripes
+            core.dirty_bitmap.stripes = layout.stripes
         core.note_zero_roles()
         log.warning("the image has %d bytes now", self.array.size_bytes)
         for hook in self.array.grower.on_size:
@@ -277,15 +279,15 @@ class Reshape:
 
         journal = self.core.journal
         if self.break_ordering:
-            await self.store.update(grown)
-        await journal.shares.save_places(cells)
+            await self.member_set.update(grown)
+        await journal.chunk_table.save_places(cells)
         if not self.break_ordering:
-            await self.store.update(grown)
+            await self.member_set.update(grown)
 
     async def _retire(self, role: int) -> bool:
         """Give up *role* if nothing lies on it; False if something does, or it is being taken."""
-        membership, store, journal = self.array.membership, self.store, self.core.journal
-        if role in store.lost:
+        membership, member_set, journal = self.array.membership, self.member_set, self.core.journal
+        if role in member_set.lost:
             try:  # whoever seats a member waits for us
                 membership.seating.acquire_nowait()
             except trio.WouldBlock:
@@ -293,7 +295,7 @@ class Reshape:
         else:
             await membership.seating.acquire()
         try:
-            if self.layout.used_chunks()[role] or role not in store.config.roles():
+            if self.layout.used_chunks()[role] or role not in member_set.config.roles():
                 return False
             journal.leaving = role
             self.layout.closed.add(role)
@@ -303,7 +305,7 @@ class Reshape:
                 if self.layout.used_chunks()[role]:
                     return False
                 queue = self._vacate(role)
-            await store.update(lambda config: config)
+            await member_set.update(lambda config: config)
         finally:
             journal.leaving = -1
             self.layout.closed.discard(role)
@@ -316,16 +318,16 @@ class Reshape:
 
     def _vacate(self, role: int) -> MemberQueue | None:
         """Let *role* have no member, in memory, in one moment; return who held it."""
-        store = self.store
-        queue, store.queues[role] = store.queues[role], None
+        member_set = self.member_set
+        queue, member_set.queues[role] = member_set.queues[role], None
         self.layout.forget_founder(role)
         counts = list(self.layout.counts)
         counts[role] = 0
         self.layout.take_counts(counts)
-        config = store.config
+        config = member_set.config
         members = tuple(r for r in config.members if r.role != role)
         jobs = {k: v for k, v in config.jobs.items() if k != KEY or v.get("role") != role}
-        store.config = self._described(replace(config, members=members, jobs=jobs))
+        member_set.config = self._described(replace(config, members=members, jobs=jobs))
         self._renew()
         return queue
 
@@ -334,7 +336,7 @@ class Reshape:
     async def plan_removal(self, record: MemberRecord) -> Moves:
         """Return the moves that empty the role of *record*. Raises RaidxError if it cannot be."""
         role = record.role
-        lost = self.store.lost
+        lost = self.member_set.lost
         if lost - {role}:
             raise RaidxError(
                 f"role {min(lost - {role})} is lost: nobody else can leave",
@@ -363,11 +365,11 @@ class Reshape:
         moves = await self.plan_removal(record)
         self.require_free()  # nothing began meanwhile
         role = record.role
-        if role in self.store.lost:
+        if role in self.member_set.lost:
             job = self.start(RESTORE)
         else:
             begun = {KEY: {"kind": EVACUATE, "role": role}}
-            await self.store.update(lambda c: replace(c, jobs={**c.jobs, **begun}))
+            await self.member_set.update(lambda c: replace(c, jobs={**c.jobs, **begun}))
             job = self.start(EVACUATE, role)
         return {
             "role": role,
@@ -381,7 +383,7 @@ class Reshape:
 
     def plan_restoration(self) -> Moves:
         """Return the moves that restore what lost members held, as far as there is room."""
-        return self.room.plan(self.layout.counts, sorted(self.store.lost), spare=0)[0]
+        return self.room.plan(self.layout.counts, sorted(self.member_set.lost), spare=0)[0]
 
     async def give_way(self) -> None:
         """End a restoration: another member takes the role."""

@@ -49,29 +49,34 @@ class Restore:
 
     def status(self) -> dict[str, Any] | None:
         """Return what `status` shows while a member is lost."""
-        store = self.array.store
-        if not store.lost:
+        member_set = self.array.member_set
+        if not member_set.lost:
             return None
         begins_in_s = None
-        if self.after_s is not None and store.lost == self._lost:
-            begins_in_s = max(0.0, self._lost_s + self.after_s - store.clock())
+        if self.after_s is not None and member_set.lost == self._lost:
+            begins_in_s = max(0.0, self._lost_s + self.after_s - member_set.clock())
         return {
-            "roles": sorted(store.lost),
+            "roles": sorted(member_set.lost),
             "begins_in_seconds": begins_in_s,
             "chunks_without_place": self.stuck,
         }
 
     def _begin_if_due(self) -> None:
-        store, jobs = self.array.store, self.array.jobs
-        now = store.clock()
-        if store.lost != self._lost:
-            self._lost, self._lost_s, self._looked_s = store.lost, now, -RETRY_S
-        if not store.lost or self.after_s is None or now < self._lost_s + self.after_s:
+        member_set, jobs = self.array.member_set, self.array.jobs
+        now = member_set.clock()
+        if member_set.lost != self._lost:
+            self._lost, self._lost_s, self._looked_s = member_set.lost, now, -RETRY_S
+        if not member_set.lost or self.after_s is None or now < self._lost_s + self.after_s:
             return
-        if store.lost == self.reshape.declined:
+        if member_set.lost == self.reshape.declined:
             return
         busy = {job.kind for job in jobs.running()} - {GROW, EVACUATE, "scrub"}
-        if busy or jobs.closing or store.watermarks or self.array.core.dirty.pending_regions():
+        if (
+            busy
+            or jobs.closing
+            or member_set.watermarks
+            or self.array.core.dirty_bitmap.pending_regions()
+        ):
             return
         if self.array.membership.waiting or self.array.membership.spare_for() is not None:
             return

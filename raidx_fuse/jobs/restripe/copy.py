@@ -18,7 +18,7 @@ from raidx_fuse.layouts.placements.rotated import RotatedLayout
 from raidx_fuse.layouts.planning.restripe_schedule import Window
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
 from raidx_fuse.store.buffers import ZEROS, Arena, Bytes
-from raidx_fuse.store.member_set import Request, join
+from raidx_fuse.store.member_set import MemberIO, join
 from raidx_fuse.store.xor import encoder, xor_into
 
 Slot = tuple[memoryview, Bytes]
@@ -32,8 +32,8 @@ class Prepared:
     (role, byte offset) of whole chunks; *moved*: how many chunks.
     """
 
-    direct: list[Request] = field(default_factory=list)
-    logged: list[Request] = field(default_factory=list)
+    direct: list[MemberIO] = field(default_factory=list)
+    logged: list[MemberIO] = field(default_factory=list)
     stripes: list[int] = field(default_factory=list)
     touched: list[int] = field(default_factory=list)
     places: list[tuple[int, int]] = field(default_factory=list)
@@ -112,12 +112,12 @@ class Copier:
     async def _read(self, wanted: dict[int, int]) -> dict[int, Slot]:
         """Return the content of cells by logical chunk; those on lost members by their chains."""
         core, layout = self.core, self.layout
-        store, size = core.store, core.chunk_bytes
-        requests: list[Request] = []
+        member_set, size = core.member_set, core.chunk_bytes
+        requests: list[MemberIO] = []
         solved: list[tuple[Bytes, list[Bytes]]] = []
         values: dict[int, Slot] = {}
         for stripe, cells in wanted.items():
-            lost = layout.lost_cells(stripe, store.lost_at(stripe)) if store.lost else 0
+            lost = layout.lost_cells(stripe, member_set.lost_at(stripe)) if member_set.lost else 0
             numbers = cells_of(cells)
             for cell, slot in zip(numbers, self._slots(len(numbers)), strict=True):
                 values[layout.logical(stripe, cell)] = slot
@@ -136,7 +136,7 @@ class Copier:
             for output in plan.outputs:
                 target = values[layout.logical(stripe, output.cell)][1]
                 solved.append((target, [sources[cell] for cell in output.old]))
-        await store.read(join(requests), background=True)
+        await member_set.read(join(requests), background=True)
         for out, parts in solved:
             xor_into(out, parts)
         return values
@@ -173,11 +173,11 @@ class Copier:
 
     def _stripe(
         self, stripe: int, alive: int, moving: int, values: dict[int, Slot]
-    ) -> list[Request]:
+    ) -> list[MemberIO]:
         """Return the writes of one target stripe: cells that move to it, and all its parity."""
         core, code = self.core, self.target.code
         size, base = core.chunk_bytes, stripe * code.data_count
-        writes: list[Request] = []
+        writes: list[MemberIO] = []
         arrays: list[Bytes] = []
         for cell in range(code.data_count):
             if not alive >> cell & 1:

@@ -97,7 +97,7 @@ class Restripe(MendingJob):
             "members_after": after.width,
             "going_back": self.back or self._turn,
             "waits_for_role": self.waits_for,
-            "waits_for_resync": bool(self.core.dirty.pending_regions()),
+            "waits_for_resync": bool(self.core.dirty_bitmap.pending_regions()),
             "checkpoints": self.checkpoints,
         }
 
@@ -148,27 +148,27 @@ class Restripe(MendingJob):
         """Make the watermark durable, with everything that was logged on its way."""
         self.checkpoints += 1
         await self.core.journal.place()
-        await self.core.store.flush()
+        await self.core.member_set.flush()
         await trio.lowlevel.checkpoint()
 
     async def _wait_for_members(self) -> None:
-        store = self.core.store
+        member_set = self.core.member_set
         again_s = self.retry_s()
         while not self._cancelled and not (self._turn and not self.back):
             self.waits_for = self._blocked_by()
             # A resync finishes parity where the stripes lie as they lay before the crash.
-            resync = self.core.dirty.pending_regions()
-            if self.waits_for is None and not resync and store.clock() >= again_s:
+            resync = self.core.dirty_bitmap.pending_regions()
+            if self.waits_for is None and not resync and member_set.clock() >= again_s:
                 return
             await trio.sleep(POLL_S)
 
     def _blocked_by(self) -> int | None:
         """Return a role without which no stripe may be made now, None if they may."""
-        store = self.core.store
-        if store.watermarks:
-            return min(store.watermarks)
-        if store.lost and not self.course.target.tolerates(store.lost):
-            return min(store.lost)
+        member_set = self.core.member_set
+        if member_set.watermarks:
+            return min(member_set.watermarks)
+        if member_set.lost and not self.course.target.tolerates(member_set.lost):
+            return min(member_set.lost)
         return None
 
     def _limit(self) -> int:
@@ -176,7 +176,7 @@ class Restripe(MendingJob):
         code = self.course.source.code
         size = self.window_bytes
         if not size:
-            busy = self.core.store.clock() - self.core.foreground_s < BUSY_S
+            busy = self.core.member_set.clock() - self.core.foreground_s < BUSY_S
             size = IDLE_BYTES
             if busy or self.speed_max_bytes:
                 size = WINDOW_BYTES * max(1, code.data_count // code.rows)
@@ -196,7 +196,7 @@ class Restripe(MendingJob):
     async def _turn_round(self) -> None:
         core = self.core
         await core.journal.drain()
-        await core.store.update(lambda c: replace(c, jobs={**c.jobs, JOB_KEY: {"back": True}}))
+        await core.member_set.update(lambda c: replace(c, jobs={**c.jobs, JOB_KEY: {"back": True}}))
         core.reuse_epoch += 1
         self.back = True
         self._set_out()
@@ -221,7 +221,7 @@ class Restripe(MendingJob):
             return 0
         core = self.core
         while self._blocked_by() is None:
-            epoch = core.store.seat_epoch
+            epoch = core.member_set.seat_epoch
             try:
                 prepared = await self._copier.prepare(window)
                 if prepared.logged_chunks > self.course.record_chunks:
@@ -248,8 +248,8 @@ class Restripe(MendingJob):
         core = self.core
         self._preparer.reserve(prepared.places)
         if prepared.direct:
-            await core.store.write(prepared.direct, background=True)
-            await core.store.flush()
+            await core.member_set.write(prepared.direct, background=True)
+            await core.member_set.flush()
             if self._blocked_by() is not None:
                 return False  # whoever went is needed to read this back
         begun = False
@@ -257,7 +257,7 @@ class Restripe(MendingJob):
         def still_valid() -> bool:
             nonlocal begun
             if not begun:  # once the record is written a replay would take its watermark
-                begun = epoch == core.store.seat_epoch and self._blocked_by() is None
+                begun = epoch == core.member_set.seat_epoch and self._blocked_by() is None
             return begun
 
         return await core.journal.commit(

@@ -44,7 +44,7 @@ class Restriper:
 
     def __init__(self, array: Array) -> None:
         self.array = array
-        self.store = array.store
+        self.member_set = array.member_set
         self.core = array.core
         self.on_size: list[Callable[[], Awaitable[None]]] = []
         self.on_release: list[Callable[[Member], None]] = []
@@ -56,7 +56,7 @@ class Restriper:
 
         Raises UsageError.
         """
-        config = self.store.config
+        config = self.member_set.config
         old = shapes_of(config)[0]
         name = old.layout if name is None else name
         kept = old.params if name == old.layout and not params else params
@@ -86,7 +86,7 @@ class Restriper:
         """
         self.array.require_writable()
         self.array.jobs.require_settled("is not restriped")
-        config = self.store.config
+        config = self.member_set.config
         try:
             layout = restriping(config, shape_of(config), shape)
             self._check_room(layout)
@@ -97,7 +97,7 @@ class Restriper:
     def _check_room(self, layout: RestripeLayout) -> None:
         """Raise UsageError or LayoutError unless map and log can serve both layouts."""
         chunk_bytes, capacity = layout.chunk_bytes, self.core.journal.capacity
-        bits = self.store.config.regions.pages("written").pages * PAYLOAD_BITS
+        bits = self.member_set.config.regions.pages("written").pages * PAYLOAD_BITS
         if layout.chunks > bits:
             raise UsageError(
                 f"the written map of these members has no room for {layout.chunks} chunks",
@@ -130,11 +130,11 @@ class Restriper:
             membership.waiting = True  # these are not there to replace a member that fails now
             records: list[MemberRecord] = []
             try:
-                records = await join(self.store, members, layout.chunks)
+                records = await join(self.member_set, members, layout.chunks)
                 core.journal.forced = True
                 async with core.locks.alone():
                     pass  # who writes past the journal has ended, and nobody does any more
-                await core.dirty.clean_quiet(all_regions=True)
+                await core.dirty_bitmap.clean_quiet(all_regions=True)
                 await core.journal.drain()
                 await core.journal.save_mark(layout.start)
                 async with core.locks.alone():
@@ -143,16 +143,16 @@ class Restriper:
             except BaseException:
                 core.journal.forced = isinstance(core.layout, RestripeLayout)
                 if records and not core.journal.forced:
-                    await leave(self.store, records)
+                    await leave(self.member_set, records)
                 raise
             finally:
                 membership.waiting = False
-            for pages in self.store.page_stores:
+            for pages in self.member_set.page_stores:
                 await pages.save_all()
-            await self.store.flush()  # the maps before the superblock that gives a role
-            await self.store.update(lambda config: config)
+            await self.member_set.flush()  # the maps before the superblock that gives a role
+            await self.member_set.update(lambda config: config)
             job = self._start(back=False)
-        old = shapes_of(self.store.config)[0]
+        old = shapes_of(self.member_set.config)[0]
         return {
             "job": job,
             "layout_before": old.layout,
@@ -165,16 +165,16 @@ class Restriper:
 
     def size_after(self, layout: RestripeLayout) -> int:
         """Return the image's size when the restripe of *layout* is over."""
-        limit = self.store.config.size_bytes
+        limit = self.member_set.config.size_bytes
         whole = (layout.below if layout.rises else layout.above).size_bytes
         return whole if limit is None else min(limit, whole)
 
     def _widen(self, layout: RestripeLayout, shape: Shape, records: Sequence[MemberRecord]) -> None:
         """Change to both layouts, in memory, in one moment."""
-        config = self.store.config
+        config = self.member_set.config
         sides = {"from": shape_of(config).as_dict(), "to": shape.as_dict()}
-        changed = seat(self.store, config, records)
-        self.store.config = replace(
+        changed = seat(self.member_set, config, records)
+        self.member_set.config = replace(
             changed,
             width=layout.width,
             members=_used(changed),
@@ -183,7 +183,7 @@ class Restriper:
         )
         self.core.written.extend(layout.chunks)
         self.core.take_layout(layout)
-        self.store.refresh()
+        self.member_set.refresh()
 
     def _start(self, back: bool) -> int:
         return self.array.jobs.start(
@@ -193,25 +193,25 @@ class Restriper:
     def resume(self) -> None:
         """At the start: go on with a restripe that was under way."""
         if isinstance(self.core.layout, RestripeLayout):
-            self._start(back=bool(self.store.config.jobs.get(JOB_KEY, {}).get("back")))
+            self._start(back=bool(self.member_set.config.jobs.get(JOB_KEY, {}).get("back")))
 
     # -- end -----------------------------------------------------------------------------------
 
     async def _conclude(self, back: bool) -> None:
         """All chunks lie on one side: be that layout alone."""
-        core, store = self.core, self.store
+        core, member_set = self.core, self.member_set
         released: list[Member] = []
         async with self.array.membership.seating:
             while True:
                 for job in self._others():  # they work with both codes
                     await job.finished.wait()
-                await core.dirty.clean_quiet(all_regions=True)
+                await core.dirty_bitmap.clean_quiet(all_regions=True)
                 await core.journal.drain()
                 async with core.locks.alone():
-                    if not self._others() and core.dirty.idle:
+                    if not self._others() and core.dirty_bitmap.idle:
                         released = self._settle(back)
                         break
-            await store.update(lambda config: config)
+            await member_set.update(lambda config: config)
             await self._reform()
             core.journal.forced = False  # only now: its records named stripes of the two layouts
         size = self.array.size_bytes
@@ -237,21 +237,21 @@ class Restriper:
 
     def _settle(self, back: bool) -> list[Member]:
         """Change to one layout, in memory, in one moment; return the members let go of."""
-        core, store, config = self.core, self.store, self.store.config
+        core, member_set, config = self.core, self.member_set, self.member_set.config
         layout = core.layout
         assert isinstance(layout, RestripeLayout)
         shape = shapes_of(config)[0 if back else 1]
         final = layout.below if layout.rises != back else layout.above
-        gone = [queue for queue in store.queues[shape.width :] if queue is not None]
+        gone = [queue for queue in member_set.queues[shape.width :] if queue is not None]
         jobs = {key: value for key, value in config.jobs.items() if key != JOB_KEY}
-        for role in list(store.watermarks):  # a rebuild that was given up: stripes count anew
-            del store.watermarks[role]
+        for role in list(member_set.watermarks):  # a rebuild that was given up: stripes count anew
+            del member_set.watermarks[role]
             jobs.pop(checkpoint_key(role), None)
             if role < shape.width:
-                store.watermarks[role] = 0
+                member_set.watermarks[role] = 0
                 jobs[checkpoint_key(role)] = {"next_stripe": 0}
-        del store.queues[shape.width :]
-        store.config = replace(
+        del member_set.queues[shape.width :]
+        member_set.config = replace(
             config,
             layout=shape.layout,
             width=shape.width,
@@ -260,10 +260,10 @@ class Restriper:
             jobs=jobs,
         )
         core.written.extend(final.chunks)
-        core.dirty.reshape(final.stripes, final.founding_data_count * final.chunk_bytes)
+        core.dirty_bitmap.reshape(final.stripes, final.founding_data_count * final.chunk_bytes)
         core.take_layout(final)
         core.reuse_epoch += 1
-        store.refresh()
+        member_set.refresh()
         for queue in gone:
             queue.close()
         return [queue.member for queue in gone]

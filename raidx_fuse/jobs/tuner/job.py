@@ -61,4 +61,4 @@ class Tuning(Job):
     async def finish(self, completed: bool) -> None:
         """Make the moves durable."""
         if self.moved:
-            await self.core.store.flush()
+            await self.core.member_set.flush()

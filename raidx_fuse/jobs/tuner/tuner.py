@@ -70,20 +70,20 @@ class Tuner:
         self._basis: list[MemberLoad] = []
         self._basis_at: object = None  # arrivals and members when the basis was taken
         self._planned_at = -1  # arrivals when the last plan found nothing to do
-        kept = self.core.store.config.jobs.get(JOB_KEY, {})
+        kept = self.core.member_set.config.jobs.get(JOB_KEY, {})
         self._unscrubbed_s = float(kept.get(SINCE_SCRUB, 0.0))  # before *_counted_from_s*
-        self._counted_from_s = self.core.store.clock()
+        self._counted_from_s = self.core.member_set.clock()
 
     # -- what is known -------------------------------------------------------------------------
 
     def obstacle(self) -> str | None:
         """Say in words what forbids moves now, or None."""
-        store = self.core.store
-        if store.read_only:
+        member_set = self.core.member_set
+        if member_set.read_only:
             return "the array is read-only"
-        if store.lost or store.watermarks:
+        if member_set.lost or member_set.watermarks:
             return "a member is lost"
-        if self.core.dirty.pending_regions():
+        if self.core.dirty_bitmap.pending_regions():
             return "a resync is due"
         for job in self.array.jobs.running():
             if job.kind != "scrub":
@@ -93,7 +93,7 @@ class Tuner:
     def loads(self) -> list[MemberLoad]:
         """Return what is known of the members."""
         found = []
-        for role, queue in enumerate(self.core.store.readable):
+        for role, queue in enumerate(self.core.member_set.readable):
             if queue is not None and queue.reads:
                 # As users found it: the tuner's own work, and maps and log, have another pattern.
                 read_s, write_s = self.access.speeds[role]
@@ -112,11 +112,11 @@ class Tuner:
         *patiently*.
         """
         core = self.core
-        now_s = core.store.clock()
+        now_s = core.member_set.clock()
         again = now_s - self._measured_s >= MEASURE_AGAIN_S
         if again:
             self._measured_s = now_s
-        for role, queue in enumerate(core.store.readable):
+        for role, queue in enumerate(core.member_set.readable):
             if queue is None:
                 continue
             enough = PROBE_READS
@@ -130,7 +130,7 @@ class Tuner:
                 buffer = memoryview(bytearray(PROBE_BYTES))
                 request = (role, core.data_offset + place, [buffer], PROBE_BYTES)
                 try:
-                    await core.store.read([request], background=True)
+                    await core.member_set.read([request], background=True)
                 except MemberLostError:
                     return
             if again:
@@ -144,7 +144,7 @@ class Tuner:
         are alike would hand chunks to and fro.
         """
         means = self.access.queue_means
-        basis_at = (self.access.arrivals, self.core.store.seat_epoch, self.layout.counts)
+        basis_at = (self.access.arrivals, self.core.member_set.seat_epoch, self.layout.counts)
         if self._basis_at != basis_at:
             self._basis_at, self._basis = basis_at, self.loads()
             if self.planner.settled:
@@ -169,17 +169,19 @@ class Tuner:
                 await trio.sleep(REST_S)
 
     def _until_idle_s(self) -> float:
-        passed = self.core.store.clock() - self.core.foreground_s
+        passed = self.core.member_set.clock() - self.core.foreground_s
         left_s = self.idle_s - passed
         return left_s + ROUNDING_S if left_s > 0 else REST_S
 
     def _is_idle(self) -> bool:
         """Say whether no request has come for `idle_s`, and none is under way."""
-        passed = self.core.store.clock() - self.core.foreground_s
+        passed = self.core.member_set.clock() - self.core.foreground_s
         return passed >= self.idle_s and not self._is_busy()
 
     def _is_busy(self) -> bool:
-        return any(queue is not None and queue.queue_length() for queue in self.core.store.queues)
+        return any(
+            queue is not None and queue.queue_length() for queue in self.core.member_set.queues
+        )
 
     def _is_wanted(self) -> bool:
         """Say whether a request came since this slice of work began, or waits."""
@@ -192,10 +194,10 @@ class Tuner:
         if not self._is_idle():
             self.state, self.why = "waiting", "requests come"
             return
-        self._began_s = self.core.store.clock()
-        if any(queue is not None and queue.unflushed for queue in self.core.store.queues):
+        self._began_s = self.core.member_set.clock()
+        if any(queue is not None and queue.unflushed for queue in self.core.member_set.queues):
             self.state, self.why = "flushing", "members hold in their caches what was written"
-            await self.core.store.flush()
+            await self.core.member_set.flush()
         obstacle = self.obstacle()
         if obstacle is not None:
             self.state, self.why = "waiting", obstacle
@@ -222,7 +224,7 @@ class Tuner:
 
     async def _carry_out(self, plan: Plan) -> None:
         """Move until a request comes."""
-        clock = self.core.store.clock
+        clock = self.core.member_set.clock
         gain = f"{plan.mean_s * 1e3:.3g} to {plan.after_s * 1e3:.3g} ms a request"
         self.state, self.why = "moving", f"{plan.chunks} chunks, {gain}"
         slice_end_s = clock() + self.slice_s
@@ -263,7 +265,7 @@ class Tuner:
             return False  # there is nothing to compare with
         running = any(job.kind == "scrub" for job in self.array.jobs.running())
         if running or (self.scrub_each_s and self.since_scrub_s >= self.scrub_each_s):
-            self._unscrubbed_s, self._counted_from_s = 0.0, self.core.store.clock()
+            self._unscrubbed_s, self._counted_from_s = 0.0, self.core.member_set.clock()
             if not running:
                 await self.array.start_scrub(repair=False)
             return True
@@ -272,7 +274,7 @@ class Tuner:
     @property
     def since_scrub_s(self) -> float:
         """For how long the array has been running since the last scrub, earlier mounts included."""
-        return self._unscrubbed_s + self.core.store.clock() - self._counted_from_s
+        return self._unscrubbed_s + self.core.member_set.clock() - self._counted_from_s
 
     def keep(self, config: ArrayConfig) -> ArrayConfig:
         """Return *config* with what the tuner of the next mount is to know."""

@@ -163,7 +163,7 @@ class _Judge:
             await self._wait_for_jobs(array)
             await self._check_parity(array)
             self._check_same(first, await self._read_all(array), "after the mount's own work")
-            whole = not array.store.lost
+            whole = not array.member_set.lost
             if self.record is None and 0.06 <= draw < 0.14 and not whole:
                 await self._replace_lost(array)
                 self._check_same(first, await self._read_all(array), "after a rebuild")
@@ -208,18 +208,18 @@ class _Judge:
 
     async def _check_mounted(self, array: Array) -> list[bytes | None]:
         """Check who is there and every sector; return the sectors (None: EIO)."""
-        store = array.store
-        unexpected = store.lost - self.left.away
+        member_set = array.member_set
+        unexpected = member_set.lost - self.left.away
         if unexpected:
             raise ViolationError(
                 f"roles {sorted(unexpected)} were left out though nothing happened to them: "
                 f"{'; '.join(array.warnings)}"
             )
         expected = self.left.expected
-        lost = {stripe: store.lost_at(stripe) for stripe in expected.in_flight}
+        lost = {stripe: member_set.lost_at(stripe) for stripe in expected.in_flight}
         self.exempt |= exempt_sectors(
             self.recording.cell.journal,
-            store.layout,  # where chunks lie now: those of bundles may have moved
+            member_set.layout,  # where chunks lie now: those of bundles may have moved
             self.parts,
             expected,
             lost,
@@ -270,7 +270,7 @@ class _Judge:
                 raise ViolationError(f"{job['kind']} ended as {job['state']}: {job['error']}")
 
     async def _check_parity(self, array: Array) -> None:
-        if array.store.lost or self.damaged:
+        if array.member_set.lost or self.damaged:
             return
         with trio.fail_after(MOUNT_LIMIT_S):
             result = await array.jobs.wait(await array.start_scrub(repair=False))
@@ -288,15 +288,19 @@ class _Judge:
         """Give every lost role a new member and rebuild."""
         size = max(len(image) for image in self.left.images.values())
         with trio.fail_after(MOUNT_LIMIT_S):
-            for role in sorted(array.store.lost):
-                needed = bytes_needed(array.store.config, role)  # the lost one may be the largest
+            for role in sorted(array.member_set.lost):
+                needed = bytes_needed(
+                    array.member_set.config, role
+                )  # the lost one may be the largest
                 member = RamMember(max(size, needed), name=f"new{role}")
                 job = (await array.replace_disk(role, member))["job"]
                 result = await array.jobs.wait(job)
                 if result["state"] != "done":
                     raise ViolationError(f"rebuild ended as {result['state']}: {result['error']}")
-        if array.store.lost:
-            raise ViolationError(f"roles {sorted(array.store.lost)} are lost after their rebuild")
+        if array.member_set.lost:
+            raise ViolationError(
+                f"roles {sorted(array.member_set.lost)} are lost after their rebuild"
+            )
         await self._check_parity(array)
 
     async def _check_degraded_writes(self, array: Array) -> None:

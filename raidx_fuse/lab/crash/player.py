@@ -98,7 +98,7 @@ class Player(Places):
 
     def _check_holders(self) -> None:
         """Check the notes of who has which role: a judge who is wrong there loses too many."""
-        for record in self.array.store.config.members:
+        for record in self.array.member_set.config.members:
             if record.role >= 0 and record.state == "active":
                 disk = self.recording.holder(record.role, self.event)
                 assert record.path_hint == f"disk{disk}", f"{record.path_hint} is not disk{disk}"
@@ -108,7 +108,7 @@ class Player(Places):
         disks = await self.hardware.create()
         async with open_array(disks) as self.array:
             self.layout = self.array.core.layout
-            self.regions = self.array.store.config.regions
+            self.regions = self.array.member_set.config.regions
             self.stripe_bytes = self.layout.code.data_count * CHUNK_BYTES
             self.parts = self.hardware.parts(self.stripe_bytes)
             self.sectors = self.parts.sectors
@@ -178,13 +178,13 @@ class Player(Places):
         span = self._begin_flush("close")
         await self._stack.aclose()
         self._stack = AsyncExitStack()
-        if self.array.store.config.clean:
+        if self.array.member_set.config.clean:
             self.history.end(span, self.event)
         else:  # the log was lost before: the next start goes on with what was flushed
             self.history.fail_flush(span, self.event)
 
     def _begin_flush(self, verb: str) -> Span:
-        if not self.array.core.dirty.pending_regions():
+        if not self.array.core.dirty_bitmap.pending_regions():
             self.history.settle(self.event)
         return self.history.begin_flush(verb, self.event)
 
@@ -206,7 +206,7 @@ class Player(Places):
         if content is not None:
             self.history.check(sector, content)
         elif not self.hanging and not (
-            self.refusals and self.cell.journal != "full" and self.array.store.lost
+            self.refusals and self.cell.journal != "full" and self.array.member_set.lost
         ):
             raise ViolationError(f"before any cut: sector {sector} cannot be read")
 

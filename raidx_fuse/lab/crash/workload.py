@@ -236,7 +236,7 @@ async def rebuild_under_writes(player: Player, role: int) -> None:
                 if job.kind == "rebuild" and steps:
                     job.speed_max_bytes = SLOW_JOB_BYTES
                     job._window = 2  # type: ignore[attr-defined]  # several windows, not one
-            record = player.array.store.config.record(role)
+            record = player.array.member_set.config.record(role)
             if record.state == "active" and not player.array.jobs.running():
                 return
             if steps:

@@ -143,7 +143,7 @@ async def play(array: Array, events: Sequence[Event], new: NewMember) -> list[di
 async def _follow_rebuild(array: Array, report: dict[str, Any], start_s: float) -> None:
     """Follow the rebuild that a spare sets off by itself, if there is one soon."""
     deadline_s = trio.current_time() + REBUILD_BEGINS_S
-    while trio.current_time() < deadline_s and array.store.lost:
+    while trio.current_time() < deadline_s and array.member_set.lost:
         for job in array.jobs.running():
             if job.kind == "rebuild":
                 await _follow(array, job.job_id, report, start_s)

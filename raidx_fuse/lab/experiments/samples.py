@@ -43,7 +43,7 @@ class Samples:
         self._last_s = trio.current_time()
         operations: list[float] = []
         queues: list[float] = []
-        for queue in self._array.store.queues:
+        for queue in self._array.member_set.queues:
             if queue is None:
                 operations.append(0)
                 queues.append(0.0)

@@ -34,7 +34,7 @@ PLACING = (
         "placed-before-the-record-is-durable",
         JOURNAL,
         "                if not self.break_ordering:\n"
-        "                    await self.store.flush()\n"
+        "                    await self.member_set.flush()\n"
         "                await self._write_frozen()",
         "                await self._write_frozen()",
         "a cut may keep half of the places and drop the record that redoes them",
@@ -45,7 +45,7 @@ PLACING = (
         "tail-moved-before-the-places-are-durable",
         JOURNAL,
         "                if not self.break_ordering:\n"
-        "                    await self.store.flush()\n"
+        "                    await self.member_set.flush()\n"
         "            except BaseException:",
         "            except BaseException:",
         "a cut may drop a place whose record is not replayed any more",
@@ -120,7 +120,7 @@ PLACING = (
     Mutant(
         "readers-do-not-hear-of-a-placement",
         JOURNAL,
-        "            self.store.place_epoch += 1",
+        "            self.member_set.place_epoch += 1",
         "            pass",
         "who read the place before it was written finds nothing in the overlay afterwards",
         LOGGED,
@@ -138,7 +138,7 @@ PLACING = (
     Mutant(
         "mark-of-a-restripe-not-flushed",
         JOURNAL,
-        "            await self.ring.save_mark(mark)\n        await self.store.flush()",
+        "            await self.ring.save_mark(mark)\n        await self.member_set.flush()",
         "            await self.ring.save_mark(mark)",
         "a restripe begins with a watermark that a cut takes back",
         RESTRIPE,
@@ -250,8 +250,8 @@ COMMITTING = (
     Mutant(
         "log-on-as-many-members-as-may-be-lost",
         LOG_WRITER,
-        "tuple(active[: store.layout.code.tolerance + 1])",
-        "tuple(active[: max(1, store.layout.code.tolerance)])",
+        "tuple(active[: member_set.layout.code.tolerance + 1])",
+        "tuple(active[: max(1, member_set.layout.code.tolerance)])",
         "whoever is lost in the cut takes the log along",
         LOGGED,
         MOMENTS,
@@ -345,7 +345,7 @@ SPACE = (
     Mutant(
         "new-epoch-used-before-it-is-durable",
         LOG_WRITER,
-        "        await self.ring.begin(epoch, self.mark)\n        await self.store.flush()",
+        "        await self.ring.begin(epoch, self.mark)\n        await self.member_set.flush()",
         "        await self.ring.begin(epoch, self.mark)",
         "after a cut the records of the new epoch do not count, or old ones count again",
         (*REMOUNTS, *LOGGED),

@@ -41,7 +41,7 @@ FLUSHING = (
     Mutant(
         "flush-acknowledged-before-the-superblocks-tell",
         STORE,
-        "            observer.flush_ends()\n        await self.settled()",
+        "            observer.flush_ends()\n        await self.published()",
         "            observer.flush_ends()",
         "a member that failed the flush rejoins after a crash, with less than was flushed",
         (*DISKS, *LOGGED),
@@ -104,7 +104,7 @@ FLUSHING = (
     Mutant(
         "failure-acknowledged-before-the-superblocks-tell",
         WRITER,
-        "        if core.store.unsettled:\n            await core.store.settled()",
+        "        if core.member_set.unpublished:\n            await core.member_set.published()",
         "        pass",
         "a write that one member lacks is acknowledged, and that one rejoins after a crash",
         DISKS,
@@ -282,7 +282,7 @@ MARKED = (
     Mutant(
         "resync-forgotten-before-its-repairs-are-durable",
         "raidx_fuse/jobs/scrub.py",
-        "        await self.core.store.flush()\n        if completed:",
+        "        await self.core.member_set.flush()\n        if completed:",
         "        if completed:",
         "a second cut drops the repair and keeps the cleared mark",
         (*UNLOGGED, "evenodd:none"),
@@ -300,7 +300,7 @@ MARKED = (
     Mutant(
         "torn-stripe-trusted-by-a-scrub",
         "raidx_fuse/jobs/scrub.py",
-        "        trusted = self.locate and not self.core.dirty.awaits_resync(stripe)",
+        "        trusted = self.locate and not self.core.dirty_bitmap.awaits_resync(stripe)",
         "        trusted = self.locate",
         "parities of content that was never acknowledged outvote data",
         SCRUB,

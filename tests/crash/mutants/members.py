@@ -30,7 +30,7 @@ REBUILDING = (
     Mutant(
         "checkpoint-of-a-rebuild-not-flushed",
         REBUILD,
-        "        await store.flush()\n\n        def note",
+        "        await member_set.flush()\n\n        def note",
         "        def note",
         "below the durable watermark something is not durable",
         DISKS,
@@ -48,8 +48,8 @@ REBUILDING = (
     Mutant(
         "watermark-of-a-rebuild-off-by-one",
         REBUILD,
-        "                store.watermarks[role] = max(end, start)",
-        "                store.watermarks[role] = max(end, start) + 1",
+        "                member_set.watermarks[role] = max(end, start)",
+        "                member_set.watermarks[role] = max(end, start) + 1",
         "the first stripe that is not rebuilt is read from the new member",
         DISKS,
         REBUILD_TESTS,
@@ -57,7 +57,7 @@ REBUILDING = (
     Mutant(
         "writes-do-not-see-a-rebuild-pass",
         WRITER,
-        "            return not comes_alive or epoch[1] == core.store.rebuild_epoch",
+        "            return not comes_alive or epoch[1] == core.member_set.rebuild_epoch",
         "            return True",
         "a stripe comes alive without the member that became whole meanwhile",
         (*DISKS, "raid4:none:disks"),
@@ -66,7 +66,7 @@ REBUILDING = (
     Mutant(
         "writes-do-not-see-another-member-in-a-role",
         WRITER,
-        "            if epoch[0] != core.store.seat_epoch:",
+        "            if epoch[0] != core.member_set.seat_epoch:",
         "            if False:",
         "what was planned for the old member is taken as written on the new one",
         DISKS,
@@ -120,7 +120,7 @@ REBUILDING = (
     Mutant(
         "member-before-its-maps-are-durable",
         MEMBERSHIP,
-        "        await store.flush()  # the maps before the superblock that makes it a member",
+        "        await member_set.flush()  # the maps before the superblock that makes it a member",
         "        pass",
         "after a cut it is a member whose maps are empty",
         DISKS,

@@ -89,8 +89,8 @@ REPLAYING = (
     Mutant(
         "replay-places-before-its-records-are-durable",
         REPLAY,
-        "        await store.flush()\n    await _place(journal, store)",
-        "    await _place(journal, store)",
+        "        await member_set.flush()\n    await _place(journal, member_set)",
+        "    await _place(journal, member_set)",
         "cut again, without the member that had the record, the places are half written",
         LOGGED,
         MOMENTS,
@@ -98,8 +98,8 @@ REPLAYING = (
     Mutant(
         "replay-ends-before-its-places-are-durable",
         REPLAY,
-        "    await store.flush()\n    store.overlay.drop_frozen()",
-        "    store.overlay.drop_frozen()",
+        "    await member_set.flush()\n    member_set.overlay.drop_frozen()",
+        "    member_set.overlay.drop_frozen()",
         "the new epoch may be durable before what the old one's records stood for",
         LOGGED,
         MOMENTS,
@@ -164,7 +164,7 @@ BESIDE = (
     Mutant(
         "half-of-a-stream-is-called-complete",
         STREAMS_FILE,
-        "        return filling.before | filling.touched == self._store.layout.code.data_mask",
+        "        return filling.before | filling.touched == self._member_set.layout.code.data_mask",
         "        return True",
         "a replay computes the parity of cells that it does not know",
         STREAMS,

@@ -21,7 +21,7 @@ MUTANTS = (
     Mutant(
         "position-durable-before-the-copies",
         GROWTH_FILE,
-        "            await self._store.flush()\n",
+        "            await self._member_set.flush()\n",
         "",
         "a crash looks for blocks where their copies are not yet (law 2)",
         GROWTH,
@@ -48,7 +48,7 @@ MUTANTS = (
     Mutant(
         "parity-names-copies-that-are-not-durable",
         GROW_COPY,
-        "        await self.core.store.flush()\n",
+        "        await self.core.member_set.flush()\n",
         "        pass\n",
         "piggyback: a record that is replayed finds no copies",
         GROWTH,
@@ -66,8 +66,8 @@ MUTANTS = (
     Mutant(
         "block-moves-before-the-resync",
         GROW,
-        "if self.waits_for is None and not resync and self.core.store.clock() >= again_s:",
-        "if self.waits_for is None and self.core.store.clock() >= again_s:",
+        "if self.waits_for is None and not resync and self.core.member_set.clock() >= again_s:",
+        "if self.waits_for is None and self.core.member_set.clock() >= again_s:",
         "the resync fills the place with zeros that the block has left or come to (law 3)",
         GROWTH,
         GROWTH_TESTS,
@@ -88,7 +88,7 @@ MUTANTS = (
     Mutant(
         "role-before-its-maps-are-durable",
         GROWER,
-        "            await store.flush()  # the maps before the superblock that gives a role",
+        "            await member_set.flush()  # the maps before the superblock that gives a role",
         "            pass",
         "after a cut newcomers are members whose maps are empty",
         GROWTH,
@@ -125,7 +125,7 @@ MUTANTS = (
     Mutant(
         "window-counts-before-it-is-durable",
         RESTRIPE_FILE,
-        "            await core.store.flush()\n            if self._blocked_by()",
+        "            await core.member_set.flush()\n            if self._blocked_by()",
         "            if self._blocked_by()",
         "the record makes stripes count that a cut drops (law 3)",
         RESTRIPE,
@@ -152,7 +152,7 @@ MUTANTS = (
     Mutant(
         "restripe-begins-with-stripes-in-flight",
         RESTRIPER,
-        "                await core.dirty.clean_quiet(all_regions=True)\n"
+        "                await core.dirty_bitmap.clean_quiet(all_regions=True)\n"
         "                await core.journal.drain()\n"
         "                await core.journal.save_mark",
         "                await core.journal.drain()\n                await core.journal.save_mark",
@@ -183,8 +183,8 @@ MUTANTS = (
     Mutant(
         "restripe-turns-back-with-a-mark-that-is-not-durable",
         RESTRIPE_FILE,
-        "        await core.journal.drain()\n        await core.store.update",
-        "        await core.store.update",
+        "        await core.journal.drain()\n        await core.member_set.update",
+        "        await core.member_set.update",
         "a record of the way forth is replayed on the way back",
         RESTRIPE,
         RESTRIPE_TESTS,

@@ -115,7 +115,7 @@ MEMBERSHIP = (
     Mutant(
         "start-does-not-tell-who-is-out",
         ARRAY,
-        "        await store.update(lambda config: config.started_with(store.present()))",
+        "        await member_set.update(lambda config: config.started_with(member_set.present()))",
         "        pass",
         "who missed this mount joins the next one as if nothing had been written",
         (*DISKS, *REMOUNTS),

@@ -1,4 +1,4 @@
-"""Bugs of the tables of raidx layouts: moves, shares, bundles."""
+"""Bugs of the tables of raidx layouts: moves, chunk_table, bundles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLES = (
         "table-share-before-its-record",
         JOURNAL,
         "            self.overlay.freeze()\n",
-        "            await self.shares.save_as(self.shares.take_unsaved())\n"
+        "            await self.chunk_table.save_as(self.chunk_table.take_unsaved())\n"
         "            self.overlay.freeze()\n",
         "one member's share names a place, and no record is durable that the other's follows",
         MOVES,
@@ -29,7 +29,7 @@ TABLES = (
     Mutant(
         "table-slots-written-together",
         SHARES,
-        "            if slot:\n                await self.store.flush()\n",
+        "            if slot:\n                await self.member_set.flush()\n",
         "",
         "both slots of a page of the table tear",
         MOVES,
@@ -50,14 +50,14 @@ TABLES = (
         SHARES,
         "            self._unsaved.add((role, chunk // PAGE_ENTRIES))",
         "            pass",
-        "no place claims a chunk after a remount",
+        "no place scan a chunk after a remount",
         MOVES,
         SHARE_TESTS,
     ),
     Mutant(
         "replayed-moves-forgotten",
         "raidx_fuse/journal/recovery.py",
-        "            journal.shares.redo(record.table)",
+        "            journal.chunk_table.redo(record.table)",
         "            pass",
         "content is at the new place, the table says the old one",
         MOVES,
@@ -66,7 +66,7 @@ TABLES = (
     Mutant(
         "worn-page-of-the-table-not-healed",
         SHARES,
-        "        self._unsaved: set[Page] = set(claims.worn)",
+        "        self._unsaved: set[Page] = set(scan.worn)",
         "        self._unsaved: set[Page] = set()",
         "a second tear of the page takes both slots",
         MOVES,
@@ -93,7 +93,7 @@ TABLES = (
     Mutant(
         "share-of-an-earlier-life",
         MEMBERSHIP,
-        "        await self.array.core.journal.shares.erase(role, member)",
+        "        await self.array.core.journal.chunk_table.erase(role, member)",
         "        pass",
         "a disk that was in this array before brings newer generations of its share",
         ("raidx-parity:partial:disks", "raidx-copy:full:disks"),
@@ -147,8 +147,9 @@ TABLES = (
     Mutant(
         "bundles-counted-before-their-places-are-durable",
         RESHAPE,
-        "        await journal.shares.save_places(cells)",
-        "        await self.store.update(grown)\n        await journal.shares.save_places(cells)",
+        "        await journal.chunk_table.save_places(cells)",
+        "        await self.member_set.update(grown)\n        await "
+        "journal.chunk_table.save_places(cells)",
         "after a cut there are bundles that no share gives a place",
         MEMBERS,
         MOVE_TESTS,

@@ -39,7 +39,7 @@ async def grow(player: Player) -> None:
     """Let the array grow, with whatever happens to it meanwhile."""
     await player.jobs_end()  # the resync of a former life
     array = player.array
-    width = array.store.config.width
+    width = array.member_set.config.width
     disks = [player.new_disk() for _ in range(player.rng.randint(1, 2))]
     parity = player.rng.choice((LIVE, PIGGYBACK, SURROGATE)) if player.tolerance else LIVE
     surrogate = player.new_disk() if parity == SURROGATE else None
@@ -88,7 +88,7 @@ def inherit(player: Player) -> None:
     recording, now = player.recording, player.event
     begin, _, role, heir = recording.heirs.pop()
     recording.heirs.append((begin, now, role, heir))
-    config = player.array.store.config
+    config = player.array.member_set.config
     if config.width == role:
         # Not always the surrogate: it may have been replaced in its turn since the growth ended.
         disk = int(config.record(heir).path_hint.removeprefix("disk"))
@@ -97,7 +97,7 @@ def inherit(player: Player) -> None:
 
 async def let_go(player: Player) -> None:
     """Remove who had the parity before a surrogate came, mostly."""
-    spares = [record for record in player.array.store.config.members if record.role < 0]
+    spares = [record for record in player.array.member_set.config.members if record.role < 0]
     if spares and player.rng.random() < 0.7:
         span = player.history.begin("remove", player.event)
         await player.array.remove_disk(spares[0].member_uuid)
@@ -123,8 +123,8 @@ async def cancel(_player: Player, job: Grow) -> None:
 async def lose(player: Player, _job: Job) -> None:
     """Lose a member, old or new, and give its role another disk, under writes."""
     out = len(player.recording.out)
-    role = player.rng.randrange(player.array.store.config.width)
-    if not player.tolerance or player.array.store.spares:
+    role = player.rng.randrange(player.array.member_set.config.width)
+    if not player.tolerance or player.array.member_set.spares:
         return
     begin = player.event
     player.recording.out.append((role, begin, math.inf))
@@ -147,7 +147,7 @@ async def lose(player: Player, _job: Job) -> None:
 
 def is_whole(player: Player, role: int) -> bool:
     """Say whether *role* is; a surrogate may have come to the role of the parity meanwhile."""
-    config = player.array.store.config
+    config = player.array.member_set.config
     return config.record(role if role < config.width else player.width - 1).state == "active"
 
 

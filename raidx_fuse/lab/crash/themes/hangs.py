@@ -35,10 +35,10 @@ async def theme_hangs(player: Player) -> None:
 
 async def _write_while_one_hangs(player: Player) -> None:
     rng = player.rng
-    role = rng.choice([r for r, q in enumerate(player.array.store.queues) if q is not None])
-    store = player.array.store
+    role = rng.choice([r for r, q in enumerate(player.array.member_set.queues) if q is not None])
+    member_set = player.array.member_set
     out, begin = len(player.recording.out), player.event
-    spared = store.tolerates(store.lost | {role})
+    spared = member_set.tolerates(member_set.lost | {role})
     if spared:  # it may be given up from here on
         player.recording.out.append((role, begin, math.inf))
     disk = player.disks[role]
@@ -59,5 +59,5 @@ async def _write_while_one_hangs(player: Player) -> None:
     await trio.sleep(max(0.0, disk.late_until_s + 1.0 - trio.current_time()))
     player.hanging = False
     await player.observe_met(ranges)
-    if spared and store.queues[role] is not None:  # nobody has noticed
+    if spared and member_set.queues[role] is not None:  # nobody has noticed
         player.recording.out[out] = (role, begin, player.event)

@@ -68,7 +68,7 @@ async def _through(player: Player) -> None:
 async def add(player: Player) -> None:
     """Let one or two disks of other sizes join."""
     largest = max(disk.size_bytes for disk in player.disks)
-    least = player.array.store.data_offset + 8 * CHUNK_BYTES
+    least = player.array.member_set.data_offset + 8 * CHUNK_BYTES
     disks = [
         player.new_disk(max(least, largest + player.rng.randrange(-12, 13) * CHUNK_BYTES))
         for _ in range(player.rng.randint(1, 2))
@@ -86,7 +86,7 @@ async def add(player: Player) -> None:
 async def remove(player: Player) -> None:
     """Empty a member and let it go, if the others have room."""
     array = player.array
-    role = player.rng.choice(array.store.config.roles())
+    role = player.rng.choice(array.member_set.config.roles())
     out = len(player.recording.out)
     player.recording.out.append((role, player.event, math.inf))
     begin = player.event
@@ -95,7 +95,7 @@ async def remove(player: Player) -> None:
         await array.remove_disk(role)
         await _through(player)
     player.history.end(span, player.event)
-    left = role not in player.array.store.config.roles()
+    left = role not in player.array.member_set.config.roles()
     player.recording.out[out] = (role, begin, player.event)
     if left:
         player.recording.holders.append((player.event, role, NO_DISK))
@@ -104,7 +104,7 @@ async def remove(player: Player) -> None:
 async def restore(player: Player) -> None:
     """Lose a member and restore what it held on the others, or else on a new disk."""
     array = player.array
-    role = player.rng.choice(array.store.config.roles())
+    role = player.rng.choice(array.member_set.config.roles())
     out, begin = len(player.recording.out), player.event
     player.recording.out.append((role, begin, math.inf))
     await array.fail_disk(role)
@@ -116,7 +116,7 @@ async def restore(player: Player) -> None:
         await _through(player)
     player.history.end(span, player.event)
     disk = NO_DISK
-    if role in player.array.store.config.roles():
+    if role in player.array.member_set.config.roles():
         disk = player.new_disk()
         span = player.history.begin("rebuild", player.event)
         await player.array.replace_disk(role, player.disks[disk])
@@ -128,7 +128,7 @@ async def restore(player: Player) -> None:
 
 async def enlarge(player: Player) -> None:
     """Let a larger disk take a role; what it has more becomes usable."""
-    role = player.rng.choice(player.array.store.config.roles())
+    role = player.rng.choice(player.array.member_set.config.roles())
     out, begin = len(player.recording.out), player.event
     player.recording.out.append((role, begin, math.inf))
     largest = max(disk.size_bytes for disk in player.disks)

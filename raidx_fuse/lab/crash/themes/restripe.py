@@ -57,7 +57,7 @@ async def restripe(player: Player, name: str, added: int) -> None:
     Raises UsageError when it cannot.
     """
     await player.jobs_end()  # the resync of a former life
-    width = player.array.store.config.width
+    width = player.array.member_set.config.width
     restriper = player.array.restriper
     restriper.moving(restriper.target(added, name, {}))
     disks = [player.new_disk() for _ in range(added)]
