@@ -77,7 +77,7 @@ def load_of(run: Run, size_bytes: int) -> Load:
 
 def skews(array: Array) -> dict[str, float]:
     """Return the shares of updates at which the plans' queues differ by more than so much."""
-    skew = array.core.bpu.counters.skew
+    skew = array.context.bpu.counters.skew
     return {
         f"over_{limit_us}us": sum(
             count

@@ -64,7 +64,7 @@ class CannotRunError(PeerError):
 
 
 @dataclass(frozen=True)
-class Growth:
+class GrowthPosition:
     """What a growth took: bytes (read, written) of each member, old ones first.
 
     *old_bytes* is the size of the array before, all of it written; *size_bytes* after.
@@ -121,7 +121,7 @@ def parse_counters(text: str) -> dict[str, tuple[int, int]]:
     return found
 
 
-def parse_growth(results: Path, members: int) -> Growth:
+def parse_growth(results: Path, members: int) -> GrowthPosition:
     """Return what the guest wrote into the folder *results*. Raises PeerError."""
     with contextlib.suppress(FileNotFoundError):
         raise PeerError((results / "error").read_text().strip())
@@ -142,10 +142,12 @@ def parse_growth(results: Path, members: int) -> Growth:
         (after[name][0] - before[name][0], after[name][1] - before[name][1])
         for name in sorted(after)
     ]
-    return Growth(moved, end_s - start_s, *sizes)
+    return GrowthPosition(moved, end_s - start_s, *sizes)
 
 
-def grow_md(width: int, added: int, member_bytes: int, folder: Path, limit_s: float) -> Growth:
+def grow_md(
+    width: int, added: int, member_bytes: int, folder: Path, limit_s: float
+) -> GrowthPosition:
     """Grow an array of md in a guest, with its members in *folder*. Raises PeerError."""
     program, results = kernel(), folder / "results"
     assert program is not None
@@ -226,7 +228,9 @@ class CountingMember(WrapperMember):
         await super().writev(offset_bytes, buffers)
 
 
-async def grow_ours(way: str, width: int, added: int, member_bytes: int, folder: Path) -> Growth:
+async def grow_ours(
+    way: str, width: int, added: int, member_bytes: int, folder: Path
+) -> GrowthPosition:
     """Grow an array of ours in this process: parity follows in this *way*, or everything moves.
 
     Its members lie in *folder*. A surrogate is one more, the last. Raises PeerError, RaidxError.
@@ -263,7 +267,7 @@ async def grow_ours(way: str, width: int, added: int, member_bytes: int, folder:
                 ):
                     raise PeerError("our growth: the data is not what it was")
             moved = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(before, after, strict=True)]
-            return Growth(moved, seconds, old_bytes, array.size_bytes)
+            return GrowthPosition(moved, seconds, old_bytes, array.size_bytes)
     finally:
         for member in members:
             member.close()
@@ -272,12 +276,14 @@ async def grow_ours(way: str, width: int, added: int, member_bytes: int, folder:
 # ---- both ----
 
 
-def table(width: int, added: int, member_bytes: int, growths: dict[str, Growth]) -> PaperTable:
+def table(
+    width: int, added: int, member_bytes: int, growths: dict[str, GrowthPosition]
+) -> PaperTable:
     """Return the growths side by side, in MiB."""
     rows: list[list[Cell]] = []
     columns = [f"{name} {what}" for name in growths for what in ("read", "written")]
 
-    def line(title: str, cells: Callable[[Growth], Sequence[Cell]]) -> None:
+    def line(title: str, cells: Callable[[GrowthPosition], Sequence[Cell]]) -> None:
         found = [[*cells(growth), "", ""][:2] for growth in growths.values()]
         rows.append([title, *(cell for pair in found for cell in pair)])
 

@@ -141,8 +141,8 @@ def gain(theirs: Sequence[float], ours: Sequence[float]) -> str:
 
 async def marked(array: Array) -> None:
     """Hold every region marked: the paper's arrays have no bitmap that a write could wait for."""
-    dirty = array.core.dirty
-    await dirty.enter(range(0, array.core.layout.stripes, dirty.per_region))
+    dirty = array.context.dirty
+    await dirty.enter(range(0, array.context.layout.stripes, dirty.per_region))
 
 
 def main(tables: Callable[..., list[PaperTable]], doc: str | None, *, trace: bool = False) -> int:

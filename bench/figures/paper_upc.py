@@ -94,7 +94,7 @@ class Unlocked(StripeLocks):
 async def marked_unlocked(array: Array) -> None:
     """As `marked`, and let writes to one stripe overtake each other."""
     await marked(array)
-    array.core.locks = Unlocked()
+    array.context.locks = Unlocked()
 
 
 def mean_ms(run: Run) -> float:

@@ -45,12 +45,12 @@ def restriping_by(habits: Habits) -> Iterator[None]:
 
     def fixed(job: Restripe) -> int:
         code = job.course.source.code
-        return max(1, habits.window_bytes * code.data_count // code.rows >> job.core.shift)
+        return max(1, habits.window_bytes * code.data_count // code.rows >> job.context.shift)
 
     async def and_save(job: Restripe, stripes: list[int]) -> int:
         moved = await work(job, stripes)
         if habits.superblocks:
-            await job.core.member_set.update(lambda config: config)
+            await job.context.member_set.update(lambda config: config)
         return moved
 
     Restripe._limit, Restripe.work = fixed, and_save  # type: ignore[method-assign]

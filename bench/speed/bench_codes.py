@@ -108,7 +108,7 @@ def encode_shares(name: str, width: int, data_bytes: int, rounds: int) -> list[t
 
 async def filled_array(array: Array, chunks: Sequence[bytes]) -> float:
     """Write all of *array* in whole stripes, twice; return the time of the second in seconds."""
-    stripe = b"".join(chunks[i % len(chunks)] for i in range(array.core.data_count))
+    stripe = b"".join(chunks[i % len(chunks)] for i in range(array.context.data_count))
     for _ in range(2):
         start_s = process_time()
         for at in range(0, array.size_bytes // len(stripe) * len(stripe), len(stripe)):
@@ -150,7 +150,7 @@ async def decode_shares(
         rng = np.random.default_rng(1)
         write_s = await filled_array(array, [rng.bytes(CHUNK_BYTES) for _ in range(7)])
         start = array.member_set.data_offset
-        end = start + array.core.layout.stripes * code.rows * CHUNK_BYTES
+        end = start + array.context.layout.stripes * code.rows * CHUNK_BYTES
         out = np.zeros(end - start, dtype=np.uint8)
         for _ in range(rounds):
             content = [np.frombuffer(m.memory, dtype=np.uint8)[start:end] for m in members]

@@ -89,9 +89,9 @@ def test_write(benchmark: Any, layout: str, size: int) -> None:
     data = random.Random(3).randbytes(size)
 
     def use(array: Array) -> None:
-        before = array.core.counters.writes
+        before = array.context.counters.writes
         benchmark(lambda: step(array.write(following(), data)))
-        assert array.core.counters.writes > before
+        assert array.context.counters.writes > before
 
     with_array(layout, use)
 

@@ -101,7 +101,7 @@ async def _modelled(kind: str, added: int, data_bytes: int, parity: str) -> tupl
         members, "raid4", name="bench", now_s=0, chunk_bytes=CHUNK_BYTES, overwrite_signature=True
     )
     async with open_array(members) as array:
-        array.core.written.set_bits(range(array.size_bytes // CHUNK_BYTES))
+        array.context.written.set_bits(range(array.size_bytes // CHUNK_BYTES))
         await array.grow([disk(4 + number) for number in range(added)], parity)
         job = grow_of(array)
         marks: list[tuple[float, int]] = []

@@ -73,15 +73,15 @@ async def tracking_us(rounds: int) -> list[float]:
         await array.flush()
         rng = random.Random(1)
         places = [rng.randrange(64 * MIB >> 12) << 12 for _ in range(TRACKED_READS)]
-        access = array.core.access
+        access = array.context.access
         found = []
         for _ in range(rounds):
             spent = []
             for noting in (None, access, None, access):
-                array.core.access = noting
+                array.context.access = noting
                 spent.append(_spent_us(array, places))
             found.append((spent[1] + spent[3] - spent[0] - spent[2]) / 2)
-        array.core.access = access
+        array.context.access = access
         return found
 
 

@@ -20,7 +20,7 @@ from raidx_fuse.array.journal_mode import change_mode
 from raidx_fuse.array.lost_list import LostList
 from raidx_fuse.array.membership import Membership
 from raidx_fuse.array.settings import SETTINGS, apply_saved, setting_named
-from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.explain import explain
 from raidx_fuse.engine.growth_position import LIVE
 from raidx_fuse.engine.read import Reader
@@ -55,31 +55,31 @@ class Array:
     so that a door pays no call in between. All ranges must lie inside the image.
     """
 
-    def __init__(self, core: Core, assembly: Assembly, nursery: Tasks) -> None:
-        self.core = core
-        self.member_set = core.member_set
-        self.read_only = core.member_set.read_only
+    def __init__(self, context: ArrayContext, assembly: Assembly, nursery: Tasks) -> None:
+        self.context = context
+        self.member_set = context.member_set
+        self.read_only = context.member_set.read_only
         self.warnings: list[str] = list(assembly.warnings)
-        self.reader = Reader(core)
-        self.writer = Writer(core)
+        self.reader = Reader(context)
+        self.writer = Writer(context)
         self.read = self.reader.read
         self.write = self._refuse_write if self.read_only else self.writer.write
-        self.jobs = Jobs(core, nursery)
+        self.jobs = Jobs(context, nursery)
         self.membership = Membership(self)
         self.grower = Grower(self)
         self.restriper = Restriper(self)
         self.tuner: Tuner | None = None
         self.reshape: Reshape | None = None
         self.restore: Restore | None = None
-        if isinstance(core.layout, BundleLayout) and core.access is not None:
-            self.tuner = Tuner(self, core.layout, core.access)
-            self.reshape = Reshape(self, core.layout)
+        if isinstance(context.layout, BundleLayout) and context.access is not None:
+            self.tuner = Tuner(self, context.layout, context.access)
+            self.reshape = Reshape(self, context.layout)
             self.restore = Restore(self, self.reshape)
         self.nursery = nursery
         nursery.on_bug.append(self.end_superblocks)
-        self.started_s = core.member_set.clock()
+        self.started_s = context.member_set.clock()
         self.replayed: Replayed | None = None
-        self.lost_list = LostList(core)
+        self.lost_list = LostList(context)
 
     @property
     def name(self) -> str:
@@ -95,7 +95,7 @@ class Array:
     def size_bytes(self) -> int:
         """Size of the image: the layout's, or the smaller one that `create --size` asked for."""
         limit = self.member_set.config.size_bytes
-        whole = self.core.layout.size_bytes
+        whole = self.context.layout.size_bytes
         return whole if limit is None else min(limit, whole)
 
     async def _refuse_write(self, _offset: int, _data: Any) -> None:
@@ -103,7 +103,7 @@ class Array:
 
     async def flush(self) -> None:
         """Return when every acknowledged write is durable on the members."""
-        self.core.counters.flushes += 1
+        self.context.counters.flushes += 1
         if not self.read_only:
             await self.member_set.flush()
 
@@ -119,7 +119,7 @@ class Array:
 
     def explain(self, offset: int, length: int, write: bool) -> dict[str, Any]:
         """Return the plan of a request without doing it."""
-        return explain(self.core, offset, length, write, self.get("parity.policy"))
+        return explain(self.context, offset, length, write, self.get("parity.policy"))
 
     # -- settings ------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class Array:
         if not self.read_only:  # refused before it takes effect
             fitted(replace(config, settings={**config.settings, key: value}), RESERVE_BYTES)
         if key == "journal" and not self.read_only:
-            await change_mode(self.core, value)
+            await change_mode(self.context, value)
             return value
         setting.apply(self, value)
         if not self.read_only:
@@ -190,7 +190,7 @@ class Array:
         """Start a scrub and return its job id. Raises BusyError while one runs."""
         if repair:
             self.require_writable()
-        return self.jobs.start(lambda core, job_id: Scrub(core, job_id, repair)).job_id
+        return self.jobs.start(lambda context, job_id: Scrub(context, job_id, repair)).job_id
 
     def start_tuning(self) -> int:
         """Start moving chunks to where they are served sooner; return the job's id.
@@ -200,7 +200,7 @@ class Array:
         self.require_writable()
         tuner = self.require_tuner()
         tuner.require()
-        return self.jobs.start(lambda core, job_id: Tuning(core, job_id, tuner)).job_id
+        return self.jobs.start(lambda context, job_id: Tuning(context, job_id, tuner)).job_id
 
     def require_tuner(self) -> Tuner:
         """Return the tuner. Raises UsageError for a layout without a table."""
@@ -213,7 +213,7 @@ class Array:
 
     def start_rebuild(self, roles: tuple[int, ...]) -> int:
         """Start rebuilding *roles* (their members attached, marked rebuilding)."""
-        job = self.jobs.start(lambda core, job_id: Rebuild(core, job_id, roles))
+        job = self.jobs.start(lambda context, job_id: Rebuild(context, job_id, roles))
         self.nursery.start_soon(self._go_on_after, job)
         return job.job_id
 
@@ -231,12 +231,12 @@ class Array:
 
     # -- life ----------------------------------------------------------------------------------
 
-    def _resync(self, core: Core, job_id: int = 0) -> Resync:
-        return Resync(core, job_id, self.lost_list.save)
+    def _resync(self, context: ArrayContext, job_id: int = 0) -> Resync:
+        return Resync(context, job_id, self.lost_list.save)
 
     async def _finish_torn(self, stripe: int) -> None:
         """Do the work of the resync for one stripe, whose lock is held, before it comes by."""
-        await finish(self._resync(self.core), [stripe])
+        await finish(self._resync(self.context), [stripe])
 
     async def start(self, head: PageStore) -> None:
         """Replay, say in the superblocks that the array runs, resume what was unfinished."""
@@ -244,30 +244,30 @@ class Array:
         self.lost_list.load()
         self.warnings += apply_saved(self)
         found = await read_log(
-            self.core.journal, member_set, head
+            self.context.journal, member_set, head
         )  # refused before anything is written
-        member_set.on_fail.append(partial(note_failing, self.core))
-        member_set.on_change.append(self.core.note_zero_roles)
-        member_set.on_change.append(self.core.bpu.note_members)
+        member_set.on_fail.append(partial(note_failing, self.context))
+        member_set.on_change.append(self.context.note_zero_roles)
+        member_set.on_change.append(self.context.bpu.note_members)
         self.nursery.start_soon(member_set.watch)
         if self.read_only:
-            self.replayed = await replay(self.core.journal, member_set, found)
+            self.replayed = await replay(self.context.journal, member_set, found)
             return
         await member_set.update(lambda config: config.started_with(member_set.present()))
         member_set.refresh()
         for pages in member_set.page_stores:
             await pages.heal()
-        self.replayed = await replay(self.core.journal, member_set, found)
-        self.nursery.start_soon(self.core.journal.tend)
-        self.nursery.start_soon(self.core.dirty_bitmap.tend)
+        self.replayed = await replay(self.context.journal, member_set, found)
+        self.nursery.start_soon(self.context.journal.tend)
+        self.nursery.start_soon(self.context.dirty_bitmap.tend)
         self.nursery.start_soon(self.lost_list.run)
         if self.tuner is not None:
             self.nursery.start_soon(self.tuner.run)
         if self.restore is not None:
             self.nursery.start_soon(self.restore.run)
-        if self.core.dirty_bitmap.pending_regions():
+        if self.context.dirty_bitmap.pending_regions():
             self.jobs.start(self._resync)
-            self.core.dirty_bitmap.guard(self._finish_torn)
+            self.context.dirty_bitmap.guard(self._finish_torn)
         self.membership.resume_rebuilds()
         self.grower.resume()
         self.restriper.resume()
@@ -283,9 +283,9 @@ class Array:
         await self.membership.settle()
         try:
             await self.lost_list.save()
-            await self.core.journal.drain()
+            await self.context.journal.drain()
             await self.member_set.flush()
-            await self.core.dirty_bitmap.clean_quiet(all_regions=True)
+            await self.context.dirty_bitmap.clean_quiet(all_regions=True)
             await self.member_set.flush()
             keep = self.tuner.keep if self.tuner is not None else lambda config: config
             await self.member_set.update(lambda config: replace(keep(config), clean=True))

@@ -37,13 +37,13 @@ async def check_members(members: Sequence[Member]) -> dict[str, Any]:
         for member_set in array.member_set.page_stores:
             for text in member_set.damaged:
                 problem(text)
-        pending = array.core.dirty_bitmap.pending_regions()
+        pending = array.context.dirty_bitmap.pending_regions()
         if pending:
             problem(
                 f"{pending} regions were being written when the array stopped; "
                 "their parity is finished at the next mount"
             )
-        scrub = Scrub(array.core, 0, repair=False)
+        scrub = Scrub(array.context, 0, repair=False)
         await scrub.run()
         if scrub.error:
             problem(scrub.error)

@@ -32,11 +32,13 @@ async def rebuild_estimate(array: Array, role: int) -> dict[str, Any]:
     nobody works on the array, *seconds_busy* at `speed_min`; *rate* is what the last job on this
     array reached, else an assumption, as *rate_source* says.
     """
-    core = array.core
-    layout = core.layout
+    context = array.context
+    layout = context.layout
     stripes = 0
     for start in range(0, layout.stripes, SCAN_STRIPES):
-        stripes += core.written.count_live(layout, start, min(start + SCAN_STRIPES, layout.stripes))
+        stripes += context.written.count_live(
+            layout, start, min(start + SCAN_STRIPES, layout.stripes)
+        )
         await trio.lowlevel.checkpoint()
     # Every column comes to lie on the role in turn when the layout rotates: take the mean.
     phases = min(layout.stripes, layout.width)
@@ -44,13 +46,13 @@ async def rebuild_estimate(array: Array, role: int) -> dict[str, Any]:
     columns = [roles.index(role) for roles in holding if role in roles]
     cells = sum(_reads(array, column) for column in columns) / phases
     # A bundle need not have a chunk on the role.
-    written = round(stripes * layout.cells_on([role]) * core.chunk_bytes)
+    written = round(stripes * layout.cells_on([role]) * context.chunk_bytes)
     rate, source = _rate(array, "rebuild", ASSUMED_RATE_BYTES)
     speed_min = array.jobs.speed_min_bytes
     return {
-        "bytes_read": round(stripes * cells * core.chunk_bytes),
+        "bytes_read": round(stripes * cells * context.chunk_bytes),
         "bytes_written": written,
-        "bytes_moved": round(stripes * cells * core.chunk_bytes) + written,
+        "bytes_moved": round(stripes * cells * context.chunk_bytes) + written,
         "rate": rate,
         "rate_source": source,
         "seconds": round(written / rate, 3),
@@ -60,7 +62,7 @@ async def rebuild_estimate(array: Array, role: int) -> dict[str, Any]:
 
 def _reads(array: Array, column: int) -> int:
     union = 0
-    for _, sources in array.core.code.recover(column):
+    for _, sources in array.context.code.recover(column):
         union |= sources
     return len(list(bits(union)))
 
@@ -72,21 +74,21 @@ async def growth_estimate(array: Array, layout: ElasticLayout, parity: str) -> d
     surrogate that of their stripes; what the journal takes of it is *bytes_logged*. See
     `rebuild_estimate`.
     """
-    core = array.core
+    context = array.context
     blocks = parities = logged = 0
     for start in range(0, layout.stripes, SCAN_STRIPES):
         end = min(start + SCAN_STRIPES, layout.stripes)
         stripes, _, _, chunks = layout.moving(start, end)
-        live = core.written.is_written_many(chunks)
+        live = context.written.is_written_many(chunks)
         blocks += int(live.sum())
         if parity == PIGGYBACK:
             parities += len(set(stripes[live].tolist()))
         elif parity == SURROGATE:
-            parities += core.written.count_live(layout, start, end)
+            parities += context.written.count_live(layout, start, end)
         await trio.lowlevel.checkpoint()  # a large array takes seconds: users go first
-    moved = blocks + parities << core.shift
-    if parity == PIGGYBACK and core.journal.mode != "none":
-        logged = (parities << core.shift) * (core.code.tolerance + 1)
+    moved = blocks + parities << context.shift
+    if parity == PIGGYBACK and context.journal.mode != "none":
+        logged = (parities << context.shift) * (context.code.tolerance + 1)
     added = layout.history[-1] - layout.history[-2]
     # The new disks write.
     return {**copy_estimate(array, "grow", moved, moved, added), "bytes_logged": logged}
@@ -116,13 +118,13 @@ async def restripe_estimate(array: Array, layout: RestripeLayout) -> dict[str, A
     layouts take as many rows a chunk, all of it goes through the journal first (*bytes_logged*).
     See `rebuild_estimate`.
     """
-    core = array.core
+    context = array.context
     old, new = layout.below, layout.above
     if layout.rises:
         old, new = new, old
-    chunks = core.written.count_written()
+    chunks = context.written.count_written()
     await trio.lowlevel.checkpoint()
-    moved = chunks << core.shift
+    moved = chunks << context.shift
     written = round(moved * len(new.code.cells) / new.code.data_count)
     same = old.code.rows * new.code.data_count == new.code.rows * old.code.data_count
     logged = written * (layout.code.tolerance + 1) if same else 0
@@ -160,7 +162,7 @@ def _document(
 ) -> dict[str, Any]:
     """Return a dry run; each written chunk that moves is made of *sources* others."""
     assert array.reshape is not None
-    size = moves.written << array.core.shift
+    size = moves.written << array.context.shift
     member_set = array.member_set
     return {
         "dry_run": True,
@@ -168,7 +170,7 @@ def _document(
         **copy_estimate(array, kind, sources * size, size, members),
         "chunks_to_move": moves.written,
         "places_to_change": len(moves) - moves.written,
-        "redundancy_left": max(0, array.core.code.tolerance - len(member_set.lost)),
+        "redundancy_left": max(0, array.context.code.tolerance - len(member_set.lost)),
         "redundancy_reduced": False,
         "redundancy_reduced_seconds": 0.0,
         "size_before": array.size_bytes,
@@ -195,7 +197,7 @@ async def of_adding(array: Array, sizes: Sequence[int]) -> dict[str, Any]:
 
 async def of_removing(array: Array, record: MemberRecord) -> dict[str, Any]:
     """Return what it takes to let the member of *record* go. Raises RaidxError if it cannot be."""
-    reshape, layout = array.reshape, array.core.layout
+    reshape, layout = array.reshape, array.context.layout
     assert reshape is not None
     moves = await reshape.plan_removal(record)
     others = max(1, len(array.member_set.config.roles()) - 1)

@@ -9,19 +9,19 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.format.configuration.config import ArrayConfig
 
 log = logging.getLogger(__name__)
 
 
-async def change_mode(core: Core, mode: str) -> None:
+async def change_mode(context: ArrayContext, mode: str) -> None:
     """Let *mode* be in force from now on, and after a remount.
 
     Raises BusyError while a resync is due after a crash without a journal.
     """
-    member_set, journal, dirty = core.member_set, core.journal, core.dirty_bitmap
+    member_set, journal, dirty = context.member_set, context.journal, context.dirty_bitmap
 
     def change(config: ArrayConfig) -> ArrayConfig:
         return replace(config, settings={**config.settings, "journal": mode})
@@ -37,9 +37,9 @@ async def change_mode(core: Core, mode: str) -> None:
                     action="wait for it: `raidx job ARRAY wait`",
                 )
             journal.mode = mode
-            for stripe in list(core.locks.held):  # who began without the log ends first
-                await core.locks.take(stripe)
-                core.locks.release(stripe)
+            for stripe in list(context.locks.held):  # who began without the log ends first
+                await context.locks.take(stripe)
+                context.locks.release(stripe)
             await member_set.flush()
             await member_set.update(change)
     try:

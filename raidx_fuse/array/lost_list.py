@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import trio
 
-from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.configuration.lost_chunks import KEY, decode_chunks, encode_chunks
 
@@ -17,16 +17,16 @@ SAVE_EACH_S = 1.0
 
 
 class LostList:
-    """Keeps the lost chunks of *core*."""
+    """Keeps the lost chunks of *context*."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
+    def __init__(self, context: ArrayContext) -> None:
+        self.context = context
         self._saved = 0  # `changes` when they were saved
 
     def load(self) -> None:
         """Take what the superblocks say. Raises FormatError."""
-        jobs = self.core.member_set.config.jobs
-        self.core.bad_chunks = decode_chunks(jobs.get(KEY, {}), self.core.layout.chunks)
+        jobs = self.context.member_set.config.jobs
+        self.context.bad_chunks = decode_chunks(jobs.get(KEY, {}), self.context.layout.chunks)
 
     async def run(self) -> None:
         """Save the list whenever it has changed (a background task)."""
@@ -42,12 +42,12 @@ class LostList:
 
         Rounded up where it does not fit (format/configuration/fitting.py). Raises RaidxError.
         """
-        bad = self.core.bad_chunks
+        bad = self.context.bad_chunks
         changes = bad.changes
         if changes == self._saved:
             return
         encoded = encode_chunks(bad)
-        await self.core.member_set.update(
+        await self.context.member_set.update(
             lambda config: replace(config, jobs={**config.jobs, KEY: encoded})
         )
         self._saved = changes

@@ -77,7 +77,7 @@ class Membership:
                 f"role {role} cannot be spared: its data would be lost",
                 action="rebuild or replace the lost members first",
             )
-        chunks = chunks_at_stake(self.array.core, role)
+        chunks = chunks_at_stake(self.array.context, role)
         if chunks and not lose_data:
             raise ArrayFailedError(
                 f"without role {role} up to {chunks} chunks would be lost: they await the resync "
@@ -114,7 +114,7 @@ class Membership:
         if shares_of(config):
             needed = bytes_needed(config, role)
         else:
-            chunks = self.array.core.layout.member_chunks
+            chunks = self.array.context.layout.member_chunks
             needed = config.regions.data.offset + chunks * config.chunk_bytes
         if member.size_bytes < needed:
             raise UsageError(
@@ -140,12 +140,12 @@ class Membership:
         """Clear the newcomer's metadata and take the room that it will need."""
         regions = self.member_set.config.regions
         await prepare_member(member, regions)
-        reserve_metadata(member, regions, self.array.core.layout.chunks)
+        reserve_metadata(member, regions, self.array.context.layout.chunks)
 
     async def add_spare(self, member: Member) -> dict[str, Any]:
         """Take *member* in as a spare; a degraded array starts rebuilding onto it at once."""
         self.array.require_writable()
-        if self.array.core.code.tolerance == 0:
+        if self.array.context.code.tolerance == 0:
             raise UsageError(
                 f"{self.member_set.config.layout} cannot rebuild: a spare would be of no use"
             )
@@ -226,9 +226,9 @@ class Membership:
             jobs = {**config.jobs, checkpoint_key(role): {"next_stripe": 0}}
             return replace(config.with_record(record), jobs=jobs)
 
-        await self.array.core.journal.chunk_table.erase(role, member)
+        await self.array.context.journal.chunk_table.erase(role, member)
         # No record of the member that was here before may ever be replayed onto this one.
-        await self.array.core.journal.drain()
+        await self.array.context.journal.drain()
         member_set.seat_epoch += 1
         member_set.watermarks[role] = 0
         member_set.queues[role] = MemberQueue(member, member_set.nursery, member_set.clock)

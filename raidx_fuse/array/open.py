@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import AssemblyError, RaidxError
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.configuration.config import ArrayConfig
@@ -122,6 +122,6 @@ async def _build(
     check_startable(assembly, member_set.watermarks, dirty.pending_regions(), start_degraded)
     head = await load_page_store(member_set, "journal", PAYLOAD_BYTES * 8)
     journal = Journal(member_set, written, head, ChunkTable(member_set, scan))
-    array = Array(Core(layout, member_set, written, dirty, journal), assembly, nursery)
+    array = Array(ArrayContext(layout, member_set, written, dirty, journal), assembly, nursery)
     await array.start(head)
     return array

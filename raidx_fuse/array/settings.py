@@ -71,7 +71,7 @@ def _seconds(text: str) -> float:
 
 
 def _set_policy(array: Array, value: Any) -> None:
-    array.core.use_policy(value)
+    array.context.use_policy(value)
 
 
 def _set_speed_min(array: Array, value: Any) -> None:
@@ -93,7 +93,7 @@ def _journal_mode(text: str) -> str:
 
 
 def _set_journal(array: Array, value: Any) -> None:
-    array.core.journal.mode = value
+    array.context.journal.mode = value
 
 
 def _cache_size(text: str) -> int:
@@ -108,7 +108,7 @@ def _cache_size(text: str) -> int:
 
 
 def _set_cache(array: Array, value: Any) -> None:
-    array.core.use_cache(value)
+    array.context.use_cache(value)
 
 
 def _set_timeout(array: Array, value: Any) -> None:
@@ -148,10 +148,10 @@ def _threshold(name: str, parse: Callable[[str], Any], help: str) -> Setting:
     field = _THRESHOLDS[name]
 
     def apply(array: Array, value: Any) -> None:
-        array.core.bpu.set_threshold(field, value)
+        array.context.bpu.set_threshold(field, value)
 
     def in_force(array: Array) -> Any:
-        return getattr(array.core.bpu.refresh(), field)
+        return getattr(array.context.bpu.refresh(), field)
 
     return Setting(name, None, help, parse, apply, in_force)
 
@@ -160,28 +160,28 @@ def _service(name: str, kind: str, help: str) -> Setting:
     """Return the setting of A_R or A_W; unless set by hand it is measured, member by member."""
 
     def apply(array: Array, value: Any) -> None:
-        array.core.bpu.set_service(kind, value)
+        array.context.bpu.set_service(kind, value)
 
     def in_force(array: Array) -> Any:
-        value = getattr(array.core.bpu.monitor, f"{kind}_s")
+        value = getattr(array.context.bpu.monitor, f"{kind}_s")
         return "auto" if value is None else value
 
     return Setting(name, None, help, _queue_time, apply, in_force)
 
 
 def _auto(array: Array) -> str:
-    return "off" if array.core.bpu.by_hand else "on"
+    return "off" if array.context.bpu.by_hand else "on"
 
 
 def _set_auto(array: Array, value: str) -> None:
-    policy = array.core.bpu
+    policy = array.context.bpu
     limits = policy.refresh()
     for name in _THRESHOLDS.values():
         policy.set_threshold(name, None if value == "on" else getattr(limits, name))
 
 
 def _keep_auto(array: Array, _value: str) -> dict[str, Any]:
-    by_hand = array.core.bpu.by_hand
+    by_hand = array.context.bpu.by_hand
     return {key: by_hand.get(name) for key, name in _THRESHOLDS.items()}
 
 

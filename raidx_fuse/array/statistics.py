@@ -34,16 +34,16 @@ def bpu_ratios(counts: dict[str, Any]) -> dict[str, Any]:
 
 def _bpu(array: Array) -> dict[str, Any] | None:
     """Return what BPU did; None while another policy chooses."""
-    core = array.core
-    if core.policy is not core.bpu:
+    context = array.context
+    if context.policy is not context.bpu:
         return None
-    counts = core.bpu.report()
+    counts = context.bpu.report()
     return counts | bpu_ratios(counts)
 
 
 def stats(array: Array) -> dict[str, Any]:
     """Return the counters of a running array since its start."""
-    member_set, core = array.member_set, array.core
+    member_set, context = array.member_set, array.context
     now = member_set.clock()
     elapsed = max(now - array.started_s, 1e-9)
     members = []
@@ -70,7 +70,7 @@ def stats(array: Array) -> dict[str, Any]:
                 "errors": queue.errors,
             }
         )
-    counters = core.counters
+    counters = context.counters
     return {
         "interval_seconds": elapsed,
         "members": members,
@@ -80,7 +80,7 @@ def stats(array: Array) -> dict[str, Any]:
             "read_bytes": counters.read_bytes,
             "write_bytes": counters.write_bytes,
             "flushes": counters.flushes,
-            "latency_ms": core.latency.summary(),
+            "latency_ms": context.latency.summary(),
             "pre_reads": counters.pre_reads,
             "rmw": counters.rmw,
             "rcw": counters.rcw,
@@ -91,14 +91,14 @@ def stats(array: Array) -> dict[str, Any]:
             "hottest": _hottest(array),
             "parity_policy": array.get("parity.policy"),
             "bpu": _bpu(array),
-            "lost_image_offsets": [c << core.shift for c in core.bad_chunks.first(1000)],
+            "lost_image_offsets": [c << context.shift for c in context.bad_chunks.first(1000)],
         },
     }
 
 
 def _cache(array: Array) -> dict[str, int]:
     """Return what the chunk cache did: reads answered without a member or not, cells spared."""
-    cache, counters = array.core.cache, array.core.counters
+    cache, counters = array.context.cache, array.context.counters
     return {
         "size": 0 if cache is None else cache.size_bytes,
         "used": 0 if cache is None else cache.used_bytes,
@@ -110,14 +110,14 @@ def _cache(array: Array) -> dict[str, int]:
 
 def _hottest(array: Array) -> list[dict[str, Any]]:
     """Return the chunks that are used most; a layout without a table does not know."""
-    core = array.core
-    if core.access is None:
+    context = array.context
+    if context.access is None:
         return []
     found = []
-    for chunk, seconds in core.access.hottest(HOTTEST_SHOWN):
-        role, _ = core.layout.place(*core.layout.locate(chunk))
+    for chunk, seconds in context.access.hottest(HOTTEST_SHOWN):
+        role, _ = context.layout.place(*context.layout.locate(chunk))
         found.append(
-            {"image_offset": chunk << core.shift, "interval_seconds": seconds, "role": role}
+            {"image_offset": chunk << context.shift, "interval_seconds": seconds, "role": role}
         )
     return found
 
@@ -149,7 +149,7 @@ def snapshot(array: Array) -> Snapshot:
     queues = [queue for queue in array.member_set.queues if queue is not None]
     return Snapshot(
         array.stats(),
-        _copy(array.core.latency),
+        _copy(array.context.latency),
         {q.member.path: (_copy(q.read_latency), _copy(q.write_latency)) for q in queues},
     )
 

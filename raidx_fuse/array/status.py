@@ -16,14 +16,14 @@ def redundancy_left(array: Array) -> int:
     None while stripes await their resync after a crash without a log, unless they are copies: what
     was flushed lies beside what was in flight (jobs/resync.py).
     """
-    member_set, core = array.member_set, array.core
+    member_set, context = array.member_set, array.context
     if (
-        core.dirty_bitmap.unlogged
-        and core.dirty_bitmap.pending_regions()
-        and not core.code.is_copies
+        context.dirty_bitmap.unlogged
+        and context.dirty_bitmap.pending_regions()
+        and not context.code.is_copies
     ):
         return 0
-    left = array.core.code.tolerance - len(member_set.lost)
+    left = array.context.code.tolerance - len(member_set.lost)
     return max(left, 0)
 
 
@@ -45,14 +45,14 @@ def state(array: Array) -> str:
         return "restriping"
     if "evacuate" in kinds:
         return "evacuating"
-    growing = array.core.growth is not None or "grow" in kinds
+    growing = array.context.growth is not None or "grow" in kinds
     return "growing" if growing else "clean"
 
 
 def _action(array: Array, word: str) -> str | None:
-    if array.core.bad_chunks:
+    if array.context.bad_chunks:
         return (
-            f"the content of {array.core.bad_chunks.count()} chunks was lost: restore the files "
+            f"the content of {array.context.bad_chunks.count()} chunks was lost: restore the files "
             "that lie there from a copy (`stats` lists the image offsets)"
         )
     if word == "failed":
@@ -68,7 +68,7 @@ def _action(array: Array, word: str) -> str | None:
 
 def status(array: Array) -> dict[str, Any]:
     """Return the status of a running array."""
-    member_set, config, core = array.member_set, array.member_set.config, array.core
+    member_set, config, context = array.member_set, array.member_set.config, array.context
     word = state(array)
     members = []
     for record in config.members:
@@ -91,7 +91,7 @@ def status(array: Array) -> dict[str, Any]:
         "layout_parameters": dict(config.params),
         "chunk_size": config.chunk_bytes,
         "size": array.size_bytes,
-        "written": min(core.written.count_written() * config.chunk_bytes, array.size_bytes),
+        "written": min(context.written.count_written() * config.chunk_bytes, array.size_bytes),
         "state": word,
         "redundancy_left": redundancy_left(array),
         "read_only": array.read_only,
@@ -99,7 +99,7 @@ def status(array: Array) -> dict[str, Any]:
         "members": members,
         "jobs": [job.status() for job in array.jobs.running()],
         "volumes": [{"name": config.name, "size": array.size_bytes, "path": None}],
-        "lost_chunks": core.bad_chunks.count(),
+        "lost_chunks": context.bad_chunks.count(),
         "tuner": None if array.tuner is None else array.tuner.status(),
         "restore": None if array.restore is None else array.restore.status(),
         "warnings": list(array.warnings),

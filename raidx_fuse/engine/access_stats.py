@@ -46,7 +46,7 @@ def _towards(middle_s: float, newest_s: float) -> float:
     return middle_s * (1 + SPEED_STEP if newest_s > middle_s else 1 - SPEED_STEP)
 
 
-class Access:
+class AccessStats:
     """Notes accesses of logical chunks in *noted*: chunk for a read, ~chunk for a write.
 
     Who appends calls `sample` whenever the list's length is a multiple of `SAMPLE_MASK` + 1.

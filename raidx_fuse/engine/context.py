@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from raidx_fuse.engine.access_stats import Access
+from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.chunk_cache import ChunkCache, address_of
-from raidx_fuse.engine.growth_position import Growth
+from raidx_fuse.engine.growth_position import GrowthPosition
 from raidx_fuse.engine.parity_policy.policy import POLICIES, BpuPolicy, Policy
 from raidx_fuse.engine.stripe_locks import StripeLocks
 from raidx_fuse.errors import UnrecoverableError
@@ -33,7 +33,7 @@ from raidx_fuse.store.written_map import WrittenMap
 # pending.
 
 
-class Unlogged:
+class UnflushedWrites:
     """Counts the writes past the journal, up to now (*count*) and those a flush covered."""
 
     __slots__ = ("_covered", "_flushing", "count")
@@ -54,7 +54,7 @@ class Unlogged:
         return bool((offset | length) % SECTOR_BYTES) and self.count != self._covered
 
 
-class Core:
+class ArrayContext:
     """One array's geometry, members, maps, locks and counters.
 
     *bad_chunks* are logical chunks whose content was lost (a second failure in a degraded stripe):
@@ -69,7 +69,6 @@ class Core:
         "access",
         "all_read_zero",
         "arenas",
-        "at_once",
         "bad_chunks",
         "bpu",
         "cache",
@@ -92,7 +91,8 @@ class Core:
         "policy",
         "reuse_epoch",
         "shift",
-        "unlogged",
+        "synchronous",
+        "unflushed_writes",
         "written",
         "zero_roles",
     )
@@ -107,7 +107,7 @@ class Core:
     ) -> None:
         self.layout_epoch = self.reuse_epoch = 0
         self.on_layout: list[Callable[[], None]] = []
-        self.growth: Growth | None = None
+        self.growth: GrowthPosition | None = None
         self.chunk_bytes = layout.chunk_bytes
         self.shift = layout.chunk_bytes.bit_length() - 1
         self.inner_mask = layout.chunk_bytes - 1
@@ -117,20 +117,20 @@ class Core:
         self.dirty_bitmap = dirty
         self.journal = journal
         journal.on_mark = self._take_mark
-        self.unlogged = Unlogged()
-        member_set.flush_observers.append(self.unlogged)
+        self.unflushed_writes = UnflushedWrites()
+        member_set.flush_observers.append(self.unflushed_writes)
         self.locks = StripeLocks()
         journal.locks = self.locks
         self.arenas = ArenaPool()
         self.counters = ArrayCounters()
         self.latency = Latency()
-        self.at_once = 0  # requests so far that did not suspend
+        self.synchronous = 0  # requests so far that did not suspend
         self.policy: Policy
         self.bpu = BpuPolicy(self._role, lambda: self.member_set.queues, member_set.clock)
         self.use_policy("traditional")
-        self.access: Access | None = None  # layouts with a table: how often chunks are used
+        self.access: AccessStats | None = None  # layouts with a table: how often chunks are used
         if isinstance(layout, BundleLayout):
-            self.access = Access(layout, member_set.queues, member_set.clock)
+            self.access = AccessStats(layout, member_set.queues, member_set.clock)
         self.cache: ChunkCache | None = None  # off
         self.bad_chunks = LostChunks()
         self.foreground_s = -1e9  # when the last foreground request ended
@@ -180,7 +180,7 @@ class Core:
         self.data_count = layout.code.data_count
         self.growth = None
         if isinstance(layout, ElasticLayout) and layout.growing:
-            self.growth = Growth(self.member_set, layout)
+            self.growth = GrowthPosition(self.member_set, layout)
         if isinstance(layout, RestripeLayout):
             self.journal.forced = True  # what bypasses it could be undone by a record of other rows
         self.layout_epoch += 1
@@ -289,10 +289,10 @@ class Core:
             for cell in cells_of(self.code.all_mask):
                 self.cache.forget(address_of(self.layout, stripe, cell), self.chunk_bytes)
 
-    def touch_at_once(self, started_s: float) -> None:
+    def count_synchronous(self, started_s: float) -> None:
         """Count the end of a foreground request that did not suspend; see store/latency.py."""
         self.foreground_s = started_s
-        number = self.at_once = self.at_once + 1
+        number = self.synchronous = self.synchronous + 1
         if number <= TIMED_ALL:
             self.latency.add(self.member_set.clock() - started_s)
         elif not number % TIMED_EACH:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.parity_policy import bpu
 from raidx_fuse.engine.parity_policy.bpu import Decision
 from raidx_fuse.engine.parity_policy.policy import traditional
@@ -16,37 +16,37 @@ LENGTH_MAX = 64 << 20
 CHUNKS_MAX = 1024  # 0.06 s of the event loop at the most
 
 
-def _name(core: Core, cell: int) -> str:
-    if cell < core.data_count:
+def _name(context: ArrayContext, cell: int) -> str:
+    if cell < context.data_count:
         return f"D{cell}"
-    return f"P{cell - core.data_count}"
+    return f"P{cell - context.data_count}"
 
 
-def _place(core: Core, stripe: int, cell: int, low: int, size: int) -> dict[str, Any]:
-    role, position = core.position(stripe, cell)
-    queue = core.member_set.queues[role]
+def _place(context: ArrayContext, stripe: int, cell: int, low: int, size: int) -> dict[str, Any]:
+    role, position = context.position(stripe, cell)
+    queue = context.member_set.queues[role]
     place: dict[str, Any] = {
-        "cell": _name(core, cell),
+        "cell": _name(context, cell),
         "role": role,
         "path": queue.member.path if queue else None,
         "member_offset": position + low,
         "length": size,
     }
-    if cell < core.data_count:
-        place["image_offset"] = (core.layout.logical(stripe, cell) << core.shift) + low
+    if cell < context.data_count:
+        place["image_offset"] = (context.layout.logical(stripe, cell) << context.shift) + low
     return place
 
 
 def _choose(
-    core: Core, rmw: BandPlan | None, rcw: BandPlan | None, stripe: int, known: int
+    context: ArrayContext, rmw: BandPlan | None, rcw: BandPlan | None, stripe: int, known: int
 ) -> tuple[BandPlan, Decision | None]:
     """Return the plan that the policy would choose now; with its numbers if it weighs queues.
 
     The cells in the mask *known* are in the cache.
     """
-    if core.policy is not core.bpu:
-        return core.policy(rmw, rcw, stripe, known), None
-    decision = core.bpu.weigh(rmw, rcw, stripe, known)
+    if context.policy is not context.bpu:
+        return context.policy(rmw, rcw, stripe, known), None
+    decision = context.bpu.weigh(rmw, rcw, stripe, known)
     if decision is None:
         return traditional(rmw, rcw, stripe, known), None
     plan = rmw if decision.chosen == bpu.RMW else rcw
@@ -77,43 +77,45 @@ def _why(
     )
 
 
-def _formula(core: Core, plan: BandPlan) -> list[str]:
+def _formula(context: ArrayContext, plan: BandPlan) -> list[str]:
     lines = []
     for output in plan.outputs:
-        terms = [f"old {_name(core, c)}" for c in output.old]
-        terms += [f"new {_name(core, c)}" for c in output.new]
-        lines.append(f"{_name(core, output.cell)} = {' ^ '.join(terms) or '0'}")
+        terms = [f"old {_name(context, c)}" for c in output.old]
+        terms += [f"new {_name(context, c)}" for c in output.new]
+        lines.append(f"{_name(context, output.cell)} = {' ^ '.join(terms) or '0'}")
     return lines
 
 
-def explain(core: Core, offset: int, length: int, write: bool, policy: str) -> dict[str, Any]:
+def explain(
+    context: ArrayContext, offset: int, length: int, write: bool, policy: str
+) -> dict[str, Any]:
     """Return the plan of reading or writing *length* bytes at *offset*, without doing it."""
-    longest = min(LENGTH_MAX, CHUNKS_MAX << core.shift)
+    longest = min(LENGTH_MAX, CHUNKS_MAX << context.shift)
     if length < 1 or length > longest:
         raise UsageError(f"a length of {length} cannot be explained: take 1 to {longest} bytes")
-    if offset < 0 or offset + length > core.layout.size_bytes:
+    if offset < 0 or offset + length > context.layout.size_bytes:
         raise UsageError(
             f"bytes {offset} to {offset + length} are outside the image "
-            f"of {core.layout.size_bytes} bytes"
+            f"of {context.layout.size_bytes} bytes"
         )
     stripes: list[dict[str, Any]] = []
-    span = core.data_count if core.layout.contiguous else 1
+    span = context.data_count if context.layout.contiguous else 1
     at = offset
     end_at = offset + length
     while at < end_at:
-        stripe, first = core.layout.locate(at >> core.shift)
-        start = at & core.inner_mask
-        room = ((span - (first if span > 1 else 0)) << core.shift) - start
+        stripe, first = context.layout.locate(at >> context.shift)
+        start = at & context.inner_mask
+        room = ((span - (first if span > 1 else 0)) << context.shift) - start
         size = min(room, end_at - at)
-        last = first + (start + size - 1 >> core.shift)
-        end = (start + size - 1 & core.inner_mask) + 1
-        stripes.append(_stripe(core, stripe, first, start, last, end, write, policy))
+        last = first + (start + size - 1 >> context.shift)
+        end = (start + size - 1 & context.inner_mask) + 1
+        stripes.append(_stripe(context, stripe, first, start, last, end, write, policy))
         at += size
     return {
         "offset": offset,
         "length": length,
         "operation": "write" if write else "read",
-        "layout": core.layout.name,
+        "layout": context.layout.name,
         "policy": policy,
         "stripes": stripes,
         "reads": sum(
@@ -124,22 +126,29 @@ def explain(core: Core, offset: int, length: int, write: bool, policy: str) -> d
 
 
 def _stripe(
-    core: Core, stripe: int, first: int, start: int, last: int, end: int, write: bool, policy: str
+    context: ArrayContext,
+    stripe: int,
+    first: int,
+    start: int,
+    last: int,
+    end: int,
+    write: bool,
+    policy: str,
 ) -> dict[str, Any]:
-    lost = core.layout.lost_cells(stripe, core.member_set.lost_at(stripe))
-    dead = core.dead(stripe)
+    lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
+    dead = context.dead(stripe)
     shown = []
-    for low, high, touched in bands(first, start, last, end, core.chunk_bytes):
+    for low, high, touched in bands(first, start, last, end, context.chunk_bytes):
         size = high - low
-        known = core.cached(stripe, core.code.all_mask & ~dead, low, high)
+        known = context.cached(stripe, context.code.all_mask & ~dead, low, high)
         rmw = rcw = decision = None
         try:
             if write:
-                rmw, rcw = write_plans(core.code, touched, lost, dead)
-                plan, decision = _choose(core, rmw, rcw, stripe, known)
+                rmw, rcw = write_plans(context.code, touched, lost, dead)
+                plan, decision = _choose(context, rmw, rcw, stripe, known)
                 why = _why(plan, rmw, rcw, policy, decision, known)
             else:
-                plan = read_plan(core.code, touched, lost & ~known, dead)
+                plan = read_plan(context.code, touched, lost & ~known, dead)
                 why = "reconstructed by the chains" if plan.outputs else "read where it lies"
                 if plan.reads and not plan.pre_reads_beside(known):
                     why = "all of it is in the cache"
@@ -148,7 +157,7 @@ def _stripe(
                 if not plan.reads:
                     why = "never written: zeros, no I/O"
         except Unrecoverable as error:
-            raise core.lost_error(
+            raise context.lost_error(
                 stripe, tuple(c for c in range(error.cells.bit_length()) if error.cells >> c & 1)
             ) from None
         written = [*plan.writes, *(output.cell for output in plan.outputs)] if write else []
@@ -159,11 +168,11 @@ def _stripe(
                 "kind": plan.kind,
                 "why": why,
                 "reads": [
-                    _place(core, stripe, cell, low, size) | {"cached": bool(known >> cell & 1)}
+                    _place(context, stripe, cell, low, size) | {"cached": bool(known >> cell & 1)}
                     for cell in plan.reads
                 ],
-                "xor": _formula(core, plan),
-                "writes": [_place(core, stripe, cell, low, size) for cell in written],
+                "xor": _formula(context, plan),
+                "writes": [_place(context, stripe, cell, low, size) for cell in written],
                 "candidates": {
                     name: None if option is None else option.pre_reads_beside(known)
                     for name, option in (("rmw", rmw), ("rcw", rcw))
@@ -175,12 +184,12 @@ def _stripe(
         )
     return {
         "stripe": stripe,
-        "lost": [_name(core, c) for c in range(lost.bit_length()) if lost >> c & 1],
+        "lost": [_name(context, c) for c in range(lost.bit_length()) if lost >> c & 1],
         "never_written": [
             # During a restripe a stripe has cells of the other layout beside it: they are nowhere.
-            _name(core, c)
+            _name(context, c)
             for c in range(dead.bit_length())
-            if dead >> c & 1 and core.layout.place(stripe, c)[0] >= 0
+            if dead >> c & 1 and context.layout.place(stripe, c)[0] >= 0
         ],
         "bands": shown,
     }

@@ -58,7 +58,7 @@ def parity_way(role: str | None, parity: str | None, surrogate: str | None) -> s
     return SURROGATE
 
 
-class Growth:
+class GrowthPosition:
     """The growth of *layout* that is under way; *unsaved* are the stripes between both positions.
 
     *parity*: how it follows (jobs/grow/copy.py); *checkpoints* counts the positions that were made

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.write.prepare import Preparer
 from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.layouts.codes.code import Unrecoverable
@@ -29,14 +29,16 @@ from raidx_fuse.store.member_set import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import xor_into
 
 
-class Mover:
-    """Moves chunks of *core*; *degraded* ones also while a member is lost, off it."""
+class ChunkMover:
+    """Moves chunks of *context*; *degraded* ones also while a member is lost, off it."""
 
-    def __init__(self, core: Core, layout: BundleLayout, *, degraded: bool = False) -> None:
-        self.core = core
+    def __init__(
+        self, context: ArrayContext, layout: BundleLayout, *, degraded: bool = False
+    ) -> None:
+        self.context = context
         self.layout = layout
         self.degraded = degraded
-        self._preparer = Preparer(core)
+        self._preparer = Preparer(context)
 
     def exchange(self, one: int, other: int) -> list[Move]:
         """Return the moves that let two cells change places."""
@@ -48,13 +50,13 @@ class Mover:
 
     def problem(self, moves: Sequence[Move]) -> str | None:
         """Say in words why *moves* cannot be done now, or None."""
-        core, layout = self.core, self.layout
-        member_set = core.member_set
+        context, layout = self.context, self.layout
+        member_set = context.member_set
         if member_set.watermarks or (member_set.lost and not self.degraded):
             return "a member is lost"
         if member_set.lost and any(role in member_set.lost for _cell, role, _chunk in moves):
             return "a member that chunks would move to is lost"
-        if core.dirty_bitmap.pending_regions():
+        if context.dirty_bitmap.pending_regions():
             return "a resync is due"
         if layout.closed and any(role in layout.closed for _cell, role, _chunk in moves):
             return "a member that chunks would move to is leaving"
@@ -78,11 +80,11 @@ class Mover:
         Raises what the members raise.
         """
         bundles = sorted({cell // self.layout.length for cell, _role, _chunk in moves})
-        await self.core.locks.acquire_all(bundles)
+        await self.context.locks.acquire_all(bundles)
         try:
             return await self.move_locked(bundles, moves)
         finally:
-            self.core.locks.release_all(bundles)
+            self.context.locks.release_all(bundles)
 
     async def move_locked(self, bundles: Sequence[int], moves: Sequence[Move]) -> bool:
         """Do the same under the locks of *bundles*, which the caller holds."""
@@ -98,7 +100,7 @@ class Mover:
             promised -= places
 
     async def _move(self, bundles: Sequence[int], moves: Sequence[Move]) -> bool:
-        core = self.core
+        context = self.context
         try:
             writes = await self._contents(moves)
         except (MemberLostError, UnrecoverableError):
@@ -112,40 +114,42 @@ class Mover:
             begun = self.problem(moves) is None
             return begun
 
-        if not await core.journal.commit(bundles, writes, (), still_valid, moves):
+        if not await context.journal.commit(bundles, writes, (), still_valid, moves):
             return False
-        core.counters.chunks_moved += len(moves)
+        context.counters.chunks_moved += len(moves)
         return True
 
     async def _contents(self, moves: Sequence[Move]) -> list[MemberIO]:
         """Read what *moves* take along; return what is to be written at the new places."""
-        core, layout = self.core, self.layout
-        size = core.chunk_bytes
+        context, layout = self.context, self.layout
+        size = context.chunk_bytes
         reads: list[MemberIO] = []
         writes: list[MemberIO] = []
         solved: list[tuple[Bytes, list[Bytes], Arena]] = []
-        zero_roles = core.recorded_zero_roles()
-        places = [(role, core.data_offset + (chunk << core.shift)) for _cell, role, chunk in moves]
+        zero_roles = context.recorded_zero_roles()
+        places = [
+            (role, context.data_offset + (chunk << context.shift)) for _cell, role, chunk in moves
+        ]
         self._preparer.reserve(places)
         for cell, role, chunk in moves:
-            position = core.data_offset + (chunk << core.shift)
-            core.journal.chunk_table.reserve(role, chunk)
+            position = context.data_offset + (chunk << context.shift)
+            context.journal.chunk_table.reserve(role, chunk)
             bundle, column = divmod(cell, layout.length)
-            if not core.dead(bundle) >> column & 1:
+            if not context.dead(bundle) >> column & 1:
                 buffer = bytearray(size)
                 writes.append((role, position, [buffer], size))
-                if core.member_set.lost and layout.disk[cell] in core.member_set.lost:
+                if context.member_set.lost and layout.disk[cell] in context.member_set.lost:
                     solved.append(self._solve(bundle, column, buffer, reads))
                     continue
-                source, at = core.position(bundle, column)
+                source, at = context.position(bundle, column)
                 reads.append((source, at, [memoryview(buffer)], size))
             elif role in zero_roles:
                 writes.append((role, position, zero_buffers(size), size))
         if reads:
-            await core.member_set.read(join(reads), background=True)
+            await context.member_set.read(join(reads), background=True)
         for out, parts, arena in solved:
             xor_into(out, parts)
-            core.arenas.put(arena)
+            context.arenas.put(arena)
         return writes
 
     def _solve(
@@ -155,19 +159,19 @@ class Mover:
 
         Raises UnrecoverableError.
         """
-        core = self.core
-        size = core.chunk_bytes
-        lost = self.layout.lost_cells(bundle, core.member_set.lost)
+        context = self.context
+        size = context.chunk_bytes
+        lost = self.layout.lost_cells(bundle, context.member_set.lost)
         try:
-            plan = read_plan(core.code, 1 << column, lost, core.dead(bundle))
+            plan = read_plan(context.code, 1 << column, lost, context.dead(bundle))
         except Unrecoverable:
-            raise core.lost_error(bundle, (column,)) from None
-        arena = core.arenas.get(len(plan.reads) * size)
+            raise context.lost_error(bundle, (column,)) from None
+        arena = context.arenas.get(len(plan.reads) * size)
         values = {}
         for cell, (view, value) in zip(
             plan.reads, arena.slots(size, len(plan.reads)), strict=False
         ):
             values[cell] = value
-            reads.append((*core.position(bundle, cell), [view], size))
+            reads.append((*context.position(bundle, cell), [view], size))
         parts = [values[cell] for cell in plan.outputs[0].old]
         return np.frombuffer(buffer, dtype=np.uint8), parts, arena

@@ -16,7 +16,7 @@ import numpy as np
 
 from raidx_fuse.engine.access_stats import SAMPLE_MASK
 from raidx_fuse.engine.chunk_cache import address_of
-from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import MemberError, RaidxError, UnrecoverableError
 from raidx_fuse.journal.overlay import WHOLE
 from raidx_fuse.layouts.codes.code import Unrecoverable
@@ -33,17 +33,17 @@ AT_ONCE_S = 20e-6  # to look for a copy that answers sooner would take as long a
 
 
 class Reader:
-    """Reads ranges of the image through *core*."""
+    """Reads ranges of the image through *context*."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
+    def __init__(self, context: ArrayContext) -> None:
+        self.context = context
         self._reply = memoryview(mmap.mmap(-1, REPLY_BYTES))
         self._replies: dict[int, memoryview] = {}
         self._take_layout()
-        core.on_layout.append(self._take_layout)
+        context.on_layout.append(self._take_layout)
 
     def _take_layout(self) -> None:
-        code = self.core.code
+        code = self.context.code
         self._copies = range(code.columns) if code.is_copies else None
 
     def _reply_of(self, length: int) -> memoryview:
@@ -61,12 +61,12 @@ class Reader:
         member may end before an idle slow one has begun. The first copy while a resync is due:
         copies may still differ, and what was read once must be read again.
         """
-        core = self.core
-        place, readable = core.layout.place, core.member_set.readable
+        context = self.context
+        place, readable = context.layout.place, context.member_set.readable
         nearest = None
         least_s = inf
         for copy in (
-            self._copies if self._copies and not core.dirty_bitmap.pending_regions() else ()
+            self._copies if self._copies and not context.dirty_bitmap.pending_regions() else ()
         ):
             role, chunk = place(stripe, copy)
             queue = readable[role]
@@ -85,34 +85,34 @@ class Reader:
 
         Raises UnrecoverableError or MemberError (EIO) when the code cannot give the bytes back.
         """
-        core = self.core
-        member_set = core.member_set
+        context = self.context
+        member_set = context.member_set
         started_s = member_set.clock()
-        counters = core.counters
+        counters = context.counters
         counters.reads += 1
         counters.read_bytes += length
-        shift = core.shift
+        shift = context.shift
         chunk = offset >> shift
-        inner = offset & core.inner_mask
-        if core.dirty_bitmap.guarded:
+        inner = offset & context.inner_mask
+        if context.dirty_bitmap.guarded:
             pass
-        elif inner + length <= core.chunk_bytes and not core.bad_chunks:
-            if not core.written.bits[chunk >> 3] >> (chunk & 7) & 1:
-                core.touch_at_once(started_s)
+        elif inner + length <= context.chunk_bytes and not context.bad_chunks:
+            if not context.written.bits[chunk >> 3] >> (chunk & 7) & 1:
+                context.count_synchronous(started_s)
                 return ZEROS[:length]
-            cache = core.cache
+            cache = context.cache
             if cache is not None:
                 reply = self._reply_of(length)
                 if cache.fill(offset, reply):
                     counters.cache_hits += 1
-                    core.touch_at_once(started_s)
+                    context.count_synchronous(started_s)
                     return reply
-            if core.access is not None:
-                noted = core.access.noted
+            if context.access is not None:
+                noted = context.access.noted
                 noted.append(chunk)
                 if not len(noted) & SAMPLE_MASK:
-                    core.access.sample()
-            layout = core.layout
+                    context.access.sample()
+            layout = context.layout
             stripe, cell = layout.locate(chunk)
             if self._copies is None:
                 role, member_chunk = layout.place(stripe, cell)
@@ -120,13 +120,13 @@ class Reader:
                 _cell, role, member_chunk = self._nearest(stripe)
             queue = member_set.readable[role]
             if queue is not None:
-                position = core.data_offset + (member_chunk << shift) + inner
+                position = context.data_offset + (member_chunk << shift) + inner
                 overlay = member_set.overlay
                 current = overlay.current
                 if current:
                     known = overlay.newest(role, position, length)
                     if known.__class__ in WHOLE:
-                        core.touch_at_once(started_s)
+                        context.count_synchronous(started_s)
                         return memoryview(known)
                 reply = self._reply_of(length)
                 try:
@@ -136,47 +136,47 @@ class Reader:
                         if cache is not None:
                             counters.cache_misses += 1
                             self._keep(offset, reply)
-                        core.touch_at_once(started_s)
+                        context.count_synchronous(started_s)
                         return reply
                 except MemberError:
                     pass  # the general way retries, fails the member and plans again
-        elif length <= REPLY_BYTES and not member_set.lost and not core.bad_chunks:
-            if core.cache is not None:
+        elif length <= REPLY_BYTES and not member_set.lost and not context.bad_chunks:
+            if context.cache is not None:
                 reply = self._reply_of(length)
-                if core.cache.fill(offset, reply):
+                if context.cache.fill(offset, reply):
                     counters.cache_hits += 1
-                    core.touch_at_once(started_s)
+                    context.count_synchronous(started_s)
                     return reply
-            if core.access is not None:
-                core.access.note(chunk, offset + length - 1 >> shift, is_write=False)
+            if context.access is not None:
+                context.access.note(chunk, offset + length - 1 >> shift, is_write=False)
             reply = self._reply_of(length)
             if self._read_at_once(offset, length, reply):
-                if core.cache is not None:
+                if context.cache is not None:
                     counters.cache_misses += 1
                     self._keep(offset, reply)
-                core.touch_at_once(started_s)
+                context.count_synchronous(started_s)
                 return reply
         answer = await self._read_general(offset, length)
-        core.touch(started_s)
+        context.touch(started_s)
         return answer
 
     def _keep(self, offset: int, content: memoryview) -> None:
         """Let the cache keep what was read, but for what was never written, or changes now."""
-        core = self.core
-        cache, bits, held = core.cache, core.written.bits, core.locks.held
+        context = self.context
+        cache, bits, held = context.cache, context.written.bits, context.locks.held
         assert cache is not None
         length, at = len(content), 0
         while at < length:
-            chunk = offset + at >> core.shift
-            size = min(core.chunk_bytes - (offset + at & core.inner_mask), length - at)
-            if bits[chunk >> 3] >> (chunk & 7) & 1 and core.layout.locate(chunk)[0] not in held:
+            chunk = offset + at >> context.shift
+            size = min(context.chunk_bytes - (offset + at & context.inner_mask), length - at)
+            if bits[chunk >> 3] >> (chunk & 7) & 1 and context.layout.locate(chunk)[0] not in held:
                 cache.keep(offset + at, content[at : at + size])
             at += size
 
     def _read_at_once(self, offset: int, length: int, reply: memoryview) -> bool:
         """Fill *reply* from healthy members without suspending; False if that cannot be."""
-        queues = self.core.member_set.queues
-        overlay = self.core.member_set.overlay
+        queues = self.context.member_set.queues
+        overlay = self.context.member_set.overlay
         unplaced = bool(overlay)
         requests, zeros = self._segments(offset, length, reply)
         try:
@@ -196,10 +196,10 @@ class Reader:
         self, offset: int, length: int, target: memoryview
     ) -> tuple[list[MemberIO], list[memoryview]]:
         """Return the joined member reads of a range with nothing lost, and its dead pieces."""
-        core = self.core
-        shift, chunk_bytes, data_offset = core.shift, core.chunk_bytes, core.data_offset
-        bits, cache = core.written.bits, core.cache
-        layout = core.layout
+        context = self.context
+        shift, chunk_bytes, data_offset = context.shift, context.chunk_bytes, context.data_offset
+        bits, cache = context.written.bits, context.cache
+        layout = context.layout
         locate, place = layout.locate, layout.place
         # Open I/O of each role: chunks of one member come in rising order within a request.
         latest: dict[int, list[Any]] = {}
@@ -208,7 +208,7 @@ class Reader:
         done = 0
         while done < length:
             chunk = offset + done >> shift
-            inner = (offset + done) & core.inner_mask
+            inner = (offset + done) & context.inner_mask
             size = min(chunk_bytes - inner, length - done)
             view = target[done : done + size]
             done += size
@@ -234,30 +234,30 @@ class Reader:
 
     async def _read_general(self, offset: int, length: int) -> memoryview:
         """Return the bytes whatever is lost, slow or failing. Raises as `read`."""
-        core = self.core
-        if core.dirty_bitmap.guarded:
+        context = self.context
+        if context.dirty_bitmap.guarded:
             await self._finish_torn(offset, length)
-        if core.bad_chunks:
+        if context.bad_chunks:
             self._refuse_bad(offset, length)
-        cache = core.cache
+        cache = context.cache
         stamp = 0 if cache is None else cache.stamp(offset, length)
-        chunks = offset >> core.shift, offset + length - 1 >> core.shift
+        chunks = offset >> context.shift, offset + length - 1 >> context.shift
         while True:
             # New for each try: an operation that timed out may still write into the old one.
             answer = memoryview(bytearray(length))
-            mark, reuse_epoch = core.layout.mark(*chunks), core.reuse_epoch
+            mark, reuse_epoch = context.layout.mark(*chunks), context.reuse_epoch
             try:
                 if cache is not None and cache.fill(offset, answer):
-                    core.counters.cache_hits += 1
+                    context.counters.cache_hits += 1
                     return answer
-                if not core.member_set.lost:
+                if not context.member_set.lost:
                     requests, _zeros = self._segments(offset, length, answer)
-                    await core.member_set.read(requests)
+                    await context.member_set.read(requests)
                 else:
                     await self._read_pieces(offset, answer)
-                if mark == core.layout.mark(*chunks) and reuse_epoch == core.reuse_epoch:
-                    if cache is not None and cache is core.cache:
-                        core.counters.cache_misses += 1
+                if mark == context.layout.mark(*chunks) and reuse_epoch == context.reuse_epoch:
+                    if cache is not None and cache is context.cache:
+                        context.counters.cache_misses += 1
                         if stamp == cache.stamp(offset, length):
                             self._keep(offset, answer)
                     return answer  # else what we read may belong to another chunk by now
@@ -266,101 +266,105 @@ class Reader:
 
     async def _read_pieces(self, offset: int, answer: memoryview) -> None:
         """Fill *answer* from *offset* on, one stripe after the other."""
-        core = self.core
+        context = self.context
         done, length = 0, len(answer)
         while done < length:
             start = offset + done
-            span = core.data_count << core.shift if core.layout.contiguous else core.chunk_bytes
+            span = (
+                context.data_count << context.shift
+                if context.layout.contiguous
+                else context.chunk_bytes
+            )
             size = min(span - start % span, length - done)
             await self._read_degraded(start, size, answer[done : done + size])
             done += size
 
     async def _finish_torn(self, offset: int, length: int) -> None:
         """Have the stripes of a range made consistent after a crash: what is read is to stay."""
-        core = self.core
-        for chunk in range(offset >> core.shift, (offset + length - 1 >> core.shift) + 1):
-            stripe, _ = core.layout.locate(chunk)
-            if core.dirty_bitmap.awaits_resync(stripe):
-                await core.locks.acquire(stripe)
+        context = self.context
+        for chunk in range(offset >> context.shift, (offset + length - 1 >> context.shift) + 1):
+            stripe, _ = context.layout.locate(chunk)
+            if context.dirty_bitmap.awaits_resync(stripe):
+                await context.locks.acquire(stripe)
                 try:
-                    await core.dirty_bitmap.finish((stripe,))
+                    await context.dirty_bitmap.finish((stripe,))
                 except RaidxError as error:  # no room for parity, say: it can be read all the same
                     log.warning("stripe %d awaits its resync still: %s", stripe, error)
                 finally:
-                    core.locks.release(stripe)
+                    context.locks.release(stripe)
 
     def _refuse_bad(self, offset: int, length: int) -> None:
-        core = self.core
-        for chunk in range(offset >> core.shift, (offset + length - 1 >> core.shift) + 1):
-            if chunk in core.bad_chunks:
+        context = self.context
+        for chunk in range(offset >> context.shift, (offset + length - 1 >> context.shift) + 1):
+            if chunk in context.bad_chunks:
                 raise UnrecoverableError(
-                    f"the content of image offset {chunk << core.shift} was lost "
+                    f"the content of image offset {chunk << context.shift} was lost "
                     "when a member failed while a write to its stripe was not finished",
                     action="write it again or restore it from a copy",
                 )
 
     async def _read_degraded(self, offset: int, length: int, answer: memoryview) -> None:
         """Fill *answer* from one stripe, solving what lies on lost members."""
-        core = self.core
-        if core.cache is not None and core.cache.fill(offset, answer):
+        context = self.context
+        if context.cache is not None and context.cache.fill(offset, answer):
             return
-        epoch = core.layout_epoch
-        stripe, first = core.layout.locate(offset >> core.shift)
-        _, last = core.layout.locate(offset + length - 1 >> core.shift)
-        lost = core.layout.lost_cells(stripe, core.member_set.lost_at(stripe))
+        epoch = context.layout_epoch
+        stripe, first = context.layout.locate(offset >> context.shift)
+        _, last = context.layout.locate(offset + length - 1 >> context.shift)
+        lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
         touched = (2 << last) - (1 << first)
         if self._copies:
             touched = 1 << self._nearest(stripe)[0]
-        if not touched & lost & ~core.dead(stripe):
+        if not touched & lost & ~context.dead(stripe):
             requests, _zeros = self._segments(offset, length, answer)
-            await core.member_set.read(requests)
+            await context.member_set.read(requests)
             return
         # The chains hold only while no write to this stripe is under way.
-        await core.locks.acquire(stripe)
+        await context.locks.acquire(stripe)
         try:
-            if epoch != core.layout_epoch:
+            if epoch != context.layout_epoch:
                 raise MemberLostError  # a chunk may have moved while we waited: look again
             await self._solve(stripe, first, last, offset, length, answer)
         finally:
-            core.locks.release(stripe)
+            context.locks.release(stripe)
 
     async def _solve(
         self, stripe: int, first: int, last: int, offset: int, length: int, answer: memoryview
     ) -> None:
-        core = self.core
-        start = offset & core.inner_mask
-        end = (offset + length - 1 & core.inner_mask) + 1
-        lost = core.layout.lost_cells(stripe, core.member_set.lost_at(stripe))
-        dead = core.dead(stripe)
-        for low, high, touched in bands(first, start, last, end, core.chunk_bytes):
+        context = self.context
+        start = offset & context.inner_mask
+        end = (offset + length - 1 & context.inner_mask) + 1
+        lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
+        dead = context.dead(stripe)
+        for low, high, touched in bands(first, start, last, end, context.chunk_bytes):
             size = high - low
-            known = core.cached(stripe, core.code.all_mask & ~dead, low, high)
+            known = context.cached(stripe, context.code.all_mask & ~dead, low, high)
             try:
-                plan = read_plan(core.code, touched, lost & ~known, dead)
+                plan = read_plan(context.code, touched, lost & ~known, dead)
             except Unrecoverable as error:
-                raise core.lost_error(stripe, _cells(error.cells)) from None
-            core.counters.degraded_reads += len(plan.outputs)
-            arena = core.arenas.get(max(1, len(plan.reads)) * size)
+                raise context.lost_error(stripe, _cells(error.cells)) from None
+            context.counters.degraded_reads += len(plan.outputs)
+            arena = context.arenas.get(max(1, len(plan.reads)) * size)
             slots = arena.slots(size, len(plan.reads))
             values: dict[int, Any] = {}
             requests: list[MemberIO] = []
             for cell, (view, array) in zip(plan.reads, slots, strict=False):
-                role, position = core.position(stripe, cell)
+                role, position = context.position(stripe, cell)
                 if touched >> cell & 1:  # wanted itself: straight to its place in the answer
-                    at = ((cell - first) << core.shift) + low - start
+                    at = ((cell - first) << context.shift) + low - start
                     view = answer[at : at + size]
                     array = np.frombuffer(view, dtype=np.uint8)
                 values[cell] = array
-                if known >> cell & 1 and core.cache is not None:
-                    core.cache.fill(address_of(core.layout, stripe, cell) + low, view)
+                if known >> cell & 1 and context.cache is not None:
+                    context.cache.fill(address_of(context.layout, stripe, cell) + low, view)
                     continue
                 requests.append((role, position + low, [view], size))
-            await core.member_set.read(join(requests))
+            await context.member_set.read(join(requests))
             for output in plan.outputs:
-                at = ((output.cell - first) << core.shift) + low - start
+                at = ((output.cell - first) << context.shift) + low - start
                 target = np.frombuffer(answer[at : at + size], dtype=np.uint8)
                 xor_into(target, [values[cell] for cell in output.old])
-            core.arenas.put(arena)
+            context.arenas.put(arena)
 
 
 def _cells(mask: int) -> tuple[int, ...]:

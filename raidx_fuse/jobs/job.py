@@ -15,7 +15,7 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import MemberError, NoSpaceError, RaidxError
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,8 @@ class Job(ABC):
 
     kind = "job"
 
-    def __init__(self, core: Core, job_id: int) -> None:
-        self.core = core
+    def __init__(self, context: ArrayContext, job_id: int) -> None:
+        self.context = context
         self.job_id = job_id
         self.state = "running"
         self.error: str | None = None
@@ -49,7 +49,7 @@ class Job(ABC):
         self.speed_min_bytes = 8 << 20
         self.speed_max_bytes = 0
         self.finished = trio.Event()
-        self.started_s = core.member_set.clock()
+        self.started_s = context.member_set.clock()
         self._resumed = trio.Event()
         self._resumed.set()
         self._cancelled = False
@@ -153,8 +153,8 @@ class Job(ABC):
             self.finished.set()
 
     async def _loop(self) -> bool:
-        clock = self.core.member_set.clock
-        locks = self.core.locks
+        clock = self.context.member_set.clock
+        locks = self.context.locks
         saved_s = clock()
         self._marks = [(clock(), self.done_bytes)]
         while True:
@@ -187,11 +187,11 @@ class Job(ABC):
 
     async def _pay(self, progress: int, start_s: float) -> None:
         """Sleep as long as the speed limits ask for *progress* bytes; at least let others run."""
-        clock = self.core.member_set.clock
+        clock = self.context.member_set.clock
         await trio.lowlevel.checkpoint()
         while not self._cancelled:
             now = clock()
-            busy = now - self.core.foreground_s < BUSY_S
+            busy = now - self.context.foreground_s < BUSY_S
             limits = [self.speed_max_bytes] if self.speed_max_bytes else []
             if busy and self.speed_min_bytes:
                 limits.append(self.speed_min_bytes)
@@ -229,7 +229,7 @@ class MendingJob(Job):
 
     def retry_s(self) -> float:
         """Return when, on the array's clock, what was in the way may be tried again."""
-        return self.core.member_set.clock() + (NO_SPACE_S if self.error else 0.0)
+        return self.context.member_set.clock() + (NO_SPACE_S if self.error else 0.0)
 
     async def insist(self, step: Callable[[], Awaitable[None]]) -> None:
         """Do *step*, again and again until the members let it be done.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.format.shapes import RESTRIPE
 from raidx_fuse.jobs.job import Job
@@ -17,8 +17,8 @@ ENDED_KEPT = 20
 class Jobs:
     """Running and recently ended jobs; `speed_min_bytes` and `speed_max_bytes` go to new ones."""
 
-    def __init__(self, core: Core, nursery: Starter) -> None:
-        self.core = core
+    def __init__(self, context: ArrayContext, nursery: Starter) -> None:
+        self.context = context
         self.speed_min_bytes = 8 << 20
         self.speed_max_bytes = 0
         self._nursery = nursery
@@ -26,14 +26,14 @@ class Jobs:
         self._next_id = 1
         self.closing = False
 
-    def start(self, make: Callable[[Core, int], Job]) -> Job:
+    def start(self, make: Callable[[ArrayContext, int], Job]) -> Job:
         """Start the job that *make* builds.
 
         Raises BusyError while one of its kind runs, or when the array is being closed.
         """
         if self.closing:
             raise BusyError("the array is being unmounted")
-        job = make(self.core, self._next_id)
+        job = make(self.context, self._next_id)
         for other in self.running():
             if other.kind == job.kind:
                 raise BusyError(
@@ -59,12 +59,12 @@ class Jobs:
 
         *refused* says what a degraded array is not, or does not.
         """
-        core, running = self.core, self.running()
-        member_set = core.member_set
-        if core.growth is not None or RESTRIPE in member_set.config.params or running:
+        context, running = self.context, self.running()
+        member_set = context.member_set
+        if context.growth is not None or RESTRIPE in member_set.config.params or running:
             what = running[0].kind if running else "change of the layout"
             raise BusyError(f"a {what} is under way", action="wait for it: `raidx job ARRAY wait`")
-        if core.dirty_bitmap.pending_regions():
+        if context.dirty_bitmap.pending_regions():
             raise BusyError("a resync is due", action="unmount and mount anew: it is tried again")
         if member_set.lost:
             raise RaidxError(

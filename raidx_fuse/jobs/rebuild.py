@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import ArrayFailedError, RaidxError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.jobs.job import WINDOW_BYTES, Job
@@ -50,14 +50,14 @@ class Rebuild(Job):
 
     kind = "rebuild"
 
-    def __init__(self, core: Core, job_id: int, roles: tuple[int, ...]) -> None:
-        super().__init__(core, job_id)
+    def __init__(self, context: ArrayContext, job_id: int, roles: tuple[int, ...]) -> None:
+        super().__init__(context, job_id)
         self.roles = roles
         self.chunks_read = 0
         self._equations: dict[tuple[tuple[int, ...], int, int], Equations] = {}
         # Of bundles only some have a chunk on these roles.
-        per_member = WINDOW_BYTES * core.layout.width // core.code.columns
-        self._window = max(1, per_member // (core.code.rows << core.shift))
+        per_member = WINDOW_BYTES * context.layout.width // context.code.columns
+        self._window = max(1, per_member // (context.code.rows << context.shift))
 
     def detail(self) -> dict[str, Any]:
         """Name the roles that are rebuilt."""
@@ -66,43 +66,49 @@ class Rebuild(Job):
     @property
     def watermark(self) -> int:
         """First stripe that is not rebuilt yet."""
-        return min((self.core.member_set.watermarks.get(role, 0) for role in self.roles), default=0)
+        return min(
+            (self.context.member_set.watermarks.get(role, 0) for role in self.roles), default=0
+        )
 
     async def prepare(self) -> None:
         """Count the written stripes; those below the watermark are done already."""
-        core = self.core
-        stripe_bytes = core.layout.cells_on(self.roles) * core.chunk_bytes
-        live = core.written.count_live(core.layout, 0, core.layout.stripes)
-        done = core.written.count_live(core.layout, 0, self.watermark)
+        context = self.context
+        stripe_bytes = context.layout.cells_on(self.roles) * context.chunk_bytes
+        live = context.written.count_live(context.layout, 0, context.layout.stripes)
+        done = context.written.count_live(context.layout, 0, self.watermark)
         self.total_bytes = round(live * stripe_bytes)
         self.done_bytes = round(done * stripe_bytes)
 
     def next_window(self) -> list[int] | None:
         """Return the next written stripes from the watermark on."""
-        stripes = self.core.written.live_stripes(self.core.layout, self.watermark, self._window)
+        stripes = self.context.written.live_stripes(
+            self.context.layout, self.watermark, self._window
+        )
         return stripes or None
 
     async def work(self, stripes: list[int]) -> int:
         """Rebuild *stripes* and move the watermark behind them."""
-        core = self.core
-        member_set = core.member_set
+        context = self.context
+        member_set = context.member_set
         start = self.watermark
         while True:
             if any(role not in member_set.watermarks for role in self.roles):
                 raise ArrayFailedError(
                     "the member being rebuilt failed", action="replace it with another one"
                 )
-            if core.dirty_bitmap.guarded:  # not two stories of one stripe
-                await core.dirty_bitmap.finish(stripes)
+            if context.dirty_bitmap.guarded:  # not two stories of one stripe
+                await context.dirty_bitmap.finish(stripes)
             try:
-                for lot in lots(core, stripes, self._equations_of):
+                for lot in lots(context, stripes, self._equations_of):
                     await self._rebuild_lot(lot)
                 break
             except MemberLostError:
                 self._equations.clear()  # another member went: solve without it, if possible
         end = stripes[-1] + 1
         if end - start > len(stripes):  # some were passed over, unwritten
-            came_alive = set(core.written.live_stripes(core.layout, start, len(stripes) + 1, end))
+            came_alive = set(
+                context.written.live_stripes(context.layout, start, len(stripes) + 1, end)
+            )
             came_alive -= set(stripes)
             if came_alive:
                 end = min(came_alive)
@@ -112,15 +118,15 @@ class Rebuild(Job):
         member_set.rebuild_epoch += 1
         roles = frozenset(self.roles)
         done = [stripe for stripe in stripes if stripe < end]
-        return sum(core.layout.lost_cells(s, roles).bit_count() for s in done) << core.shift
+        return sum(context.layout.lost_cells(s, roles).bit_count() for s in done) << context.shift
 
     def _equations_of(self, stripe: int) -> Equations:
         """Return how the places of *roles* follow from others; equal for stripes that are alike."""
-        core = self.core
-        layout, code = core.layout, core.code
+        context = self.context
+        layout, code = context.layout, context.code
         roles = layout.roles(stripe)
-        lost = layout.lost_cells(stripe, core.member_set.lost_at(stripe))
-        key = (roles, lost, core.dead(stripe))
+        lost = layout.lost_cells(stripe, context.member_set.lost_at(stripe))
+        key = (roles, lost, context.dead(stripe))
         known = self._equations.get(key)
         if known is not None:
             return known
@@ -132,13 +138,13 @@ class Rebuild(Job):
         try:
             outputs = rebuild_plan(code, wanted, lost, key[2])
         except Unrecoverable as error:
-            raise core.lost_error(stripe, cells_of(error.cells)) from None
+            raise context.lost_error(stripe, cells_of(error.cells)) from None
         equations = tuple((place(o.cell), tuple(sorted(place(c) for c in o.old))) for o in outputs)
         self._equations[key] = equations
         return equations
 
     async def _rebuild_lot(self, lot: list[tuple[int, int, Equations]]) -> None:
-        core = self.core
+        context = self.context
         wanted = []
         for first, count, equations in lot:
             if not equations:
@@ -146,8 +152,8 @@ class Rebuild(Job):
             targets = {place for place, _ in equations}
             sources = {source for _, places in equations for source in places} - targets
             self.chunks_read += len(sources) * count
-            wanted.append((Strips(core, first, count), sorted(sources), targets, equations))
-        await read_all(core, [(strips, sources) for strips, sources, *_ in wanted])
+            wanted.append((Strips(context, first, count), sorted(sources), targets, equations))
+        await read_all(context, [(strips, sources) for strips, sources, *_ in wanted])
         writes: list[MemberIO] = []
         for strips, _sources, targets, equations in wanted:
             spaces = {}
@@ -159,14 +165,14 @@ class Rebuild(Job):
             places, program = compiled(equations)
             program.run([strips.array(place) for place in places])
             writes += self._writes(strips, spaces, targets)
-        await core.member_set.write(join(writes), background=True)
+        await context.member_set.write(join(writes), background=True)
         for strips, *_ in wanted:
             strips.release()
 
     def _writes(
         self, strips: Strips, spaces: dict[int, memoryview], targets: set[Place]
     ) -> list[MemberIO]:
-        rows, chunk_bytes = strips.rows, self.core.chunk_bytes
+        rows, chunk_bytes = strips.rows, self.context.chunk_bytes
         requests: list[MemberIO] = []
         for role, buffer in spaces.items():
             offset = strips.offset(role)
@@ -189,7 +195,7 @@ class Rebuild(Job):
         its record lacks the role, and only the next one, by which the write mends that, makes it
         good. So who holds a stripe below the watermark ends first.
         """
-        member_set, locks = self.core.member_set, self.core.locks
+        member_set, locks = self.context.member_set, self.context.locks
         marks = {
             role: member_set.watermarks[role]
             for role in self.roles
@@ -199,9 +205,9 @@ class Rebuild(Job):
         for stripe in [stripe for stripe in locks.held if stripe < passed]:
             await locks.take(stripe)
             locks.release(stripe)
-        if self.core.growth is not None:
+        if self.context.growth is not None:
             # We left out what is dead as the stripes lie now: they must lie so after a crash.
-            await self.core.growth.save()
+            await self.context.growth.save()
         await member_set.flush()
 
         def note(config: ArrayConfig) -> ArrayConfig:
@@ -214,12 +220,12 @@ class Rebuild(Job):
 
     async def finish(self, completed: bool) -> None:
         """Make the roles active; after a cancel keep the position for the next mount."""
-        member_set = self.core.member_set
+        member_set = self.context.member_set
         done = [role for role in self.roles if role in member_set.watermarks]
         if completed:
             # From here on writes reach the roles everywhere; no suspension since the last window.
             for role in done:
-                member_set.watermarks[role] = self.core.layout.stripes
+                member_set.watermarks[role] = self.context.layout.stripes
             member_set.rebuild_epoch += 1
         await self.checkpoint()
         if not completed:
@@ -239,6 +245,6 @@ class Rebuild(Job):
             member_set.watermarks.pop(role, None)
         member_set.refresh()
         try:
-            await self.core.journal.reform()
+            await self.context.journal.reform()
         except RaidxError as error:
             log.error("the log will be on the rebuilt members later: %s", error)

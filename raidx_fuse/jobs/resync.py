@@ -22,7 +22,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 
-from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import MemberError
 from raidx_fuse.jobs.scrub import Chains, Scrub
 from raidx_fuse.jobs.strips import Place
@@ -45,22 +45,24 @@ class Resync(Scrub):
     kind = "resync"
     solves_lost = True
 
-    def __init__(self, core: Core, job_id: int, keep_lost: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(core, job_id, repair=True)
+    def __init__(
+        self, context: ArrayContext, job_id: int, keep_lost: Callable[[], Awaitable[None]]
+    ) -> None:
+        super().__init__(context, job_id, repair=True)
         self._keep_lost = keep_lost
         self._regions: list[int] = []
 
     async def prepare(self) -> None:
         """Count all stripes of the dirty regions: dead ones are cleaned, live ones checked."""
-        self._regions = self.core.dirty_bitmap.regions_to_resync()
-        strip_bytes = self.core.code.rows << self.core.shift
-        stripes = sum(len(self.core.dirty_bitmap.stripes_of(region)) for region in self._regions)
-        self.total_bytes = stripes * strip_bytes * self.core.code.columns
+        self._regions = self.context.dirty_bitmap.regions_to_resync()
+        strip_bytes = self.context.code.rows << self.context.shift
+        stripes = sum(len(self.context.dirty_bitmap.stripes_of(region)) for region in self._regions)
+        self.total_bytes = stripes * strip_bytes * self.context.code.columns
 
     def next_window(self) -> list[int] | None:
         """Return the next stripes of the dirty regions."""
         while self._regions:
-            stripes = self.core.dirty_bitmap.stripes_of(self._regions[0])
+            stripes = self.context.dirty_bitmap.stripes_of(self._regions[0])
             start = max(self._next, stripes.start)
             if start < stripes.stop:
                 self._next = min(start + self._window, stripes.stop)
@@ -70,12 +72,12 @@ class Resync(Scrub):
 
     async def work(self, stripes: list[int]) -> int:
         """Finish those of *stripes* that nobody wanted earlier."""
-        core = self.core
+        context = self.context
         await finish(
-            self, [stripe for stripe in stripes if core.dirty_bitmap.awaits_resync(stripe)]
+            self, [stripe for stripe in stripes if context.dirty_bitmap.awaits_resync(stripe)]
         )
-        core.dirty_bitmap.resynced_below = stripes[-1] + 1
-        return len(stripes) * core.code.columns * (core.code.rows << core.shift)
+        context.dirty_bitmap.resynced_below = stripes[-1] + 1
+        return len(stripes) * context.code.columns * (context.code.rows << context.shift)
 
     async def check(self, stripes: list[int]) -> None:
         """Make the living *stripes* consistent; their locks are held."""
@@ -88,28 +90,28 @@ class Resync(Scrub):
         nothing: there the whole of it must point at one member, and without a log it may be a
         neighbour of what was in flight.
         """
-        core = self.core
-        if core.code.is_copies:
+        context = self.context
+        if context.code.is_copies:
             return locate(chains, syndromes)
-        if core.dirty_bitmap.unlogged or core.layout.lost_cells(
-            stripe, core.member_set.lost_at(stripe)
+        if context.dirty_bitmap.unlogged or context.layout.lost_cells(
+            stripe, context.member_set.lost_at(stripe)
         ):
             return {}
         return locate(chains, syndromes, by_sector=False)
 
     def note_undecided(self, stripe: int) -> None:
         """Give up what only a torn stripe could tell, and flushed long ago perhaps."""
-        core = self.core
-        if core.dirty_bitmap.unlogged and not core.code.is_copies:
-            give_up_cells(core, stripe, core.member_set.lost_at(stripe))
+        context = self.context
+        if context.dirty_bitmap.unlogged and not context.code.is_copies:
+            give_up_cells(context, stripe, context.member_set.lost_at(stripe))
 
     async def finish(self, completed: bool) -> None:
         """Make the repairs durable, and what was lost, then forget the dirty regions."""
         await self._keep_lost()
-        await self.core.member_set.flush()
+        await self.context.member_set.flush()
         if completed:
-            await self.core.dirty_bitmap.forget_resynced()
-            self.core.note_zero_roles()
+            await self.context.dirty_bitmap.forget_resynced()
+            self.context.note_zero_roles()
 
 
 async def finish(resync: Resync, stripes: list[int]) -> None:
@@ -117,22 +119,22 @@ async def finish(resync: Resync, stripes: list[int]) -> None:
 
     Raises what the members raise.
     """
-    core = resync.core
+    context = resync.context
     live = []
     for stripe in stripes:
-        dead = core.dead(stripe)
-        if dead != core.code.all_mask:
+        dead = context.dead(stripe)
+        if dead != context.code.all_mask:
             live.append(stripe)
         for cell in cells_of(dead):
-            await _clean(core, stripe, cell)
+            await _clean(context, stripe, cell)
     if live:
         await resync.check(live)
 
 
-async def _clean(core: Core, stripe: int, cell: int) -> None:
-    member_set, size = core.member_set, core.chunk_bytes
-    role, offset = core.position(stripe, cell)
-    if member_set.queues[role] is None or role not in core.recorded_zero_roles():
+async def _clean(context: ArrayContext, stripe: int, cell: int) -> None:
+    member_set, size = context.member_set, context.chunk_bytes
+    role, offset = context.position(stripe, cell)
+    if member_set.queues[role] is None or role not in context.recorded_zero_roles():
         return  # nobody relies on it: the first write fills the whole chunk
     done = False
     with suppress(MemberError):  # else write zeros
@@ -144,47 +146,51 @@ async def _clean(core: Core, stripe: int, cell: int) -> None:
 # -- when a member fails before the resync has come by -------------------------------------------
 
 
-def torn_stripes(core: Core, role: int) -> Iterator[tuple[int, frozenset[int]]]:
+def torn_stripes(context: ArrayContext, role: int) -> Iterator[tuple[int, frozenset[int]]]:
     """Yield (stripe, roles lost in it then) where the loss of *role* could cost flushed data.
 
     Those that await the resync after a crash without a log, and have something living on *role*.
     """
-    dirty = core.dirty_bitmap
-    if not dirty.unlogged or core.code.is_copies:
+    dirty = context.dirty_bitmap
+    if not dirty.unlogged or context.code.is_copies:
         return
     for stripes in dirty.stripes_to_resync():
-        live = core.written.live_stripes(core.layout, stripes.start, len(stripes), stripes.stop)
+        live = context.written.live_stripes(
+            context.layout, stripes.start, len(stripes), stripes.stop
+        )
         for stripe in live:
             if not dirty.awaits_resync(stripe):
                 continue
-            if core.layout.lost_cells(stripe, frozenset({role})) & ~core.dead(stripe):
-                yield stripe, core.member_set.lost_at(stripe) | {role}
+            if context.layout.lost_cells(stripe, frozenset({role})) & ~context.dead(stripe):
+                yield stripe, context.member_set.lost_at(stripe) | {role}
 
 
-def is_undecidable(core: Core, stripe: int, lost: frozenset[int]) -> bool:
+def is_undecidable(context: ArrayContext, stripe: int, lost: frozenset[int]) -> bool:
     """Say whether nothing is left of *stripe* without *lost* to tell if a crash has torn it."""
-    cells = core.layout.lost_cells(stripe, lost) & ~core.dead(stripe)
-    return len({core.code.column_of[cell] for cell in cells_of(cells)}) >= core.code.tolerance
+    cells = context.layout.lost_cells(stripe, lost) & ~context.dead(stripe)
+    return len({context.code.column_of[cell] for cell in cells_of(cells)}) >= context.code.tolerance
 
 
-def chunks_at_stake(core: Core, role: int) -> int:
+def chunks_at_stake(context: ArrayContext, role: int) -> int:
     """Return how many chunks could not be given back, or not surely, were *role* lost now."""
     chunks = 0
-    for stripe, lost in torn_stripes(core, role):
-        cells = core.layout.lost_cells(stripe, lost) & core.code.data_mask & ~core.dead(stripe)
-        numbers = (core.layout.logical(stripe, cell) for cell in cells_of(cells))
-        chunks += sum(number not in core.bad_chunks for number in numbers)
+    for stripe, lost in torn_stripes(context, role):
+        cells = (
+            context.layout.lost_cells(stripe, lost) & context.code.data_mask & ~context.dead(stripe)
+        )
+        numbers = (context.layout.logical(stripe, cell) for cell in cells_of(cells))
+        chunks += sum(number not in context.bad_chunks for number in numbers)
     return chunks
 
 
-def note_failing(core: Core, role: int) -> None:
+def note_failing(context: ArrayContext, role: int) -> None:
     """Note what *role*, which is failing, takes with it; the rest is the resync's to decide."""
-    for stripe, lost in torn_stripes(core, role):
-        if is_undecidable(core, stripe, lost):
-            give_up_cells(core, stripe, lost)
+    for stripe, lost in torn_stripes(context, role):
+        if is_undecidable(context, stripe, lost):
+            give_up_cells(context, stripe, lost)
 
 
-def give_up_cells(core: Core, stripe: int, lost: frozenset[int]) -> None:
+def give_up_cells(context: ArrayContext, stripe: int, lost: frozenset[int]) -> None:
     """Count what lives of *stripe* on the roles *lost* among the lost chunks."""
-    cells = core.layout.lost_cells(stripe, lost) & core.code.data_mask & ~core.dead(stripe)
-    core.bad_chunks.update(core.layout.logical(stripe, cell) for cell in cells_of(cells))
+    cells = context.layout.lost_cells(stripe, lost) & context.code.data_mask & ~context.dead(stripe)
+    context.bad_chunks.update(context.layout.logical(stripe, cell) for cell in cells_of(cells))

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.jobs.job import WINDOW_BYTES, Job
 from raidx_fuse.jobs.strips import Place, Strips, lots, read_all
 from raidx_fuse.layouts.codes.code import Step, Unrecoverable
@@ -60,14 +60,14 @@ class Scrub(Job):
     kind = "scrub"
     solves_lost = False  # a scrub repairs what is there
 
-    def __init__(self, core: Core, job_id: int, repair: bool) -> None:
-        super().__init__(core, job_id)
+    def __init__(self, context: ArrayContext, job_id: int, repair: bool) -> None:
+        super().__init__(context, job_id)
         self.repair = repair
         self.mismatches = self.repaired = self.assumed = self.unchecked = 0
         self.findings: list[dict[str, Any]] = []
         self._next = 0
         self._seat_epoch = 0
-        self._window = max(1, WINDOW_BYTES // (core.code.rows << core.shift))
+        self._window = max(1, WINDOW_BYTES // (context.code.rows << context.shift))
         self._chains: dict[tuple[tuple[int, ...], int, int], Chains] = {}
         self._scratch = np.empty(BLOCK_BYTES, dtype=np.uint8)
         self._equal = np.empty(BLOCK_BYTES // 8, dtype=np.bool_)
@@ -86,44 +86,44 @@ class Scrub(Job):
 
     async def prepare(self) -> None:
         """Count the written stripes, on all members."""
-        core = self.core
-        live = core.written.count_live(core.layout, 0, core.layout.stripes)
-        self.total_bytes = live * core.code.columns * (core.code.rows << core.shift)
+        context = self.context
+        live = context.written.count_live(context.layout, 0, context.layout.stripes)
+        self.total_bytes = live * context.code.columns * (context.code.rows << context.shift)
 
     def next_window(self) -> list[int] | None:
         """Return the next written stripes."""
-        stripes = self.core.written.live_stripes(self.core.layout, self._next, self._window)
+        stripes = self.context.written.live_stripes(self.context.layout, self._next, self._window)
         if stripes:
             self._next = stripes[-1] + 1
         return stripes or None
 
     async def work(self, stripes: list[int]) -> int:
         """Check *stripes* (and correct them)."""
-        core = self.core
+        context = self.context
         while True:
-            self._seat_epoch = core.member_set.seat_epoch
+            self._seat_epoch = context.member_set.seat_epoch
             try:
-                for lot in lots(core, stripes, self._chains_of):
+                for lot in lots(context, stripes, self._chains_of):
                     wanted = []
                     for first, count, chains in lot:
-                        strips = Strips(core, first, count)
+                        strips = Strips(context, first, count)
                         places = {place for chain in chains for place in chain}
                         wanted.append((strips, sorted(places), chains))
-                    await read_all(core, [(strips, places) for strips, places, _ in wanted])
+                    await read_all(context, [(strips, places) for strips, places, _ in wanted])
                     for strips, _places, chains in wanted:
                         await self._check_run(strips, chains)
                 break
             except MemberLostError:
                 self._chains.clear()
-        return len(stripes) * core.code.columns * (core.code.rows << core.shift)
+        return len(stripes) * context.code.columns * (context.code.rows << context.shift)
 
     def _chains_of(self, stripe: int) -> Chains:
         """Return the chains that can be checked, as places; equal for stripes that are alike."""
-        core = self.core
-        layout, code = core.layout, core.code
+        context = self.context
+        layout, code = context.layout, context.code
         roles = layout.roles(stripe)
-        lost = layout.lost_cells(stripe, core.member_set.lost_at(stripe))
-        dead = core.dead(stripe)
+        lost = layout.lost_cells(stripe, context.member_set.lost_at(stripe))
+        dead = context.dead(stripe)
         key = (roles, lost, dead)
         known = self._chains.get(key)
         if known is not None:
@@ -160,7 +160,7 @@ class Scrub(Job):
 
     async def _judge(self, stripe: int, chains: Chains, strips: Strips, index: int) -> None:
         """Find what is wrong in one stripe, report it, and repair it if asked to."""
-        chunk_bytes = self.core.chunk_bytes
+        chunk_bytes = self.context.chunk_bytes
         cells: dict[Place, Bytes] = {}
         for chain in chains:
             for place in chain:
@@ -191,7 +191,7 @@ class Scrub(Job):
             await self._complete(stripe, cells)
             requests, assumed = self._rewrite_parity(stripe, cells)
         if self.repair and requests:
-            await self.core.write_cells(stripe, requests, self._seat_epoch)
+            await self.context.write_cells(stripe, requests, self._seat_epoch)
             self.repaired += 1
             self.assumed += assumed
         repaired = bool(self.repair and requests)
@@ -202,17 +202,17 @@ class Scrub(Job):
 
         What a crash tore may hold parities of content that was never acknowledged: no witnesses.
         """
-        return {} if self.core.dirty_bitmap.awaits_resync(stripe) else locate(chains, syndromes)
+        return {} if self.context.dirty_bitmap.awaits_resync(stripe) else locate(chains, syndromes)
 
     def note_undecided(self, stripe: int) -> None:
         """Note that the chains of *stripe* contradict each other and nobody knows who lies."""
 
     def _write_of(self, stripe: int, place: Place, content: Bytes) -> MemberIO:
-        core = self.core
-        column = core.layout.roles(stripe).index(place[0])
-        cell = core.code.index[(place[1], column)]
-        role, offset = core.position(stripe, cell)
-        return role, offset, [content.data], core.chunk_bytes
+        context = self.context
+        column = context.layout.roles(stripe).index(place[0])
+        cell = context.code.index[(place[1], column)]
+        role, offset = context.position(stripe, cell)
+        return role, offset, [content.data], context.chunk_bytes
 
     async def _complete(self, stripe: int, cells: dict[Place, Bytes]) -> None:
         """Read the data cells that no checkable chain holds: a lost member breaks many chains.
@@ -220,10 +220,10 @@ class Scrub(Job):
         A resync also solves the lost ones, one way of several: a write that a cut tore has left
         them undecided, and unless the survivors agree, the next loss takes whole cells with it.
         """
-        core = self.core
-        code = core.code
-        dead = core.dead(stripe)
-        lost = core.layout.lost_cells(stripe, core.member_set.lost_at(stripe)) & ~dead
+        context = self.context
+        code = context.code
+        dead = context.dead(stripe)
+        lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe)) & ~dead
         steps: tuple[Step, ...] = ()
         if lost & code.data_mask and self.solves_lost:
             with suppress(Unrecoverable):
@@ -231,17 +231,17 @@ class Scrub(Job):
         sources = reduce(or_, (mask for _, mask in steps), code.data_mask) & ~dead & ~lost
         requests: list[MemberIO] = []
         for cell in cells_of(sources):
-            role, offset = core.position(stripe, cell)
+            role, offset = context.position(stripe, cell)
             place = (role, code.row_of[cell])
             if place not in cells:
-                content = cells[place] = np.empty(core.chunk_bytes, dtype=np.uint8)
-                requests.append((role, offset, [content.data], core.chunk_bytes))
+                content = cells[place] = np.empty(context.chunk_bytes, dtype=np.uint8)
+                requests.append((role, offset, [content.data], context.chunk_bytes))
         if requests:
-            await core.member_set.read(requests, background=True)
-        roles = core.layout.roles(stripe)
+            await context.member_set.read(requests, background=True)
+        roles = context.layout.roles(stripe)
         for cell, mask in steps:  # what a degraded read returns; the other chains follow that
             place = (roles[code.column_of[cell]], code.row_of[cell])
-            content = cells[place] = np.zeros(core.chunk_bytes, dtype=np.uint8)
+            content = cells[place] = np.zeros(context.chunk_bytes, dtype=np.uint8)
             if given := cells_of(mask & ~dead):
                 at = [(roles[code.column_of[source]], code.row_of[source]) for source in given]
                 xor_into(content, [cells[source] for source in at])
@@ -250,11 +250,11 @@ class Scrub(Job):
         self, stripe: int, cells: dict[Place, Bytes]
     ) -> tuple[list[MemberIO], bool]:
         """Return writes that make the parities follow the data, if all data could be read."""
-        core = self.core
-        code = core.code
-        roles = core.layout.roles(stripe)
-        dead = core.dead(stripe)
-        lost = core.layout.lost_cells(stripe, core.member_set.lost_at(stripe))
+        context = self.context
+        code = context.code
+        roles = context.layout.roles(stripe)
+        dead = context.dead(stripe)
+        lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
         requests: list[MemberIO] = []
         for parity, support in enumerate(code.support):
             cell = code.data_count + parity
@@ -266,7 +266,7 @@ class Scrub(Job):
                 for c in cells_of(sources & lost)
             ):
                 return [], False
-            content = np.zeros(core.chunk_bytes, dtype=np.uint8)
+            content = np.zeros(context.chunk_bytes, dtype=np.uint8)
             data = [c for c in range(code.data_count) if sources >> c & 1]
             xor_into(content, [cells[(roles[code.column_of[c]], code.row_of[c])] for c in data])
             place = (roles[code.column_of[cell]], code.row_of[cell])
@@ -285,16 +285,16 @@ class Scrub(Job):
     ) -> None:
         if len(self.findings) >= FINDINGS_KEPT:
             return
-        core = self.core
+        context = self.context
         wrong = np.flatnonzero(np.bitwise_or.reduce(np.stack(syndromes)))
         inside = int(wrong[0])
         places = liars or sorted({place for chain in violated for place in chain})
-        roles = core.layout.roles(stripe)
+        roles = context.layout.roles(stripe)
         offsets = []
         for role, row in places:
-            cell = core.code.index[(row, roles.index(role))]
-            if cell < core.data_count:
-                offsets.append((core.layout.logical(stripe, cell) << core.shift) + inside)
+            cell = context.code.index[(row, roles.index(role))]
+            if cell < context.data_count:
+                offsets.append((context.layout.logical(stripe, cell) << context.shift) + inside)
         self.findings.append(
             {
                 "stripe": stripe,
@@ -309,13 +309,13 @@ class Scrub(Job):
         )
 
     def _member(self, role: int) -> dict[str, Any]:
-        queue = self.core.member_set.queues[role]
+        queue = self.context.member_set.queues[role]
         return {"role": role, "path": queue.member.path if queue else None}
 
     async def finish(self, completed: bool) -> None:
         """Make repairs durable."""
         if self.repaired:
-            await self.core.member_set.flush()
+            await self.context.member_set.flush()
 
 
 def _without(lost: int, masks: list[int]) -> list[int]:

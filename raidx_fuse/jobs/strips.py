@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.member_set import MemberIO, join
 
@@ -23,18 +23,18 @@ LOT_RUNS = 32
 
 
 def runs(
-    core: Core, stripes: Sequence[int], key_of: Callable[[int], K]
+    context: ArrayContext, stripes: Sequence[int], key_of: Callable[[int], K]
 ) -> Iterator[tuple[int, int, K]]:
     """Yield (first stripe, count, key) of neighbouring *stripes* with equal keys.
 
     A key depends on nothing but the stripe's roles, what is lost in it and what is dead.
     """
-    layout = core.layout
+    layout = context.layout
     aligned = layout.aligned
-    member_set = core.member_set
+    member_set = context.member_set
     alike = (
         layout.contiguous
-        and core.written.whole(layout, stripes[0], stripes[-1] + 1)
+        and context.written.whole(layout, stripes[0], stripes[-1] + 1)
         and member_set.lost_at(stripes[0]) == member_set.lost_at(stripes[-1])
     )
     by_roles: dict[tuple[int, ...], K] = {}
@@ -60,23 +60,23 @@ def runs(
 
 
 def lots(
-    core: Core, stripes: Sequence[int], key_of: Callable[[int], K]
+    context: ArrayContext, stripes: Sequence[int], key_of: Callable[[int], K]
 ) -> Iterator[list[tuple[int, int, K]]]:
     """Yield the `runs` of *stripes* in lots that are read, computed and written side by side.
 
     Where strips lie anywhere a run is one stripe, and members would wait for each other.
     """
-    size = 1 if core.layout.aligned else LOT_RUNS
-    found = list(runs(core, stripes, key_of))
+    size = 1 if context.layout.aligned else LOT_RUNS
+    found = list(runs(context, stripes, key_of))
     for at in range(0, len(found), size):
         yield found[at : at + size]
 
 
-async def read_all(core: Core, wanted: Sequence[tuple[Strips, Sequence[Place]]]) -> None:
+async def read_all(context: ArrayContext, wanted: Sequence[tuple[Strips, Sequence[Place]]]) -> None:
     """Read the places of all *wanted* strips together, neighbours in one I/O."""
     requests = [request for strips, places in wanted for request in strips.requests(places)]
     if requests:
-        await core.member_set.read(join(requests), background=True)
+        await context.member_set.read(join(requests), background=True)
 
 
 class Strips:
@@ -85,46 +85,48 @@ class Strips:
     `array(place)` is a (count, chunk) array of one row of one role. Use as an async context.
     """
 
-    def __init__(self, core: Core, first: int, count: int) -> None:
-        self.core = core
+    def __init__(self, context: ArrayContext, first: int, count: int) -> None:
+        self.context = context
         self.first = first
         self.count = count
-        self.rows = core.code.rows
-        self.strip_bytes = self.rows << core.shift
+        self.rows = context.code.rows
+        self.strip_bytes = self.rows << context.shift
         self._strips: dict[int, Bytes] = {}
         self._rows: dict[Place, Bytes] = {}
         self._arenas: list[Arena] = []
 
     def offset(self, role: int) -> int:
         """Return the byte offset on the member of *role*'s strip of the first stripe."""
-        core = self.core
-        if core.layout.aligned:
-            return core.data_offset + self.first * self.strip_bytes
-        column = core.layout.roles(self.first).index(role)
-        return core.position(self.first, core.code.column_cells[column][0])[1]
+        context = self.context
+        if context.layout.aligned:
+            return context.data_offset + self.first * self.strip_bytes
+        column = context.layout.roles(self.first).index(role)
+        return context.position(self.first, context.code.column_cells[column][0])[1]
 
     def requests(self, places: Sequence[Place]) -> list[MemberIO]:
         """Make room for *places*; return the reads that fill it: those and nothing else.
 
         Whole strips at once, or neighbouring rows together; none where members lend their memory.
         """
-        core = self.core
+        context = self.context
         by_role: dict[int, list[int]] = {}
         for role, row in places:
             by_role.setdefault(role, []).append(row)
         requests: list[MemberIO] = []
         size = self.strip_bytes * self.count
-        chunk_bytes = core.chunk_bytes
+        chunk_bytes = context.chunk_bytes
         for role, rows in by_role.items():
-            queue = core.member_set.queues[role]
+            queue = context.member_set.queues[role]
             offset = self.offset(role)
             view = None
-            if queue is not None and not core.member_set.overlay:  # a view would miss the overlay
+            if (
+                queue is not None and not context.member_set.overlay
+            ):  # a view would miss the overlay
                 view = queue.view(offset, size, len(rows) / self.rows)
             if view is not None:
                 self._strips[role] = np.frombuffer(view, dtype=np.uint8)
                 continue
-            arena = core.arenas.get(size)
+            arena = context.arenas.get(size)
             self._arenas.append(arena)
             buffer, array = arena.take(0, size)
             self._strips[role] = array
@@ -145,7 +147,7 @@ class Strips:
         if rows is None:
             rows = self._strips[place[0]]
             if self.rows > 1:
-                chunk_bytes = self.core.chunk_bytes
+                chunk_bytes = self.context.chunk_bytes
                 if self.count == 1:
                     rows = rows[place[1] * chunk_bytes : (place[1] + 1) * chunk_bytes]
                 else:
@@ -159,13 +161,13 @@ class Strips:
         When the strips are filled *whole*, a RAM member lends the place itself.
         """
         size = self.strip_bytes * self.count
-        queue = self.core.member_set.queues[role]
+        queue = self.context.member_set.queues[role]
         if whole and queue is not None:
             view = queue.writable_view(self.offset(role), size)
             if view is not None:
                 self._strips[role] = np.frombuffer(view, dtype=np.uint8)
                 return None
-        arena = self.core.arenas.get(size)
+        arena = self.context.arenas.get(size)
         self._arenas.append(arena)
         buffer, array = arena.take(0, size)
         self._strips[role] = array
@@ -176,5 +178,5 @@ class Strips:
         self._rows.clear()
         self._strips.clear()
         for arena in self._arenas:
-            self.core.arenas.put(arena)
+            self.context.arenas.put(arena)
         self._arenas.clear()

@@ -39,12 +39,12 @@ async def wrong(*_args: Any) -> Any:
 
 
 async def place(array: Array) -> None:
-    array.core.journal.place = wrong  # type: ignore[method-assign]
+    array.context.journal.place = wrong  # type: ignore[method-assign]
     await array.write(0, b"logged")
 
 
 async def clean(array: Array) -> None:
-    array.core.dirty_bitmap.clean_quiet = wrong  # type: ignore[method-assign,assignment]
+    array.context.dirty_bitmap.clean_quiet = wrong  # type: ignore[method-assign,assignment]
 
 
 async def scrub(array: Array) -> None:
@@ -128,7 +128,7 @@ def test_a_bug_while_it_is_closed_does_not_hang() -> None:
             async with open_array(members) as array:
                 await array.write(100, b"flushed")
                 await array.flush()
-                array.core.journal.drain = never  # type: ignore[method-assign,assignment]
+                array.context.journal.drain = never  # type: ignore[method-assign,assignment]
         async with open_array(members) as array:
             assert bytes(await array.read(100, 7)) == b"flushed"
 

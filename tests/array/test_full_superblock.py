@@ -80,15 +80,15 @@ def test_220_members_that_lose_24000_chunks_go_on_and_remember_all() -> None:
     async def main() -> None:
         members = await made(220, size=4 * MIB)
         async with open_array(members) as array:
-            chunks = array.core.layout.chunks
+            chunks = array.context.layout.chunks
             lost = random.Random(7).sample(range(chunks), 24_000)
-            array.core.bad_chunks.update(lost)
+            array.context.bad_chunks.update(lost)
             await trio.sleep(2)
             await array.set("speed_max", "7MiB")
             with pytest.raises(RaidxError):
                 await array.read(lost[0] * 4096, 1)
         async with open_array(members) as array:
-            bad = array.core.bad_chunks
+            bad = array.context.bad_chunks
             assert all(chunk in bad for chunk in lost)
             assert array.status()["lost_chunks"] == bad.count() >= 24_000
             chunk = lost[5]

@@ -104,7 +104,7 @@ def test_a_member_that_a_cut_left_behind_joins_also_after_a_cut_of_the_start(jou
             rig.log.hook = lambda _touch: pictures.append(behind(rig.images(), last))
             for seed in range(3):
                 await rig.put((5 + seed) * CHUNK, noise(CHUNK, seed))
-                await rig.running.core.journal.place()
+                await rig.running.context.journal.place()
             await rig.running.flush()
             rig.log.hook = None
         assert any(picture[0] != picture[1] for picture in pictures)

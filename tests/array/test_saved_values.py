@@ -117,7 +117,7 @@ def test_an_array_with_impossible_settings_starts_with_the_defaults() -> None:
         async with open_array(members) as array:
             assert len([w for w in array.warnings if "setting" in w]) == len(wrong)
             assert array.settings()["speed_max"] == 0
-            assert array.core.journal.mode == "partial"
+            assert array.context.journal.mode == "partial"
             await array.write(0, b"a")
         async with open_array(members) as array:
             assert not array.warnings

@@ -198,7 +198,7 @@ def test_a_storm_of_faults_within_the_tolerance_never_shows_a_wrong_byte(
         rng = random.Random(seed)
         async with spying(layout, width, chunk_bytes=CHUNK, rows=4, slow=True) as rig:
             await prepare(rig, mode)
-            tolerance = rig.running.core.code.tolerance
+            tolerance = rig.running.context.code.tolerance
             sick = rng.sample(range(width), tolerance)
             for role in range(width):
                 if role in sick:

@@ -44,11 +44,11 @@ async def lie(rig: SpyRig, kind: str, stripe: int, cells: list[int]) -> int:
     They are rewritten past the log, and their write is lost or lands one stripe further, or their
     bits rot afterwards.
     """
-    core = rig.running.core
-    (role,) = {core.layout.place(stripe, cell)[0] for cell in cells}
+    context = rig.running.context
+    (role,) = {context.layout.place(stripe, cell)[0] for cell in cells}
     member = rig.members[role]
-    strip_bytes = core.code.rows * CHUNK
-    first = core.layout.logical(stripe, 0)
+    strip_bytes = context.code.rows * CHUNK
+    first = context.layout.logical(stripe, 0)
     await rig.put(first * CHUNK, noise(512, 1))  # the region is marked: no page goes that way now
     if kind == "lost":
         member.lose_writes(count=None)
@@ -59,7 +59,7 @@ async def lie(rig: SpyRig, kind: str, stripe: int, cells: list[int]) -> int:
     member.clear()
     if kind == "rot":
         for cell in cells:
-            _, offset = core.position(stripe, cell)
+            _, offset = context.position(stripe, cell)
             await member.rot(offset + 700, 3, mask=1 + cell % 7)
     return role
 
@@ -88,7 +88,7 @@ def test_with_two_parities_a_scrub_names_the_liar_and_repairs_it(
     async def main() -> None:
         async with spying(layout, width, chunk_bytes=CHUNK, rows=4) as rig:
             await prepare(rig)
-            for cell in range(rig.running.core.data_count):
+            for cell in range(rig.running.context.data_count):
                 role = await lie(rig, kind, 2, [cell])
                 await check_located(rig, role, {2, 3} if kind == "misdirected" else {2})
 
@@ -105,7 +105,7 @@ def test_a_member_that_lied_about_a_whole_strip_is_named_and_repaired(
             await prepare(rig)
             # A plan that reads what was lost would spread the lie to the parities.
             await rig.running.set("parity.policy", "rmw")
-            code = rig.running.core.code
+            code = rig.running.context.code
             cells = [cell for cell in code.column_cells[0] if cell < code.data_count]
             role = await lie(rig, kind, 2, cells)
             await check_located(rig, role, {2, 3} if kind == "misdirected" else {2})
@@ -121,7 +121,7 @@ def test_with_one_parity_a_scrub_names_all_suspects_and_guesses_nothing(
     async def main() -> None:
         async with spying(layout, width, chunk_bytes=CHUNK) as rig:
             await prepare(rig)
-            for cell in range(rig.running.core.data_count):
+            for cell in range(rig.running.context.data_count):
                 await lie(rig, kind, 2, [cell])
                 before = rig.images()
                 found = await scrub(rig)
@@ -137,7 +137,7 @@ def test_with_one_parity_a_scrub_names_all_suspects_and_guesses_nothing(
                     assert old[data.offset : data.end] == new[data.offset : data.end]
                 repaired = await scrub(rig, repair=True)
                 assert repaired["assumed"] == repaired["repaired"] == len(stripes)
-                size = rig.running.core.data_count * CHUNK
+                size = rig.running.context.data_count * CHUNK
                 await rig.put(2 * size, noise(2 * size, cell))  # the user restores from a copy
                 await rig.compare()
 
@@ -153,7 +153,7 @@ def test_two_liars_in_one_stripe_are_found_and_nobody_is_blamed_alone(
     async def main() -> None:
         async with spying(layout, width, chunk_bytes=CHUNK, rows=4) as rig:
             await prepare(rig)
-            rows = rig.running.core.code.rows
+            rows = rig.running.context.code.rows
             at = rig.data.offset + 2 * rows * CHUNK + 50
             await rig.members[0].rot(at, 8, mask=0x01)
             await rig.members[1].rot(at, 8, mask=0x82)

@@ -42,11 +42,11 @@ def test_it_reads_again_where_the_chunk_lies_by_then() -> None:
 
     async def script(player: Player) -> None:
         await player.write(0, player.stripes * player.stripe_bytes)
-        await player.array.core.journal.drain()
+        await player.array.context.journal.drain()
         array, chunk = player.array, CHUNK
-        array.core.use_cache(0)
+        array.context.use_cache(0)
         await array.set("io.timeout_s", "3600")  # the read hangs, but is not given up
-        role, _ = array.core.layout.place(*array.core.layout.locate(chunk))
+        role, _ = array.context.layout.place(*array.context.layout.locate(chunk))
         held = HeldRead(player.disks[role])
 
         async def read() -> None:
@@ -59,7 +59,7 @@ def test_it_reads_again_where_the_chunk_lies_by_then() -> None:
             player.recording.holders.append((player.event, player.width, disk))
             job = (await array.grow([player.disks[disk]]))["job"]
             assert (await array.jobs.wait(job))["state"] == "done"
-            assert array.core.layout.place(*array.core.layout.locate(chunk))[0] != role
+            assert array.context.layout.place(*array.context.layout.locate(chunk))[0] != role
             held.go_on()
         per_chunk = CHUNK_BYTES // SECTOR_BYTES
         sectors = range(chunk * per_chunk, (chunk + 1) * per_chunk)

@@ -32,7 +32,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> tuple[Recording, int, int]:
     async def script(player: Player) -> None:
         await player.write(0, player.stripes * player.stripe_bytes)
         await player.flush()
-        await player.array.core.journal.drain()
+        await player.array.context.journal.drain()
         await player.flush()
         span, data = player._begin_write(0, 0, CHUNK_BYTES)
         write_now = Journal.write_now
@@ -48,11 +48,11 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> tuple[Recording, int, int]:
         with monkeypatch.context() as patched:
             patched.setattr(Journal, "write_now", by_the_first_only)
             assert player.array.writer._beginning.write(0, memoryview(data))
-        assert player.array.core.journal.is_late
+        assert player.array.context.journal.is_late
         assert player.event == events[0] + 1, "one member took it"
 
         async def finish() -> None:
-            await player.array.writer._finisher.wait_for(player.array.core.journal.late)
+            await player.array.writer._completion.wait_for(player.array.context.journal.late)
             player.history.end(span, player.event)
 
         async with trio.open_nursery() as nursery:

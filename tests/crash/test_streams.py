@@ -17,8 +17,8 @@ import pytest
 import trio
 
 from raidx_fuse.array.open import open_array
-from raidx_fuse.engine.write.pending import Begun, Finisher
-from raidx_fuse.engine.write.sequential import Closing
+from raidx_fuse.engine.write.pending import Completion, PendingWrite
+from raidx_fuse.engine.write.sequential import StripeEnd
 from raidx_fuse.errors import MemberError
 from raidx_fuse.journal.deferred_parity import Filling, Streams
 from raidx_fuse.journal.journal import Journal
@@ -57,14 +57,14 @@ async def flush(player: Player) -> None:
 
 async def place(player: Player) -> None:
     """Bring all that was committed to its place."""
-    await player.array.core.journal.place()
+    await player.array.context.journal.place()
 
 
 def overtaken(first: int, chunks: int) -> Step:
     """Return a write of which all is planned when what it goes on from is placed."""
 
     async def step(player: Player) -> None:
-        journal = player.array.core.journal
+        journal = player.array.context.journal
         commit = journal.commit_filled
         overtakes = 0
 
@@ -78,7 +78,7 @@ def overtaken(first: int, chunks: int) -> Step:
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(journal, "commit_filled", late)
-            patched.setattr(Closing, "write", lambda *_: 0)  # which would not use the log
+            patched.setattr(StripeEnd, "write", lambda *_: 0)  # which would not use the log
             await write(first, chunks)(player)
         assert overtakes
 
@@ -89,7 +89,7 @@ def finished_beside(first: int, chunks: int) -> Step:
     """Return a write that begins while a placement logs the parity of what it goes on from."""
 
     async def step(player: Player) -> None:
-        journal = player.array.core.journal
+        journal = player.array.context.journal
         append = journal.append
 
         async def late(*record: Any) -> tuple[int, bytes]:
@@ -114,9 +114,9 @@ def closed_in_part(first: int, chunks: int, between: Step | None = None) -> Step
     """
 
     async def step(player: Player) -> None:
-        journal = player.array.core.journal
+        journal = player.array.context.journal
         disk = player.disks[player.layout.roles(1)[-1]]
-        player.array.core.use_policy("rmw")  # which reads what some have no more
+        player.array.context.use_policy("rmw")  # which reads what some have no more
         at_once, commit = disk.try_writev, journal.commit
         late = 0
 
@@ -131,16 +131,16 @@ def closed_in_part(first: int, chunks: int, between: Step | None = None) -> Step
                 await between(player)
             return await commit(*change)
 
-        async def late_finish(finisher: Finisher, begun: Begun) -> None:
+        async def late_finish(finisher: Completion, begun: PendingWrite) -> None:
             patched.undo()
             if between is not None:
                 await between(player)
-            await finisher.write_begun(begun)
+            await finisher.complete_locked(begun)
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(disk, "try_writev", try_writev)
             patched.setattr(journal, "commit", late_commit)
-            patched.setattr(Finisher, "write_begun", late_finish)
+            patched.setattr(Completion, "complete_locked", late_finish)
             await write(first, chunks)(player)
         assert late == 1 or player.shape.pace == "uneven"  # then another may be late before it
 
@@ -149,7 +149,7 @@ def closed_in_part(first: int, chunks: int, between: Step | None = None) -> Step
 
 async def fail_to_place(player: Player) -> None:
     """Begin to bring what was committed to its place, and log the parities for it."""
-    journal = player.array.core.journal
+    journal = player.array.context.journal
 
     async def fail() -> None:
         raise MemberError("disk1", "write", 0, errno.EIO)
@@ -358,7 +358,7 @@ def test_a_stripe_that_is_closed_while_older_content_is_placed_is_not_lost() -> 
     async def script(player: Player) -> None:
         await player.write(0, player.stripes * player.stripe_bytes)
         await write(0, 4)(player)
-        journal = player.array.core.journal
+        journal = player.array.context.journal
         journal.overlay.freeze()
         frozen = list(journal.overlay.frozen_writes(range(WIDTH)))
         await write(0, 4)(player)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trio
 
-from raidx_fuse.engine.growth_position import Growth
+from raidx_fuse.engine.growth_position import GrowthPosition
 from raidx_fuse.jobs.grow.copy import Copier
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.journal.deferred_parity import Filling, Streams
@@ -161,7 +161,7 @@ async def _give_back_first(job: Grow) -> None:
     await job.growth.save()
 
 
-def _never(_growth: Growth, _stripe: int, _cells: int) -> bool:
+def _never(_growth: GrowthPosition, _stripe: int, _cells: int) -> bool:
     return False
 
 
@@ -177,7 +177,7 @@ def test_growth_keeps_its_promises(cell: str) -> None:
     ("where", "what", "broken"),
     [
         (Copier, "_make_durable", _not_durable),  # parity may name copies that are not there
-        (Growth, "threatens", _never),  # a write that the place to go back to does not have
+        (GrowthPosition, "threatens", _never),  # a write that the place to go back to does not have
         (Grow, "checkpoint", _give_back_first),  # old copies that a crash still goes back to
     ],
 )

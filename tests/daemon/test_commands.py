@@ -110,7 +110,7 @@ def test_dry_runs_tell_the_cost_and_change_nothing(with_desk: WithDesk) -> None:
         before = desk.array.member_set.config
         replace = await desk.ask("replace-disk", old="2", new="fresh", dry_run=True)
         written = replace["bytes_written"]
-        assert 0 < written <= desk.array.core.layout.member_chunks * 4096
+        assert 0 < written <= desk.array.context.layout.member_chunks * 4096
         assert replace["bytes_read"] == 3 * written  # single parity: every other member
         assert replace["bytes_moved"] == 4 * written
         assert replace["rate_source"] == "assumed"
@@ -226,7 +226,7 @@ def test_statistics_of_an_interval_are_those_of_its_requests_alone(with_desk: Wi
     async def scene(desk: Desk) -> None:
         whole = await desk.ask("stats")
         assert whole["array"]["writes"] == 1
-        await desk.array.core.journal.drain()  # its lazy placement is no request of the interval
+        await desk.array.context.journal.drain()  # its lazy placement is no request of the interval
         await desk.array.flush()
         answers: list[dict[str, Any]] = []
 

@@ -121,7 +121,7 @@ def test_overloaded_it_is_traditional_to_the_microsecond() -> None:
             await array.set("bpu.t_heavy", "0")
             await array.set("parity.policy", policy)
             ends = await burst(array, seed=3)
-            counters = array.core.counters
+            counters = array.context.counters
             if policy == "bpu":
                 bpu = bpu_stats(array)
                 assert bpu["decisions"]["heavy"] == bpu["rmw"] + bpu["rcw"] > 100
@@ -222,7 +222,7 @@ def test_thresholds_are_derived_until_they_are_set_by_hand() -> None:
             for _ in range(2):
                 assert array.get("bpu.t_light") == 250e-6
                 assert array.get("bpu.t_pre") == 1
-                assert array.core.policy is array.core.bpu
+                assert array.context.policy is array.context.bpu
                 await rig.close()
                 array = await rig.open()
             assert await array.set("bpu.t_pre", "auto") == 3
@@ -274,17 +274,17 @@ def test_memory_answers_at_once_under_bpu_and_not_past_a_queue() -> None:
         try:
             await array.write(0, bytes(array.size_bytes))
             await array.set("parity.policy", "bpu")
-            before = array.core.at_once
+            before = array.context.synchronous
             await array.write(0, b"x" * 512)
-            assert array.core.at_once == before + 1
+            assert array.context.synchronous == before + 1
             assert sum(bpu_stats(array)["decisions"].values()) == 0, "nothing to weigh"
             queue = array.member_set.queues[0]
             assert queue is not None
             await array.set("bpu.a_read", "1ms")
             queue.reads_waiting = 2  # as if it were slow
-            array.core.bpu.monitor.refresh()
+            array.context.bpu.monitor.refresh()
             await array.write(0, b"y" * 512)
-            assert array.core.at_once == before + 1
+            assert array.context.synchronous == before + 1
             assert bpu_stats(array)["queued"] == 1
             queue.reads_waiting = 0
         finally:
@@ -300,7 +300,7 @@ def test_members_that_go_and_come_are_followed() -> None:
         try:
             await array.set("parity.policy", "bpu")
             await array.write(0, bytes(array.size_bytes))
-            monitor = array.core.bpu.monitor
+            monitor = array.context.bpu.monitor
             gone = array.member_set.queues[2]
             assert gone is not None
             await array.fail_disk(2)
@@ -315,7 +315,7 @@ def test_members_that_go_and_come_are_followed() -> None:
             assert seated is not None
             assert seated.on_change is not None
             await burst(array, seed=2, count=30)
-            await array.core.journal.drain()  # what it places lazily waits in the queues, too
+            await array.context.journal.drain()  # what it places lazily waits in the queues, too
             await array.flush()
             assert monitor.lengths_s == [0.0] * 4
             assert monitor.mean_s == 0.0

@@ -134,7 +134,7 @@ def test_a_hit_touches_no_member_and_is_counted() -> None:
             assert cache["size"] == 1 << 20
             rig.running.member_set.fail(0, "for the test")
             assert await rig.get(8192, 12288) == first[3192 : 3192 + 12288]
-            assert rig.running.core.counters.degraded_reads == 0
+            assert rig.running.context.counters.degraded_reads == 0
 
     run(scenario)
 
@@ -160,11 +160,11 @@ def test_what_is_cached_is_not_read_before_a_write() -> None:
             assert (kind, reads) == ("rcw", 1)
             assert cached.count(True) == 4
             assert "cache" in array.explain(0, 4096, True)["stripes"][0]["bands"][0]["why"]
-            before = array.core.counters.pre_reads
+            before = array.context.counters.pre_reads
             rig.log.clear()
             await rig.put(0, bytes(4096))
             assert len(rig.log.of(READ, rig.data)) == 1
-            assert array.core.counters.pre_reads == before + 1
+            assert array.context.counters.pre_reads == before + 1
             assert array.stats()["array"]["cache"]["pre_reads_spared"] == 4
             # Now data and parity are known: the next write of the page reads nothing at all.
             assert planned()[1] == 0
@@ -243,17 +243,17 @@ def test_the_setting_is_kept_and_refuses_what_makes_no_sense() -> None:
         async with spying("raid0", 2, chunk_bytes=4096) as rig:
             array = rig.running
             assert array.get("cache.size") == 0
-            assert array.core.cache is None
+            assert array.context.cache is None
             for text in ("1000", "2TiB"):
                 with pytest.raises(UsageError, match="outside"):
                     await array.set("cache.size", text)
             await array.set("cache.size", "1MiB")
             await rig.close()
             array = await rig.open()
-            assert array.core.cache is not None
-            assert array.core.cache.size_bytes == 1 << 20
+            assert array.context.cache is not None
+            assert array.context.cache.size_bytes == 1 << 20
             await array.set("cache.size", "0")
-            assert array.core.cache is None
+            assert array.context.cache is None
             assert array.stats()["array"]["cache"]["size"] == 0
 
     run(scenario)
@@ -278,13 +278,13 @@ def test_an_array_that_grows_is_read_right(layout: str) -> None:
             await rig._step_sectors(rng.random() ** 2, rng.random() / 4, rng.randrange(1 << 30))
             await rig._step_read(rng.random() ** 2, rng.random())
         await rig.check_cache()
-        assert array.core.cache is not None
+        assert array.context.cache is not None
         for chunk in range(0, 60, 3):
             data = rng.randbytes(4096)
             await array.write(chunk * 4096, data)
             rig.model[chunk * 4096 : (chunk + 1) * 4096] = data
         if layout == "raid4":
-            assert any(address < 0 for address, _ in array.core.cache.items())
+            assert any(address < 0 for address, _ in array.context.cache.items())
         await rig.compare()
         await rig.close()
 

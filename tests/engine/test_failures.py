@@ -68,7 +68,7 @@ def test_a_member_that_keeps_failing_is_out_and_reading_goes_on(slow: bool) -> N
         async with spying("raid5", 4, chunk_bytes=CHUNK, slow=slow) as rig:
             await fill(rig)
             rig.members[1].error(("read",))
-            layout = rig.running.core.layout
+            layout = rig.running.context.layout
             chunk = next(c for c in range(4) if layout.place(*layout.locate(c))[0] == 1)
             assert await rig.get(chunk * CHUNK, 512) == rig.model[chunk * CHUNK :][:512]
             assert state_of(rig, 1) == "failed"
@@ -141,7 +141,7 @@ def test_the_event_counter_moves_before_a_degraded_write_is_acknowledged(slow: b
             rig.members[0].vanish()
             rig.log.clear()
             acknowledged: list[int] = []
-            place, data_count = rig.running.core.layout.place, rig.running.core.data_count
+            place, data_count = rig.running.context.layout.place, rig.running.context.data_count
 
             async def write(offset: int) -> None:
                 await rig.put(offset, noise(CHUNK, offset))
@@ -269,7 +269,7 @@ def test_raid0_keeps_a_member_with_a_bad_area() -> None:
 
 def lost_chunk_of(rig: SpyRig, stripe: int, role: int) -> int | None:
     """Return the logical chunk of *stripe* that lies on *role*, None for parity."""
-    layout = rig.running.core.layout
+    layout = rig.running.context.layout
     for cell in range(layout.code.data_count):
         if layout.place(stripe, cell)[0] == role:
             return layout.logical(stripe, cell)
@@ -371,8 +371,10 @@ def test_a_first_write_that_cannot_come_alive_leaves_eio_beside_it_not_garbage()
             assert fresh is not None
             await rig.put(gone * CHUNK, noise(CHUNK, 1))
             await rig.running.fail_disk(0)
-            await rig.running.core.dirty_bitmap.enter([stripe])  # marked: its flush is not the one
-            rig.running.core.dirty_bitmap.leave([stripe])
+            await rig.running.context.dirty_bitmap.enter(
+                [stripe]
+            )  # marked: its flush is not the one
+            rig.running.context.dirty_bitmap.leave([stripe])
             fault = rig.members[1].error(("flush",))
             with pytest.raises(RaidxError):
                 await rig.running.write(fresh * CHUNK, noise(CHUNK, 2))
@@ -398,7 +400,7 @@ def test_a_failed_first_write_leaves_no_trace_below_what_was_never_written(
         async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
             await rig.running.set("journal", mode)
             await rig.running.fail_disk(2)
-            layout = rig.running.core.layout
+            layout = rig.running.context.layout
             stripe = next(s for s in range(6) if {layout.place(s, c)[0] for c in (0, 2)} == {0, 1})
             chunk = layout.logical(stripe, 0)
             parity_role = layout.place(stripe, 2)[0]

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from raidx_fuse.engine.write.full_stripe import GrownStripes, WholeStripes
+from raidx_fuse.engine.write.full_stripe import FullStripeWrite, GrownFullStripeWrite
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.store.latency import TIMED_ALL
@@ -30,7 +30,7 @@ async def filled(layout: str, width: int, rows: int, mode: str, *, slow: bool = 
     array = await rig.create()
     await put(rig, 0, random.Random(1).randbytes(len(rig.model)))
     await array.set("journal", mode)
-    await array.core.journal.drain()
+    await array.context.journal.drain()
     return rig
 
 
@@ -40,24 +40,24 @@ def test_large_writes_of_every_alignment(
     layout: str, width: int, rows: int, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[tuple[int, int]] = []
-    write = WholeStripes.write
+    write = FullStripeWrite.write
 
     def noting(
-        self: WholeStripes, offset: int, view: memoryview, length: int
+        self: FullStripeWrite, offset: int, view: memoryview, length: int
     ) -> tuple[int, int] | None:
         done = write(self, offset, view, length)
         if done is not None:
             taken.append(done)
         return done
 
-    monkeypatch.setattr(WholeStripes, "write", noting)
+    monkeypatch.setattr(FullStripeWrite, "write", noting)
 
     async def main() -> None:
         rig = await filled(layout, width, rows, mode)
         assert rig.array is not None
         taken.clear()
         rng = random.Random(f"{layout}{mode}")
-        stripe = rig.array.core.data_count * CHUNK
+        stripe = rig.array.context.data_count * CHUNK
         await put(rig, 3 * stripe, rng.randbytes(2 * stripe))
         assert taken == ([] if mode == "full" else [(3 * stripe, 5 * stripe)])
         for _ in range(30):
@@ -123,29 +123,29 @@ def test_large_writes_to_a_grown_array(
     layout: str, history: list[int], mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[tuple[int, int]] = []
-    write = GrownStripes.write
+    write = GrownFullStripeWrite.write
 
     def noting(
-        self: GrownStripes, offset: int, view: memoryview, length: int
+        self: GrownFullStripeWrite, offset: int, view: memoryview, length: int
     ) -> tuple[int, int] | None:
         done = write(self, offset, view, length)
         if done is not None:
             taken.append(done)
         return done
 
-    monkeypatch.setattr(GrownStripes, "write", noting)
+    monkeypatch.setattr(GrownFullStripeWrite, "write", noting)
 
     async def main() -> None:
         rig = Rig(layout, history[-1], chunk_bytes=CHUNK, stripes=12, params={"history": history})
         array = await rig.create()
-        assert isinstance(array.core.layout, ElasticLayout)
-        births = array.core.layout.mapping.births()
-        stripes, count = array.core.layout.stripes, births[0][1]
+        assert isinstance(array.context.layout, ElasticLayout)
+        births = array.context.layout.mapping.births()
+        stripes, count = array.context.layout.stripes, births[0][1]
         rng = random.Random(f"{layout}{mode}")
         old = births[1][0] * CHUNK
         await put(rig, 0, rng.randbytes(old))  # as after a growth: the new end was never written
         await array.set("journal", mode)
-        await array.core.journal.drain()
+        await array.context.journal.drain()
         taken.clear()
         row = count * CHUNK
         await put(rig, 3 * row - 7, rng.randbytes(2 * row + 14))
@@ -158,7 +158,7 @@ def test_large_writes_to_a_grown_array(
         # Where younger blocks live, parity depends on them too.
         start, younger = births[-1]
         await put(rig, start * CHUNK, rng.randbytes(stripes // 2 * younger * CHUNK))
-        await array.core.journal.drain()
+        await array.context.journal.drain()
         taken.clear()
         for _ in range(10):
             await put(rig, 0, rng.randbytes(stripes // 2 * row))

@@ -36,7 +36,7 @@ async def _full(rig: SpyRig) -> int:
     await rig.put(0, noise(len(rig.model), 99))
     await rig.running.set("parity.policy", "rmw")
     await rig.in_place()
-    return rig.running.core.data_count * CHUNK
+    return rig.running.context.data_count * CHUNK
 
 
 def _late_in_data(rig: SpyRig, role: int) -> None:
@@ -57,7 +57,7 @@ def test_another_write_waits_for_the_rest(
     async def main() -> None:
         async with spying(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows) as rig:
             array, size = rig.running, await _full(rig)
-            await array.core.locks.acquire_all([WAITED_FOR])
+            await array.context.locks.acquire_all([WAITED_FOR])
             _late_in_data(rig, width - 1)
             second = noise(int(chunks * CHUNK), 2)
             first_done = trio.Event()
@@ -73,7 +73,7 @@ def test_another_write_waits_for_the_rest(
                 await array.flush()
                 assert not first_done.is_set(), "it did not wait for the other stripe"
                 images = rig.images()
-                array.core.locks.release(WAITED_FOR)
+                array.context.locks.release(WAITED_FOR)
             rig.model[STRIPE * size - CHUNK : (STRIPE + 1) * size] = noise(size + CHUNK, 1)
             rig.model[STRIPE * size : STRIPE * size + len(second)] = second
             await rig.compare()
@@ -91,13 +91,13 @@ def test_a_cancelled_request_leaves_no_torn_stripe(layout: str, width: int, rows
     async def main() -> None:
         async with spying(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows) as rig:
             array, size = rig.running, await _full(rig)
-            await array.core.locks.acquire_all([WAITED_FOR])
+            await array.context.locks.acquire_all([WAITED_FOR])
             _late_in_data(rig, width - 1)
             with trio.move_on_after(0.001) as scope:
                 await array.write(STRIPE * size - CHUNK, noise(size + CHUNK, 1))
             assert scope.cancelled_caught
-            assert list(array.core.locks.held) == [WAITED_FOR]
-            array.core.locks.release(WAITED_FOR)
+            assert list(array.context.locks.held) == [WAITED_FOR]
+            array.context.locks.release(WAITED_FOR)
             rig.model[STRIPE * size : (STRIPE + 1) * size] = noise(size + CHUNK, 1)[CHUNK:]
             await rig.compare()
             await array.close()
@@ -114,11 +114,11 @@ def test_the_member_that_was_late_fails(layout: str, width: int, rows: int) -> N
     async def main(role: int) -> None:
         async with spying(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows) as rig:
             array, size = rig.running, await _full(rig)
-            rig.members[role].error(["write"], offset_bytes=array.core.data_offset)
+            rig.members[role].error(["write"], offset_bytes=array.context.data_offset)
             await rig.put(STRIPE * size, noise(2 * size, 1))
             assert role in array.member_set.lost
             assert not array.member_set.unpublished, "the superblocks do not say so yet"
-            assert not array.core.locks.held
+            assert not array.context.locks.held
             await rig.compare()
 
     for role in range(width):

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from raidx_fuse.array.open import open_array
-from raidx_fuse.engine.move_chunks import Mover
+from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.format.create import create_array
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.planning.allocate import maximum
@@ -53,7 +53,7 @@ class BundleRig(Rig):
     async def _step_moves(self, count: int, seed: int) -> None:
         """Move chunks onto free ones, or let two change places, wherever that is allowed."""
         assert self.array is not None
-        mover = Mover(self.array.core, self.bundles)
+        mover = ChunkMover(self.array.context, self.bundles)
         rng = random.Random(seed)
         for _ in range(count):
             layout = self.bundles
@@ -152,7 +152,7 @@ def test_a_read_that_waits_while_its_chunk_moves_looks_again() -> None:
         array = await rig.create()
         await rig._step_write(0.0, 1.0, 3)
         one, other = (int(rig.bundles.cells_of(role)[0]) for role in (0, 1))
-        mover = Mover(array.core, rig.bundles)
+        mover = ChunkMover(array.context, rig.bundles)
         read_members = array.member_set._read_members
         moved = False
 
@@ -181,10 +181,10 @@ def test_of_two_movers_to_one_free_place_one_does_not_move() -> None:
         await rig._step_write(0.0, 1.0, 3)
         place = (2, int(rig.bundles.free_chunks(2)[0]))
         cells = [int(rig.bundles.cells_of(role)[0]) for role in (0, 1)]
-        movers = [Mover(array.core, rig.bundles) for _ in cells]
+        movers = [ChunkMover(array.context, rig.bundles) for _ in cells]
         moved: list[bool] = []
 
-        async def move(mover: Mover, cell: int) -> None:
+        async def move(mover: ChunkMover, cell: int) -> None:
             moved.append(await mover.move([(cell, *place)]))
 
         async with trio.open_nursery() as nursery:
@@ -245,7 +245,7 @@ def test_bundles_are_rebuilt_and_scrubbed_side_by_side(layout: str) -> None:
         async with open_array(members[:5]) as array:
             for at in range(0, min(array.size_bytes, 16 << 20), 1 << 20):
                 await array.write(at, random.Random(at).randbytes(1 << 20))
-            await array.core.journal.drain()
+            await array.context.journal.drain()
             await array.flush()
             began_s = trio.current_time()
             job = await array.jobs.wait((await array.replace_disk(0, members[5]))["job"])

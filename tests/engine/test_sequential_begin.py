@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from raidx_fuse.engine.write.sequential import Beginning
+from raidx_fuse.engine.write.sequential import StripeBegin
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.load import scrubbed
 from tests.support.spy import SpyRig, restarted, spying
@@ -26,16 +26,16 @@ POLICIES = pytest.mark.parametrize("policy", ["rmw", "rcw"])
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
-    """Count what `Beginning.write` says."""
+    """Count what `StripeBegin.write` says."""
     counts: Counter[bool] = Counter()
-    write = Beginning.write
+    write = StripeBegin.write
 
-    def counting(beginning: Beginning, offset: int, view: memoryview) -> bool:
+    def counting(beginning: StripeBegin, offset: int, view: memoryview) -> bool:
         done = write(beginning, offset, view)
         counts[done] += 1
         return done
 
-    monkeypatch.setattr(Beginning, "write", counting)
+    monkeypatch.setattr(StripeBegin, "write", counting)
     return counts
 
 
@@ -43,8 +43,8 @@ async def _full(rig: SpyRig, policy: str) -> int:
     """Fill *rig*, its log empty; return the bytes of a stripe."""
     await rig.put(0, random.Random(1).randbytes(len(rig.model)))
     await rig.running.set("parity.policy", policy)
-    await rig.running.core.journal.drain()
-    return rig.running.core.data_count * CHUNK
+    await rig.running.context.journal.drain()
+    return rig.running.context.data_count * CHUNK
 
 
 async def _check(rig: SpyRig) -> None:
@@ -53,7 +53,7 @@ async def _check(rig: SpyRig) -> None:
     await scrubbed(rig)
     async with restarted(rig.images()) as array:
         assert bytes(await array.read(0, len(rig.model))) == bytes(rig.model)
-    await rig.running.core.journal.drain()
+    await rig.running.context.journal.drain()
     await rig.compare()
     await scrubbed(rig)
 
@@ -66,16 +66,16 @@ def test_only_data_is_logged(
     async def main() -> None:
         async with spying(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows) as rig:
             size = await _full(rig, policy)
-            for cells in range(1, rig.running.core.data_count):
+            for cells in range(1, rig.running.context.data_count):
                 tried.clear()
-                logged = rig.running.core.journal.commit_bytes
+                logged = rig.running.context.journal.commit_bytes
                 # From the stripe before on: one whole stripe, then the beginning.
                 data = random.Random(cells).randbytes(size + cells * CHUNK)
                 await rig.put((STRIPE - 1) * size, data)
                 assert tried == {True: 1}
-                logged = rig.running.core.journal.commit_bytes - logged
+                logged = rig.running.context.journal.commit_bytes - logged
                 assert cells * CHUNK < logged < (cells + 1) * CHUNK, "a parity was logged too"
-                assert rig.running.core.journal.streams.cells(STRIPE) == (1 << cells) - 1
+                assert rig.running.context.journal.streams.cells(STRIPE) == (1 << cells) - 1
                 await _check(rig)
 
     run(main)
@@ -92,10 +92,12 @@ def test_a_log_member_that_writes_late(
             size = await _full(rig, "rmw")
             array = rig.running
             tried.clear()
-            rig.members[role].error(["write"], offset_bytes=array.core.journal.ring.offset, count=1)
+            rig.members[role].error(
+                ["write"], offset_bytes=array.context.journal.ring.offset, count=1
+            )
             await rig.put(STRIPE * size, random.Random(2).randbytes(2 * CHUNK))
             assert tried == {True: 1}
-            assert not array.core.journal.is_late
+            assert not array.context.journal.is_late
             assert not array.member_set.lost, "it was written when tried once more"
             await _check(rig)
 
@@ -111,7 +113,7 @@ def test_a_log_member_that_fails_is_out_before_the_write_is_acknowledged(
             size = await _full(rig, "rmw")
             array = rig.running
             tried.clear()
-            rig.members[role].error(["write"], offset_bytes=array.core.journal.ring.offset)
+            rig.members[role].error(["write"], offset_bytes=array.context.journal.ring.offset)
             await rig.put(STRIPE * size, random.Random(2).randbytes(2 * CHUNK))
             assert tried == {True: 1}
             assert role in array.member_set.lost
@@ -129,7 +131,7 @@ def test_a_member_that_cannot_be_read(
     async def main(role: int) -> None:
         async with spying(layout, width, chunk_bytes=CHUNK, stripes=12, rows=rows) as rig:
             size = await _full(rig, "rcw")
-            rig.members[role].error(["read"], offset_bytes=rig.running.core.data_offset)
+            rig.members[role].error(["read"], offset_bytes=rig.running.context.data_offset)
             tried.clear()
             await rig.put(STRIPE * size, random.Random(2).randbytes(2 * CHUNK))
             assert sum(tried.values()) == 1

@@ -13,7 +13,7 @@ import pytest
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.engine.write.sequential import Closing
+from raidx_fuse.engine.write.sequential import StripeEnd
 from raidx_fuse.journal import recovery
 from raidx_fuse.journal.parity_replay import Following
 from raidx_fuse.members.simulated.virtual_time import run
@@ -46,10 +46,10 @@ async def begun(
     try:
         await put(rig, 0, random.Random(1).randbytes(len(rig.model)))
         await array.set("parity.policy", policy)
-        await array.core.journal.drain()
-        size = array.core.data_count * CHUNK
+        await array.context.journal.drain()
+        size = array.context.data_count * CHUNK
         await put(rig, STRIPE * size, random.Random(2).randbytes(size - lacking * CHUNK))
-        assert array.core.journal.streams.cells(STRIPE), "the stripe is not being filled"
+        assert array.context.journal.streams.cells(STRIPE), "the stripe is not being filled"
         yield rig, array, (STRIPE + 1) * size - lacking * CHUNK
     finally:
         await rig.close()
@@ -60,12 +60,12 @@ async def begun(
 def test_a_member_that_writes_late(layout: str, width: int, rows: int, lacking: int) -> None:
     async def main(late: int) -> None:
         async with begun(layout, width, rows, "rmw", lacking) as (rig, array, at):
-            rig.members[late].error(["write"], offset_bytes=array.core.data_offset, count=1)
+            rig.members[late].error(["write"], offset_bytes=array.context.data_offset, count=1)
             await put(rig, at, random.Random(3).randbytes(lacking * CHUNK))
             assert not array.member_set.lost, "it was written when tried once more"
             await rig.compare()
             await scrubbed(rig)
-            await array.core.journal.drain()
+            await array.context.journal.drain()
             await scrubbed(rig)
 
     for late in {1, width // 2, width - 1}:
@@ -77,32 +77,32 @@ def test_another_member_that_fails_then(
     layout: str, width: int, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What lies on it comes back, before the write has ended as well as afterwards."""
-    write = Closing.write
+    write = StripeEnd.write
     lacking = 2  # one would be tried at once, which has seen that no member is lost
 
     async def main(gone: int) -> None:
         async with begun(layout, width, rows, "traditional", lacking) as (rig, array, at):
-            last = array.core.layout.roles(STRIPE)[-1]  # written after all others
+            last = array.context.layout.roles(STRIPE)[-1]  # written after all others
             if gone == last:
                 return
 
-            def failing(closing: Closing, offset: int, view: memoryview, length: int) -> int:
+            def failing(closing: StripeEnd, offset: int, view: memoryview, length: int) -> int:
                 done = write(closing, offset, view, length)
                 assert done == length
-                assert closing.begun is not None, "all took it at once"
+                assert closing.pending is not None, "all took it at once"
                 assert array.member_set.fail(gone, "pulled out")
                 return done
 
-            monkeypatch.setattr(Closing, "write", failing)
-            offset = array.core.data_offset
+            monkeypatch.setattr(StripeEnd, "write", failing)
+            offset = array.context.data_offset
             rig.members[last].error(["write"], offset_bytes=offset, count=1)
             await put(rig, at, random.Random(3).randbytes(lacking * CHUNK))
             await rig.compare()
-            await array.core.journal.drain()
+            await array.context.journal.drain()
             await rig.compare()
 
     for gone in range(width):
-        monkeypatch.setattr(Closing, "write", write)
+        monkeypatch.setattr(StripeEnd, "write", write)
         run(main, gone)
 
 
@@ -124,13 +124,13 @@ def test_a_recovery_that_is_cut_after_many_were_closed(
             await rig.put(0, random.Random(1).randbytes(len(rig.model)))
             await rig.in_place()
             await rig.put(len(rig.model) - CHUNK, random.Random(2).randbytes(CHUNK))
-            core = rig.running.core
-            size = core.data_count * CHUNK
+            context = rig.running.context
+            size = context.data_count * CHUNK
             for stripe in range(stripes):
                 data = random.Random(stripe).randbytes(size)
                 await rig.put(stripe * size, data[: 2 * CHUNK])
                 await rig.put(stripe * size + 2 * CHUNK, data[2 * CHUNK :])
-            assert core.journal.ring.position > core.journal.capacity * 0.6
+            assert context.journal.ring.position > context.journal.capacity * 0.6
             images, model = rig.images(), bytes(rig.model)
         members = members_from(images)
         with monkeypatch.context() as patched:

@@ -95,7 +95,7 @@ class Subject:
 
     async def check_slowly(self, lost: Sequence[int]) -> None:
         """The slow decoder, given the surviving members only, must arrive at the model too."""
-        await self.array.core.journal.drain()
+        await self.array.context.journal.drain()
         for stripe in range(STRIPES):
             columns = [c for c in range(self.code.width) if self.role(stripe, c) in lost]
             content = self.code.decode(await self.stripe_on_members(stripe), columns)
@@ -103,7 +103,7 @@ class Subject:
 
     async def check_members(self) -> None:
         """Every cell on every member must be what the slow encoder says."""
-        await self.array.core.journal.drain()
+        await self.array.context.journal.drain()
         for stripe in range(STRIPES):
             assert await self.stripe_on_members(stripe) == self.code.encode(self.data_of(stripe))
 

@@ -67,7 +67,7 @@ class Image:
 
 
 def image_of(members: Sequence[RamMember], array: Array) -> Image:
-    ring = array.core.journal.ring
+    ring = array.context.journal.ring
     return Image(
         {member.path: bytes(member.memory) for member in members},
         array.member_set.config,
@@ -105,7 +105,7 @@ async def _crash(array: Array, _members: list[RamMember]) -> None:
 
 async def _rest(array: Array, _members: list[RamMember]) -> None:
     await trio.sleep(30)
-    array.core.bad_chunks.update((3, 4, 9))
+    array.context.bad_chunks.update((3, 4, 9))
     await array.set("speed_max", "7MiB")
     await trio.sleep(30)
 

@@ -81,7 +81,7 @@ def test_flushed_data_survives_a_member_that_fails_during_the_resync(
                 at = number * (len(rig.model) // 10 // 4096) * 4096
                 await rig.put(at, bytes(rig.model[at : at + 4096]))
             old, picture = bytes(rig.model), rig.images()
-            tolerance = rig.running.core.code.tolerance
+            tolerance = rig.running.context.code.tolerance
         async with restarted(picture) as array:
             status = array.status()
             assert (status["state"], status["redundancy_left"]) == ("resyncing", tolerance)
@@ -152,7 +152,7 @@ def test_without_a_journal_what_one_parity_cannot_tell_is_asked_for_first(name: 
 
 
 def _role(array: Array, chunk: int) -> int:
-    return array.core.layout.place(*array.core.layout.locate(chunk))[0]
+    return array.context.layout.place(*array.context.layout.locate(chunk))[0]
 
 
 @pytest.mark.parametrize("name", ["raid1", "raidx-copy"])
@@ -174,17 +174,19 @@ def test_without_a_journal_the_second_parity_tells_a_torn_stripe(name: str) -> N
 
     async def main() -> None:
         async with filled(name, "none") as rig:
-            core = rig.running.core
+            context = rig.running.context
             old, picture = bytes(rig.model), [bytearray(image) for image in rig.images()]
-            torn = core.layout.stripes // 2
-            cell = next(c for c in range(core.data_count) if core.layout.place(torn, c)[0] != 1)
-            role, place = core.position(torn, cell)
+            torn = context.layout.stripes // 2
+            cell = next(
+                c for c in range(context.data_count) if context.layout.place(torn, c)[0] != 1
+            )
+            role, place = context.position(torn, cell)
             picture[role][place : place + CHUNK] = noise(CHUNK, 9)
-            flipped = core.layout.logical(torn, cell)
+            flipped = context.layout.logical(torn, cell)
             gone = [
-                core.layout.logical(torn, c)
-                for c in range(core.data_count)
-                if core.layout.place(torn, c)[0] == 1
+                context.layout.logical(torn, c)
+                for c in range(context.data_count)
+                if context.layout.place(torn, c)[0] == 1
             ]
         images = [bytes(image) for image in picture]
         async with restarted(images) as array:
@@ -193,7 +195,7 @@ def test_without_a_journal_the_second_parity_tells_a_torn_stripe(name: str) -> N
             await array.set("speed_max", "0")
             for job in array.jobs.running():
                 await job.finished.wait()
-            assert sorted(array.core.bad_chunks) == sorted(gone)
+            assert sorted(array.context.bad_chunks) == sorted(gone)
             wrong, refused = await sectors(array, old)
             assert (wrong, refused) == (1, len(gone))
             assert bytes(await array.read(flipped * CHUNK, CHUNK)) == noise(CHUNK, 9)
@@ -256,17 +258,17 @@ async def torn(name: str, dropped_cell: int) -> AsyncIterator[tuple[SpyRig, list
     -1 is the last parity.
     """
     async with filled(name) as rig:
-        core = rig.running.core
-        dropped_cell %= len(core.code.cells)
-        role, place = core.position(5, dropped_cell)
+        context = rig.running.context
+        dropped_cell %= len(context.code.cells)
+        role, place = context.position(5, dropped_cell)
         before = bytes(rig.rams[role].memory[place : place + CHUNK])
-        size = core.data_count * CHUNK
+        size = context.data_count * CHUNK
         await rig.put(5 * size, noise(size, 3))
         picture = [bytearray(image) for image in rig.images()]
         picture[role][place : place + CHUNK] = before
         now = bytearray(rig.model)
-        if dropped_cell < core.data_count:
-            at = core.layout.logical(5, dropped_cell) * CHUNK
+        if dropped_cell < context.data_count:
+            at = context.layout.logical(5, dropped_cell) * CHUNK
             now[at : at + CHUNK] = before
         yield rig, [bytes(image) for image in picture], bytes(now)
 
@@ -277,7 +279,7 @@ def test_what_is_written_after_the_crash_is_not_built_on_torn_parity(name: str) 
 
     async def main() -> None:
         async with torn(name, -1) as (rig, picture, _):
-            count, layout = rig.running.core.data_count, rig.running.core.layout
+            count, layout = rig.running.context.data_count, rig.running.context.layout
             expected = bytearray(rig.model)
         at = 5 * count * CHUNK + 512
         expected[at : at + 700] = noise(700, 4)
@@ -322,9 +324,9 @@ def test_a_stripe_that_cannot_be_finished_can_be_read_all_the_same() -> None:
             async def no_room(*_arguments: Any) -> None:
                 raise RaidxError("no room")
 
-            array.core.dirty_bitmap.guard(no_room)
+            array.context.dirty_bitmap.guard(no_room)
             assert bytes(await array.read(0, len(now))) == now
-            assert array.core.dirty_bitmap.awaits_resync(5)
+            assert array.context.dirty_bitmap.awaits_resync(5)
             with pytest.raises(RaidxError, match="no room"):
                 await array.write(5 * 3 * CHUNK, b"x")
 
@@ -342,12 +344,12 @@ def test_a_resync_does_not_adopt_rot_that_two_others_outvote(name: str) -> None:
         async with spying(layout, width, chunk_bytes=CHUNK, stripes=60) as rig:
             await rig.put(0, noise(len(rig.model), 1))
             await rig.running.flush()
-            core = rig.running.core
+            context = rig.running.context
             old, picture = bytes(rig.model), [bytearray(image) for image in rig.images()]
             generator = random.Random(5)
-            for stripe in range(0, core.layout.stripes, 3):
-                cell = generator.randrange(len(core.code.cells))
-                role, place = core.position(stripe, cell)
+            for stripe in range(0, context.layout.stripes, 3):
+                cell = generator.randrange(len(context.code.cells))
+                role, place = context.position(stripe, cell)
                 picture[role][place + generator.randrange(CHUNK)] ^= 1 << generator.randrange(8)
         async with restarted([bytes(image) for image in picture]) as array:
             for job in array.jobs.running():
@@ -365,13 +367,13 @@ def test_without_a_journal_torn_parities_outvote_no_neighbour(name: str) -> None
 
     async def main() -> None:
         async with filled(name, "none") as rig:
-            core = rig.running.core
+            context = rig.running.context
             old, picture = bytes(rig.model), [bytearray(image) for image in rig.images()]
             change = noise(CHUNK, 8)
-            for stripe in range(core.layout.stripes):
-                cell = stripe % core.data_count
-                for parity in core.code.affects[cell]:
-                    role, place = core.position(stripe, parity)
+            for stripe in range(context.layout.stripes):
+                cell = stripe % context.data_count
+                for parity in context.code.affects[cell]:
+                    role, place = context.position(stripe, parity)
                     for at, byte in enumerate(change):
                         picture[role][place + at] ^= byte
         async with restarted([bytes(image) for image in picture]) as array:
@@ -389,13 +391,13 @@ def test_a_stripe_that_accuses_two_members_is_torn_not_rotten(name: str) -> None
 
     async def main() -> None:
         async with filled(name) as rig:
-            core = rig.running.core
+            context = rig.running.context
             old, picture = bytes(rig.model), [bytearray(image) for image in rig.images()]
-            for sector, cell in enumerate((0, core.data_count - 1)):
-                for parity in core.code.affects[cell]:
-                    role, place = core.position(5, parity)
+            for sector, cell in enumerate((0, context.data_count - 1)):
+                for parity in context.code.affects[cell]:
+                    role, place = context.position(5, parity)
                     picture[role][place + 512 * sector] ^= 0x55
-            assert core.code.column_of[0] != core.code.column_of[core.data_count - 1]
+            assert context.code.column_of[0] != context.code.column_of[context.data_count - 1]
         async with restarted([bytes(image) for image in picture]) as array:
             assert bytes(await array.read(0, len(old))) == old
 
@@ -409,11 +411,13 @@ def test_a_stripe_that_accuses_two_members_is_torn_not_rotten(name: str) -> None
 def test_a_rebuild_before_the_resync_makes_no_content_of_a_torn_stripe(name: str) -> None:
     async def main() -> None:
         async with filled(name, "none") as rig:
-            core = rig.running.core
+            context = rig.running.context
             old, picture = bytes(rig.model), [bytearray(image) for image in rig.images()]
-            stripe = core.layout.stripes // 2
-            cell = next(c for c in range(core.data_count) if core.layout.place(stripe, c)[0] != 1)
-            role, place = core.position(stripe, cell)
+            stripe = context.layout.stripes // 2
+            cell = next(
+                c for c in range(context.data_count) if context.layout.place(stripe, c)[0] != 1
+            )
+            role, place = context.position(stripe, cell)
             picture[role][place : place + CHUNK] = noise(CHUNK, 9)
         async with restarted([bytes(image) for image in picture]) as array:
             (resync,) = array.jobs.running()
@@ -437,14 +441,14 @@ def test_superblocks_say_that_there_is_no_journal_as_long_as_a_write_relies_on_i
 ) -> None:
     async def main() -> None:
         async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
-            core = rig.running.core
+            context = rig.running.context
             await rig.put(0, noise(len(rig.model), 1))
             await rig.running.set("journal", mode)
             said: list[str] = []
 
             def look(touch: Touch) -> None:
                 if touch.kind == WRITE and touch.offset_bytes < 128 << 10:  # a superblock
-                    said.append(core.journal.mode)
+                    said.append(context.journal.mode)
 
             rig.log.hook = look
             await rig.running.set("journal", "none")
@@ -477,8 +481,8 @@ def test_superblocks_say_that_there_is_a_journal_when_who_began_without_has_ende
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(rig.put, 100, b"torn")
                 await trio.testing.wait_all_tasks_blocked()
-                assert rig.running.core.locks.held
+                assert rig.running.context.locks.held
                 await rig.running.set("journal", mode)
-                assert not rig.running.core.locks.held
+                assert not rig.running.context.locks.held
 
     run(main)

@@ -66,9 +66,9 @@ def test_only_the_blocks_that_must_move_are_read_and_written() -> None:
             array = rig.array
             assert array is not None
             await fill(rig)
-            await array.core.journal.drain()
+            await array.context.journal.drain()
             old, parity = range(3), 3
-            rows = array.core.layout.stripes
+            rows = array.context.layout.stripes
             region = array.member_set.config.regions.data
             rig.log.clear()
             job = await grow(rig, added, windows=10**6)
@@ -102,7 +102,7 @@ def test_every_data_disk_holds_the_same_number_of_blocks_of_every_whole_region()
             chunks = array.size_bytes // CHUNK
             job = await grow(rig, added)
             await job.finished.wait()
-            layout = array.core.layout
+            layout = array.context.layout
             disks = rig.width - 1
             whole = layout.stripes // disks * disks
             held = Counter(
@@ -196,11 +196,11 @@ def test_places_that_blocks_left_go_back_to_the_host_once_that_is_durable(
         array = rig.array
         assert array is not None
         await fill(rig)
-        await array.core.journal.drain()
+        await array.context.journal.drain()
         start = array.member_set.data_offset
 
         async def noting(member: FaultMember, offset: int, length: int) -> bool:
-            growth = array.core.growth
+            growth = array.context.growth
             if growth is None:  # a newcomer's metadata
                 return await punch(member, offset, length)
             rows = range((offset - start) // CHUNK, (offset - start + length) // CHUNK)

@@ -98,14 +98,14 @@ def test_only_what_moves_and_its_parity_are_read_and_written(parity: str, journa
             assert array is not None
             await array.set("journal", journal)
             await fill(rig)
-            await array.core.journal.drain()
-            rows = array.core.layout.stripes
+            await array.context.journal.drain()
+            rows = array.context.layout.stripes
             region = array.member_set.config.regions.data
             estimate = await growth_estimate(array, array.grower.wider(added, parity), parity)
             rig.log.clear()
             job = await grow(rig, added, windows=10**6, parity=parity)
             await job.finished.wait()
-            await array.core.journal.drain()
+            await array.context.journal.drain()
             names = [f"ram{number}" for number in range(4 + added + (parity == SURROGATE))]
             # Newcomers are searched for what they may hold; that is not the growth's reading.
             reads = [rig.log.bytes_of("read", region, name) for name in names[:4]]
@@ -169,7 +169,9 @@ def test_cancelled_it_goes_back_to_the_old_shape(parity: str, after_s: float) ->
         assert array.member_set.config.width == 4
         assert array.member_set.config.params == params
         assert not array.member_set.lost
-        assert not any(map(array.core.written.is_written, range(size // CHUNK, size // CHUNK * 2)))
+        assert not any(
+            map(array.context.written.is_written, range(size // CHUNK, size // CHUNK * 2))
+        )
         await rig.compare()
         await scrubbed(rig)
         await rig.close()

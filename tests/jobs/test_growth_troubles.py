@@ -180,14 +180,14 @@ def test_an_old_record_in_the_journal_does_not_undo_a_block_that_came_back() -> 
         job = await grow(rig, 2)
         job.pause()
         await array.write(chunk, b"old" * 100)  # a record of the old place
-        assert array.core.journal.holds(0)
+        assert array.context.journal.holds(0)
         job.resume()
         await eventually(lambda: job.layout.migrated > 0)
-        assert array.core.layout.locate(0) == (0, 3)
+        assert array.context.layout.locate(0) == (0, 3)
         await array.write(chunk, b"new" * 100)  # and one of the new place
         job.cancel()
         await eventually(lambda: job.back and not job.layout.migrated)
-        assert array.core.journal.holds(0)  # it did come back before its records were placed
+        assert array.context.journal.holds(0)  # it did come back before its records were placed
         await job.finished.wait()
         rig.width -= 2
         del rig.members[-2:]
@@ -268,7 +268,7 @@ def test_it_pauses_at_a_block_that_nobody_can_give_back(cancelled: bool) -> None
         array = rig.array
         assert array is not None
         await fill(rig)
-        await array.core.journal.drain()
+        await array.context.journal.drain()
         size = len(rig.model)
         await array.fail_disk(1)
         (other,) = (m for m in rig.members if m.path == "ram0")

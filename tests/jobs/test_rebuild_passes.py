@@ -34,16 +34,16 @@ def noise(seed: int, length: int = CHUNK) -> bytes:
 
 def cells_on(rig: SpyRig, stripe: int, role: int) -> int:
     """Return the set of data cells of *stripe* that *role* has."""
-    core = rig.running.core
-    return core.layout.lost_cells(stripe, frozenset({role})) & core.code.data_mask
+    context = rig.running.context
+    return context.layout.lost_cells(stripe, frozenset({role})) & context.code.data_mask
 
 
 def chosen(rig: SpyRig, *, on_role: bool) -> tuple[int, int]:
     """Return the last stripe with data on ROLE and a data cell there, or (not *on_role*) not."""
-    core = rig.running.core
-    for stripe in reversed(range(core.layout.stripes)):
+    context = rig.running.context
+    for stripe in reversed(range(context.layout.stripes)):
         there = cells_on(rig, stripe, ROLE)
-        cells = cells_of(there if on_role else core.code.data_mask & ~there)
+        cells = cells_of(there if on_role else context.code.data_mask & ~there)
         if there and cells:
             return stripe, cells[0]
     raise AssertionError("no stripe has data on the role")
@@ -51,21 +51,21 @@ def chosen(rig: SpyRig, *, on_role: bool) -> tuple[int, int]:
 
 async def keep_busy(rig: SpyRig) -> None:
     """Write what a rebuild needs two windows for."""
-    core = rig.running.core
-    window = (WINDOW_BYTES // CHUNK) * rig.width // core.code.columns // core.code.rows
-    await rig.put(0, noise(1, 2 * window * core.data_count * CHUNK))
+    context = rig.running.context
+    window = (WINDOW_BYTES // CHUNK) * rig.width // context.code.columns // context.code.rows
+    await rig.put(0, noise(1, 2 * window * context.data_count * CHUNK))
 
 
 async def enliven(rig: SpyRig, stripe: int, cells: int) -> None:
     """Write the data *cells* of *stripe*."""
     for cell in cells_of(cells):
-        at = rig.running.core.layout.logical(stripe, cell) * CHUNK
+        at = rig.running.context.layout.logical(stripe, cell) * CHUNK
         await rig.put(at, noise(at))
 
 
 def held(rig: SpyRig, stripe: int, cell: int) -> Fault:
     """Let writes to a cell's place wait until the fault is lifted."""
-    role, offset = rig.running.core.position(stripe, cell)
+    role, offset = rig.running.context.position(stripe, cell)
     return rig.members[role].inject(
         Fault("hang", ("write",), offset_bytes=offset, length_bytes=CHUNK)
     )
@@ -84,10 +84,10 @@ async def write_past_a_watermark(
     rebuilt; the first part that is for *stripe*, parity or data, reaches its place when the
     watermark has moved. Return when both are done.
     """
-    core, member_set = rig.running.core, rig.running.member_set
-    at = core.layout.logical(stripe, cell) * CHUNK - before
-    lost = core.layout.lost_cells(stripe, member_set.lost)
-    parities = (core.data_count + p for p, s in enumerate(core.code.support) if s >> cell & 1)
+    context, member_set = rig.running.context, rig.running.member_set
+    at = context.layout.logical(stripe, cell) * CHUNK - before
+    lost = context.layout.lost_cells(stripe, member_set.lost)
+    parities = (context.data_count + p for p, s in enumerate(context.code.support) if s >> cell & 1)
     fault = held(rig, stripe, next(c for c in (cell, *parities) if not lost >> c & 1))
     await rig.running.set("speed_max", "64KiB")  # the first window is not limited yet
     job = (await rig.running.replace_disk(ROLE, rig.new_member()))["job"]
@@ -124,10 +124,10 @@ def test_a_write_that_a_rebuild_passes_is_in_the_parity_once(
     async def main() -> None:
         async with spying(layout, width, chunk_bytes=CHUNK, stripes=640) as rig:
             await rig.running.set("journal", "none")
-            core = rig.running.core
+            context = rig.running.context
             stripe, cell = chosen(rig, on_role=on_role)
             await keep_busy(rig)
-            mask = core.code.data_mask & ~(1 << cell)
+            mask = context.code.data_mask & ~(1 << cell)
             if alive == "others":
                 mask &= ~cells_on(rig, stripe, ROLE)
             await enliven(rig, stripe, mask if alive != "none" else 0)
@@ -145,12 +145,12 @@ def test_a_write_that_a_rebuild_passes_with_another_member_gone(layout: str, wid
     async def main() -> None:
         async with spying(layout, width, chunk_bytes=CHUNK, stripes=640) as rig:
             await rig.running.set("journal", "none")
-            core = rig.running.core
-            stripe = core.layout.stripes - 1
+            context = rig.running.context
+            stripe = context.layout.stripes - 1
             gone = cells_on(rig, stripe, ROLE) | cells_on(rig, stripe, 3)
-            cell = cells_of(core.code.data_mask & ~gone)[0]
+            cell = cells_of(context.code.data_mask & ~gone)[0]
             await keep_busy(rig)
-            await enliven(rig, stripe, core.code.data_mask & ~(1 << cell))
+            await enliven(rig, stripe, context.code.data_mask & ~(1 << cell))
             for role in (ROLE, 3):
                 await rig.running.fail_disk(role)
             with trio.fail_after(20):
@@ -169,12 +169,12 @@ def test_a_write_of_two_stripes_of_which_one_lives(layout: str, width: int) -> N
     async def main() -> None:
         async with spying(layout, width, chunk_bytes=CHUNK, stripes=640) as rig:
             await rig.running.set("journal", "none")
-            core = rig.running.core
-            stripe = core.layout.stripes - 1
+            context = rig.running.context
+            stripe = context.layout.stripes - 1
             await keep_busy(rig)
-            await enliven(rig, stripe, core.code.data_mask & ~1)
+            await enliven(rig, stripe, context.code.data_mask & ~1)
             await rig.running.fail_disk(ROLE)
-            assert core.unwritten(stripe - 1)
+            assert context.unwritten(stripe - 1)
             size = 2 * CHUNK
             with trio.fail_after(20):
                 await write_past_a_watermark(rig, stripe, 0, before=CHUNK + 512, size=size)

@@ -22,7 +22,7 @@ async def rebuild(rig: SpyRig, *roles: int) -> Rebuild:
     array = rig.running
     for _ in roles:
         await array.add_spare(rig.new_member())
-    await array.core.journal.drain()
+    await array.context.journal.drain()
     rig.log.clear()
     for role in roles:
         assert array.member_set.fail(role, "test")
@@ -59,13 +59,13 @@ def test_rebuilding_one_member_reads_the_fewest_chunks(
         async with spying(name, width, chunk_bytes=CHUNK, rows=rows, stripes=STRIPES) as rig:
             await rig.put(0, random.Random(1).randbytes(len(rig.model)))
             role = width // 3
-            stripes = rig.running.core.layout.stripes
+            stripes = rig.running.context.layout.stripes
             job = await rebuild(rig, role)
             assert job.chunks_read == chunks * stripes
             assert rig.log.bytes_of(READ, rig.data) == chunks * stripes * CHUNK
             assert rig.log.bytes_of(WRITE, rig.data) == rows * stripes * CHUNK
             # Exactly the cells of the plan, and rows that are neighbours in one operation.
-            code = rig.running.core.code
+            code = rig.running.context.code
             planned: Counter[str] = Counter()
             runs = 0
             needed = 0
@@ -92,7 +92,7 @@ def test_parity_columns_need_no_more_than_their_chains(name: str, width: int, ro
     async def main() -> None:
         async with spying(name, width, chunk_bytes=CHUNK, rows=rows, stripes=1) as rig:
             await rig.put(0, random.Random(1).randbytes(len(rig.model)))
-            stripes = rig.running.core.layout.stripes
+            stripes = rig.running.context.layout.stripes
             found = []
             for role in range(width):
                 job = await rebuild(rig, role)
@@ -109,7 +109,7 @@ def test_two_members_at_once_read_every_survivor_once() -> None:
     async def main() -> None:
         async with spying("upc", 10, chunk_bytes=CHUNK, rows=5, stripes=STRIPES) as rig:
             await rig.put(0, random.Random(1).randbytes(len(rig.model)))
-            stripes = rig.running.core.layout.stripes
+            stripes = rig.running.context.layout.stripes
             job = await rebuild(rig, 2, 7)
             assert job.roles == (2, 7)
             assert job.chunks_read == 8 * 5 * stripes
@@ -127,13 +127,13 @@ def test_ram_members_count_what_was_used_of_what_they_lend() -> None:
         rig = Rig("rdp", 8, chunk_bytes=CHUNK, rows=6, stripes=STRIPES)
         array = await rig.create()
         await array.write(0, random.Random(1).randbytes(array.size_bytes))
-        await array.core.journal.drain()
+        await array.context.journal.drain()
         before = [queue.read_bytes for queue in array.member_set.queues if queue]
         job_id = (await array.replace_disk(0, rig.new_member()))["job"]
         await array.jobs.wait(job_id)
         after = [queue.read_bytes for queue in array.member_set.queues if queue]
         read = sum(a - b for a, b in zip(after[1:], before[1:], strict=True))
-        assert read == 27 * array.core.layout.stripes * CHUNK
+        assert read == 27 * array.context.layout.stripes * CHUNK
         await rig.close()
 
     run(main)

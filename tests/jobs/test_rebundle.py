@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from raidx_fuse.array import estimate
-from raidx_fuse.engine.move_chunks import Mover
+from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from tests.support.unlike import CHUNK, UnlikeRig, play, usable
 
@@ -76,13 +76,13 @@ async def _turn(rig: UnlikeRig, step: str, rng: random.Random) -> None:
         elif step == "remove":
             with contextlib.suppress(RaidxError):
                 await array.remove_disk(rng.choice(roles))
-        elif step == "fail" and array.core.code.tolerance and not array.member_set.lost:
+        elif step == "fail" and array.context.code.tolerance and not array.member_set.lost:
             await array.fail_disk(rng.choice(roles))
             await trio.sleep(rng.choice((0.0, 61.5)))
             if rng.random() < 0.4 and (lost := sorted(array.member_set.lost)):
                 with contextlib.suppress(RaidxError):  # no room
                     await array.remove_disk(lost[0])
-        elif step == "larger" and array.core.code.tolerance and not array.member_set.watermarks:
+        elif step == "larger" and array.context.code.tolerance and not array.member_set.watermarks:
             role = rng.choice(sorted(array.member_set.lost) or roles)
             disk = rig.disk(100)
             await array.replace_disk(role, disk)
@@ -245,11 +245,11 @@ def test_new_bundles_keep_their_content_where_a_record_is_still_to_be_placed(
         rig = UnlikeRig(name, length, chunks)
         array = await rig.create()
         await array.set("journal", "none")
-        ring = array.core.journal.ring
+        ring = array.context.journal.ring
         ring.hurry_bytes = ring.capacity  # nothing is placed before it must be
         await rig.fill(1.0)
         layout = rig.bundles
-        mover, rng = Mover(array.core, layout), random.Random(1)
+        mover, rng = ChunkMover(array.context, layout), random.Random(1)
         before = layout.stripes
         await array.set("speed_max", "4KiB")
         await array.grow(disks := [rig.disk(count) for count in new])
@@ -273,7 +273,7 @@ def test_new_bundles_keep_their_content_where_a_record_is_still_to_be_placed(
         await rig.check()
         await trio.sleep(30)  # the records are placed
         await rig.check()
-        assert not array.core.journal.holds(layout.stripes - 1), "held no longer than needed"
+        assert not array.context.journal.holds(layout.stripes - 1), "held no longer than needed"
 
     play(scenario)
 
@@ -288,8 +288,8 @@ def test_the_tuner_forgets_who_left() -> None:
         for _ in range(3):  # hot chunks on role 0, which is far slower than role 2, it is said
             for at in range(0, len(rig.model), CHUNK):
                 await array.read(at, CHUNK)
-        assert array.core.access is not None
-        array.core.access.speeds[:] = [(1.0, 1.0), (1.0, 1.0), (1e-4, 1e-4), (1.0, 1.0)]
+        assert array.context.access is not None
+        array.context.access.speeds[:] = [(1.0, 1.0), (1.0, 1.0), (1e-4, 1e-4), (1.0, 1.0)]
         assert tuner.plan().steps
         await array.remove_disk(2)
         await rig.settle()

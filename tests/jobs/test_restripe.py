@@ -75,7 +75,7 @@ def test_the_cost_is_md_s_or_less_and_one_flush_a_window() -> None:
     async def body(rig: Rig) -> None:
         await fill(rig)
         assert rig.array is not None
-        await rig.array.core.journal.drain()
+        await rig.array.context.journal.drain()
         before, size = moved_bytes(rig), rig.array.size_bytes
         job = await restripe(rig, "raid4", 5, window_bytes=1 << 20)
         await job.finished.wait()
@@ -198,7 +198,7 @@ def test_paused_it_stands_and_users_work_on_both_sides() -> None:
         await trio.sleep(0.5)
         rig.array.jobs.pause(job.job_id)
         await trio.sleep(0.5)
-        layout = rig.array.core.layout
+        layout = rig.array.context.layout
         assert isinstance(layout, RestripeLayout)
         mark = layout.watermark
         assert 0 < mark < layout.image_chunks
@@ -222,7 +222,7 @@ def test_what_cannot_be_is_refused_in_one_line_and_changes_nothing() -> None:
             await rig.array.restripe([rig.new_member() for _ in range(added)], name, params)
         assert "\n" not in str(refused.value)
         assert rig.array.member_set.config.width == before.width
-        assert rig.array.core.journal.mode == "partial"
+        assert rig.array.context.journal.mode == "partial"
 
     async def raid5(rig: Rig) -> None:
         await refuse(rig, "is raid5 on 4 members already", 0, None)
@@ -288,14 +288,14 @@ def test_it_pauses_at_a_chunk_that_nobody_can_give_back(cancelled: bool) -> None
         array = rig.array
         assert array is not None
         await fill(rig)
-        await array.core.journal.drain()
+        await array.context.journal.drain()
         start = array.member_set.config.regions.data.offset
         fault = rig.members[1].error(("read",), offset_bytes=start + 40 * CHUNK, length_bytes=CHUNK)
         job = await restripe(rig, "raid5", 4)
         await trio.sleep(5)
         assert job.state == "paused"
-        assert isinstance(array.core.layout, RestripeLayout)
-        assert 100 < array.core.layout.watermark <= 121
+        assert isinstance(array.context.layout, RestripeLayout)
+        assert 100 < array.context.layout.watermark <= 121
         assert "resume" in job.status()["error"]
         array.jobs.resume(job.job_id)  # it is still unreadable
         await trio.sleep(1)
@@ -336,7 +336,7 @@ def test_who_takes_a_role_on_the_way_is_not_taken_to_read_as_zero() -> None:
     async def write_into_the_dead(first: int) -> None:
         assert rig.array is not None
         for chunk in range(first, len(rig.model) // CHUNK, 2):
-            if not rig.array.core.written.is_written(chunk):
+            if not rig.array.context.written.is_written(chunk):
                 at = chunk * CHUNK + 50
                 await rig.array.write(at, b"one hundred" * 9)
                 rig.model[at : at + 99] = b"one hundred" * 9
@@ -372,8 +372,8 @@ def test_a_write_while_a_restripe_turns_back_is_not_undone(monkeypatch: pytest.M
         await fill(rig)
         job = await restripe(rig, "raid5", 5)
         assert rig.array is not None
-        core, array = rig.array.core, rig.array
-        drain, reform = core.journal.drain, core.journal.reform
+        context, array = rig.array.context, rig.array
+        drain, reform = context.journal.drain, context.journal.reform
         at = slice(24 * CHUNK, 27 * CHUNK)  # a stripe, which may bypass the log
 
         async def put(seed: int) -> None:
@@ -382,15 +382,15 @@ def test_a_write_while_a_restripe_turns_back_is_not_undone(monkeypatch: pytest.M
 
         async def drain_and_write(*then: Any) -> None:
             await drain(*then)
-            if isinstance(core.layout, RestripeLayout):
+            if isinstance(context.layout, RestripeLayout):
                 await put(1)
 
         async def write_and_reform() -> None:
             await put(2)
             await reform()
 
-        monkeypatch.setattr(core.journal, "drain", drain_and_write)
-        monkeypatch.setattr(core.journal, "reform", write_and_reform)
+        monkeypatch.setattr(context.journal, "drain", drain_and_write)
+        monkeypatch.setattr(context.journal, "reform", write_and_reform)
         await reach(job, 1)
         job.cancel()
         await job.finished.wait()

@@ -131,7 +131,7 @@ def test_a_resync_visits_the_dirty_regions_only() -> None:
             await rig.put(0, noise(len(rig.model), 1))
             await rig.in_place()
             await trio.sleep(30)  # all quiet: the regions are clean again
-            per_region = rig.running.core.dirty_bitmap.per_region
+            per_region = rig.running.context.dirty_bitmap.per_region
             assert per_region * 10 < STRIPES
             crash = Crash(rig)
             at = (per_region * 5 + 3) * 3 * CHUNK
@@ -166,7 +166,7 @@ def test_a_clean_unmount_leaves_nothing_to_resync() -> None:
             await rig.close()
             await rig.open()
             assert not rig.running.jobs.running()
-            assert rig.running.core.dirty_bitmap.pending_regions() == 0
+            assert rig.running.context.dirty_bitmap.pending_regions() == 0
 
     run(main)
 
@@ -274,7 +274,7 @@ def test_a_crash_while_a_member_is_rebuilt_is_never_silently_wrong(
             await rig.running.replace_disk(0, new_member)
             rig.members[0] = new_member
             await trio.sleep(1)
-            layout = rig.running.core.layout
+            layout = rig.running.context.layout
             stripe = next(  # far beyond the watermark, with data on the lost role and another
                 s
                 for s in range(500, 600)
@@ -365,7 +365,7 @@ def test_a_member_that_cannot_punch_a_hole_does_not_stop_the_resync(hangs: bool)
         async with open_array(members) as array:
             await settle(array)
             assert array.member_set.lost == ({1} if hangs else set())
-            assert array.core.dirty_bitmap.pending_regions() == 0
+            assert array.context.dirty_bitmap.pending_regions() == 0
             assert await content(array) == old
 
     run(main)

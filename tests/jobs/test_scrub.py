@@ -35,7 +35,7 @@ async def scrub(rig: SpyRig, repair: bool = False) -> dict[str, Any]:
 async def rot(rig: SpyRig, chunk: int, copy: int | None = None) -> tuple[int, int, int]:
     """Rot bytes 100, 101 of a chunk (or of another column); return stripe, role, byte."""
     await rig.in_place()
-    layout = rig.running.core.layout
+    layout = rig.running.context.layout
     stripe, cell = layout.locate(chunk)
     role, member_chunk = layout.place(stripe, cell if copy is None else copy)
     offset = rig.data.offset + member_chunk * CHUNK + 100
@@ -115,7 +115,7 @@ def test_a_repair_that_had_to_assume_says_so(layout: str, width: int) -> None:
     async def main() -> None:
         async with spying(layout, width, chunk_bytes=CHUNK) as rig:
             await rig.put(0, noise(len(rig.model)))
-            data_count = rig.running.core.data_count
+            data_count = rig.running.context.data_count
             await rot(rig, 3, copy=data_count)  # the parity, or the second copy
             await rot(rig, 4 * data_count)  # a data chunk
             result = await scrub(rig, repair=True)
@@ -144,7 +144,7 @@ def test_two_rotten_copies_of_three_do_not_outvote_the_third() -> None:
         async with spying("raid1", 3, chunk_bytes=CHUNK) as rig:
             await rig.put(0, noise(len(rig.model)))
             await rig.in_place()
-            layout = rig.running.core.layout
+            layout = rig.running.context.layout
             for column, mask in ((1, 0x40), (2, 0x20)):
                 role, _ = layout.place(0, column)
                 await rig.members[role].rot(rig.data.offset + 100, 2, mask=mask)

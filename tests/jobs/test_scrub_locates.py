@@ -26,11 +26,11 @@ class Case:
     def __init__(self, rig: SpyRig, rng: random.Random) -> None:
         self.rig = rig
         self.rng = rng
-        self.core = rig.running.core
+        self.context = rig.running.context
 
     async def rot(self, stripe: int, cell: int, at: int, size: int) -> int:
         """Flip bits in bytes *at*.. of *cell*; return the role that lies now."""
-        role, member_chunk = self.core.layout.place(stripe, cell)
+        role, member_chunk = self.context.layout.place(stripe, cell)
         offset = self.rig.data.offset + member_chunk * CHUNK + at
         for byte in range(offset, offset + size):
             await self.rig.members[role].rot(byte, 1, mask=self.rng.randrange(1, 256))
@@ -61,7 +61,7 @@ async def with_case(name: str, width: int, test: Any) -> None:
         rng = random.Random(f"{name}{width}")
         await rig.put(0, rng.randbytes(len(rig.model)))
         await rig.in_place()
-        assert rig.running.core.layout.stripes >= STRIPES
+        assert rig.running.context.layout.stripes >= STRIPES
         await test(Case(rig, rng))
 
 
@@ -70,12 +70,12 @@ def test_one_lying_cell_a_stripe_is_located_named_and_mended(name: str, width: i
     """Data cells in even stripes, parity cells in odd ones, bytes anywhere."""
 
     async def test(case: Case) -> None:
-        core, good = case.core, case.images()
+        context, good = case.context, case.images()
         liars = {}
         cells = {}
         for stripe in range(STRIPES):
-            first, end = (core.data_count, len(core.code.cells)) if stripe % 2 else (0, 0)
-            cell = case.rng.randrange(first, end or core.data_count)
+            first, end = (context.data_count, len(context.code.cells)) if stripe % 2 else (0, 0)
+            cell = case.rng.randrange(first, end or context.data_count)
             cells[stripe] = cell
             liars[stripe] = await case.rot(stripe, cell, *case.somewhere())
         rotten = case.images()
@@ -86,9 +86,9 @@ def test_one_lying_cell_a_stripe_is_located_named_and_mended(name: str, width: i
             stripe = finding["stripe"]
             assert finding["located"] is True
             assert [member["role"] for member in finding["members"]] == [liars[stripe]]
-            is_data = cells[stripe] < core.data_count
+            is_data = cells[stripe] < context.data_count
             chunks = [offset // CHUNK for offset in finding["image_offsets"]]
-            assert chunks == ([core.layout.logical(stripe, cells[stripe])] if is_data else [])
+            assert chunks == ([context.layout.logical(stripe, cells[stripe])] if is_data else [])
         mended = await case.scrub(repair=True)
         assert (mended["repaired"], mended["assumed"], mended["uncorrected"]) == (STRIPES, 0, 0)
         assert case.images() == good
@@ -102,9 +102,9 @@ def test_a_member_that_lies_in_whole_strips_is_located_and_mended(name: str, wid
     """A lost or misdirected write of a strip: all cells of one member, each its own way."""
 
     async def test(case: Case) -> None:
-        core, good = case.core, case.images()
+        context, good = case.context, case.images()
         column = case.rng.randrange(width)
-        for cell in core.code.column_cells[column]:
+        for cell in context.code.column_cells[column]:
             role = await case.rot(2, cell, 0, CHUNK)
         mended = await case.scrub(repair=True)
         (finding,) = mended["findings"]
@@ -121,9 +121,9 @@ def test_two_lying_members_are_not_guessed(name: str, width: int) -> None:
     """In one sector: nobody is blamed and the assumption is counted. In two: both are mended."""
 
     async def test(case: Case) -> None:
-        core, good = case.core, case.images()
+        context, good = case.context, case.images()
         columns = case.rng.sample(range(width), 2)
-        cells = [case.rng.choice(core.code.column_cells[column]) for column in columns]
+        cells = [case.rng.choice(context.code.column_cells[column]) for column in columns]
         roles = sorted([await case.rot(1, cell, 512 * i, 512) for i, cell in enumerate(cells)])
         mended = await case.scrub(repair=True)
         (finding,) = mended["findings"]
@@ -137,8 +137,8 @@ def test_two_lying_members_are_not_guessed(name: str, width: int) -> None:
         assert (finding["located"], finding["assumed_data_right"]) == (False, True)
         assert result["assumed"] == 1
         # Data stays as it was found, wrong where it was wrong; parity follows it, and says no more.
-        for cell in (cell for cell in cells if cell < core.data_count):
-            at = core.layout.logical(1, cell) * CHUNK + 1030
+        for cell in (cell for cell in cells if cell < context.data_count):
+            at = context.layout.logical(1, cell) * CHUNK + 1030
             case.rig.model[at : at + 40] = await case.rig.get(at, 40)
         await case.rig.compare()
         assert (await case.scrub(repair=False))["mismatches"] == 0
@@ -151,13 +151,13 @@ def test_with_one_member_lost_rot_is_still_seen(name: str, width: int) -> None:
     """Half the equations are left: a mismatch shows; whoever is named lies indeed."""
 
     async def test(case: Case) -> None:
-        core = case.core
+        context = case.context
         await case.rig.running.fail_disk(1)
         liars = {}
         for stripe in range(STRIPES):
             while True:
-                cell = case.rng.randrange(len(core.code.cells))
-                if core.layout.place(stripe, cell)[0] != 1:
+                cell = case.rng.randrange(len(context.code.cells))
+                if context.layout.place(stripe, cell)[0] != 1:
                     break
             liars[stripe] = await case.rot(stripe, cell, *case.somewhere())
         found = await case.scrub(repair=False)
@@ -179,7 +179,7 @@ def test_parity_that_awaits_its_resync_outvotes_no_data(name: str, width: int) -
             await rig.running.set("journal", "none")
             await rig.put(0, random.Random(1).randbytes(len(rig.model)))
             await rig.running.flush()
-            role, place = rig.running.core.position(0, 0)
+            role, place = rig.running.context.position(0, 0)
             old = bytes(rig.model)
             dropped = bytes(rig.rams[role].memory[place : place + CHUNK])
             await rig.put(0, random.Random(2).randbytes(CHUNK))
@@ -188,7 +188,7 @@ def test_parity_that_awaits_its_resync_outvotes_no_data(name: str, width: int) -
         async with restarted([bytes(image) for image in picture]) as array:
             (resync,) = array.jobs.running()
             resync.pause()
-            assert array.core.dirty_bitmap.awaits_resync(0)
+            assert array.context.dirty_bitmap.awaits_resync(0)
             scrub = await array.jobs.wait(await array.start_scrub(repair=True))
             assert scrub["mismatches"] == 1
             assert bytes(await array.read(0, len(old))) == old

@@ -69,7 +69,7 @@ async def load(
 
 
 def layout_of(array: Array) -> BundleLayout:
-    layout = array.core.layout
+    layout = array.context.layout
     assert isinstance(layout, BundleLayout)
     return layout
 
@@ -271,8 +271,8 @@ def test_access_times_survive_in_the_table() -> None:
             table = layout_of(array)
             assert int(table.interval[hottest]) == interval
             assert int(table.last[hottest]) == last
-            assert array.core.access is not None
-            assert array.core.access.ticks() > last, "time goes on from there"
+            assert array.context.access is not None
+            assert array.context.access.ticks() > last, "time goes on from there"
 
     run(scenario)
 

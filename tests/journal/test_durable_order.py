@@ -80,7 +80,7 @@ async def gated(layout: str, width: int, journal: str) -> AsyncIterator[tuple[Ar
     async with open_array(members) as array:
         await array.set("journal", journal)
         await array.write(0, bytes(64 * CHUNK))
-        await array.core.journal.drain()
+        await array.context.journal.drain()
         await array.flush()
         for member in members:
             member.data_offset = array.member_set.data_offset
@@ -110,7 +110,7 @@ def test_the_log_forgets_only_what_readers_see(seed: int, monkeypatch: pytest.Mo
 
     async def main() -> None:
         async with gated("raid5", 3, "partial") as (array, _members):
-            journal = array.core.journal
+            journal = array.context.journal
             first = journal.ring.next_sequence
             seen = frozen = 0
             take_effect, save_head, freeze = (
@@ -158,7 +158,7 @@ def test_a_placement_saves_no_bit_whose_record_is_not_durable() -> None:
                 member.flush_open = flushed
                 member.written.clear()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(array.core.journal.place)
+                nursery.start_soon(array.context.journal.place)
                 await trio.sleep(0.01)  # it waits for the flush of the records so far
                 await array.write(71 * CHUNK, b"b" * CHUNK)
                 flushed.set()
@@ -192,7 +192,7 @@ def test_a_read_that_a_placement_overtook_reads_again() -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(look)
                 await trio.sleep(0.01)  # the member has answered, the store does not know yet
-                await array.core.journal.place()
+                await array.context.journal.place()
                 read.set()
             assert answers == [b"n" * 512 + bytes(512)]
 
@@ -202,7 +202,7 @@ def test_a_read_that_a_placement_overtook_reads_again() -> None:
 def test_a_drained_log_holds_nothing() -> None:
     async def main() -> None:
         async with gated("raid5", 3, "partial") as (array, _members):
-            journal = array.core.journal
+            journal = array.context.journal
             await array.write(0, b"d" * 512)
             await journal.place()
             assert journal.holds(0), "no flush has covered the head page"
@@ -261,7 +261,7 @@ def test_the_tail_is_durable_when_a_flush_covers_its_page(early: bool, late: boo
 
     async def main() -> None:
         async with gated("raid5", 3, "partial") as (array, members):
-            ring = array.core.journal.ring
+            ring = array.context.journal.ring
             await array.write(0, b"t" * 512)
             meanwhile = before = ring.durable_tail
             await ring.move_tail((ring.next_sequence, ring.position, 0))  # saved, not durable
@@ -300,7 +300,7 @@ def test_a_page_that_is_being_written_when_a_flush_begins_is_not_durable_by_it()
 
     async def main() -> None:
         async with gated("raid0", 2, "none") as (array, members):
-            pages = array.core.written.pages
+            pages = array.context.written.pages
             written = trio.Event()
             for member in members:
                 member.open, member.data_offset = written, 0
@@ -323,7 +323,7 @@ def test_a_page_that_is_being_written_when_a_flush_begins_is_not_durable_by_it()
 def test_a_page_that_is_saved_while_a_flush_runs_is_not_durable_by_it() -> None:
     async def main() -> None:
         async with gated("raid0", 2, "none") as (array, members):
-            pages = array.core.written.pages
+            pages = array.context.written.pages
             await pages.save([0])
             flushed = trio.Event()
             for member in members:
@@ -345,7 +345,7 @@ def test_a_page_that_is_saved_while_a_flush_runs_is_not_durable_by_it() -> None:
 def test_space_and_stripes_are_free_when_the_tail_behind_them_is_durable() -> None:
     async def main() -> None:
         async with gated("raid5", 3, "partial") as (array, _members):
-            journal = array.core.journal
+            journal = array.context.journal
             ring = journal.ring
             await array.write(0, b"0" * 512)
             for stripe in itertools.cycle(range(4, 30)):

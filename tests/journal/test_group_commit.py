@@ -46,7 +46,7 @@ async def prepare(rig: SpyRig, mode: str = "partial") -> None:
 
 def stripe_bytes(rig: SpyRig) -> int:
     """Return how much of the image is in one stripe."""
-    return rig.running.core.data_count * CHUNK
+    return rig.running.context.data_count * CHUNK
 
 
 def refuse(rig: SpyRig, times: int | None = 1) -> list[Fault]:
@@ -102,7 +102,7 @@ def test_eight_writes_share_one_record(layout: str, width: int, mode: str) -> No
     async def main() -> None:
         async with spying(layout, width, chunk_bytes=CHUNK, stripes=STRIPES, rows=4) as rig:
             await prepare(rig, mode)
-            journal = rig.running.core.journal
+            journal = rig.running.context.journal
             sequence = journal.ring.next_sequence
             writes = [(n * 3 * CHUNK // 2, noise(512, n)) for n in range(8)]
             handlers, gatherings = held(rig, *writes)
@@ -111,7 +111,9 @@ def test_eight_writes_share_one_record(layout: str, width: int, mode: str) -> No
             await rig.compare()  # everybody sees it, though nobody was told that it is done
             gatherings[0].write()
             go_on(handlers)
-            assert in_the_log(rig) == rig.running.core.code.tolerance + 1, "one on each log member"
+            assert in_the_log(rig) == rig.running.context.code.tolerance + 1, (
+                "one on each log member"
+            )
             assert journal.ring.next_sequence == sequence + 1
             assert journal.commits >= 8
             await rig.compare()
@@ -148,7 +150,7 @@ def test_the_same_place_several_times_in_one_record(
             images, model = rig.images(), bytes(rig.model)
             await rig.in_place()
             await rig.compare()
-            if rig.running.core.code.tolerance:
+            if rig.running.context.code.tolerance:
                 result = await rig.running.jobs.wait(await rig.running.start_scrub(repair=False))
                 assert result["mismatches"] == 0, "parity goes with the last of them"
                 await rig.running.fail_disk(0)
@@ -166,18 +168,18 @@ def test_a_late_record_locks_its_stripes_and_is_placed_after_it_is_written(
     async def main() -> None:
         async with spying(layout, width, chunk_bytes=CHUNK, stripes=STRIPES, rows=4) as rig:
             await prepare(rig, mode)
-            core = rig.running.core
+            context = rig.running.context
             far = 3 * stripe_bytes(rig)
             handlers, (gathering, _) = held(rig, (0, noise(PAGE, 1)), (far, noise(PAGE, 2)))
             refuse(rig)
             gathering.write()
             assert gathering.over is not None
-            assert set(core.locks.held) == {0, core.layout.locate(far >> core.shift)[0]}
+            assert set(context.locks.held) == {0, context.layout.locate(far >> context.shift)[0]}
             await rig.compare()
             order: list[str] = []
 
             async def place() -> None:
-                await core.journal.place()
+                await context.journal.place()
                 assert gathering.over is not None
                 assert gathering.over.is_set()
                 order.append("placed")
@@ -201,7 +203,7 @@ def test_a_late_record_locks_its_stripes_and_is_placed_after_it_is_written(
                 for handler in handlers:
                     nursery.start_soon(finish, handler)
             assert sorted(order) == ["answered", "answered", "placed", "written again"]
-            assert not core.locks.held
+            assert not context.locks.held
             await rig.compare()
             images, model = rig.images(), bytes(rig.model)
             await rig.in_place()
@@ -216,7 +218,7 @@ def test_a_record_that_no_member_takes_fails_all_its_writes_and_is_never_placed(
     async def main() -> None:
         async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=STRIPES) as rig:
             await prepare(rig)
-            core = rig.running.core
+            context = rig.running.context
             await rig.running.fail_disk(3)  # nobody can be spared any more
             await rig.running.replace_disk(3, rig.new_member())
             await rig._step_settle()
@@ -225,7 +227,7 @@ def test_a_record_that_no_member_takes_fails_all_its_writes_and_is_never_placed(
             await rig.put(5 * PAGE, noise(PAGE, 9))
             acknowledged = bytes(rig.model)
             handlers, gatherings = held(rig, (0, noise(PAGE, 1)), (9 * CHUNK, noise(PAGE, 2)))
-            log = core.member_set.config.regions.log
+            log = context.member_set.config.regions.log
             for member in rig.members:
                 member.error(WRITES, offset_bytes=log.offset, length_bytes=log.length)
             rig.log.clear()
@@ -247,8 +249,8 @@ def test_a_record_that_no_member_takes_fails_all_its_writes_and_is_never_placed(
                 for handler in handlers:
                     nursery.start_soon(finish, handler)
             assert errors == [errno.EIO] * 3
-            assert not core.locks.held
-            for attempt in (core.journal.place, core.journal.drain, core.journal.reform):
+            assert not context.locks.held
+            for attempt in (context.journal.place, context.journal.drain, context.journal.reform):
                 with pytest.raises(RaidxError, match="journal"):
                     await attempt()
             with pytest.raises(RaidxError, match="the journal is lost"):
@@ -268,14 +270,14 @@ def test_what_is_filled_while_a_placement_waits_for_a_late_record_is_finished_fi
     async def main() -> None:
         async with spying("raid5", 4, chunk_bytes=PAGE, stripes=1500) as rig:
             await prepare(rig)
-            core = rig.running.core
+            context = rig.running.context
             for turn in range(12):  # who of those that a late record lets go is first is chance
                 handlers, gatherings = held(rig, (90 * PAGE, noise(PAGE, turn)))
                 refuse(rig)
                 gatherings[0].write()
                 at = 4 * turn
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(core.journal.place)
+                    nursery.start_soon(context.journal.place)
                     nursery.start_soon(rig.put, at * PAGE, noise(4 * PAGE, turn))
                     await trio.sleep(0.001)
                     nursery.start_soon(go_on_held, handlers[0])
@@ -297,7 +299,7 @@ def test_a_record_behind_one_that_no_member_takes_is_not_acknowledged() -> None:
             model = bytes(rig.model)
             handlers, gatherings = held(rig, (0, noise(512, 1)))
             refuse(rig, None)  # this record and the next go through the queues, side by side
-            ring = rig.running.core.journal.ring
+            ring = rig.running.context.journal.ring
             for member in rig.members:
                 at = ring.offset + ring.position % ring.capacity
                 member.error(WRITES, offset_bytes=at, length_bytes=512)
@@ -328,7 +330,7 @@ def test_what_is_too_large_or_has_no_room_is_logged_by_itself(
     async def main() -> None:
         async with spying(layout, width, chunk_bytes=CHUNK, stripes=STRIPES, rows=4) as rig:
             await prepare(rig, mode)
-            journal = rig.running.core.journal
+            journal = rig.running.context.journal
             numbers = [journal.ring.next_sequence]
 
             async def together(*writes: tuple[int, bytes]) -> None:

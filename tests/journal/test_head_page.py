@@ -87,7 +87,7 @@ def test_writes_are_refused_in_time_and_go_on_when_the_fault_is_gone(number: int
             with trio.fail_after(SOON_S):
                 await rig.running.flush()
                 with pytest.raises(RaidxError):
-                    await rig.running.core.journal.drain()
+                    await rig.running.context.journal.drain()
             await rig.compare()
             images, model = rig.images(), bytes(rig.model)
             async with restarted(images) as array:  # the power went
@@ -137,7 +137,7 @@ def test_a_setting_is_in_force_although_the_log_cannot_be_emptied() -> None:
             faults = break_head(rig, errno.EDQUOT)
             with trio.fail_after(SOON_S):
                 assert await rig.running.set("journal", "none") == "none"
-            assert rig.running.core.journal.mode == "none"
+            assert rig.running.context.journal.mode == "none"
             await rig.put(0, noise(CHUNK, 2))
             for fault in faults:
                 fault.lift()
@@ -170,7 +170,7 @@ def test_a_rebuild_ends_and_the_log_is_formed_again_later() -> None:
             with trio.fail_after(600):
                 await job.finished.wait()
             assert job.state == "done", job.status()
-            journal = rig.running.core.journal
+            journal = rig.running.context.journal
             assert journal._to_form, "the head page was not missed"
             for fault in faults:
                 fault.lift()

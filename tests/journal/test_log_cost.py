@@ -52,11 +52,11 @@ def test_fsync_after_a_small_write_is_one_flush_of_the_log_members(
             await rig.put(5 * PAGE, noise(PAGE, 1))
             written = [touch for touch in rig.log.touches if touch.kind == WRITE]
             logged = [t for t in written if regions.log.offset <= t.offset_bytes < regions.log.end]
-            assert len(logged) == array.core.code.tolerance + 1, "a record on each log member"
+            assert len(logged) == array.context.code.tolerance + 1, "a record on each log member"
             assert written == logged, "nothing else before the flush"
             await array.flush()
             assert set(flushes(rig).values()) == {1}
-            assert len(flushes(rig)) == array.core.code.tolerance + 1
+            assert len(flushes(rig)) == array.context.code.tolerance + 1
 
     run(main)
 
@@ -74,12 +74,12 @@ def test_fsync_after_each_small_write_is_at_most_two_flush_rounds_all_told(
             rng = random.Random(7)
             pages = len(rig.model) // PAGE
             count = 400
-            placed = rig.running.core.journal.placements
+            placed = rig.running.context.journal.placements
             for number in range(count):
                 await rig.put(rng.randrange(pages) * PAGE, noise(PAGE, number))
                 await rig.running.flush()
                 await trio.sleep(0.01)
-            assert rig.running.core.journal.placements > placed, "places were written meanwhile"
+            assert rig.running.context.journal.placements > placed, "places were written meanwhile"
             assert max(flushes(rig).values()) <= 2 * count
             await rig.compare()
 
@@ -92,7 +92,7 @@ def test_what_is_not_logged_yet_is_not_placed() -> None:
     async def main() -> None:
         async with spying("raid1", 2, chunk_bytes=CHUNK, slow=True) as rig:
             await prepare(rig, "partial")
-            journal = rig.running.core.journal
+            journal = rig.running.context.journal
             await rig.put(0, noise(512, 1))
             rig.log.clear()
             async with trio.open_nursery() as nursery:
@@ -127,7 +127,7 @@ def test_of_requests_that_end_inside_stripes_only_the_ends_are_logged() -> None:
                 await rig.put(number * 4 * PAGE, noise(4 * PAGE, number))
             copies = 2
             assert 0 <= logged_bytes(rig) - 3 * PAGE * copies < 2 * PAGE
-            assert not rig.running.core.journal.overlay, "whole stripes are in their places"
+            assert not rig.running.context.journal.overlay, "whole stripes are in their places"
             await rig.compare()
 
     run(main)
@@ -138,11 +138,11 @@ def test_the_log_gives_up_what_keeps_stripes_from_being_closed() -> None:
         async with spying("raid5", 4, chunk_bytes=PAGE, stripes=1500) as rig:
             await prepare(rig, "partial")
             await rig.put(5 * PAGE, noise(512, 5))  # in the last chunk of the second stripe
-            full = [rig.running.core.counters.full_stripe]
+            full = [rig.running.context.counters.full_stripe]
             for turn in range(3):
                 for number in range(2):
                     await rig.put(number * 4 * PAGE, noise(4 * PAGE, 2 * turn + number))
-                full.append(rig.running.core.counters.full_stripe)
+                full.append(rig.running.context.counters.full_stripe)
                 await trio.sleep(0.1)
             assert [after - before for before, after in pairwise(full)] == [1, 2, 2]
             await rig.compare()

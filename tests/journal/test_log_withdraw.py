@@ -23,8 +23,8 @@ def test_what_no_member_logs_is_withdrawn(layout: str, width: int) -> None:
         async with spying(layout, width, chunk_bytes=CHUNK, rows=4) as rig:
             await rig.put(0, random.Random(1).randbytes(len(rig.model)))
             await rig.in_place()
-            member_set, journal = rig.running.member_set, rig.running.core.journal
-            lost = rig.running.core.code.tolerance
+            member_set, journal = rig.running.member_set, rig.running.context.journal
+            lost = rig.running.context.code.tolerance
             for role in range(lost):  # nobody can be spared any more
                 await rig.running.fail_disk(role)
             await rig.in_place()
@@ -36,7 +36,7 @@ def test_what_no_member_logs_is_withdrawn(layout: str, width: int) -> None:
             before = journal.ring.next_sequence, journal.ring.position, len(journal.ring.open)
             stripe = 5
             content = random.Random(2).randbytes(PAGE)
-            role, offset = rig.running.core.position(stripe, 0)
+            role, offset = rig.running.context.position(stripe, 0)
             done = journal.commit_now(stripe, [(role, offset, [content], PAGE)])
             assert done is not None
             sequence, left = done

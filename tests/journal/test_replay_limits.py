@@ -60,11 +60,11 @@ class Crashed:
         return self
 
     def _note(self, array: Array) -> None:
-        ring = array.core.journal.ring
+        ring = array.context.journal.ring
         epoch, sequence, position, name = ring.epoch, ring.next_sequence, ring.position, ring.array
         self.at = ring.offset + position % ring.capacity
         self.data_offset = array.member_set.data_offset
-        self.roles = array.core.journal.roles
+        self.roles = array.context.journal.roles
         self.head = array.member_set.config.regions.pages("journal")
         self.uuid = array.uuid
 
@@ -252,12 +252,12 @@ def test_who_holds_the_log_next_is_named_before_it_has_records() -> None:
         members = [RamMember(MIB, name=f"d{n}") for n in range(4)]
         await create_array(members, "raid5", name="disk", now_s=0, chunk_bytes=CHUNK)
         async with open_array(members[1:]) as array:
-            assert array.core.journal.roles == (1, 2)
+            assert array.context.journal.roles == (1, 2)
             fresh = RamMember(MIB, name="fresh")
             await array.replace_disk(0, fresh)
             for job in array.jobs.running():
                 await job.finished.wait()
-            assert array.core.journal.roles == (0, 1)
+            assert array.context.journal.roles == (0, 1)
             await array.write(0, b"on the new one")
             await array.flush()
             copies = [copy_of(member) for member in (fresh, *members[2:])]

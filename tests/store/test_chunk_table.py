@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raidx_fuse.array.open import open_array
-from raidx_fuse.engine.move_chunks import Mover
+from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import AssemblyError
 from raidx_fuse.format.regions import PageRegion
 from raidx_fuse.format.table_page import chunks_that_fit, share_bytes, shares_of
@@ -27,7 +27,7 @@ KINDS = [("raidx-zero", 1), ("raidx-copy", 2), ("raidx-copy", 3), ("raidx-parity
 
 def layout_of(rig: Rig) -> BundleLayout:
     assert rig.array is not None
-    layout = rig.array.core.layout
+    layout = rig.array.context.layout
     assert isinstance(layout, BundleLayout)
     return layout
 
@@ -41,7 +41,7 @@ async def shuffled(name: str, length: int, seed: int = 1) -> Rig:
     await array.write(0, data)
     rig.model[: len(data)] = data
     layout = layout_of(rig)
-    mover = Mover(array.core, layout)
+    mover = ChunkMover(array.context, layout)
     targets: set[int] = set()
     while len(targets) < len(CHUNKS):
         moves = mover.exchange(rng.randrange(layout.cells), rng.randrange(layout.cells))
@@ -147,7 +147,7 @@ def test_a_share_of_another_member_or_moment_is_noticed(name: str, length: int) 
         end = region.offset + region.length
         old = bytes(memory_of(rig, 0)[region.offset : end])
         layout = layout_of(rig)
-        mover = Mover(array.core, layout)
+        mover = ChunkMover(array.context, layout)
         cell = int(layout.cells_of(0)[3])
         for other in range(layout.cells):
             moves = mover.exchange(cell, other)
@@ -267,7 +267,7 @@ def test_the_second_slot_is_written_when_the_first_one_is_durable() -> None:
             await flush()
 
         member_set.write, member_set.flush = watched_write, watched_flush  # type: ignore[method-assign]
-        await rig.array.core.journal.place()
+        await rig.array.context.journal.place()
         steps = [what for i, what in enumerate(story) if not i or story[i - 1] != what]
         assert steps == ["flush", "slot 0", "flush", "slot 1", "flush"]
         await rig.close()
@@ -282,12 +282,12 @@ def test_a_place_that_changed_hands_on_a_member_that_is_lost() -> None:
         rig = await shuffled("raidx-copy", 2)
         array, layout = rig.array, layout_of(rig)
         assert array is not None
-        mover = Mover(array.core, layout)
+        mover = ChunkMover(array.context, layout)
         first = int(layout.cells_of(0)[2])
         assert layout.place(*divmod(first, 2)) == (0, 2)
         free = int(layout.free_chunks(0)[0])
         assert await mover.move([(first, 0, free)])
-        await array.core.journal.place()
+        await array.context.journal.place()
         for other in range(layout.cells):
             moves = [(other, 0, 2)]
             if layout.disk[other] != 0 and mover.problem(moves) is None:
@@ -301,7 +301,7 @@ def test_a_place_that_changed_hands_on_a_member_that_is_lost() -> None:
             survivors.append(copy)
         async with open_array(survivors) as recovered:
             assert recovered.member_set.lost == {0}
-            table = recovered.core.layout
+            table = recovered.context.layout
             assert isinstance(table, BundleLayout)
             assert table.problem(range(table.cells)) is None
             content = bytes(await recovered.read(0, len(rig.model)))

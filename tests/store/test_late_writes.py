@@ -196,7 +196,7 @@ def test_a_withdrawn_record_at_the_end_of_a_lap_is_not_taken_for_the_next_one() 
             await prepare(rig)
             await rig.running.fail_disk(0)
             await rig.in_place()
-            ring = rig.running.core.journal.ring
+            ring = rig.running.context.journal.ring
             room = CHUNK * 3
             while True:  # until less than a large record is left of the lap
                 left = ring.capacity - ring.position % ring.capacity

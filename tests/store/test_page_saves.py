@@ -12,7 +12,7 @@ from tests.support.spy import WRITE, spying
 def test_a_later_save_of_a_page_is_not_overtaken_by_an_earlier_one() -> None:
     async def main() -> None:
         async with spying("raid5", 3, chunk_bytes=4096, slow=True) as rig:
-            written = rig.running.core.written
+            written = rig.running.context.written
             for member in rig.members:
                 member.slow(1.0, ("write",), count=1)  # the first of them; the second is faster
             async with trio.open_nursery() as nursery:
@@ -33,7 +33,7 @@ def test_a_flush_during_a_save_does_not_stand_for_it() -> None:
 
     async def main() -> None:
         async with spying("raid5", 3, chunk_bytes=4096, slow=True) as rig:
-            written = rig.running.core.written
+            written = rig.running.context.written
             region = written.pages.region
             rig.members[0].slow(1.0, ("write",), count=1)
             rig.log.touches.clear()

@@ -148,20 +148,20 @@ class Rig:
     async def check_cache(self) -> None:
         """Assert that every cached page, asked for or not, is what the array holds."""
         assert self.array is not None
-        core = self.array.core
-        shift = core.shift
-        for address, content in [] if core.cache is None else core.cache.items():
+        context = self.array.context
+        shift = context.shift
+        for address, content in [] if context.cache is None else context.cache.items():
             if address >= 0:
                 expected = bytes(self.model[address : address + len(content)])
             else:
-                stripe, parity = divmod(-address - 1 >> shift, core.code.parity_count)
-                role, position = core.position(stripe, core.code.data_count + parity)
-                if role in core.member_set.lost_at(stripe):
+                stripe, parity = divmod(-address - 1 >> shift, context.code.parity_count)
+                role, position = context.position(stripe, context.code.data_count + parity)
+                if role in context.member_set.lost_at(stripe):
                     continue
                 buffer = memoryview(bytearray(len(content)))
-                place = position + (address & core.inner_mask)
+                place = position + (address & context.inner_mask)
                 try:
-                    await core.member_set.read([(role, place, [buffer], len(buffer))])
+                    await context.member_set.read([(role, place, [buffer], len(buffer))])
                 except MemberLostError:
                     continue
                 expected = bytes(buffer)
@@ -224,7 +224,7 @@ class Rig:
         member_set = self.array.member_set
         # A member that vanished counts although the array may not have noticed yet.
         gone = {r for r, q in enumerate(member_set.queues) if q and q.member in self.vanished}
-        return len(member_set.lost | gone) < self.array.core.code.tolerance
+        return len(member_set.lost | gone) < self.array.context.code.tolerance
 
     async def _step_fail(self, role: int) -> None:
         assert self.array is not None
@@ -258,7 +258,7 @@ class Rig:
     async def _step_spare(self) -> None:
         assert self.array is not None
         spares = [r for r in self.array.member_set.config.members if r.state == "spare"]
-        if self.array.core.code.tolerance and not spares:
+        if self.array.context.code.tolerance and not spares:
             member = self.new_member()
             self.members.append(member)
             await self.array.add_spare(member)

@@ -80,7 +80,7 @@ async def check_after_kill(rig: Rig, lost: Sequence[int], *, scrub: bool) -> Non
                     continue
                 for job in array.jobs.running():
                     await job.finished.wait()
-                assert array.core.growth is None
+                assert array.context.growth is None
                 assert bytes(await array.read(0, size)) == model
                 if scrub:
                     result = await array.jobs.wait(await array.start_scrub(repair=False))

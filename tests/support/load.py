@@ -87,7 +87,7 @@ async def scrubbed(rig: Rig) -> None:
     result = await rig.array.jobs.wait(await rig.array.start_scrub(repair=False))
     assert result["state"] == "done", result
     assert result["mismatches"] == 0, result["findings"]
-    assert result["unchecked_stripes"] == 0 or not rig.array.core.code.parity_count
+    assert result["unchecked_stripes"] == 0 or not rig.array.context.code.parity_count
 
 
 async def eventually(condition: Callable[[], bool]) -> None:

@@ -144,7 +144,7 @@ class SpyRig(Rig):
 
     async def in_place(self) -> None:
         """Return when all that was written lies in its place, and nowhere else."""
-        await self.running.core.journal.drain()
+        await self.running.context.journal.drain()
         await self.running.flush()
 
     async def put(self, offset: int, data: bytes) -> None:

@@ -140,5 +140,5 @@ def usable(rig: UnlikeRig) -> int:
 def bundles_of(array: Array | None) -> BundleLayout:
     """Return the table of an array that is open."""
     assert array is not None
-    assert isinstance(array.core.layout, BundleLayout)
-    return array.core.layout
+    assert isinstance(array.context.layout, BundleLayout)
+    return array.context.layout

@@ -158,7 +158,7 @@ class BpuPolicy:
 
     # -- choosing ------------------------------------------------------------------------------
 
-    def at_once(self, rmw: BandPlan | None, rcw: BandPlan | None) -> BandPlan | None:
+    def choose_now(self, rmw: BandPlan | None, rcw: BandPlan | None) -> BandPlan | None:
         """Choose while nothing waits, which is what `traditional` chooses; else None."""
         return None if self.monitor.mean_s else traditional(rmw, rcw)
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from raidx_fuse.engine.context import Core
-from raidx_fuse.engine.write.pending import Begun, keep_locked, write_at_once
+from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.write.pending import PendingWrite, keep_locked, write_synchronously
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.store.buffers import Bytes
 from raidx_fuse.store.xor import encoder
@@ -25,68 +25,76 @@ from raidx_fuse.store.xor import encoder
 BUFFERS_MAX = 512  # of one I/O
 
 
-class WholeStripes:
-    """Writes the whole stripes in a range of *core*."""
+class FullStripeWrite:
+    """Writes the whole stripes in a range of *context*."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
-        layout, code = core.layout, core.code
-        self.stripe_bytes = core.data_count << core.shift
+    def __init__(self, context: ArrayContext) -> None:
+        self.context = context
+        layout, code = context.layout, context.code
+        self.stripe_bytes = context.data_count << context.shift
         self._fits = layout.contiguous and layout.aligned
         self._encoder = encoder(code)
-        self.begun: Begun | None = None  # what the last write has left, for the caller to take
+        self.pending: PendingWrite | None = (
+            None  # what the last write has left, for the caller to take
+        )
 
     def write(self, offset: int, view: memoryview, length: int) -> tuple[int, int] | None:
         """Write the whole stripes inside the range; return their bytes in the image, begin and end.
 
         None if that cannot be: the general way writes all of it then. The caller has seen that no
-        member is lost, no chunk bad and no change of membership under way, and takes *begun*.
+        member is lost, no chunk bad and no change of membership under way, and takes *pending*.
         """
         stripe_bytes = self.stripe_bytes
         first, end = -(-offset // stripe_bytes), (offset + length) // stripe_bytes
-        core = self.core
-        rows = core.code.rows
+        context = self.context
+        rows = context.code.rows
         if first >= end or not self._fits or (end - first) * rows > BUFFERS_MAX:
             return None
-        if not core.written.whole(core.layout, first, end) or not self._may_bypass(first, end):
+        if not context.written.whole(context.layout, first, end) or not self._may_bypass(
+            first, end
+        ):
             return None
-        arena = core.arenas.get(max(1, (end - first) * core.code.parity_count << core.shift))
+        arena = context.arenas.get(
+            max(1, (end - first) * context.code.parity_count << context.shift)
+        )
         buffers = self._buffers(first, end, view, first * stripe_bytes - offset, arena)
-        position = core.data_offset + (first * rows << core.shift)
-        size = (end - first) * rows << core.shift
-        if core.cache is not None:
+        position = context.data_offset + (first * rows << context.shift)
+        size = (end - first) * rows << context.shift
+        if context.cache is not None:
             self._forget(first, end)
-        core.unlogged.count += 1  # also if only some members take it at once
-        left = write_at_once(core, [(r, position, parts, size) for r, parts in enumerate(buffers)])
+        context.unflushed_writes.count += 1  # also if only some members take it at once
+        left = write_synchronously(
+            context, [(r, position, parts, size) for r, parts in enumerate(buffers)]
+        )
         if left is None:
             return None
-        self.begun = keep_locked(core, range(first, end), left, arena)
-        core.counters.full_stripe += end - first
-        if core.cache is not None and self.begun is None:
+        self.pending = keep_locked(context, range(first, end), left, arena)
+        context.counters.full_stripe += end - first
+        if context.cache is not None and self.pending is None:
             at = first * stripe_bytes
-            core.cache.keep(at, view[at - offset : end * stripe_bytes - offset])
+            context.cache.keep(at, view[at - offset : end * stripe_bytes - offset])
         return first * stripe_bytes, end * stripe_bytes
 
     def _forget(self, first: int, end: int) -> None:
         """Drop what the cache has of the stripes: data, then parities, which lie below zero."""
-        cache, sums = self.core.cache, self.core.code.parity_count
+        cache, sums = self.context.cache, self.context.code.parity_count
         assert cache is not None
         cache.forget(first * self.stripe_bytes, (end - first) * self.stripe_bytes)
         if sums:
-            shift = self.core.shift
+            shift = self.context.shift
             cache.forget(-(end * sums << shift), (end - first) * sums << shift)
 
     def _may_bypass(self, first: int, end: int) -> bool:
         """Say whether the stripes may go straight to their places now."""
-        core = self.core
-        journal, held = core.journal, core.locks.held
+        context = self.context
+        journal, held = context.journal, context.locks.held
         if journal.mode == "full":
             return False
-        must_mark = bool(core.code.parity_count) or journal.mode == "none"
+        must_mark = bool(context.code.parity_count) or journal.mode == "none"
         for stripe in range(first, end):
             if stripe in held or journal.holds(stripe):
                 return False
-            if must_mark and not core.dirty_bitmap.touch(stripe):
+            if must_mark and not context.dirty_bitmap.touch(stripe):
                 return False
         return True
 
@@ -94,8 +102,8 @@ class WholeStripes:
         self, first: int, end: int, view: memoryview, start: int, arena: Any
     ) -> list[list[Any]]:
         """Return what each role writes, end to end; compute the parities into *arena*."""
-        core = self.core
-        chunk_bytes, code, layout = core.chunk_bytes, core.code, core.layout
+        context = self.context
+        chunk_bytes, code, layout = context.chunk_bytes, context.code, context.layout
         buffers: list[list[Any]] = [[] for _ in range(layout.width)]
         cells: list[Any] = [None] * (code.data_count + code.parity_count)
         sums = code.parity_count
@@ -118,7 +126,7 @@ class WholeStripes:
         return buffers
 
 
-# Whole stripes at once, of an array that has grown: what `WholeStripes` does for the others.
+# Whole stripes at once, of an array that has grown: what `FullStripeWrite` does for the others.
 #
 # A stripe of a grown RAID-4 holds blocks of several births (layouts/placements/elastic.py): those
 # of before any growth follow one another in the image, and so do those of each growth, but not the
@@ -133,21 +141,21 @@ class WholeStripes:
 Run = list[Any]  # byte offset on the member, buffers, size
 
 
-class GrownStripes(WholeStripes):
-    """Writes the whole stripes in a range of *core*, whose layout has grown or is about to."""
+class GrownFullStripeWrite(FullStripeWrite):
+    """Writes the whole stripes in a range of *context*, whose layout has grown or is about to."""
 
-    def __init__(self, core: Core) -> None:
-        super().__init__(core)
-        assert isinstance(core.layout, ElasticLayout)
-        self._layout: ElasticLayout = core.layout
-        self._births = core.layout.mapping.births()
+    def __init__(self, context: ArrayContext) -> None:
+        super().__init__(context)
+        assert isinstance(context.layout, ElasticLayout)
+        self._layout: ElasticLayout = context.layout
+        self._births = context.layout.mapping.births()
 
     def write(self, offset: int, view: memoryview, length: int) -> tuple[int, int] | None:
-        """Write the whole stripes inside the range, as `WholeStripes.write` does."""
-        core = self.core
-        if core.growth is not None:
+        """Write the whole stripes inside the range, as `FullStripeWrite.write` does."""
+        context = self.context
+        if context.growth is not None:
             return None
-        shift = core.shift
+        shift = context.shift
         first, end = -(-offset >> shift), offset + length >> shift
         start, count = next(birth for birth in reversed(self._births) if birth[0] <= first)
         row = -(-(first - start) // count)
@@ -155,36 +163,36 @@ class GrownStripes(WholeStripes):
         if row >= stop or stop - row > BUFFERS_MAX:
             return None
         first, end = start + row * count, start + stop * count
-        if not self._lives_alone(row, stop, start) or not core.written.all_written(first, end):
+        if not self._lives_alone(row, stop, start) or not context.written.all_written(first, end):
             return None
         if not self._may_bypass(row, stop):
             return None
-        arena = core.arenas.get(max(1, (stop - row) * core.code.parity_count << shift))
+        arena = context.arenas.get(max(1, (stop - row) * context.code.parity_count << shift))
         begin = first << shift
         runs = self._runs(first, count, view[begin - offset : (end << shift) - offset], arena)
-        if core.cache is not None:
-            core.cache.forget(begin, end - first << shift)
-            core.cache.forget(-(stop << shift), stop - row << shift)  # the parities
-        core.unlogged.count += 1  # also if only some members take it at once
+        if context.cache is not None:
+            context.cache.forget(begin, end - first << shift)
+            context.cache.forget(-(stop << shift), stop - row << shift)  # the parities
+        context.unflushed_writes.count += 1  # also if only some members take it at once
         requests = [
             (role, position, buffers, size)
             for role, parts in enumerate(runs)
             for position, buffers, size in parts
         ]
-        left = write_at_once(core, requests)
+        left = write_synchronously(context, requests)
         if left is None:
             return None
-        self.begun = keep_locked(core, range(row, stop), left, arena)
-        core.counters.full_stripe += stop - row
-        if core.cache is not None and self.begun is None:
-            core.cache.keep(begin, view[begin - offset : (end << shift) - offset])
+        self.pending = keep_locked(context, range(row, stop), left, arena)
+        context.counters.full_stripe += stop - row
+        if context.cache is not None and self.pending is None:
+            context.cache.keep(begin, view[begin - offset : (end << shift) - offset])
         return begin, end << shift
 
     def _lives_alone(self, row: int, stop: int, start: int) -> bool:
         """Say whether the rows have no living block but of the birth that begins at *start*."""
-        if not self.core.code.parity_count:
+        if not self.context.code.parity_count:
             return True  # nothing in a row depends on its other blocks
-        none_written = self.core.written.none_written
+        none_written = self.context.written.none_written
         return all(
             none_written(other + row * count, other + stop * count)
             for other, count in self._births
@@ -193,12 +201,12 @@ class GrownStripes(WholeStripes):
 
     def _runs(self, first: int, count: int, content: memoryview, arena: Any) -> list[list[Run]]:
         """Return what each role writes of the blocks from *first* on, *count* in each stripe."""
-        core, layout = self.core, self._layout
-        size, start = core.chunk_bytes, core.data_offset
+        context, layout = self.context, self._layout
+        size, start = context.chunk_bytes, context.data_offset
         runs: list[list[Run]] = [[] for _ in range(layout.width)]
         blocks = len(content) // size
         array = np.frombuffer(content, dtype=np.uint8).reshape(blocks, size)
-        sums = iter(arena.slots(size, blocks // count) if core.code.parity_count else ())
+        sums = iter(arena.slots(size, blocks // count) if context.code.parity_count else ())
         locate, place = layout.locate, layout.place
 
         def put(role: int, offset: int, buffer: Any) -> None:
@@ -214,7 +222,7 @@ class GrownStripes(WholeStripes):
                 stripe, cell = locate(first + index)
                 offset = start + stripe * size
                 put(place(stripe, cell)[0], offset, content[index * size : (index + 1) * size])
-            if not core.code.parity_count:
+            if not context.code.parity_count:
                 continue
             buffer, out = next(sums)
             if count == 1:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.journal.group_commit import Gathering
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Begun:
+class PendingWrite:
     """*left* is to be written to *stripes*, which are locked; its buffers may lie in *arena*."""
 
     stripes: list[int]
@@ -25,12 +25,14 @@ class Begun:
     arena: Arena
 
 
-def write_at_once(core: Core, requests: Sequence[MemberIO]) -> list[MemberIO] | None:
+def write_synchronously(
+    context: ArrayContext, requests: Sequence[MemberIO]
+) -> list[MemberIO] | None:
     """Write *requests* without suspending; return what is left, None if nobody took anything.
 
     No member is lost. The caller locks the stripes before anything else runs if anything is left.
     """
-    queues = core.member_set.readable
+    queues = context.member_set.readable
     left: list[MemberIO] = []
     begun = False
     for request in requests:
@@ -48,12 +50,12 @@ def write_at_once(core: Core, requests: Sequence[MemberIO]) -> list[MemberIO] | 
 
 
 def keep_locked(
-    core: Core, stripes: Iterable[int], left: list[MemberIO], arena: Arena
-) -> Begun | None:
+    context: ArrayContext, stripes: Iterable[int], left: list[MemberIO], arena: Arena
+) -> PendingWrite | None:
     """Return what is *left* of *stripes*, which nobody holds, locked now; None if nothing is."""
     if left:
-        return Begun(core.locks.take_free(stripes), left, arena)
-    core.arenas.put(arena)
+        return PendingWrite(context.locks.take_free(stripes), left, arena)
+    context.arenas.put(arena)
     return None
 
 
@@ -64,14 +66,14 @@ def keep_locked(
 # (store/queue.py).
 
 
-class Finisher:
-    """Finishes writes to *core*. Its methods raise what the members raise.
+class Completion:
+    """Finishes writes to *context*. Its methods raise what the members raise.
 
     Nothing is acknowledged before the superblocks say who is out (`MemberSet.published`).
     """
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
+    def __init__(self, context: ArrayContext) -> None:
+        self.context = context
 
     async def write_left(
         self,
@@ -81,76 +83,76 @@ class Finisher:
         offset: int,
         view: memoryview,
     ) -> None:
-        """Write what `AtOnce` has left of *view*, at *offset*; *sequence* if it is a record."""
-        core = self.core
-        await core.locks.take(stripe)
+        """Write what `SmallWrite` has left of *view*, at *offset*; *sequence* if it is a record."""
+        context = self.context
+        await context.locks.take(stripe)
         if sequence is None:
             await self._place([stripe], left)
-            if core.cache is not None:
-                core.cache.wrote(offset, view)
+            if context.cache is not None:
+                context.cache.wrote(offset, view)
         else:
             try:
-                await core.journal.finish(sequence, left)
-                if core.cache is not None:
-                    core.cache.wrote(offset, view)
+                await context.journal.finish(sequence, left)
+                if context.cache is not None:
+                    context.cache.wrote(offset, view)
             except RaidxError:
-                core.forget_stripe(stripe)
+                context.forget_stripe(stripe)
                 raise
             finally:
-                core.locks.release(stripe)
-        if core.member_set.unpublished:
-            await core.member_set.published()
+                context.locks.release(stripe)
+        if context.member_set.unpublished:
+            await context.member_set.published()
 
-    async def write_begun(self, begun: Begun) -> None:
+    async def complete_locked(self, begun: PendingWrite) -> None:
         """Write what is left of whole stripes."""
-        core = self.core
+        context = self.context
         await self._place(begun.stripes, begun.left)
-        core.arenas.put(begun.arena)
-        if core.member_set.unpublished:
-            await core.member_set.published()
+        context.arenas.put(begun.arena)
+        if context.member_set.unpublished:
+            await context.member_set.published()
 
     async def wait_for(self, late: Gathering | None) -> None:
         """Wait until the log has all of a gathering that is *late*, if there is one."""
         if late is None:
             return
-        core = self.core
+        context = self.context
         try:
-            await core.journal.finish_gathered(late)
+            await context.journal.finish_gathered(late)
         except RaidxError:
             for stripe in late.stripes:
-                core.forget_stripe(stripe)
+                context.forget_stripe(stripe)
             raise
-        if core.member_set.unpublished:
-            await core.member_set.published()
+        if context.member_set.unpublished:
+            await context.member_set.published()
 
     async def _place(self, stripes: list[int], left: list[MemberIO]) -> None:
         """Write what bypasses the log to *stripes*, which are locked, and release them."""
-        core = self.core
-        marked = core.dirty_bitmap.enter_now(stripes)
+        context = self.context
+        marked = context.dirty_bitmap.enter_now(stripes)
         try:
-            await core.member_set.write(join(left))
+            await context.member_set.write(join(left))
         except RaidxError:
             self.note_torn(stripes)
             raise
         finally:
-            core.unlogged.count += 1
+            context.unflushed_writes.count += 1
             for stripe in stripes:  # who read meanwhile may have kept what was there before
-                core.forget_stripe(stripe)
+                context.forget_stripe(stripe)
             if marked:
-                core.dirty_bitmap.leave(stripes)
-            core.locks.release_all(stripes)
+                context.dirty_bitmap.leave(stripes)
+            context.locks.release_all(stripes)
 
     def note_torn(self, stripes: Iterable[int]) -> None:
         """Remember which lost chunks a half-done write took down with it."""
-        core = self.core
+        context = self.context
         for stripe in stripes:
-            lost = core.layout.lost_cells(stripe, core.member_set.lost_at(stripe))
-            lost &= core.code.data_mask & ~core.dead(stripe)
+            lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
+            lost &= context.code.data_mask & ~context.dead(stripe)
             for cell in cells_of(lost):
-                chunk = core.layout.logical(stripe, cell)
-                if chunk not in core.bad_chunks:
+                chunk = context.layout.logical(stripe, cell)
+                if chunk not in context.bad_chunks:
                     log.error(
                         "the content of %s is lost: a member failed during a degraded write",
-                        core.where(stripe, (cell,)),
+                        context.where(stripe, (cell,)),
                     )
-                core.bad_chunks.add(chunk)
+                context.bad_chunks.add(chunk)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from raidx_fuse.engine.chunk_cache import address_of
-from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.write.split import Piece
 from raidx_fuse.errors import MemberError, no_space
 from raidx_fuse.layouts.codes.code import Unrecoverable
@@ -56,35 +56,35 @@ class Work:
 
 
 class Preparer:
-    """Prepares pieces of requests to *core*."""
+    """Prepares pieces of requests to *context*."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
+    def __init__(self, context: ArrayContext) -> None:
+        self.context = context
 
     def prepare(self, piece: Piece, view: memoryview, work: Work) -> None:
         """Add the reads, XORs and writes of *piece* to *work*."""
-        core = self.core
+        context = self.context
         stripe = piece.stripe
-        lost_roles = core.member_set.lost
+        lost_roles = context.member_set.lost
         lost = 0
         if lost_roles:
-            lost = core.layout.lost_cells(stripe, core.member_set.lost_at(stripe))
-        dead = core.dead(stripe)
+            lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
+        dead = context.dead(stripe)
         covered: dict[int, list[tuple[int, int]]] = {}
-        for low, high, touched in piece.bands(core.chunk_bytes):
+        for low, high, touched in piece.bands(context.chunk_bytes):
             try:
-                rmw, rcw = write_plans(core.code, touched, lost, dead)
+                rmw, rcw = write_plans(context.code, touched, lost, dead)
             except Unrecoverable as error:
-                raise core.lost_error(stripe, cells_of(error.cells)) from None
+                raise context.lost_error(stripe, cells_of(error.cells)) from None
             known = 0
-            if core.cache is not None:
+            if context.cache is not None:
                 sources = (rmw.read_mask if rmw else 0) | (rcw.read_mask if rcw else 0)
-                known = core.cached(stripe, sources, low, high)
+                known = context.cached(stripe, sources, low, high)
             at_hand = known | piece.logged
-            plan = core.policy(rmw, rcw, stripe, at_hand)
+            plan = context.policy(rmw, rcw, stripe, at_hand)
             work.plans.append((plan, plan.pre_reads_beside(at_hand)))
             found = self._prepare_band(piece, plan, low, high, view, work, known)
-            if core.cache is not None:
+            if context.cache is not None:
                 self._note_contents(piece, touched, low, high, view, found, work)
             if dead:
                 for cell in plan.writes:
@@ -97,9 +97,9 @@ class Preparer:
 
     def fresh(self, piece: Piece) -> list[int]:
         """Return the logical chunks that come alive by *piece*."""
-        core, stripe = self.core, piece.stripe
-        cells = cells_of(core.dead(stripe) & piece.touched)
-        return [core.layout.logical(stripe, cell) for cell in cells]
+        context, stripe = self.context, piece.stripe
+        cells = cells_of(context.dead(stripe) & piece.touched)
+        return [context.layout.logical(stripe, cell) for cell in cells]
 
     def _prepare_band(
         self,
@@ -112,32 +112,32 @@ class Preparer:
         known: int,
     ) -> dict[int, memoryview]:
         """Add one band; cells in *known* come from the cache. Return what is read and computed."""
-        core = self.core
+        context = self.context
         contents: dict[int, memoryview] = {}
         stripe, size = piece.stripe, high - low
-        chunk_bytes = core.chunk_bytes
+        chunk_bytes = context.chunk_bytes
         old: dict[int, Bytes] = {}
         slots: list[tuple[memoryview, Bytes]] = []
         used = len(plan.reads)
         if plan.outputs:
-            arena = core.arenas.get((used + len(plan.outputs)) * size)
+            arena = context.arenas.get((used + len(plan.outputs)) * size)
             work.arenas.append(arena)
             slots = arena.slots(size, used + len(plan.outputs))
             for cell, (buffer, array) in zip(plan.reads, slots, strict=False):
                 contents[cell], old[cell] = buffer, array
-                if known >> cell & 1 and core.cache is not None:
-                    core.cache.fill(address_of(core.layout, stripe, cell) + low, buffer)
+                if known >> cell & 1 and context.cache is not None:
+                    context.cache.fill(address_of(context.layout, stripe, cell) + low, buffer)
                     work.cached += 1
                     continue
-                role, position = core.position(stripe, cell)
+                role, position = context.position(stripe, cell)
                 work.reads.append((role, position + low, [buffer], size))
         for cell in plan.writes:
-            role, position = core.position(stripe, cell)
+            role, position = context.position(stripe, cell)
             at = piece.at(cell, chunk_bytes) + low
             work.writes.append((role, position + low, [view[at : at + size]], size))
         new: dict[int, Bytes] = {}
         for output in plan.outputs:
-            role, position = core.position(stripe, output.cell)
+            role, position = context.position(stripe, output.cell)
             if not output.old and len(output.new) == 1:  # a replica: the data as it came
                 at = piece.at(output.new[0], chunk_bytes) + low
                 work.writes.append((role, position + low, [view[at : at + size]], size))
@@ -170,8 +170,8 @@ class Preparer:
         Of copies only the data are ever kept; of parities those that were computed, unless the
         array grows: they are known by their stripe, and stripes change then.
         """
-        core = self.core
-        layout, code, stripe = core.layout, core.code, piece.stripe
+        context = self.context
+        layout, code, stripe = context.layout, context.code, piece.stripe
         changed = touched
         if not code.is_copies:
             for parity, support in enumerate(code.support):
@@ -180,9 +180,9 @@ class Preparer:
         for cell in cells_of(changed | sum(1 << cell for cell in contents)):
             data: memoryview | None = contents.get(cell)
             if touched >> cell & 1:
-                at = piece.at(cell, core.chunk_bytes) + low
+                at = piece.at(cell, context.chunk_bytes) + low
                 data = view[at : at + high - low]
-            elif cell >= code.data_count and core.growth is not None:
+            elif cell >= code.data_count and context.growth is not None:
                 data = None
             address = address_of(layout, stripe, cell) + low
             work.contents.append(Content(address, high - low, data, bool(changed >> cell & 1)))
@@ -191,16 +191,16 @@ class Preparer:
         self, piece: Piece, dead: int, covered: dict[int, list[tuple[int, int]]], work: Work
     ) -> None:
         """Complete cells that come alive: zeros around what is written, unless it reads as zero."""
-        core = self.core
+        context = self.context
         for cell, ranges in covered.items():
             if not dead >> cell & 1:
                 continue
-            role, position = core.position(piece.stripe, cell)
+            role, position = context.position(piece.stripe, cell)
             work.reserve.append((role, position))
-            if role in core.zero_roles:
+            if role in context.zero_roles:
                 continue
             at = 0
-            for low, high in [*sorted(ranges), (core.chunk_bytes, core.chunk_bytes)]:
+            for low, high in [*sorted(ranges), (context.chunk_bytes, context.chunk_bytes)]:
                 if low > at:
                     work.writes.append((role, position + at, zero_buffers(low - at), low - at))
                 at = high
@@ -210,14 +210,14 @@ class Preparer:
 
         A sparse member on a full disk then refuses a write whole: no stripe is left half written.
         """
-        size = self.core.chunk_bytes
+        size = self.context.chunk_bytes
         self.reserve_for(join([(role, position, [], size) for role, position in places]))
 
     def reserve_for(self, writes: Iterable[MemberIO]) -> None:
         """Make sure that *writes* have room, as `reserve` does."""
-        core = self.core
+        context = self.context
         for role, position, _buffers, length in writes:
-            queue = core.member_set.queues[role]
+            queue = context.member_set.queues[role]
             if queue is not None:
                 try:
                     queue.member.reserve(position, length)

@@ -16,7 +16,7 @@ from typing import Any
 
 from numpy import bitwise_xor, frombuffer, uint8
 
-from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.parity_policy.policy import BpuPolicy, Policy
 from raidx_fuse.errors import MemberError
 from raidx_fuse.journal.group_commit import Gathering
@@ -30,12 +30,14 @@ _LENGTHS_KEPT = 64
 Slot = tuple[list[Any], Bytes]  # the buffers of one I/O, and the same memory as an array
 
 
-class AtOnce:
-    """Writes to *core*; `write` says what it did."""
+class SmallWrite:
+    """Writes to *context*; `write` says what it did."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
-        self._plans = [write_plans(core.code, 1 << cell, 0, 0) for cell in range(core.data_count)]
+    def __init__(self, context: ArrayContext) -> None:
+        self.context = context
+        self._plans = [
+            write_plans(context.code, 1 << cell, 0, 0) for cell in range(context.data_count)
+        ]
         self._slots_needed = max(
             len(plan.reads) + len(plan.outputs) for pair in self._plans for plan in pair if plan
         )
@@ -54,40 +56,40 @@ class AtOnce:
         to the journal its sequence number. The caller has seen that no member is lost, no chunk bad
         and no change of membership under way.
         """
-        core = self.core
-        shift = core.shift
+        context = self.context
+        shift = context.shift
         chunk = offset >> shift
-        if not core.written.bits[chunk >> 3] >> (chunk & 7) & 1:
+        if not context.written.bits[chunk >> 3] >> (chunk & 7) & 1:
             return None
-        layout = core.layout
+        layout = context.layout
         stripe, cell = layout.locate(chunk)
-        if stripe in core.locks.held:
+        if stripe in context.locks.held:
             return None
-        if core.growth is not None and stripe in core.growth.unsaved:
+        if context.growth is not None and stripe in context.growth.unsaved:
             return None
-        policy = core.policy
+        policy = context.policy
         plan = self._chosen[cell] if policy is self._policy else self._choose(policy, cell)
         if plan is None:
             return None
         # The parity of a chunk that was written is alive, but its neighbours may not be.
-        if plan.kind == "rcw" and core.dead(stripe):
+        if plan.kind == "rcw" and context.dead(stripe):
             return None
-        journal = core.journal
-        in_parity = core.code.parity_count > 0
+        journal = context.journal
+        in_parity = context.code.parity_count > 0
         if journal.mode == "none":
             logged = journal.holds(stripe)
         else:
             logged = in_parity or journal.mode == "full" or journal.holds(stripe)
-        if logged and core.unlogged.may_tear(offset, length):
+        if logged and context.unflushed_writes.may_tear(offset, length):
             return None
         if (
             not logged
             and (in_parity or journal.mode == "none")
-            and not core.dirty_bitmap.touch(stripe)
+            and not context.dirty_bitmap.touch(stripe)
         ):
             return None
-        queues = core.member_set.readable
-        base = core.data_offset + (offset & core.inner_mask)
+        queues = context.member_set.readable
+        base = context.data_offset + (offset & context.inner_mask)
         role, member_chunk = layout.place(stripe, cell)
         position = base + (member_chunk << shift)
         writes: list[MemberIO] = [(role, position, [data], length)]
@@ -110,7 +112,7 @@ class AtOnce:
             committed = journal.commit_now(stripe, writes)
             if committed is None:
                 return None  # no room, or not at once: the general way waits for it
-            core.counters.count_plan(plan.kind, len(plan.reads))
+            context.counters.count_plan(plan.kind, len(plan.reads))
             return stripe, committed[1], committed[0]
         left: list[MemberIO] = []
         for request in writes:
@@ -123,8 +125,8 @@ class AtOnce:
             left.append(request)
         if left:
             self._renew()  # the memory belongs to them now
-        core.unlogged.count += 1
-        core.counters.count_plan(plan.kind, len(plan.reads))
+        context.unflushed_writes.count += 1
+        context.counters.count_plan(plan.kind, len(plan.reads))
         return stripe, left, None
 
     def _modify(
@@ -141,11 +143,11 @@ class AtOnce:
 
         *kept*: the buffers of *writes* are not to be used again.
         """
-        core = self.core
-        overlay = core.member_set.overlay
+        context = self.context
+        overlay = context.member_set.overlay
         unplaced = overlay.current or overlay.frozen
-        queues = core.member_set.readable
-        place, shift = core.layout.place, core.shift
+        queues = context.member_set.readable
+        place, shift = context.layout.place, context.shift
         slots = self._slots.get(length) or self._cut(length)
         change_buffers, change = slots[0]
         role, position, _, _ = writes[0]
@@ -192,10 +194,10 @@ class AtOnce:
         kept: bool,
     ) -> bool:
         """Carry out any *plan*: read its cells, make its outputs; *kept* as in `_modify`."""
-        core = self.core
-        overlay = core.member_set.overlay
-        queues = core.member_set.readable
-        place, shift = core.layout.place, core.shift
+        context = self.context
+        overlay = context.member_set.overlay
+        queues = context.member_set.readable
+        place, shift = context.layout.place, context.shift
         slots = iter(self._slots.get(length) or self._cut(length))
         old: dict[int, Bytes] = {}
         for source in plan.reads:
@@ -224,14 +226,14 @@ class AtOnce:
     def _choose(self, policy: Policy, cell: int) -> BandPlan | None:
         """Ask *policy*; one that looks at nothing but the plans is asked once for all cells."""
         if isinstance(policy, BpuPolicy):
-            return policy.at_once(*self._plans[cell])
+            return policy.choose_now(*self._plans[cell])
         self._policy = policy
         self._chosen = [policy(*pair, 0) for pair in self._plans]
         return self._chosen[cell]
 
     def _renew(self) -> None:
         self._slots.clear()
-        self._arena = Arena(max(1, self._slots_needed) * self.core.chunk_bytes)
+        self._arena = Arena(max(1, self._slots_needed) * self.context.chunk_bytes)
 
     def _cut(self, length: int) -> list[Slot]:
         if len(self._slots) >= _LENGTHS_KEPT:

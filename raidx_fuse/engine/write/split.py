@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.layouts.planning.stripe_plan import (
     Band,
     bands,
@@ -80,12 +80,12 @@ class ScatteredPiece(Piece):
         return sum(1 << c for c, (s, e, _) in self.parts.items() if s == 0 and e == chunk_bytes)
 
 
-def split(core: Core, offset: int, at: int, length: int) -> list[Piece]:
+def split(context: ArrayContext, offset: int, at: int, length: int) -> list[Piece]:
     """Cut the bytes *at*..*length* - 1 of a request at *offset* into pieces, one a stripe."""
-    layout, shift, mask = core.layout, core.shift, core.inner_mask
+    layout, shift, mask = context.layout, context.shift, context.inner_mask
     if not layout.contiguous:
-        return _split_scattered(core, offset, at, length)
-    span = core.data_count
+        return _split_scattered(context, offset, at, length)
+    span = context.data_count
     pieces = []
     while at < length:
         stripe, first = layout.locate(offset + at >> shift)
@@ -98,13 +98,13 @@ def split(core: Core, offset: int, at: int, length: int) -> list[Piece]:
     return pieces
 
 
-def _split_scattered(core: Core, offset: int, at: int, length: int) -> list[Piece]:
-    locate, shift, mask = core.layout.locate, core.shift, core.inner_mask
+def _split_scattered(context: ArrayContext, offset: int, at: int, length: int) -> list[Piece]:
+    locate, shift, mask = context.layout.locate, context.shift, context.inner_mask
     pieces: dict[int, Piece] = {}
     while at < length:
         stripe, cell = locate(offset + at >> shift)
         start = offset + at & mask
-        size = min(core.chunk_bytes - start, length - at)
+        size = min(context.chunk_bytes - start, length - at)
         known = pieces.get(stripe)
         if known is None:
             pieces[stripe] = Piece(stripe, cell, start, cell, start + size, at)

@@ -14,13 +14,13 @@ from typing import Any
 
 from raidx_fuse.engine.access_stats import SAMPLE_MASK
 from raidx_fuse.engine.chunk_cache import address_of
-from raidx_fuse.engine.context import Core
-from raidx_fuse.engine.write.full_stripe import GrownStripes, WholeStripes
-from raidx_fuse.engine.write.pending import Finisher
+from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.write.full_stripe import FullStripeWrite, GrownFullStripeWrite
+from raidx_fuse.engine.write.pending import Completion
 from raidx_fuse.engine.write.prepare import Preparer, Work
-from raidx_fuse.engine.write.route import LogRules
-from raidx_fuse.engine.write.sequential import Beginning, Closing, Filler
-from raidx_fuse.engine.write.small import AtOnce
+from raidx_fuse.engine.write.route import WriteRoute
+from raidx_fuse.engine.write.sequential import StripeBegin, StripeEnd, StripeFill
+from raidx_fuse.engine.write.small import SmallWrite
 from raidx_fuse.engine.write.split import Piece, split
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.group_commit import Gathering, held
@@ -33,24 +33,24 @@ log = logging.getLogger(__name__)
 
 
 class Writer:
-    """Writes ranges of the image through *core*."""
+    """Writes ranges of the image through *context*."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
-        self._preparer = Preparer(core)
-        self._filler = Filler(core)
-        self._rules = LogRules(core)
-        self._finisher = Finisher(core)
+    def __init__(self, context: ArrayContext) -> None:
+        self.context = context
+        self._preparer = Preparer(context)
+        self._filler = StripeFill(context)
+        self._rules = WriteRoute(context)
+        self._completion = Completion(context)
         self._prepare_fast()
-        core.on_layout.append(self._prepare_fast)
+        context.on_layout.append(self._prepare_fast)
 
     def _prepare_fast(self) -> None:
         """Prepare the fast ways for the layout as it is now."""
-        self._at_once = AtOnce(self.core)
-        grown = isinstance(self.core.layout, ElasticLayout)
-        self._closing = Closing(self.core)
-        self._beginning = Beginning(self.core)
-        self._whole_stripes = (GrownStripes if grown else WholeStripes)(self.core)
+        self._at_once = SmallWrite(self.context)
+        grown = isinstance(self.context.layout, ElasticLayout)
+        self._closing = StripeEnd(self.context)
+        self._beginning = StripeBegin(self.context)
+        self._full_stripe = (GrownFullStripeWrite if grown else FullStripeWrite)(self.context)
 
     async def write(self, offset: int, data: Any) -> None:
         """Write all of *data* at *offset*; returns when it is acknowledged (not flushed).
@@ -58,19 +58,19 @@ class Writer:
         Raises NoSpaceError, UnrecoverableError or MemberError; old content stays readable or is
         reported as lost, never guessed.
         """
-        core = self.core
-        started_s = core.member_set.clock()
+        context = self.context
+        started_s = context.member_set.clock()
         view = memoryview(data)
         length = len(view)
-        core.counters.writes += 1
-        core.counters.write_bytes += length
+        context.counters.writes += 1
+        context.counters.write_bytes += length
         if not length:
             return
         ranges = [(0, length)]  # of the request, that are left for the general way
-        member_set = core.member_set
-        access = core.access
+        member_set = context.member_set
+        access = context.access
         if access is not None:
-            first, last = offset >> core.shift, offset + length - 1 >> core.shift
+            first, last = offset >> context.shift, offset + length - 1 >> context.shift
             if first == last:
                 noted = access.noted
                 noted.append(~first)
@@ -78,106 +78,106 @@ class Writer:
                     access.sample()
             else:
                 access.note(first, last, is_write=True)
-        fast = not member_set.lost and not member_set.unpublished and not core.bad_chunks
-        fast = fast and not core.dirty_bitmap.guarded
+        fast = not member_set.lost and not member_set.unpublished and not context.bad_chunks
+        fast = fast and not context.dirty_bitmap.guarded
         at = 0
-        if fast and core.journal.streams.unfinished:
+        if fast and context.journal.streams.unfinished:
             closing = self._closing
             at = closing.write(offset, view, length)
             ranges = [(at, length)]
-            if closing.begun is not None:
-                begun, closing.begun = closing.begun, None
-                await self._finisher.write_begun(begun)
+            if closing.pending is not None:
+                begun, closing.pending = closing.pending, None
+                await self._completion.complete_locked(begun)
                 fast = False  # something may have failed meanwhile
             if at == length:
-                core.touch_at_once(started_s)
+                context.count_synchronous(started_s)
                 return
         if not fast:
             pass
-        elif not at and (offset & core.inner_mask) + length <= core.chunk_bytes:
+        elif not at and (offset & context.inner_mask) + length <= context.chunk_bytes:
             done = None
-            if core.cache is None or self._may_pass_cache(offset, length):
+            if context.cache is None or self._may_pass_cache(offset, length):
                 done = self._at_once.write(offset, data, length)
             if done is not None:
                 left = done[1]
                 if isinstance(left, Gathering):
                     # Cached first: others that come after it may be done before it.
-                    if core.cache is not None:
-                        core.cache.wrote(offset, view)
+                    if context.cache is not None:
+                        context.cache.wrote(offset, view)
                     await held(left)
                     if left.over is not None:
-                        await self._finisher.wait_for(left)
+                        await self._completion.wait_for(left)
                 elif left:
-                    await self._finisher.write_left(done[0], left, done[2], offset, view)
-                elif core.cache is not None:
-                    core.cache.wrote(offset, view)
-                core.touch_at_once(started_s)
+                    await self._completion.write_left(done[0], left, done[2], offset, view)
+                elif context.cache is not None:
+                    context.cache.wrote(offset, view)
+                context.count_synchronous(started_s)
                 return
-        elif whole := self._whole_stripes.write(offset + at, view[at:], length - at):
+        elif whole := self._full_stripe.write(offset + at, view[at:], length - at):
             middle, tail = whole[0], whole[1] - offset
-            if self._whole_stripes.begun is not None:
-                begun, self._whole_stripes.begun = self._whole_stripes.begun, None
-                await self._finisher.write_begun(begun)
+            if self._full_stripe.pending is not None:
+                begun, self._full_stripe.pending = self._full_stripe.pending, None
+                await self._completion.complete_locked(begun)
             elif tail < length and self._beginning.write(offset + tail, view[tail:]):
                 tail = length
-                await self._finisher.wait_for(core.journal.late)
+                await self._completion.wait_for(context.journal.late)
             ranges = [(at, middle - offset), (tail, length)]
             if middle == offset + at and tail == length:
-                core.touch_at_once(started_s)
+                context.count_synchronous(started_s)
                 return
         elif self._beginning.write(offset + at, view[at:]):
-            await self._finisher.wait_for(core.journal.late)
-            core.touch_at_once(started_s)
+            await self._completion.wait_for(context.journal.late)
+            context.count_synchronous(started_s)
             return
         while True:
-            epoch = core.layout_epoch
-            pieces = [piece for at, end in ranges for piece in split(core, offset, at, end)]
+            epoch = context.layout_epoch
+            pieces = [piece for at, end in ranges for piece in split(context, offset, at, end)]
             stripes = sorted(piece.stripe for piece in pieces)
-            await core.locks.acquire_all(stripes)
-            if epoch == core.layout_epoch:
+            await context.locks.acquire_all(stripes)
+            if epoch == context.layout_epoch:
                 break
-            core.locks.release_all(stripes)  # a chunk may have moved while we waited: look again
-        cache = core.cache
+            context.locks.release_all(stripes)  # a chunk may have moved while we waited: look again
+        cache = context.cache
         try:
-            if core.dirty_bitmap.guarded:
-                await core.dirty_bitmap.finish(stripes)
-            growth = core.growth
+            if context.dirty_bitmap.guarded:
+                await context.dirty_bitmap.finish(stripes)
+            growth = context.growth
             if growth is not None and any(growth.threatens(p.stripe, p.touched) for p in pieces):
                 await growth.save()
             logged = [piece for piece in pieces if self._rules.must_log(piece)]
             direct = pieces if not logged else [piece for piece in pieces if piece not in logged]
-            if logged and core.unlogged.may_tear(offset, length):
+            if logged and context.unflushed_writes.may_tear(offset, length):
                 await member_set.flush()
             marked = [piece.stripe for piece in direct if self._rules.must_mark(piece)]
-            if marked and not core.dirty_bitmap.enter_now(marked):
-                await core.dirty_bitmap.enter(marked)
+            if marked and not context.dirty_bitmap.enter_now(marked):
+                await context.dirty_bitmap.enter(marked)
             try:
                 await self._write_locked(direct, logged, view)
             except BaseException:
                 for stripe in stripes:
-                    core.forget_stripe(stripe)
+                    context.forget_stripe(stripe)
                 raise
             finally:
-                core.journal.streams.release(stripes)
+                context.journal.streams.release(stripes)
                 if marked:
-                    core.dirty_bitmap.leave(marked)
+                    context.dirty_bitmap.leave(marked)
         finally:
-            if core.cache is not cache:  # switched on meanwhile: readers must not keep what was
+            if context.cache is not cache:  # switched on meanwhile: readers must not keep what was
                 for stripe in stripes:
-                    core.forget_stripe(stripe)
-            core.locks.release_all(stripes)
-        core.touch(started_s)
+                    context.forget_stripe(stripe)
+            context.locks.release_all(stripes)
+        context.touch(started_s)
 
     async def _write_locked(
         self, direct: list[Piece], logged: list[Piece], view: memoryview
     ) -> None:
         """Carry the pieces out under their locks: plan, read, XOR, then write or commit.
 
-        If a rebuild passes us by (see `_settle_content`), what lies in its place in a living stripe
+        If a rebuild passes us by (see `_write_content`), what lies in its place in a living stripe
         stays: rebuilds wait for the locks of those. To write it again would be wrong: its parity
         has taken it up, but it counts as zero until its bits are set.
         """
-        core = self.core
+        context = self.context
         placed: list[Piece] = []
         begun: list[Piece] = []
         try:
@@ -186,28 +186,28 @@ class Writer:
                 begun = placed + direct
                 if every[0].writes:
                     await self._put_down(every[0], direct)
-                if await self._settle_content(every[0], logged, every[1:], epoch):
+                if await self._write_content(every[0], logged, every[1:], epoch):
                     break
-                placed += [piece for piece in direct if not core.unwritten(piece.stripe)]
-                direct = [piece for piece in direct if core.unwritten(piece.stripe)]
+                placed += [piece for piece in direct if not context.unwritten(piece.stripe)]
+                direct = [piece for piece in direct if context.unwritten(piece.stripe)]
         except RaidxError:
             unborn = [piece for piece in begun if self._preparer.fresh(piece)]
             if unborn:  # something may lie now where nothing was ever written, and be in parity
-                self._finisher.note_torn(piece.stripe for piece in unborn)
-                core.distrust_zeros()
+                self._completion.note_torn(piece.stripe for piece in unborn)
+                context.distrust_zeros()
             raise
-        if core.bad_chunks:
+        if context.bad_chunks:
             self._forgive(placed + direct + logged)
-        if core.cache is not None:
+        if context.cache is not None:
             self._keep(every)
             for piece in placed:
-                core.forget_stripe(piece.stripe)
+                context.forget_stripe(piece.stripe)
         for part in every:
             for arena in part.arenas:
-                core.arenas.put(arena)
+                context.arenas.put(arena)
             self._count(part.plans)
-        if core.member_set.unpublished:
-            await core.member_set.published()
+        if context.member_set.unpublished:
+            await context.member_set.published()
 
     async def _prepare(
         self, direct: list[Piece], placed: list[Piece], logged: list[Piece], view: memoryview
@@ -216,8 +216,8 @@ class Writer:
 
         Those *placed* need no work, but what comes alive by them is the first one's to say.
         """
-        core = self.core
-        member_set = core.member_set
+        context = self.context
+        member_set = context.member_set
         while True:
             epoch = (member_set.seat_epoch, member_set.rebuild_epoch)
             work = Work()
@@ -231,11 +231,11 @@ class Writer:
                 piece.fills = self._filler.takes(piece)
                 self._preparer.prepare(piece, view, record)
                 every.append(record)
-            if core.cache is not None:
+            if context.cache is not None:
                 for part in every:
                     for address, size, _data, changed in part.contents:
                         if changed:
-                            core.cache.forget(address, size)
+                            context.cache.forget(address, size)
             reads = [request for part in every for request in part.reads]
             if reads:
                 try:
@@ -251,16 +251,16 @@ class Writer:
 
     async def _put_down(self, work: Work, direct: list[Piece]) -> None:
         """Write what goes past the log to its places."""
-        core = self.core
+        context = self.context
         try:
-            await core.member_set.write(join(work.writes))
+            await context.member_set.write(join(work.writes))
         except RaidxError:
-            self._finisher.note_torn(piece.stripe for piece in direct)
+            self._completion.note_torn(piece.stripe for piece in direct)
             raise
         finally:
-            core.unlogged.count += 1
+            context.unflushed_writes.count += 1
 
-    async def _settle_content(
+    async def _write_content(
         self, work: Work, logged: list[Piece], records: list[Work], epoch: tuple[int, int]
     ) -> bool:
         """Commit what is logged and what comes alive; False if a rebuild passed us by.
@@ -268,23 +268,23 @@ class Writer:
         A rebuild passes stripes that were never written without their locks; if one of ours was
         passed meanwhile, everything is written again, now also to the member being rebuilt.
         """
-        core = self.core
-        journal = core.journal
+        context = self.context
+        journal = context.journal
         fresh = list(work.fresh)
         comes_alive = bool(fresh) or any(record.fresh for record in records)
 
         def still_valid() -> bool:
-            if epoch[0] != core.member_set.seat_epoch:
+            if epoch[0] != context.member_set.seat_epoch:
                 return False
-            return not comes_alive or epoch[1] == core.member_set.rebuild_epoch
+            return not comes_alive or epoch[1] == context.member_set.rebuild_epoch
 
         if fresh and journal.mode == "none":
-            if not core.all_read_zero:
+            if not context.all_read_zero:
                 # A bit that outlives a cut must not bring to life what lay there before.
-                await core.member_set.flush()
+                await context.member_set.flush()
             if not still_valid():
                 return False
-            await core.written.mark(fresh)
+            await context.written.mark(fresh)
             fresh = []
         stripes: list[int] = []
         writes: list[MemberIO] = []
@@ -310,19 +310,19 @@ class Writer:
 
     def _forgive(self, pieces: list[Piece]) -> None:
         """Chunks that were written whole have content again."""
-        core = self.core
+        context = self.context
         for piece in pieces:
-            for cell in cells_of(piece.whole_cells(core.chunk_bytes)):
-                core.bad_chunks.discard(core.layout.logical(piece.stripe, cell))
+            for cell in cells_of(piece.whole_cells(context.chunk_bytes)):
+                context.bad_chunks.discard(context.layout.logical(piece.stripe, cell))
 
     def _may_pass_cache(self, offset: int, length: int) -> bool:
         """Say whether the cache has nothing of what a write inside one chunk reads or changes."""
-        core = self.core
-        cache, layout, code = core.cache, core.layout, core.code
+        context = self.context
+        cache, layout, code = context.cache, context.layout, context.code
         if cache is None or code.is_copies or not code.parity_count:
             return True  # nothing is read first
-        stripe, cell = layout.locate(offset >> core.shift)
-        low = offset & core.inner_mask
+        stripe, cell = layout.locate(offset >> context.shift)
+        low = offset & context.inner_mask
         rmw, rcw = write_plans(code, 1 << cell, 0, 0)
         cells = (rmw.read_mask if rmw else 0) | (rcw.read_mask if rcw else 0)
         return not any(
@@ -332,11 +332,11 @@ class Writer:
 
     def _keep(self, every: list[Work]) -> None:
         """Let the cache know what the stripes hold now; their locks are held."""
-        core = self.core
-        cache = core.cache
+        context = self.context
+        cache = context.cache
         assert cache is not None
         for part in every:
-            core.counters.cache_pre_reads += part.cached
+            context.counters.cache_pre_reads += part.cached
             for address, size, data, changed in part.contents:
                 if changed:
                     cache.forget(address, size)
@@ -345,4 +345,4 @@ class Writer:
 
     def _count(self, plans: list[tuple[BandPlan, int]]) -> None:
         for plan, pre_reads in plans:
-            self.core.counters.count_plan(plan.kind, pre_reads)
+            self.context.counters.count_plan(plan.kind, pre_reads)

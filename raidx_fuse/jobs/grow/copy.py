@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from raidx_fuse.engine.context import Core
-from raidx_fuse.engine.growth_position import PIGGYBACK, Growth
+from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.growth_position import PIGGYBACK, GrowthPosition
 from raidx_fuse.engine.write.prepare import Preparer
 from raidx_fuse.errors import MemberError
 from raidx_fuse.layouts.codes.code import Unrecoverable
@@ -69,8 +69,8 @@ class CellReader:
     RAM members lend their memory, so nothing is copied that need not be.
     """
 
-    def __init__(self, core: Core, count: int) -> None:
-        self.core = core
+    def __init__(self, context: ArrayContext, count: int) -> None:
+        self.context = context
         self.arenas: list[Arena] = []
         self._count = count
         self._slots: Iterator[tuple[memoryview, Bytes]] | None = None
@@ -80,21 +80,21 @@ class CellReader:
     def _slot(self) -> tuple[memoryview, Bytes]:
         """Return room for one cell more."""
         if self._slots is None:
-            size = self.core.chunk_bytes
-            self.arenas.append(self.core.arenas.get(self._count * size))
+            size = self.context.chunk_bytes
+            self.arenas.append(self.context.arenas.get(self._count * size))
             self._slots = iter(self.arenas[0].slots(size, self._count))
         return next(self._slots)
 
     def lend(self, stripes: Sequence[int], cells: Sequence[int]) -> list[Any]:
         """Return views of *cells* of *stripes*, only to be looked at."""
-        core, member_set = self.core, self.core.member_set
+        context, member_set = self.context, self.context.member_set
         if member_set.lost or member_set.overlay:  # the members' memory alone does not tell
             return [self.add(*place)[0] for place in zip(stripes, cells, strict=True)]
-        size, first = core.chunk_bytes, min(stripes)
-        span = max(stripes) + 1 - first << core.shift
+        size, first = context.chunk_bytes, min(stripes)
+        span = max(stripes) + 1 - first << context.shift
         lent: dict[int, memoryview | None] = {}
         for cell, count in Counter(cells).items():  # of one window: all on one side of the position
-            role, offset = core.position(first, cell)
+            role, offset = context.position(first, cell)
             queue = member_set.queues[role]
             share = count * size / span
             try:
@@ -104,37 +104,39 @@ class CellReader:
         views = []
         for stripe, cell in zip(stripes, cells, strict=True):
             whole = lent[cell]
-            at = stripe - first << core.shift
+            at = stripe - first << context.shift
             views.append(self.add(stripe, cell)[0] if whole is None else whole[at : at + size])
         return views
 
     def add(self, stripe: int, cell: int) -> tuple[Any, Bytes]:
         """Return where *cell* of *stripe*, which is alive, will be. Raises UnrecoverableError."""
-        core, member_set = self.core, self.core.member_set
-        size = core.chunk_bytes
+        context, member_set = self.context, self.context.member_set
+        size = context.chunk_bytes
         view, array = self._slot()
-        lost = core.layout.lost_cells(stripe, member_set.lost_at(stripe)) if member_set.lost else 0
+        lost = (
+            context.layout.lost_cells(stripe, member_set.lost_at(stripe)) if member_set.lost else 0
+        )
         if not lost >> cell & 1:
-            self._requests.append((*core.position(stripe, cell), [view], size))
+            self._requests.append((*context.position(stripe, cell), [view], size))
             return view, array
         try:
-            (output,) = rebuild_plan(core.code, 1 << cell, lost, core.dead(stripe))
+            (output,) = rebuild_plan(context.code, 1 << cell, lost, context.dead(stripe))
         except Unrecoverable:
-            raise core.lost_error(stripe, (cell,)) from None
-        arena = core.arenas.get(max(1, len(output.old)) * size)
+            raise context.lost_error(stripe, (cell,)) from None
+        arena = context.arenas.get(max(1, len(output.old)) * size)
         self.arenas.append(arena)
         parts = []
         for source, (buffer, part) in zip(
             output.old, arena.slots(size, len(output.old)), strict=False
         ):
             parts.append(part)
-            self._requests.append((*core.position(stripe, source), [buffer], size))
+            self._requests.append((*context.position(stripe, source), [buffer], size))
         self._xors.append((array, parts))
         return view, array
 
     async def run(self) -> None:
         """Read. Raises MemberLostError, MemberError."""
-        await self.core.member_set.read(join(self._requests), background=True)
+        await self.context.member_set.read(join(self._requests), background=True)
         for out, parts in self._xors:
             xor_into(out, parts)
 
@@ -142,17 +144,17 @@ class CellReader:
 class Copier:
     """Copies cells of stripes whose locks are held; *back* to where they were."""
 
-    def __init__(self, core: Core, growth: Growth, back: bool) -> None:
-        self.core = core
+    def __init__(self, context: ArrayContext, growth: GrowthPosition, back: bool) -> None:
+        self.context = context
         self.layout = growth.layout
         self.back = back
         self.piggyback = growth.parity == PIGGYBACK
-        self._preparer = Preparer(core)
+        self._preparer = Preparer(context)
 
     async def read(self, stripes: Sequence[int], sources: Sequence[int], targets: Any) -> Load:
         """Read the *sources*; piggyback: and the parities of their stripes, and sum them up."""
         each = dict.fromkeys(stripes) if self.piggyback and not self.back else ()
-        reader = CellReader(self.core, len(stripes) + len(each))
+        reader = CellReader(self.context, len(stripes) + len(each))
         views = reader.lend(stripes, sources)
         parity = self.layout.parity_cell
         parities = {s: reader.add(s, parity) for s in each if not self._lost(s) >> parity & 1}
@@ -165,19 +167,19 @@ class Copier:
         return Load(stripes, sources, targets, views, parities, reader.arenas)
 
     def _lost(self, stripe: int) -> int:
-        member_set = self.core.member_set
+        member_set = self.context.member_set
         return self.layout.lost_cells(stripe, member_set.lost_at(stripe)) if member_set.lost else 0
 
     async def write(self, load: Load) -> None:
         """Write copies, and parities; by way of the journal where it may replay (law 4)."""
-        core = self.core
-        epoch = core.member_set.seat_epoch
+        context = self.context
+        epoch = context.member_set.seat_epoch
         direct: list[MemberIO] = []
         held: dict[int, list[MemberIO]] = {}
-        holds, size = core.journal.holds, core.chunk_bytes
-        roles = [self.layout.role_of(c, after=not self.back) for c in range(core.code.columns)]
+        holds, size = context.journal.holds, context.chunk_bytes
+        roles = [self.layout.role_of(c, after=not self.back) for c in range(context.code.columns)]
         for stripe, target, view in zip(load.stripes, load.targets, load.views, strict=True):
-            offset = core.data_offset + (stripe << core.shift)
+            offset = context.data_offset + (stripe << context.shift)
             request = (roles[target], offset, [view], size)
             if holds(stripe):
                 held.setdefault(stripe, []).append(request)
@@ -187,23 +189,23 @@ class Copier:
         for writes in (direct, *held.values()):
             self._preparer.reserve_for(writes)
         changes = list(self._raised(load)) if self.piggyback and not self.back else []
-        if changes and core.journal.mode == "none" and not held:
+        if changes and context.journal.mode == "none" and not held:
             await self._change_in_place(changes, direct)
             return
-        await core.member_set.write(direct, background=True)
+        await context.member_set.write(direct, background=True)
         for stripe, requests in held.items():
-            await core.write_cells(stripe, requests, epoch)
+            await context.write_cells(stripe, requests, epoch)
         if changes:
             await self._make_durable()
             await self._commit(changes, epoch)
 
     async def _make_durable(self) -> None:
         """Flush the copies: a record that is replayed must find them."""
-        await self.core.member_set.flush()
+        await self.context.member_set.flush()
 
     def _raised(self, load: Load) -> Iterator[Change]:
         """Yield what makes the old copies part of their stripes."""
-        core = self.core
+        context = self.context
         born: dict[int, list[int]] = {}
         for stripe, source in zip(load.stripes, load.sources, strict=True):
             chunk = self.layout.mapping.logical(source, stripe)
@@ -211,8 +213,8 @@ class Copier:
         for stripe, chunks in born.items():
             writes: list[MemberIO] = []
             if stripe in load.parities:
-                position = core.position(stripe, self.layout.parity_cell)
-                writes = [(*position, [load.parities[stripe][0]], core.chunk_bytes)]
+                position = context.position(stripe, self.layout.parity_cell)
+                writes = [(*position, [load.parities[stripe][0]], context.chunk_bytes)]
             yield Change(stripe, writes, chunks, [])
 
     # -- back ----------------------------------------------------------------------------------
@@ -221,7 +223,7 @@ class Copier:
         """Return (stripes, cells, chunks) of old copies that are part of their stripes."""
         stripes, old, new, _ = self.layout.moving(first, end)
         chunks = self.layout.mapping.logical_many(old, stripes)
-        live = self.core.written.is_written_many(chunks)
+        live = self.context.written.is_written_many(chunks)
         cells = np.where(stripes < self.layout.migrated, old, new)
         return stripes[live], cells[live], chunks[live]
 
@@ -238,10 +240,10 @@ class Copier:
             await self._drop(*(column[ours][at : at + DROPPED_MAX].tolist() for column in found))
 
     async def _drop(self, stripes: list[int], cells: list[int], chunks: list[int]) -> None:
-        core = self.core
-        epoch = core.member_set.seat_epoch
+        context = self.context
+        epoch = context.member_set.seat_epoch
         parity = self.layout.parity_cell
-        reader = CellReader(core, 2 * len(stripes))
+        reader = CellReader(context, 2 * len(stripes))
         sums: dict[int, tuple[Any, Bytes]] = {}
         parts: list[tuple[Bytes, Bytes]] = []
         changes: dict[int, Change] = {}
@@ -252,54 +254,54 @@ class Copier:
                 continue
             if stripe not in sums:
                 sums[stripe] = reader.add(stripe, parity)
-                position = core.position(stripe, parity)
-                change.writes = [(*position, [sums[stripe][0]], core.chunk_bytes)]
+                position = context.position(stripe, parity)
+                change.writes = [(*position, [sums[stripe][0]], context.chunk_bytes)]
             parts.append((sums[stripe][1], reader.add(stripe, cell)[1]))
         await reader.run()
         for array, part in parts:
             np.bitwise_xor(array, part, array)
-        if core.journal.mode == "none" and not any(map(core.journal.holds, changes)):
+        if context.journal.mode == "none" and not any(map(context.journal.holds, changes)):
             await self._change_in_place(list(changes.values()), [])
         else:
             await self._commit(list(changes.values()), epoch)
         for arena in reader.arenas:
-            core.arenas.put(arena)
+            context.arenas.put(arena)
 
     # -- changing parity -----------------------------------------------------------------------
 
     def _forget(self, changes: Sequence[Change]) -> None:
         """Drop what the cache knows of parities that change; their stripes' locks are held."""
         for change in changes:
-            self.core.forget_stripe(change.stripe)
+            self.context.forget_stripe(change.stripe)
 
     async def _commit(self, changes: Sequence[Change], epoch: int) -> None:
         """Log *changes*, each all or nothing. Raises MemberLostError if a role changed hands."""
-        core = self.core
+        context = self.context
         self._forget(changes)
-        most = max(1, core.journal.capacity // 8 >> core.shift)
+        most = max(1, context.journal.capacity // 8 >> context.shift)
         for at in range(0, len(changes), most):
             group = changes[at : at + most]
-            if not await core.journal.commit(
+            if not await context.journal.commit(
                 [change.stripe for change in group],
                 [request for change in group for request in change.writes],
                 [chunk for change in group for chunk in change.fresh],
-                lambda: epoch == core.member_set.seat_epoch,
+                lambda: epoch == context.member_set.seat_epoch,
                 dead=[chunk for change in group for chunk in change.dead],
             ):
                 raise MemberLostError
 
     async def _change_in_place(self, changes: Sequence[Change], beside: list[MemberIO]) -> None:
         """Write *changes* and what goes down *beside* them; a resync finishes what a crash cuts."""
-        core = self.core
+        context = self.context
         stripes = [change.stripe for change in changes]
         self._forget(changes)
-        await core.dirty_bitmap.enter(stripes)
+        await context.dirty_bitmap.enter(stripes)
         try:
             writes = [request for change in changes for request in change.writes]
-            await core.member_set.write(join([*beside, *writes]), background=True)
-            await core.written.mark(
+            await context.member_set.write(join([*beside, *writes]), background=True)
+            await context.written.mark(
                 [chunk for change in changes for chunk in change.fresh],
                 [chunk for change in changes for chunk in change.dead],
             )
         finally:
-            core.dirty_bitmap.leave(stripes)
+            context.dirty_bitmap.leave(stripes)

@@ -2,7 +2,7 @@
 
 Safe once the position that the blocks passed is durable, and until the growth is over: a crash
 finds the new places, and nobody is born in the old ones yet. A read that looked a place up before
-the block left it would find zeros: it is made to look again (`Core.reuse_epoch`).
+the block left it would find zeros: it is made to look again (`ArrayContext.reuse_epoch`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 
 import numpy as np
 
-from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import MemberError
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 
@@ -27,8 +27,8 @@ class Vacated:
     holes, or fails to, is not asked any more.
     """
 
-    def __init__(self, core: Core, layout: ElasticLayout) -> None:
-        self.core = core
+    def __init__(self, context: ArrayContext, layout: ElasticLayout) -> None:
+        self.context = context
         self.layout = layout
         self._next = 0  # the first stripe that was not looked at
         self._not_asked: set[int] = set()
@@ -40,8 +40,8 @@ class Vacated:
         while self._next < end:
             stop = min(end, self._next + SCAN_STRIPES)
             stripes, old, _, chunks = self.layout.moving(self._next, stop)
-            live = self.core.written.is_written_many(chunks)
-            self.core.reuse_epoch += 1
+            live = self.context.written.is_written_many(chunks)
+            self.context.reuse_epoch += 1
             for disk in range(self.layout.disks_before):
                 rows = stripes[live & (old == disk)]
                 for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
@@ -51,18 +51,18 @@ class Vacated:
 
     def _may_ask(self, disk: int) -> bool:
         role = self.layout.role_of(disk, after=True)
-        queue = self.core.member_set.queues[role]
+        queue = self.context.member_set.queues[role]
         return queue is not None and role not in self._not_asked and queue.member.kind != "ram"
 
     async def _punch(self, disk: int, row: int, count: int) -> None:
-        core = self.core
+        context = self.context
         role = self.layout.role_of(disk, after=True)
         if not self._may_ask(disk):
             return
         done = False
         try:
-            offset = core.data_offset + (row << core.shift)
-            done = await core.member_set.punch(role, offset, count << core.shift)
+            offset = context.data_offset + (row << context.shift)
+            done = await context.member_set.punch(role, offset, count << context.shift)
         except MemberError as error:
             log.warning("%s; no more room is given back there", error)
         if not done:

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import trio
 
-from raidx_fuse.engine.context import Core
-from raidx_fuse.engine.growth_position import JOB_KEY, SURROGATE, Growth
+from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.growth_position import JOB_KEY, SURROGATE, GrowthPosition
 from raidx_fuse.errors import NoSpaceError, RaidxError
 from raidx_fuse.jobs.grow.copy import Batch, Copier, Load
 from raidx_fuse.jobs.grow.hole_punching import Vacated
@@ -51,32 +51,32 @@ class Grow(MendingJob):
     kind = "grow"
     title = "growth"
 
-    def __init__(self, core: Core, job_id: int, back: bool, end: End) -> None:
-        super().__init__(core, job_id)
-        assert core.growth is not None
-        self.growth: Growth = core.growth
-        self.layout = core.growth.layout
+    def __init__(self, context: ArrayContext, job_id: int, back: bool, end: End) -> None:
+        super().__init__(context, job_id)
+        assert context.growth is not None
+        self.growth: GrowthPosition = context.growth
+        self.layout = context.growth.layout
         self.back = back
         self.waits_for: int | None = None
         self._end = end
         self._turn = False
         self._ending = False
-        self._copier = Copier(core, self.growth, back)
-        self._vacated = Vacated(core, self.layout)
+        self._copier = Copier(context, self.growth, back)
+        self._vacated = Vacated(context, self.layout)
         self._strays: list[int] = []  # beyond the position, but with old copies in their parity
         sources = self.layout.disks_before
-        self._batch = max(1, min(sources * WINDOW_BYTES, BATCH_BYTES_MAX) >> core.shift)
+        self._batch = max(1, min(sources * WINDOW_BYTES, BATCH_BYTES_MAX) >> context.shift)
 
     def detail(self) -> dict[str, Any]:
         """Say where the growth stands."""
         return {
             "members_before": self.layout.history[-2],
             "members_after": self.layout.history[-1],
-            "size_after": self.layout.chunks << self.core.shift,
+            "size_after": self.layout.chunks << self.context.shift,
             "parity": self.growth.parity,
             "going_back": self.back or self._turn,
             "waits_for_role": self.waits_for,
-            "waits_for_resync": bool(self.core.dirty_bitmap.pending_regions()),
+            "waits_for_resync": bool(self.context.dirty_bitmap.pending_regions()),
             "checkpoints": self.growth.checkpoints,
         }
 
@@ -111,7 +111,7 @@ class Grow(MendingJob):
 
         A role that is being rebuilt is there below its watermark.
         """
-        member_set = self.core.member_set
+        member_set = self.context.member_set
         reach, missing = self.layout.stripes, None
         if member_set.lost:
             for role in self._targets():
@@ -122,7 +122,7 @@ class Grow(MendingJob):
     def _live(self, first: int, end: int) -> tuple[Any, Any, Any]:
         """Return stripes, sources and targets of the written cells that move, stripes rising."""
         stripes, old, new, chunks = self.layout.moving(first, end)
-        written = self.core.written
+        written = self.context.written
         live = written.is_written_many(chunks)
         stripes, old, new = stripes[live], old[live], new[live]
         if self.growth.parity == SURROGATE:  # the parity cell too: to another member
@@ -153,22 +153,22 @@ class Grow(MendingJob):
         self.done_bytes = self.total_bytes = 0
         for at in range(first, end, COUNT_STRIPES):
             stripes, _, _ = self._live(at, min(at + COUNT_STRIPES, end))
-            self.total_bytes += len(stripes) << self.core.shift
+            self.total_bytes += len(stripes) << self.context.shift
             await trio.lowlevel.checkpoint()
 
     async def ready(self) -> None:
         """Before each window: turn round if asked to, save what ran far ahead, wait for targets."""
         if self._turn and not self.back:
             await self.insist(self._turn_round)
-        if len(self.growth.unsaved) << self.core.shift > UNSAVED_BYTES_MAX:
+        if len(self.growth.unsaved) << self.context.shift > UNSAVED_BYTES_MAX:
             await self.insist(self.growth.save)
         again_s = self.retry_s()
         while not self._cancelled and not (self._turn and not self.back):
             self.waits_for = self._blocked_by()
             # A resync fills dead places with zeros, and blocks may have left them only just now;
             # and what is lost follows from parity, which it makes good.
-            resync = self.core.dirty_bitmap.pending_regions()
-            if self.waits_for is None and not resync and self.core.member_set.clock() >= again_s:
+            resync = self.context.dirty_bitmap.pending_regions()
+            if self.waits_for is None and not resync and self.context.member_set.clock() >= again_s:
                 break
             await trio.sleep(POLL_S)
 
@@ -181,11 +181,11 @@ class Grow(MendingJob):
         return role if (end > reach if self.back else first >= reach) else None
 
     async def _turn_round(self) -> None:
-        member_set = self.core.member_set
+        member_set = self.context.member_set
         await self.growth.save()
         await member_set.update(lambda c: replace(c, jobs={**c.jobs, JOB_KEY: {"back": True}}))
         self.back = True
-        self._copier = Copier(self.core, self.growth, back=True)
+        self._copier = Copier(self.context, self.growth, back=True)
         self._find_strays()
         await self._count()
 
@@ -197,7 +197,7 @@ class Grow(MendingJob):
         if first == end:
             self._ending = True
             return None
-        busy = self.core.member_set.clock() - self.core.foreground_s < BUSY_S
+        busy = self.context.member_set.clock() - self.context.foreground_s < BUSY_S
         limit = self._batch * (1 if busy or self.speed_max_bytes else BATCHES_IDLE)
         if self.back:
             first = max(first, end - STRIPES_MAX)
@@ -215,7 +215,7 @@ class Grow(MendingJob):
         """Copy what moves in *stripes* and let the position pass them."""
         if not stripes or (self._turn and not self.back):
             return 0  # a target went, or a cancel came, while the locks were waited for
-        core = self.core
+        context = self.context
         first, end = stripes[0], stripes[-1] + 1
         if self._copier.piggyback:
             try:
@@ -230,11 +230,11 @@ class Grow(MendingJob):
                 return 0
         moves = self._live(first, end)  # now: more may be written than before we had the locks
         if not len(moves[0]):
-            core.migrate_to(first if self.back else end)
+            context.migrate_to(first if self.back else end)
             return 0
         copied = await self._copy_all(moves, stripes)
-        core.counters.chunks_moved += copied
-        return copied << core.shift
+        context.counters.chunks_moved += copied
+        return copied << context.shift
 
     async def checkpoint(self) -> None:
         """Make the position durable; what blocks have left below it goes back to the host."""
@@ -272,16 +272,16 @@ class Grow(MendingJob):
                 following = batches[number + 1] if number + 1 < len(batches) else None
                 read = await self._write_and_read(load, following)
                 for arena in load.arenas:
-                    self.core.arenas.put(arena)
+                    self.context.arenas.put(arena)
                 if self._reach()[0] <= max(batch[0]):
                     return copied  # a target went while it was written
                 copied += len(load.views)
                 self.error = None
                 if following is None or read is None:
-                    self.core.migrate_to(window[0] if self.back else window[-1] + 1)
+                    self.context.migrate_to(window[0] if self.back else window[-1] + 1)
                     return copied
-                self.core.migrate_to(following[0][0] + self.back)
-                if self.core.locks.awaited(window):
+                self.context.migrate_to(following[0][0] + self.back)
+                if self.context.locks.awaited(window):
                     return copied
                 load = read
         except MemberLostError:

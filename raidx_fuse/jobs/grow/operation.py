@@ -50,7 +50,7 @@ class Grower:
     def __init__(self, array: Array) -> None:
         self.array = array
         self.member_set = array.member_set
-        self.core = array.core
+        self.context = array.context
         self.on_size: list[Callable[[], Awaitable[None]]] = []
         self.on_release: list[Callable[[Member], None]] = []
 
@@ -70,7 +70,7 @@ class Grower:
                 f"{config.layout} cannot grow by the fewest moves: only {able} can",
                 action="move everything: --method restripe; or add spares: --as spare",
             )
-        if parity != LIVE and not self.core.code.parity_count:
+        if parity != LIVE and not self.context.code.parity_count:
             raise UsageError(f"{config.layout} has no parity that could follow by {parity}")
         self.array.jobs.require_settled("does not grow")
         history = [*config.params.get(HISTORY, [config.width]), config.width + added]
@@ -98,7 +98,7 @@ class Grower:
         regions = self.member_set.config.regions
         bits = regions.pages("written").pages * PAYLOAD_BITS
         record = record_bytes(2 * layout.width, layout.width * layout.chunk_bytes)
-        if layout.chunks > bits or 2 * record > self.core.journal.capacity:
+        if layout.chunks > bits or 2 * record > self.context.journal.capacity:
             raise UsageError(
                 f"{layout.width} members are more than this array's metadata has room for",
                 action="add fewer, or make a new array",
@@ -130,16 +130,16 @@ class Grower:
                 records = await join(member_set, members, layout.chunks)
                 try:
                     # No record of who had one of the new roles before may ever be replayed.
-                    self.core.journal.streams.paused = True
-                    await self.core.journal.drain()
-                    async with self.core.locks.alone():
+                    self.context.journal.streams.paused = True
+                    await self.context.journal.drain()
+                    async with self.context.locks.alone():
                         layout = self.wider(added, parity)  # nothing began, nobody failed meanwhile
                         self._widen(layout, records, parity)
                 except RaidxError:
                     await leave(member_set, records)
                     raise
             finally:
-                self.core.journal.streams.paused = membership.waiting = False
+                self.context.journal.streams.paused = membership.waiting = False
             for pages in member_set.page_stores:
                 await pages.save_all()
             await member_set.flush()  # the maps before the superblock that gives a role
@@ -172,18 +172,18 @@ class Grower:
             },
             jobs={**config.jobs, JOB_KEY: {"back": False}},
         )
-        self.core.written.extend(layout.chunks)
-        self.core.take_layout(layout)
+        self.context.written.extend(layout.chunks)
+        self.context.take_layout(layout)
         member_set.refresh()
 
     def _start(self, back: bool) -> int:
         return self.array.jobs.start(
-            lambda core, job_id: Grow(core, job_id, back, self._conclude)
+            lambda context, job_id: Grow(context, job_id, back, self._conclude)
         ).job_id
 
     def resume(self) -> None:
         """At the start: go on with a growth that was under way."""
-        if self.core.growth is not None:
+        if self.context.growth is not None:
             self._start(back=bool(self.member_set.config.jobs.get(JOB_KEY, {}).get("back")))
 
     # -- end -----------------------------------------------------------------------------------
@@ -196,8 +196,8 @@ class Grower:
 
     async def _settle(self) -> None:
         """All blocks lie as they are to: the places they left become the image's new end."""
-        assert self.core.growth is not None
-        layout = self.core.growth.layout
+        assert self.context.growth is not None
+        layout = self.context.growth.layout
         before = layout.history[-2]
 
         def settled(config: ArrayConfig) -> ArrayConfig:
@@ -216,9 +216,9 @@ class Grower:
             await self._hand_over(layout, settled)
         else:
             await self.member_set.update(settled)
-            self.core.note_zero_roles()
+            self.context.note_zero_roles()
             layout.settle()
-            self.core.end_growth()
+            self.context.end_growth()
         log.warning("grown to %d members: the image has %d bytes", layout.width, layout.size_bytes)
         for hook in self.on_size:
             await hook()
@@ -231,13 +231,13 @@ class Grower:
             # Records name roles: none may be replayed under the names that are given now. Nobody
             # writes until the superblocks have them: the door is closed, and what needs no lock
             # waits while a change of membership is not settled.
-            journal = self.core.journal
+            journal = self.context.journal
             await journal.drain(journal.believe_all)
-            while self.core.locks.held:  # what began at once ends
+            while self.context.locks.held:  # what began at once ends
                 await trio.lowlevel.checkpoint()
                 await journal.drain(journal.believe_all)
             self._take_role(layout, settled)
-            self.core.journal.choose_roles()
+            self.context.journal.choose_roles()
             await self.member_set.update(lambda config: config)
 
     def _take_role(
@@ -262,7 +262,7 @@ class Grower:
             members=tuple(sorted(members, key=lambda r: (r.role < 0, r.role))),
         )
         layout.settle()
-        self.core.end_growth()
+        self.context.end_growth()
         member_set.refresh()
 
     @asynccontextmanager
@@ -273,8 +273,8 @@ class Grower:
             for job in jobs.running():  # they work with the shape as it is
                 if job.kind != Grow.kind:
                     await job.finished.wait()
-            await self.core.journal.drain()
-            async with self.core.locks.alone():
+            await self.context.journal.drain()
+            async with self.context.locks.alone():
                 if all(job.kind == Grow.kind for job in jobs.running()):
                     yield
                     return
@@ -282,8 +282,8 @@ class Grower:
     async def _narrow(self) -> None:
         """All blocks lie as before: the members that came let go of."""
         member_set = self.member_set
-        assert self.core.growth is not None
-        history = self.core.growth.layout.history[:-1]
+        assert self.context.growth is not None
+        history = self.context.growth.layout.history[:-1]
         released: list[Member] = []
         async with self.array.membership.seating:
             async with self._undisturbed():
@@ -309,9 +309,9 @@ class Grower:
         )
         for role in [role for role in member_set.watermarks if role >= width]:
             del member_set.watermarks[role]
-        self.core.written.extend(layout.chunks)
-        self.core.take_layout(layout)
-        self.core.reuse_epoch += 1
+        self.context.written.extend(layout.chunks)
+        self.context.take_layout(layout)
+        self.context.reuse_epoch += 1
         member_set.refresh()
         for queue in gone:
             queue.close()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.format.table_page import chunks_that_fit
@@ -20,11 +20,11 @@ from raidx_fuse.members.threads import in_thread
 
 
 class Room:
-    """The room on the members of *core*, and how it could be used; nothing is changed."""
+    """The room on the members of *context*, and how it could be used; nothing is changed."""
 
-    def __init__(self, core: Core, layout: BundleLayout) -> None:
-        self.core = core
-        self.member_set = core.member_set
+    def __init__(self, context: ArrayContext, layout: BundleLayout) -> None:
+        self.context = context
+        self.member_set = context.member_set
         self.layout = layout
 
     def _living(self) -> Callable[[], NDArray[np.bool_]]:
@@ -32,7 +32,7 @@ class Room:
         layout = self.layout
         chunks, stripes, length = layout.chunks, layout.stripes, layout.length
         data = layout.code.data_count
-        packed = np.frombuffer(bytes(self.core.written.bits), dtype=np.uint8)
+        packed = np.frombuffer(bytes(self.context.written.bits), dtype=np.uint8)
 
         def live() -> NDArray[np.bool_]:
             bits = np.unpackbits(packed, count=chunks, bitorder="little")
@@ -63,8 +63,8 @@ class Room:
             most = min(most, -(-limit // (data * layout.chunk_bytes)))
         bits = self.member_set.config.regions.pages("written").pages * PAYLOAD_BITS
         most = min(most, bits // data)
-        while not self.core.dirty_bitmap.has_room_for(most):
-            most -= self.core.dirty_bitmap.per_region
+        while not self.context.dirty_bitmap.has_room_for(most):
+            most -= self.context.dirty_bitmap.per_region
         most = min(most, max(layout.stripes, CELLS_MAX // layout.length))
         return max(0, most - layout.stripes)
 

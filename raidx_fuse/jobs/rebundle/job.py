@@ -14,8 +14,8 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.engine.context import Core
-from raidx_fuse.engine.move_chunks import Mover
+from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import MemberError, NoSpaceError, RaidxError
 from raidx_fuse.jobs.job import WINDOW_BYTES, MendingJob
 from raidx_fuse.layouts.placements.bundled import BundleLayout
@@ -41,15 +41,15 @@ class Relocate(MendingJob):
 
     def __init__(
         self,
-        core: Core,
+        context: ArrayContext,
         job_id: int,
         kind: str,
-        mover: Mover,
+        mover: ChunkMover,
         plan: Plan,
         waits: Callable[[], int | None],
         end: End,
     ) -> None:
-        super().__init__(core, job_id)
+        super().__init__(context, job_id)
         self.kind = kind
         self.mover = mover
         self.layout: BundleLayout = mover.layout
@@ -65,7 +65,7 @@ class Relocate(MendingJob):
         self._records: list[list[Move]] = []
         self._stale = True  # the plan may not fit the table any more
         self._moved_since = True  # since the last plan
-        self._limit = max(1, min(WRITTEN_MAX, WINDOW_BYTES >> core.shift))
+        self._limit = max(1, min(WRITTEN_MAX, WINDOW_BYTES >> context.shift))
 
     def detail(self) -> dict[str, Any]:
         """Say what moved, and what it waits for."""
@@ -74,7 +74,7 @@ class Relocate(MendingJob):
             "places_changed": self.placed,
             "stuck": self.stuck,
             "waits_for_role": self.waits_for,
-            "waits_for_resync": bool(self.core.dirty_bitmap.pending_regions()),
+            "waits_for_resync": bool(self.context.dirty_bitmap.pending_regions()),
             **self.extra,
         }
 
@@ -96,7 +96,7 @@ class Relocate(MendingJob):
         for cell, target in zip(plan.cells.tolist(), plan.targets.tolist(), strict=True):
             self._pending.setdefault(target, []).append(cell)
         self.stuck = plan.stuck
-        self.total_bytes = self.done_bytes + (plan.written << self.core.shift)
+        self.total_bytes = self.done_bytes + (plan.written << self.context.shift)
         self._stale = self._moved_since = False
 
     async def ready(self) -> None:
@@ -104,8 +104,14 @@ class Relocate(MendingJob):
         again_s = self.retry_s()
         while not self._cancelled:
             self.waits_for = self._waits()
-            blocked = self.core.dirty_bitmap.pending_regions() or self.core.member_set.watermarks
-            if self.waits_for is None and not blocked and self.core.member_set.clock() >= again_s:
+            blocked = (
+                self.context.dirty_bitmap.pending_regions() or self.context.member_set.watermarks
+            )
+            if (
+                self.waits_for is None
+                and not blocked
+                and self.context.member_set.clock() >= again_s
+            ):
                 return
             self._stale = True
             await trio.sleep(POLL_S)
@@ -125,7 +131,7 @@ class Relocate(MendingJob):
 
     def _next_records(self) -> list[list[Move]]:
         """Take the next moves off the plan: a record each, those without content in one."""
-        length, core = self.layout.length, self.core
+        length, context = self.layout.length, self.context
         taken: set[int] = set()
         records: list[list[Move]] = []
         empty: list[Move] = []
@@ -139,7 +145,10 @@ class Relocate(MendingJob):
                     break
                 taken.add(bundle)
                 move = (cells.pop(), target, free.pop(0))
-                if core.dead(bundle) >> column & 1 and target not in core.recorded_zero_roles():
+                if (
+                    context.dead(bundle) >> column & 1
+                    and target not in context.recorded_zero_roles()
+                ):
                     empty.append(move)
                 else:
                     records.append([move])
@@ -186,13 +195,13 @@ class Relocate(MendingJob):
         async with trio.open_nursery() as nursery:
             for record in records:
                 nursery.start_soon(self._move, record)
-        return (self.written - before) << self.core.shift
+        return (self.written - before) << self.context.shift
 
     async def _move(self, record: Sequence[Move]) -> None:
         length = self.layout.length
         bundles = sorted({cell // length for cell, _role, _chunk in record})
         live = sum(
-            not self.core.dead(cell // length) >> cell % length & 1
+            not self.context.dead(cell // length) >> cell % length & 1
             for cell, _role, _chunk in record
         )
         try:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from raidx_fuse.engine.move_chunks import Mover
+from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.table_page import chunks_that_fit, erase_share, share_region
@@ -47,11 +47,11 @@ class Reshape:
 
     def __init__(self, array: Array, layout: BundleLayout) -> None:
         self.array = array
-        self.core = array.core
+        self.context = array.context
         self.member_set = array.member_set
         self.layout = layout
-        self.mover = Mover(array.core, layout, degraded=True)
-        self.room = Room(array.core, layout)
+        self.mover = ChunkMover(array.context, layout, degraded=True)
+        self.room = Room(array.context, layout)
         self.declined: frozenset[int] = frozenset()  # lost roles that a user does not want restored
         self.break_ordering = False  # tests only: show that the campaign notices
 
@@ -67,7 +67,7 @@ class Reshape:
                 )
         if KEY in self.member_set.config.jobs:
             raise BusyError("a change of members is unfinished", action="unmount and mount anew")
-        if self.core.dirty_bitmap.pending_regions():
+        if self.context.dirty_bitmap.pending_regions():
             raise BusyError("a resync is due", action="unmount and mount anew: it is tried again")
 
     def require_growable(self) -> None:
@@ -93,9 +93,9 @@ class Reshape:
                 records = await join(member_set, members, chunks)
                 try:
                     # No record of who had one of the roles before may ever be replayed.
-                    await self.core.journal.drain()
+                    await self.context.journal.drain()
                     await self._clear_shares(members, [counts[role] for role in roles])
-                    async with self.core.locks.alone():
+                    async with self.context.locks.alone():
                         self.require_growable()  # nothing began, nobody failed meanwhile
                         counts, roles = self.room.counts_with(sizes)
                         self._seat(records, roles, counts)
@@ -105,7 +105,9 @@ class Reshape:
             finally:
                 array.membership.waiting = False
             for pages in member_set.page_stores:
-                if pages is not self.core.journal.chunk_table:  # all chunks of newcomers are free
+                if (
+                    pages is not self.context.journal.chunk_table
+                ):  # all chunks of newcomers are free
                     await pages.save_all()
             await member_set.flush()  # the maps before the superblock that gives a role
             await member_set.update(lambda config: config)
@@ -160,10 +162,10 @@ class Reshape:
 
     def _renew(self, fresh: Sequence[int] = ()) -> None:
         """Let everything that goes by roles know of the new ones, *fresh* members' among them."""
-        self.core.journal.chunk_table.renew()
-        if self.core.access is not None:
-            self.core.access.renew(fresh)
-        self.core.take_layout(self.layout)
+        self.context.journal.chunk_table.renew()
+        if self.context.access is not None:
+            self.context.access.renew(fresh)
+        self.context.take_layout(self.layout)
         self.member_set.refresh()
 
     def welcome(self, role: int, member: Member) -> None:
@@ -176,7 +178,7 @@ class Reshape:
         self.layout.take_counts(counts)
         jobs = {KEY: {"kind": GROW}, **config.jobs}
         self.member_set.config = replace(self._described(config), jobs=jobs)
-        self.core.journal.chunk_table.renew()
+        self.context.journal.chunk_table.renew()
 
     # -- jobs ----------------------------------------------------------------------------------
 
@@ -192,8 +194,8 @@ class Reshape:
                 return self.plan_restoration()
             return self.room.plan(self.layout.counts, [role])[0]
 
-        def make(core: Any, job_id: int) -> Relocate:
-            job = Relocate(core, job_id, kind, self.mover, plan, waits, self._conclude)
+        def make(context: Any, job_id: int) -> Relocate:
+            job = Relocate(context, job_id, kind, self.mover, plan, waits, self._conclude)
             if role is not None:
                 job.extra["role"] = role
                 self.layout.closed.add(role)
@@ -241,8 +243,8 @@ class Reshape:
 
         Their places are durable in the shares before a superblock counts them.
         """
-        core, layout, member_set = self.core, self.layout, self.member_set
-        async with core.journal.placing:
+        context, layout, member_set = self.context, self.layout, self.member_set
+        async with context.journal.placing:
             caps = self.room.caps(layout.counts, member_set.lost, SPARE_CHUNKS)
             used = layout.used_chunks()
             for role, chunk in layout.promised:
@@ -259,11 +261,11 @@ class Reshape:
             except BaseException:
                 layout.drop_appended()
                 raise
-            core.written.extend((layout.stripes + more) * layout.code.data_count)
-            core.journal.ring.hold_from(layout.stripes)
+            context.written.extend((layout.stripes + more) * layout.code.data_count)
+            context.journal.ring.hold_from(layout.stripes)
             layout.open_appended()
-            core.dirty_bitmap.stripes = layout.stripes
-        core.note_zero_roles()
+            context.dirty_bitmap.stripes = layout.stripes
+        context.note_zero_roles()
         log.warning("the image has %d bytes now", self.array.size_bytes)
         for hook in self.array.grower.on_size:
             await hook()
@@ -277,7 +279,7 @@ class Reshape:
             jobs = {k: v for k, v in config.jobs.items() if k != KEY}
             return replace(self._described(config, bundles), members=members, jobs=jobs)
 
-        journal = self.core.journal
+        journal = self.context.journal
         if self.break_ordering:
             await self.member_set.update(grown)
         await journal.chunk_table.save_places(cells)
@@ -286,7 +288,11 @@ class Reshape:
 
     async def _retire(self, role: int) -> bool:
         """Give up *role* if nothing lies on it; False if something does, or it is being taken."""
-        membership, member_set, journal = self.array.membership, self.member_set, self.core.journal
+        membership, member_set, journal = (
+            self.array.membership,
+            self.member_set,
+            self.context.journal,
+        )
         if role in member_set.lost:
             try:  # whoever seats a member waits for us
                 membership.seating.acquire_nowait()
@@ -301,7 +307,7 @@ class Reshape:
             self.layout.closed.add(role)
             if not self.break_ordering:
                 await journal.reform()  # no record lies on the role or names it any more
-            async with self.core.locks.alone():
+            async with self.context.locks.alone():
                 if self.layout.used_chunks()[role]:
                     return False
                 queue = self._vacate(role)

@@ -75,7 +75,7 @@ class Restore:
             busy
             or jobs.closing
             or member_set.watermarks
-            or self.array.core.dirty_bitmap.pending_regions()
+            or self.array.context.dirty_bitmap.pending_regions()
         ):
             return
         if self.array.membership.waiting or self.array.membership.spare_for() is not None:

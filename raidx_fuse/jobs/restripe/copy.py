@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.placements.rotated import RotatedLayout
@@ -46,19 +46,19 @@ class Prepared:
 
 
 class Copier:
-    """Reads and computes windows of the restripe of *core* onto *target*, below or above.
+    """Reads and computes windows of the restripe of *context* onto *target*, below or above.
 
     The memory is kept from window to window.
     """
 
-    def __init__(self, core: Core, target: RotatedLayout) -> None:
-        assert isinstance(core.layout, RestripeLayout)
-        self.core = core
-        self.layout = core.layout
+    def __init__(self, context: ArrayContext, target: RotatedLayout) -> None:
+        assert isinstance(context.layout, RestripeLayout)
+        self.context = context
+        self.layout = context.layout
         self.target = target
         self._encode = encoder(target.code).run
-        self._zeros: Bytes = np.frombuffer(ZEROS, dtype=np.uint8)[: core.chunk_bytes]
-        self._arena = Arena(core.chunk_bytes)
+        self._zeros: Bytes = np.frombuffer(ZEROS, dtype=np.uint8)[: context.chunk_bytes]
+        self._arena = Arena(context.chunk_bytes)
         self._used = 0
 
     async def prepare(self, window: Window) -> Prepared:
@@ -87,7 +87,7 @@ class Copier:
         else:
             end = min(end, window.end)
         chunks = np.arange(first, end, dtype=np.int64)
-        live: list[int] = chunks[self.core.written.is_written_many(chunks)].tolist()
+        live: list[int] = chunks[self.context.written.is_written_many(chunks)].tolist()
         return live
 
     def _stripes(self, window: Window, live: Sequence[int]) -> list[int]:
@@ -99,7 +99,7 @@ class Copier:
     # -- reading -------------------------------------------------------------------------------
 
     def _reserve(self, slots: int) -> None:
-        size = slots * self.core.chunk_bytes
+        size = slots * self.context.chunk_bytes
         if size > self._arena.size_bytes:
             self._arena = Arena(size)
         self._used = 0
@@ -107,12 +107,12 @@ class Copier:
     def _slots(self, count: int) -> list[Slot]:
         first = self._used
         self._used += count
-        return self._arena.slots(self.core.chunk_bytes, self._used)[first : self._used]
+        return self._arena.slots(self.context.chunk_bytes, self._used)[first : self._used]
 
     async def _read(self, wanted: dict[int, int]) -> dict[int, Slot]:
         """Return the content of cells by logical chunk; those on lost members by their chains."""
-        core, layout = self.core, self.layout
-        member_set, size = core.member_set, core.chunk_bytes
+        context, layout = self.context, self.layout
+        member_set, size = context.member_set, context.chunk_bytes
         requests: list[MemberIO] = []
         solved: list[tuple[Bytes, list[Bytes]]] = []
         values: dict[int, Slot] = {}
@@ -122,17 +122,17 @@ class Copier:
             for cell, slot in zip(numbers, self._slots(len(numbers)), strict=True):
                 values[layout.logical(stripe, cell)] = slot
                 if not lost >> cell & 1:
-                    requests.append((*core.position(stripe, cell), [slot[0]], size))
+                    requests.append((*context.position(stripe, cell), [slot[0]], size))
             if not cells & lost:
                 continue
             try:
-                plan = read_plan(core.code, cells & lost, lost, core.dead(stripe))
+                plan = read_plan(context.code, cells & lost, lost, context.dead(stripe))
             except Unrecoverable as error:
-                raise core.lost_error(stripe, cells_of(error.cells)) from None
+                raise context.lost_error(stripe, cells_of(error.cells)) from None
             sources: dict[int, Bytes] = {}
             for cell in plan.reads:
                 sources[cell] = np.empty(size, dtype=np.uint8)
-                requests.append((*core.position(stripe, cell), [sources[cell].data], size))
+                requests.append((*context.position(stripe, cell), [sources[cell].data], size))
             for output in plan.outputs:
                 target = values[layout.logical(stripe, output.cell)][1]
                 solved.append((target, [sources[cell] for cell in output.old]))
@@ -175,8 +175,8 @@ class Copier:
         self, stripe: int, alive: int, moving: int, values: dict[int, Slot]
     ) -> list[MemberIO]:
         """Return the writes of one target stripe: cells that move to it, and all its parity."""
-        core, code = self.core, self.target.code
-        size, base = core.chunk_bytes, stripe * code.data_count
+        context, code = self.context, self.target.code
+        size, base = context.chunk_bytes, stripe * code.data_count
         writes: list[MemberIO] = []
         arrays: list[Bytes] = []
         for cell in range(code.data_count):
@@ -198,4 +198,4 @@ class Copier:
 
     def _position(self, stripe: int, cell: int) -> tuple[int, int]:
         role, chunk = self.target.place(stripe, cell)
-        return role, self.core.data_offset + (chunk << self.core.shift)
+        return role, self.context.data_offset + (chunk << self.context.shift)

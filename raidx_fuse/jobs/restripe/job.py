@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import trio
 
-from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.write.prepare import Preparer
 from raidx_fuse.errors import NoSpaceError, RaidxError
 from raidx_fuse.format.log_record import ENTRY_BYTES, RECORD_HEADER_BYTES
@@ -65,10 +65,10 @@ class Restripe(MendingJob):
 
     kind = "restripe"
 
-    def __init__(self, core: Core, job_id: int, back: bool, end: End) -> None:
-        super().__init__(core, job_id)
-        assert isinstance(core.layout, RestripeLayout)
-        self.layout = core.layout
+    def __init__(self, context: ArrayContext, job_id: int, back: bool, end: End) -> None:
+        super().__init__(context, job_id)
+        assert isinstance(context.layout, RestripeLayout)
+        self.layout = context.layout
         self.back = back
         self.window_bytes = 0
         self.checkpoints = 0
@@ -77,13 +77,13 @@ class Restripe(MendingJob):
         self._turn = False
         self._ending = False
         self._window: Window | None = None
-        self._preparer = Preparer(core)
+        self._preparer = Preparer(context)
         self._set_out()
 
     def _set_out(self) -> None:
-        chunks = record_chunks(self.core.journal.capacity, self.core.chunk_bytes)
+        chunks = record_chunks(self.context.journal.capacity, self.context.chunk_bytes)
         self.course = Course(self.layout, self.layout.rises != self.back, chunks)
-        self._copier = Copier(self.core, self.course.target)
+        self._copier = Copier(self.context, self.course.target)
 
     def detail(self) -> dict[str, Any]:
         """Say where the restripe stands."""
@@ -97,7 +97,7 @@ class Restripe(MendingJob):
             "members_after": after.width,
             "going_back": self.back or self._turn,
             "waits_for_role": self.waits_for,
-            "waits_for_resync": bool(self.core.dirty_bitmap.pending_regions()),
+            "waits_for_resync": bool(self.context.dirty_bitmap.pending_regions()),
             "checkpoints": self.checkpoints,
         }
 
@@ -122,8 +122,8 @@ class Restripe(MendingJob):
         self.done_bytes = self.total_bytes = 0
         for at in range(rest.start, rest.stop, COUNT_CHUNKS):
             chunks = np.arange(at, min(at + COUNT_CHUNKS, rest.stop), dtype=np.int64)
-            written = int(self.core.written.is_written_many(chunks).sum())
-            self.total_bytes += written << self.core.shift
+            written = int(self.context.written.is_written_many(chunks).sum())
+            self.total_bytes += written << self.context.shift
             await trio.lowlevel.checkpoint()
 
     async def ready(self) -> None:
@@ -137,7 +137,7 @@ class Restripe(MendingJob):
         self._window = self._leap()
         if self._window is not None:
             return
-        journal = self.core.journal
+        journal = self.context.journal
         while True:
             self._window = self.course.window(journal.durable_mark, self._limit())
             if self._window is not None:
@@ -147,24 +147,24 @@ class Restripe(MendingJob):
     async def checkpoint(self) -> None:
         """Make the watermark durable, with everything that was logged on its way."""
         self.checkpoints += 1
-        await self.core.journal.place()
-        await self.core.member_set.flush()
+        await self.context.journal.place()
+        await self.context.member_set.flush()
         await trio.lowlevel.checkpoint()
 
     async def _wait_for_members(self) -> None:
-        member_set = self.core.member_set
+        member_set = self.context.member_set
         again_s = self.retry_s()
         while not self._cancelled and not (self._turn and not self.back):
             self.waits_for = self._blocked_by()
             # A resync finishes parity where the stripes lie as they lay before the crash.
-            resync = self.core.dirty_bitmap.pending_regions()
+            resync = self.context.dirty_bitmap.pending_regions()
             if self.waits_for is None and not resync and member_set.clock() >= again_s:
                 return
             await trio.sleep(POLL_S)
 
     def _blocked_by(self) -> int | None:
         """Return a role without which no stripe may be made now, None if they may."""
-        member_set = self.core.member_set
+        member_set = self.context.member_set
         if member_set.watermarks:
             return min(member_set.watermarks)
         if member_set.lost and not self.course.target.tolerates(member_set.lost):
@@ -176,28 +176,30 @@ class Restripe(MendingJob):
         code = self.course.source.code
         size = self.window_bytes
         if not size:
-            busy = self.core.member_set.clock() - self.core.foreground_s < BUSY_S
+            busy = self.context.member_set.clock() - self.context.foreground_s < BUSY_S
             size = IDLE_BYTES
             if busy or self.speed_max_bytes:
                 size = WINDOW_BYTES * max(1, code.data_count // code.rows)
-        return max(1, min(size >> self.core.shift, STRIPES_MAX * code.data_count))
+        return max(1, min(size >> self.context.shift, STRIPES_MAX * code.data_count))
 
     def _leap(self) -> Window | None:
         """Return a large window of chunks that nobody has written, None if some come soon."""
         rest = self.course.rest
         count = min(STRIPES_MAX * self.course.source.code.data_count, LEAP_CHUNKS_MAX)
         near = rest[:count] if self.course.upward else rest[-count:]
-        written = self.core.written.is_written_many(np.arange(near.start, near.stop))
+        written = self.context.written.is_written_many(np.arange(near.start, near.stop))
         if not self.course.upward:
             written = written[::-1]
         dead = int(written.argmax()) if written.any() else len(near)
         return self.course.leap(dead) if dead > self._limit() else None
 
     async def _turn_round(self) -> None:
-        core = self.core
-        await core.journal.drain()
-        await core.member_set.update(lambda c: replace(c, jobs={**c.jobs, JOB_KEY: {"back": True}}))
-        core.reuse_epoch += 1
+        context = self.context
+        await context.journal.drain()
+        await context.member_set.update(
+            lambda c: replace(c, jobs={**c.jobs, JOB_KEY: {"back": True}})
+        )
+        context.reuse_epoch += 1
         self.back = True
         self._set_out()
         await self._count()
@@ -219,22 +221,22 @@ class Restripe(MendingJob):
         window = self._window
         if window is None or (self._turn and not self.back):
             return 0
-        core = self.core
+        context = self.context
         while self._blocked_by() is None:
-            epoch = core.member_set.seat_epoch
+            epoch = context.member_set.seat_epoch
             try:
                 prepared = await self._copier.prepare(window)
                 if prepared.logged_chunks > self.course.record_chunks:
                     return 0  # it was to be a leap, but somebody has written there meanwhile
                 if await self._write(prepared, window, epoch):
-                    core.counters.chunks_moved += prepared.moved
+                    context.counters.chunks_moved += prepared.moved
                     for stripe in prepared.stripes:  # their parity is another one now
-                        core.forget_stripe(stripe)
+                        context.forget_stripe(stripe)
                     self.error = None
-                    return prepared.moved << core.shift
+                    return prepared.moved << context.shift
             except MemberLostError:
                 # A read that was given up may still write into the memory we used.
-                self._copier = Copier(core, self.course.target)
+                self._copier = Copier(context, self.course.target)
             except NoSpaceError as error:
                 self.note_wait(error)
                 break
@@ -245,11 +247,11 @@ class Restripe(MendingJob):
 
     async def _write(self, prepared: Prepared, window: Window, epoch: int) -> bool:
         """Write what was prepared, then commit; False if the members changed meanwhile."""
-        core = self.core
+        context = self.context
         self._preparer.reserve(prepared.places)
         if prepared.direct:
-            await core.member_set.write(prepared.direct, background=True)
-            await core.member_set.flush()
+            await context.member_set.write(prepared.direct, background=True)
+            await context.member_set.flush()
             if self._blocked_by() is not None:
                 return False  # whoever went is needed to read this back
         begun = False
@@ -257,10 +259,10 @@ class Restripe(MendingJob):
         def still_valid() -> bool:
             nonlocal begun
             if not begun:  # once the record is written a replay would take its watermark
-                begun = epoch == core.member_set.seat_epoch and self._blocked_by() is None
+                begun = epoch == context.member_set.seat_epoch and self._blocked_by() is None
             return begun
 
-        return await core.journal.commit(
+        return await context.journal.commit(
             prepared.touched, prepared.logged, (), still_valid, mark=window.mark
         )
 

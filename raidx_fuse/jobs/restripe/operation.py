@@ -45,7 +45,7 @@ class Restriper:
     def __init__(self, array: Array) -> None:
         self.array = array
         self.member_set = array.member_set
-        self.core = array.core
+        self.context = array.context
         self.on_size: list[Callable[[], Awaitable[None]]] = []
         self.on_release: list[Callable[[Member], None]] = []
 
@@ -96,7 +96,7 @@ class Restriper:
 
     def _check_room(self, layout: RestripeLayout) -> None:
         """Raise UsageError or LayoutError unless map and log can serve both layouts."""
-        chunk_bytes, capacity = layout.chunk_bytes, self.core.journal.capacity
+        chunk_bytes, capacity = layout.chunk_bytes, self.context.journal.capacity
         bits = self.member_set.config.regions.pages("written").pages * PAYLOAD_BITS
         if layout.chunks > bits:
             raise UsageError(
@@ -122,7 +122,7 @@ class Restriper:
         """Take *members* in, in the order of their new roles, and start the job."""
         shape = self.target(len(members), name, params)
         self.moving(shape)
-        membership, core = self.array.membership, self.core
+        membership, context = self.array.membership, self.context
         for member in members:
             membership.check_joining(member)
         async with membership.seating:
@@ -131,18 +131,18 @@ class Restriper:
             records: list[MemberRecord] = []
             try:
                 records = await join(self.member_set, members, layout.chunks)
-                core.journal.forced = True
-                async with core.locks.alone():
+                context.journal.forced = True
+                async with context.locks.alone():
                     pass  # who writes past the journal has ended, and nobody does any more
-                await core.dirty_bitmap.clean_quiet(all_regions=True)
-                await core.journal.drain()
-                await core.journal.save_mark(layout.start)
-                async with core.locks.alone():
+                await context.dirty_bitmap.clean_quiet(all_regions=True)
+                await context.journal.drain()
+                await context.journal.save_mark(layout.start)
+                async with context.locks.alone():
                     layout = self.moving(shape)  # nothing began, nobody failed meanwhile
                     self._widen(layout, shape, records)
             except BaseException:
-                core.journal.forced = isinstance(core.layout, RestripeLayout)
-                if records and not core.journal.forced:
+                context.journal.forced = isinstance(context.layout, RestripeLayout)
+                if records and not context.journal.forced:
                     await leave(self.member_set, records)
                 raise
             finally:
@@ -181,41 +181,41 @@ class Restriper:
             params={RESTRIPE: sides},
             jobs={**config.jobs, JOB_KEY: {"back": False}},
         )
-        self.core.written.extend(layout.chunks)
-        self.core.take_layout(layout)
+        self.context.written.extend(layout.chunks)
+        self.context.take_layout(layout)
         self.member_set.refresh()
 
     def _start(self, back: bool) -> int:
         return self.array.jobs.start(
-            lambda core, job_id: Restripe(core, job_id, back, self._conclude)
+            lambda context, job_id: Restripe(context, job_id, back, self._conclude)
         ).job_id
 
     def resume(self) -> None:
         """At the start: go on with a restripe that was under way."""
-        if isinstance(self.core.layout, RestripeLayout):
+        if isinstance(self.context.layout, RestripeLayout):
             self._start(back=bool(self.member_set.config.jobs.get(JOB_KEY, {}).get("back")))
 
     # -- end -----------------------------------------------------------------------------------
 
     async def _conclude(self, back: bool) -> None:
         """All chunks lie on one side: be that layout alone."""
-        core, member_set = self.core, self.member_set
+        context, member_set = self.context, self.member_set
         released: list[Member] = []
         async with self.array.membership.seating:
             while True:
                 for job in self._others():  # they work with both codes
                     await job.finished.wait()
-                await core.dirty_bitmap.clean_quiet(all_regions=True)
-                await core.journal.drain()
-                async with core.locks.alone():
-                    if not self._others() and core.dirty_bitmap.idle:
+                await context.dirty_bitmap.clean_quiet(all_regions=True)
+                await context.journal.drain()
+                async with context.locks.alone():
+                    if not self._others() and context.dirty_bitmap.idle:
                         released = self._settle(back)
                         break
             await member_set.update(lambda config: config)
             await self._reform()
-            core.journal.forced = False  # only now: its records named stripes of the two layouts
+            context.journal.forced = False  # only now: its records named stripes of the two layouts
         size = self.array.size_bytes
-        log.warning("restriped to %s: the image has %d bytes", core.layout.name, size)
+        log.warning("restriped to %s: the image has %d bytes", context.layout.name, size)
         await release(released, self.on_release)
         for hook in self.on_size:
             await hook()
@@ -224,7 +224,7 @@ class Restriper:
         """Keep the log on as many members as may be lost now; in vain if the array is closed."""
         while True:
             try:
-                await self.core.journal.reform()
+                await self.context.journal.reform()
                 return
             except (MemberError, NoSpaceError) as error:
                 if self.array.jobs.closing:
@@ -237,8 +237,8 @@ class Restriper:
 
     def _settle(self, back: bool) -> list[Member]:
         """Change to one layout, in memory, in one moment; return the members let go of."""
-        core, member_set, config = self.core, self.member_set, self.member_set.config
-        layout = core.layout
+        context, member_set, config = self.context, self.member_set, self.member_set.config
+        layout = context.layout
         assert isinstance(layout, RestripeLayout)
         shape = shapes_of(config)[0 if back else 1]
         final = layout.below if layout.rises != back else layout.above
@@ -259,10 +259,10 @@ class Restriper:
             members=tuple(r for r in _used(config) if r.role < shape.width),  # and who came later
             jobs=jobs,
         )
-        core.written.extend(final.chunks)
-        core.dirty_bitmap.reshape(final.stripes, final.founding_data_count * final.chunk_bytes)
-        core.take_layout(final)
-        core.reuse_epoch += 1
+        context.written.extend(final.chunks)
+        context.dirty_bitmap.reshape(final.stripes, final.founding_data_count * final.chunk_bytes)
+        context.take_layout(final)
+        context.reuse_epoch += 1
         member_set.refresh()
         for queue in gone:
             queue.close()

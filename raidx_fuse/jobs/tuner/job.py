@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raidx_fuse.engine.context import Core
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.tuner.plan import Step
 from raidx_fuse.jobs.tuner.tuner import Tuner
@@ -17,8 +17,8 @@ class Tuning(Job):
 
     kind = "tuning"
 
-    def __init__(self, core: Core, job_id: int, tuner: Tuner) -> None:
-        super().__init__(core, job_id)
+    def __init__(self, context: ArrayContext, job_id: int, tuner: Tuner) -> None:
+        super().__init__(context, job_id)
         self.tuner = tuner
         self.moved = 0
         self._steps: list[Step] = []
@@ -34,7 +34,7 @@ class Tuning(Job):
         self.tuner.planner.survey()
         await self.tuner.measure(patiently=True)
         self._plan()
-        self.total_bytes = sum(len(step.moves) for step in self._steps) << self.core.shift
+        self.total_bytes = sum(len(step.moves) for step in self._steps) << self.context.shift
 
     def _plan(self) -> None:
         self._steps = self.tuner.plan().steps[::-1]
@@ -61,4 +61,4 @@ class Tuning(Job):
     async def finish(self, completed: bool) -> None:
         """Make the moves durable."""
         if self.moved:
-            await self.core.member_set.flush()
+            await self.context.member_set.flush()

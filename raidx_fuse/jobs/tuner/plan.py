@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from raidx_fuse.engine.access_stats import CHANGED_MAX, INTERVAL_MAX, TICKS_A_SECOND, Access
+from raidx_fuse.engine.access_stats import CHANGED_MAX, INTERVAL_MAX, TICKS_A_SECOND, AccessStats
 from raidx_fuse.layouts.placements.bundled import BLOCK_CELLS, NOWHERE, BundleLayout
 from raidx_fuse.store.chunk_table import Move
 
@@ -88,7 +88,7 @@ class Plan:
 class Planner:
     """Plans moves of the cells of *layout* by what *access* knows."""
 
-    def __init__(self, layout: BundleLayout, access: Access, seed: int = 0) -> None:
+    def __init__(self, layout: BundleLayout, access: AccessStats, seed: int = 0) -> None:
         self.layout = layout
         self.access = access
         self.settled: set[int] = set()  # cells that are not to move again for now

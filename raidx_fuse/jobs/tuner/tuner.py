@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from raidx_fuse.engine.access_stats import Access
-from raidx_fuse.engine.context import Core
-from raidx_fuse.engine.move_chunks import Mover
+from raidx_fuse.engine.access_stats import AccessStats
+from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.jobs.tuner.plan import MemberLoad, Plan, Planner, Step
@@ -49,12 +49,12 @@ class Tuner:
     *state* is one word and *why* the reason in a few; *moved* counts chunks since the start.
     """
 
-    def __init__(self, array: Array, layout: BundleLayout, access: Access) -> None:
+    def __init__(self, array: Array, layout: BundleLayout, access: AccessStats) -> None:
         self.array = array
-        self.core: Core = array.core
+        self.context: ArrayContext = array.context
         self.layout = layout
         self.access = access
-        self.mover = Mover(array.core, layout)
+        self.mover = ChunkMover(array.context, layout)
         self.planner = Planner(layout, access)
         self.enabled = True
         self.slice_s = 0.05
@@ -70,20 +70,20 @@ class Tuner:
         self._basis: list[MemberLoad] = []
         self._basis_at: object = None  # arrivals and members when the basis was taken
         self._planned_at = -1  # arrivals when the last plan found nothing to do
-        kept = self.core.member_set.config.jobs.get(JOB_KEY, {})
+        kept = self.context.member_set.config.jobs.get(JOB_KEY, {})
         self._unscrubbed_s = float(kept.get(SINCE_SCRUB, 0.0))  # before *_counted_from_s*
-        self._counted_from_s = self.core.member_set.clock()
+        self._counted_from_s = self.context.member_set.clock()
 
     # -- what is known -------------------------------------------------------------------------
 
     def obstacle(self) -> str | None:
         """Say in words what forbids moves now, or None."""
-        member_set = self.core.member_set
+        member_set = self.context.member_set
         if member_set.read_only:
             return "the array is read-only"
         if member_set.lost or member_set.watermarks:
             return "a member is lost"
-        if self.core.dirty_bitmap.pending_regions():
+        if self.context.dirty_bitmap.pending_regions():
             return "a resync is due"
         for job in self.array.jobs.running():
             if job.kind != "scrub":
@@ -93,7 +93,7 @@ class Tuner:
     def loads(self) -> list[MemberLoad]:
         """Return what is known of the members."""
         found = []
-        for role, queue in enumerate(self.core.member_set.readable):
+        for role, queue in enumerate(self.context.member_set.readable):
             if queue is not None and queue.reads:
                 # As users found it: the tuner's own work, and maps and log, have another pattern.
                 read_s, write_s = self.access.speeds[role]
@@ -111,26 +111,26 @@ class Tuner:
         copy that once answered late is not asked any more. Ends early when a request comes, unless
         *patiently*.
         """
-        core = self.core
-        now_s = core.member_set.clock()
+        context = self.context
+        now_s = context.member_set.clock()
         again = now_s - self._measured_s >= MEASURE_AGAIN_S
         if again:
             self._measured_s = now_s
-        for role, queue in enumerate(core.member_set.readable):
+        for role, queue in enumerate(context.member_set.readable):
             if queue is None:
                 continue
             enough = PROBE_READS
             if again and queue.reads == self._reads_seen.get(role):
                 enough = queue.reads + PROBE_READS
-            room = self.layout.counts[role] * core.chunk_bytes - PROBE_BYTES
+            room = self.layout.counts[role] * context.chunk_bytes - PROBE_BYTES
             while queue.reads < enough:
                 if self._is_wanted() and not patiently:
                     return
                 place = self._random.randrange(room // PROBE_BYTES + 1) * PROBE_BYTES
                 buffer = memoryview(bytearray(PROBE_BYTES))
-                request = (role, core.data_offset + place, [buffer], PROBE_BYTES)
+                request = (role, context.data_offset + place, [buffer], PROBE_BYTES)
                 try:
-                    await core.member_set.read([request], background=True)
+                    await context.member_set.read([request], background=True)
                 except MemberLostError:
                     return
             if again:
@@ -144,7 +144,7 @@ class Tuner:
         are alike would hand chunks to and fro.
         """
         means = self.access.queue_means
-        basis_at = (self.access.arrivals, self.core.member_set.seat_epoch, self.layout.counts)
+        basis_at = (self.access.arrivals, self.context.member_set.seat_epoch, self.layout.counts)
         if self._basis_at != basis_at:
             self._basis_at, self._basis = basis_at, self.loads()
             if self.planner.settled:
@@ -169,23 +169,23 @@ class Tuner:
                 await trio.sleep(REST_S)
 
     def _until_idle_s(self) -> float:
-        passed = self.core.member_set.clock() - self.core.foreground_s
+        passed = self.context.member_set.clock() - self.context.foreground_s
         left_s = self.idle_s - passed
         return left_s + ROUNDING_S if left_s > 0 else REST_S
 
     def _is_idle(self) -> bool:
         """Say whether no request has come for `idle_s`, and none is under way."""
-        passed = self.core.member_set.clock() - self.core.foreground_s
+        passed = self.context.member_set.clock() - self.context.foreground_s
         return passed >= self.idle_s and not self._is_busy()
 
     def _is_busy(self) -> bool:
         return any(
-            queue is not None and queue.queue_length() for queue in self.core.member_set.queues
+            queue is not None and queue.queue_length() for queue in self.context.member_set.queues
         )
 
     def _is_wanted(self) -> bool:
         """Say whether a request came since this slice of work began, or waits."""
-        return self.core.foreground_s > self._began_s or self._is_busy()
+        return self.context.foreground_s > self._began_s or self._is_busy()
 
     async def _round(self) -> None:
         if not self.enabled:
@@ -194,10 +194,10 @@ class Tuner:
         if not self._is_idle():
             self.state, self.why = "waiting", "requests come"
             return
-        self._began_s = self.core.member_set.clock()
-        if any(queue is not None and queue.unflushed for queue in self.core.member_set.queues):
+        self._began_s = self.context.member_set.clock()
+        if any(queue is not None and queue.unflushed for queue in self.context.member_set.queues):
             self.state, self.why = "flushing", "members hold in their caches what was written"
-            await self.core.member_set.flush()
+            await self.context.member_set.flush()
         obstacle = self.obstacle()
         if obstacle is not None:
             self.state, self.why = "waiting", obstacle
@@ -224,7 +224,7 @@ class Tuner:
 
     async def _carry_out(self, plan: Plan) -> None:
         """Move until a request comes."""
-        clock = self.core.member_set.clock
+        clock = self.context.member_set.clock
         gain = f"{plan.mean_s * 1e3:.3g} to {plan.after_s * 1e3:.3g} ms a request"
         self.state, self.why = "moving", f"{plan.chunks} chunks, {gain}"
         slice_end_s = clock() + self.slice_s
@@ -254,18 +254,18 @@ class Tuner:
         self.planner.settled.update(cell for cell, _role, _chunk in step.moves)
         means = self.access.queue_means
         means[step.source], means[step.target] = step.queues
-        return len(step.moves) << self.core.shift
+        return len(step.moves) << self.context.shift
 
     async def _scrub_when_due(self) -> bool:
         """Start a scrub, which only reports, if the last one is long ago; say whether one runs.
 
         One that a user started counts, too. What is too long is counted in time of running.
         """
-        if not self.core.code.parity_count:
+        if not self.context.code.parity_count:
             return False  # there is nothing to compare with
         running = any(job.kind == "scrub" for job in self.array.jobs.running())
         if running or (self.scrub_each_s and self.since_scrub_s >= self.scrub_each_s):
-            self._unscrubbed_s, self._counted_from_s = 0.0, self.core.member_set.clock()
+            self._unscrubbed_s, self._counted_from_s = 0.0, self.context.member_set.clock()
             if not running:
                 await self.array.start_scrub(repair=False)
             return True
@@ -274,7 +274,7 @@ class Tuner:
     @property
     def since_scrub_s(self) -> float:
         """For how long the array has been running since the last scrub, earlier mounts included."""
-        return self._unscrubbed_s + self.core.member_set.clock() - self._counted_from_s
+        return self._unscrubbed_s + self.context.member_set.clock() - self._counted_from_s
 
     def keep(self, config: ArrayConfig) -> ArrayConfig:
         """Return *config* with what the tuner of the next mount is to know."""
@@ -310,7 +310,7 @@ class Tuner:
         self.planner.survey()
         await self.measure(patiently=True)
         plan = self.plan(STEPS_SHOWN_MAX)
-        chunk_bytes = self.core.chunk_bytes
+        chunk_bytes = self.context.chunk_bytes
         moved = plan.chunks * chunk_bytes
         return {
             "dry_run": True,
@@ -333,7 +333,7 @@ class Tuner:
         cell = step.moves[0][0]
         bundle, column = divmod(cell, layout.length)
         is_data = column < layout.code.data_count
-        offset = layout.logical(bundle, column) << self.core.shift if is_data else None
+        offset = layout.logical(bundle, column) << self.context.shift if is_data else None
         return {
             "bundle": bundle,
             "image_offset": offset,

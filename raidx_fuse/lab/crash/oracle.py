@@ -276,7 +276,7 @@ class _Judge:
             result = await array.jobs.wait(await array.start_scrub(repair=False))
         if result["state"] != "done":
             raise ViolationError(f"scrub ended as {result['state']}: {result['error']}")
-        layout = array.core.layout if array.core.layout.contiguous else self.recording.layout
+        layout = array.context.layout if array.context.layout.contiguous else self.recording.layout
         stripe_bytes = layout.code.data_count * layout.chunk_bytes
         exempt = (self.parts.in_image(sector) * SECTOR_BYTES for sector in self.exempt)
         given_up = {at // stripe_bytes for at in exempt}

@@ -15,7 +15,7 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.engine.move_chunks import Mover
+from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.lab.crash.disks import MOODY, SectorDisk, is_member
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Fronts, Hardware, Shape
@@ -107,7 +107,7 @@ class Player(Places):
         """Make the array and give it its first content, unrecorded; then make recorded disks."""
         disks = await self.hardware.create()
         async with open_array(disks) as self.array:
-            self.layout = self.array.core.layout
+            self.layout = self.array.context.layout
             self.regions = self.array.member_set.config.regions
             self.stripe_bytes = self.layout.code.data_count * CHUNK_BYTES
             self.parts = self.hardware.parts(self.stripe_bytes)
@@ -164,13 +164,13 @@ class Player(Places):
         self.array = await self._stack.enter_async_context(
             open_array([d for d in self.disks if is_member(d.cut.state.image)], start_degraded=True)
         )
-        self.array.core.use_cache(CACHE_BYTES[self.seed % len(CACHE_BYTES)])
+        self.array.context.use_cache(CACHE_BYTES[self.seed % len(CACHE_BYTES)])
         if self.cell.broken and self.cell.theme == "members" and self.array.reshape is not None:
             self.array.reshape.break_ordering = True  # that of table and superblocks
         elif self.cell.broken and self.cell.theme == "streams":
-            self.array.core.journal.break_streams = True
+            self.array.context.journal.break_streams = True
         elif self.cell.broken:
-            self.array.core.journal.break_ordering = True
+            self.array.context.journal.break_ordering = True
         self.history.end(span, self.event)
 
     async def close(self) -> None:
@@ -184,7 +184,7 @@ class Player(Places):
             self.history.fail_flush(span, self.event)
 
     def _begin_flush(self, verb: str) -> Span:
-        if not self.array.core.dirty_bitmap.pending_regions():
+        if not self.array.context.dirty_bitmap.pending_regions():
             self.history.settle(self.event)
         return self.history.begin_flush(verb, self.event)
 
@@ -245,9 +245,9 @@ class Player(Places):
 
     async def moves(self) -> None:
         """Give some chunks of bundles other places, and perhaps write meanwhile."""
-        layout = self.array.core.layout
+        layout = self.array.context.layout
         assert isinstance(layout, BundleLayout)
-        mover = Mover(self.array.core, layout)
+        mover = ChunkMover(self.array.context, layout)
         span = self.history.begin("move", self.event)
         async with trio.open_nursery() as nursery:
             if self.rng.random() < 0.4:
@@ -320,7 +320,7 @@ class Player(Places):
         """Write *length* bytes at *offset*, fewer where a part ends, and note it."""
         at, length = self.parts.place(offset, length)
         span, data = self._begin_write(offset, at, length)
-        unlogged = self.array.core.unlogged
+        unlogged = self.array.context.unflushed_writes
         before = unlogged.count
         try:
             await self.array.write(at, data)
@@ -356,7 +356,7 @@ class Player(Places):
 
         Its range is one of the image. See hardware.py for the last.
         """
-        layout = self.array.core.layout
+        layout = self.array.context.layout
         if isinstance(layout, RestripeLayout):  # everything is logged meanwhile
             chunks = range(offset // CHUNK_BYTES, -(-end // CHUNK_BYTES))
             stripes = frozenset(layout.locate(chunk)[0] for chunk in chunks)

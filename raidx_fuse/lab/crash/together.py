@@ -22,7 +22,7 @@ async def come_together(player: Player) -> None:
     """Let some requests of *player* come together."""
     rng = player.rng
     if rng.random() < 0.5:  # the log is small here, and without room nothing is held
-        await player.array.core.journal.drain()
+        await player.array.context.journal.drain()
     where = small(player)
     ranges: list[tuple[int, int]] = []
     handlers: list[Handler] = []
@@ -32,7 +32,7 @@ async def come_together(player: Player) -> None:
             handlers.append(player.flush())
             continue
         if draw < 0.1:
-            handlers.append(player.array.core.journal.place())
+            handlers.append(player.array.context.journal.place())
             continue
         if ranges and draw < 0.25:  # the same once more
             offset, length = rng.choice(ranges)

@@ -128,7 +128,7 @@ async def theme_streams(player: Player) -> None:
                 await player.write(at * CHUNK_BYTES, count * CHUNK_BYTES)
                 at += count
                 if rng.random() < 0.25:  # it begins, and what comes next meets it
-                    nursery.start_soon(player.array.core.journal.place)
+                    nursery.start_soon(player.array.context.journal.place)
                     await trio.sleep(rng.choice((0.0, 0.005)))
                 else:
                     await _beside_a_stream(player, min(at, chunks - 1) * CHUNK_BYTES)
@@ -143,7 +143,7 @@ async def _beside_a_stream(player: Player, offset: int) -> None:
     elif draw < 0.25:
         await player.tidy()
     elif draw < 0.55:
-        await player.array.core.journal.place()
+        await player.array.context.journal.place()
     elif draw < 0.7:  # in the stripe that is being filled, before or behind what the log has
         low = max(0, offset + rng.randint(-4, 3) * SECTOR_BYTES * rng.choice((1, 8)))
         room = player.sectors * SECTOR_BYTES - low
@@ -266,14 +266,14 @@ async def theme_scrub(player: Player) -> None:
 
 async def rot_parity(player: Player) -> None:
     """Damage one parity sector where it lies, durably."""
-    core = player.array.core
-    await core.journal.drain()  # below what is on its way to its place, no scrub would see it
-    live = core.written.live_stripes(core.layout, 0, player.stripes)
+    context = player.array.context
+    await context.journal.drain()  # below what is on its way to its place, no scrub would see it
+    live = context.written.live_stripes(context.layout, 0, player.stripes)
     if not live:
         return
     stripe = player.rng.choice(live)
-    cells = range(core.code.data_count, core.code.data_count + core.code.parity_count)
-    role, offset = core.position(stripe, player.rng.choice(cells))
+    cells = range(context.code.data_count, context.code.data_count + context.code.parity_count)
+    role, offset = context.position(stripe, player.rng.choice(cells))
     offset += player.rng.randrange(CHUNK_BYTES // SECTOR_BYTES) * SECTOR_BYTES
     cut = player.disks[role].cut
     rotten = bytes(byte ^ 0x40 for byte in cut.state.image[offset : offset + SECTOR_BYTES])

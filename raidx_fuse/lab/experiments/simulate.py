@@ -169,7 +169,7 @@ def assume_written(array: Array) -> None:
     """Make every chunk of a fresh array count as written: the members read as zero, and zeros are
     consistent. Only the map in memory changes, so the array must not outlive its members.
     """
-    written = array.core.written
+    written = array.context.written
     whole, rest = divmod(written.chunks, 8)
     written.bits[:whole] = b"\xff" * whole
     if rest:

@@ -277,8 +277,8 @@ COMMITTING = (
     Mutant(
         "stripes-not-locked-while-the-rest-is-written",
         BEGUN,
-        "Begun(core.locks.take_free(stripes), left, arena)",
-        "Begun([], left, arena)",
+        "PendingWrite(context.locks.take_free(stripes), left, arena)",
+        "PendingWrite([], left, arena)",
         "another write plans by a stripe that is half old and half new",
         ("raid5:partial", "raid5:none", "raid4:none"),
         ("tests/engine/test_pending_writes.py", "tests/engine/test_full_stripes.py"),
@@ -303,7 +303,7 @@ SPACE = (
         "a head page that was saved while the flush ran counts as durable",
         (*LOGGED, *TWO_LOSSES),
         ORDER,
-        equivalent="if no save was under way when the flush began, and none has begun since, the"
+        equivalent="if no save was under way when the flush began, and none has pending since, the"
         " tail that is noted is the one that was noted then",
     ),
     Mutant(

@@ -104,7 +104,8 @@ FLUSHING = (
     Mutant(
         "failure-acknowledged-before-the-superblocks-tell",
         WRITER,
-        "        if core.member_set.unpublished:\n            await core.member_set.published()",
+        "        if context.member_set.unpublished:\n            await "
+        "context.member_set.published()",
         "        pass",
         "a write that one member lacks is acknowledged, and that one rejoins after a crash",
         DISKS,
@@ -189,8 +190,8 @@ PAGED = (
     Mutant(
         "first-bit-of-several-forgotten",
         WRITER,
-        "            await core.written.mark(fresh)",
-        "            await core.written.mark(fresh[:1] if fresh[1:] else fresh)",
+        "            await context.written.mark(fresh)",
+        "            await context.written.mark(fresh[:1] if fresh[1:] else fresh)",
         "only one of the chunks that a write brings to life is alive",
         UNLOGGED,
         ("tests/array/test_state_machine.py",),
@@ -198,7 +199,7 @@ PAGED = (
     Mutant(
         "bit-durable-before-the-data",
         WRITER,
-        "            if not core.all_read_zero:",
+        "            if not context.all_read_zero:",
         "            if False:",
         "a chunk comes to life with what lay there before",
         UNLOGGED,
@@ -282,7 +283,7 @@ MARKED = (
     Mutant(
         "resync-forgotten-before-its-repairs-are-durable",
         "raidx_fuse/jobs/scrub.py",
-        "        await self.core.member_set.flush()\n        if completed:",
+        "        await self.context.member_set.flush()\n        if completed:",
         "        if completed:",
         "a second cut drops the repair and keeps the cleared mark",
         (*UNLOGGED, "evenodd:none"),
@@ -300,7 +301,7 @@ MARKED = (
     Mutant(
         "torn-stripe-trusted-by-a-scrub",
         "raidx_fuse/jobs/scrub.py",
-        "        trusted = self.locate and not self.core.dirty_bitmap.awaits_resync(stripe)",
+        "        trusted = self.locate and not self.context.dirty_bitmap.awaits_resync(stripe)",
         "        trusted = self.locate",
         "parities of content that was never acknowledged outvote data",
         SCRUB,

@@ -57,7 +57,7 @@ REBUILDING = (
     Mutant(
         "writes-do-not-see-a-rebuild-pass",
         WRITER,
-        "            return not comes_alive or epoch[1] == core.member_set.rebuild_epoch",
+        "            return not comes_alive or epoch[1] == context.member_set.rebuild_epoch",
         "            return True",
         "a stripe comes alive without the member that became whole meanwhile",
         (*DISKS, "raid4:none:disks"),
@@ -66,7 +66,7 @@ REBUILDING = (
     Mutant(
         "writes-do-not-see-another-member-in-a-role",
         WRITER,
-        "            if epoch[0] != core.member_set.seat_epoch:",
+        "            if epoch[0] != context.member_set.seat_epoch:",
         "            if False:",
         "what was planned for the old member is taken as written on the new one",
         DISKS,
@@ -75,7 +75,7 @@ REBUILDING = (
     Mutant(
         "checkpoint-of-a-rebuild-forgets-the-growth",
         REBUILD,
-        "            await self.core.growth.save()",
+        "            await self.context.growth.save()",
         "            pass",
         "what was dead as the stripes lie now may be alive as they lie after a cut",
         GROWTH,
@@ -84,7 +84,7 @@ REBUILDING = (
     Mutant(
         "log-not-formed-again-after-a-rebuild",
         REBUILD,
-        "        await self.core.journal.reform()",
+        "        await self.context.journal.reform()",
         "        pass",
         "the log stays on fewer members than may be lost and one more",
         ("raid1:partial:disks", "raid1:full:disks"),
@@ -102,7 +102,7 @@ REBUILDING = (
     Mutant(
         "seat-without-an-empty-log",
         MEMBERSHIP,
-        "        await self.array.core.journal.drain()",
+        "        await self.array.context.journal.drain()",
         "        pass",
         "a record of the member that was there before is replayed onto the new one",
         DISKS,
@@ -143,11 +143,11 @@ REBUILDING = (
         "lock-let-go-while-a-write-runs",
         WRITER,
         "                await self._write_locked(direct, logged, view)",
-        "                core.locks.release_all(stripes)\n"
+        "                context.locks.release_all(stripes)\n"
         "                try:\n"
         "                    await self._write_locked(direct, logged, view)\n"
         "                finally:\n"
-        "                    await core.locks.acquire_all(stripes)",
+        "                    await context.locks.acquire_all(stripes)",
         "two writes plan by the same old parity",
         (*LOGGED, *UNLOGGED),
         WRITES,
@@ -155,8 +155,8 @@ REBUILDING = (
     Mutant(
         "degraded-read-without-the-lock",
         READER,
-        "        await core.locks.acquire(stripe)\n        try:",
-        "        core.locks.held[stripe] = core.locks.held.get(stripe)\n        try:",
+        "        await context.locks.acquire(stripe)\n        try:",
+        "        context.locks.held[stripe] = context.locks.held.get(stripe)\n        try:",
         "it solves by chains that a write is changing",
         DISKS,
         WRITES,

@@ -200,7 +200,7 @@ BESIDE = (
     Mutant(
         "closing-during-a-placement-under-way",
         CLOSING,
-        "if overlay.frozen and any(overlay.is_placing(*at, core.chunk_bytes) for at in places):",
+        "if overlay.frozen and any(overlay.is_placing(*at, context.chunk_bytes) for at in places):",
         "if False:",
         "the placement brings something older to its place after the closing write",
         STREAMS,
@@ -211,7 +211,7 @@ BESIDE = (
     Mutant(
         "closed-stripe-still-in-the-overlay",
         CLOSING,
-        "            overlay.drop(*core.position(stripe, cell), core.chunk_bytes)",
+        "            overlay.drop(*context.position(stripe, cell), context.chunk_bytes)",
         "            pass",
         "older parity is laid over the new one, in reads and by the next placement",
         STREAMS,
@@ -274,7 +274,7 @@ BESIDE = (
     Mutant(
         "sector-of-two-halves",
         "raidx_fuse/engine/write/write.py",
-        "            if logged and core.unlogged.may_tear(offset, length):",
+        "            if logged and context.unflushed_writes.may_tear(offset, length):",
         "            if False:",
         "a record that ends inside a sector keeps a rest that a cut drops",
         LOGGED,

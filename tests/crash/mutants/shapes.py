@@ -48,7 +48,7 @@ MUTANTS = (
     Mutant(
         "parity-names-copies-that-are-not-durable",
         GROW_COPY,
-        "        await self.core.member_set.flush()\n",
+        "        await self.context.member_set.flush()\n",
         "        pass\n",
         "piggyback: a record that is replayed finds no copies",
         GROWTH,
@@ -66,8 +66,8 @@ MUTANTS = (
     Mutant(
         "block-moves-before-the-resync",
         GROW,
-        "if self.waits_for is None and not resync and self.core.member_set.clock() >= again_s:",
-        "if self.waits_for is None and self.core.member_set.clock() >= again_s:",
+        "if self.waits_for is None and not resync and self.context.member_set.clock() >= again_s:",
+        "if self.waits_for is None and self.context.member_set.clock() >= again_s:",
         "the resync fills the place with zeros that the block has left or come to (law 3)",
         GROWTH,
         GROWTH_TESTS,
@@ -75,10 +75,11 @@ MUTANTS = (
     Mutant(
         "wider-with-records-of-before",
         GROWER,
-        "                    await self.core.journal.drain()\n"
-        "                    async with self.core.locks.alone():\n"
+        "                    await self.context.journal.drain()\n"
+        "                    async with self.context.locks.alone():\n"
         "                        layout",
-        "                    async with self.core.locks.alone():\n                        layout",
+        "                    async with self.context.locks.alone():\n                        "
+        "layout",
         "a record of a role's former member is replayed onto the newcomer",
         GROWTH,
         GROWTH_TESTS,
@@ -107,7 +108,7 @@ MUTANTS = (
     Mutant(
         "log-not-chosen-again-when-the-surrogate-takes-over",
         GROWER,
-        "            self.core.journal.choose_roles()",
+        "            self.context.journal.choose_roles()",
         "            pass",
         "the log counts on a role that is somebody else's now",
         GROWTH,
@@ -125,7 +126,7 @@ MUTANTS = (
     Mutant(
         "window-counts-before-it-is-durable",
         RESTRIPE_FILE,
-        "            await core.member_set.flush()\n            if self._blocked_by()",
+        "            await context.member_set.flush()\n            if self._blocked_by()",
         "            if self._blocked_by()",
         "the record makes stripes count that a cut drops (law 3)",
         RESTRIPE,
@@ -143,7 +144,7 @@ MUTANTS = (
     Mutant(
         "restripe-begins-without-its-mark",
         RESTRIPER,
-        "                await core.journal.save_mark(layout.start)\n",
+        "                await context.journal.save_mark(layout.start)\n",
         "",
         "after a cut the watermark is that of an earlier restripe, or none",
         RESTRIPE,
@@ -152,10 +153,11 @@ MUTANTS = (
     Mutant(
         "restripe-begins-with-stripes-in-flight",
         RESTRIPER,
-        "                await core.dirty_bitmap.clean_quiet(all_regions=True)\n"
-        "                await core.journal.drain()\n"
-        "                await core.journal.save_mark",
-        "                await core.journal.drain()\n                await core.journal.save_mark",
+        "                await context.dirty_bitmap.clean_quiet(all_regions=True)\n"
+        "                await context.journal.drain()\n"
+        "                await context.journal.save_mark",
+        "                await context.journal.drain()\n                await "
+        "context.journal.save_mark",
         "marks speak of stripes of the layout before",
         RESTRIPE,
         RESTRIPE_TESTS,
@@ -163,10 +165,10 @@ MUTANTS = (
     Mutant(
         "restripe-ends-with-records-of-both-layouts",
         RESTRIPER,
-        "                await core.journal.drain()\n"
-        "                async with core.locks.alone():\n"
+        "                await context.journal.drain()\n"
+        "                async with context.locks.alone():\n"
         "                    if not",
-        "                async with core.locks.alone():\n                    if not",
+        "                async with context.locks.alone():\n                    if not",
         "a replay under the new layout redoes a change of stripes of the old one",
         RESTRIPE,
         RESTRIPE_TESTS,
@@ -174,7 +176,7 @@ MUTANTS = (
     Mutant(
         "log-not-formed-again-after-a-restripe",
         RESTRIPER,
-        "            await core.journal.reform()  # on as many members as may be lost now\n",
+        "            await context.journal.reform()  # on as many members as may be lost now\n",
         "",
         "the log is on fewer members than may be lost now, and one more",
         RESTRIPE,
@@ -183,8 +185,8 @@ MUTANTS = (
     Mutant(
         "restripe-turns-back-with-a-mark-that-is-not-durable",
         RESTRIPE_FILE,
-        "        await core.journal.drain()\n        await core.member_set.update",
-        "        await core.member_set.update",
+        "        await context.journal.drain()\n        await context.member_set.update",
+        "        await context.member_set.update",
         "a record of the way forth is replayed on the way back",
         RESTRIPE,
         RESTRIPE_TESTS,

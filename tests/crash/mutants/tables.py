@@ -93,7 +93,7 @@ TABLES = (
     Mutant(
         "share-of-an-earlier-life",
         MEMBERSHIP,
-        "        await self.array.core.journal.chunk_table.erase(role, member)",
+        "        await self.array.context.journal.chunk_table.erase(role, member)",
         "        pass",
         "a disk that was in this array before brings newer generations of its share",
         ("raidx-parity:partial:disks", "raidx-copy:full:disks"),
@@ -120,7 +120,7 @@ TABLES = (
     Mutant(
         "write-to-where-a-chunk-was",
         WRITER,
-        "            if epoch == core.layout_epoch:",
+        "            if epoch == context.layout_epoch:",
         "            if True:",
         "the chunk moved while its lock was waited for",
         (*MOVES, *GROWTH),
@@ -129,8 +129,8 @@ TABLES = (
     Mutant(
         "read-from-where-a-chunk-was",
         READER,
-        "if mark == core.layout.mark(*chunks) and reuse_epoch == core.reuse_epoch:",
-        "if reuse_epoch == core.reuse_epoch:",
+        "if mark == context.layout.mark(*chunks) and reuse_epoch == context.reuse_epoch:",
+        "if reuse_epoch == context.reuse_epoch:",
         "the chunk moved while its place was read, and another one lies there",
         (*MOVES, *GROWTH),
         MOVE_TESTS,
@@ -138,8 +138,8 @@ TABLES = (
     Mutant(
         "read-from-a-place-that-was-given-away",
         READER,
-        "if mark == core.layout.mark(*chunks) and reuse_epoch == core.reuse_epoch:",
-        "if mark == core.layout.mark(*chunks):",
+        "if mark == context.layout.mark(*chunks) and reuse_epoch == context.reuse_epoch:",
+        "if mark == context.layout.mark(*chunks):",
         "a place that a block had left was punched or given to another while it was read",
         GROWTH,
         ("tests/jobs/test_growth.py", "tests/jobs/test_growth_troubles.py"),
@@ -157,7 +157,7 @@ TABLES = (
     Mutant(
         "new-bundles-under-records-of-the-old",
         RESHAPE,
-        "            core.journal.ring.hold_from(layout.stripes)\n",
+        "            context.journal.ring.hold_from(layout.stripes)\n",
         "",
         "a record of who lay there is placed or replayed over a new bundle",
         MEMBERS,

@@ -52,7 +52,7 @@ async def grow(player: Player) -> None:
     changing: Span | None = None
     if parity == PIGGYBACK and player.cell.journal == "none":
         # Parity changes in its place, as under a write: all that this mode promises is a resync.
-        stripes = frozenset(range(array.core.layout.stripes))
+        stripes = frozenset(range(array.context.layout.stripes))
         changing = player.history.begin_write("grow piggyback", player.event, stripes, frozenset())
     joining = [player.disks[disk] for disk in disks]
     if surrogate is not None:
@@ -162,7 +162,7 @@ async def write_beyond(player: Player) -> None:
             at = first + player.rng.randrange(room - size + 1)
             # What it writes is not judged, but it holds stripes whose other chunks are.
             chunks = range(at // CHUNK_BYTES, (at + size - 1) // CHUNK_BYTES + 1)
-            stripes = frozenset(array.core.layout.locate(chunk)[0] for chunk in chunks)
+            stripes = frozenset(array.context.layout.locate(chunk)[0] for chunk in chunks)
             span = player.history.begin_write("write beyond", player.event, stripes, frozenset())
             await array.write(at, player.rng.randbytes(size))
             player.history.end(span, player.event)

@@ -39,7 +39,7 @@ async def theme_squeeze(player: Player) -> None:
 
 
 async def _hold_up_placements(player: Player) -> None:
-    async with player.array.core.journal.placing:
+    async with player.array.context.journal.placing:
         await trio.sleep(player.rng.expovariate(1 / HELD_UP_S))
 
 
