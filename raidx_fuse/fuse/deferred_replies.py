@@ -19,7 +19,7 @@ import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
-from raidx_fuse.journal.group_commit import DOOR, Gathering
+from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch
 
 HELD_MAX = 8
 
@@ -57,21 +57,21 @@ class Holding:
         self.spares: list[Loop] = []
         self.settling = False
         self._settle = settle
-        self._gatherings: list[Gathering] = []
+        self._gatherings: list[CommitBatch] = []
 
-    def hold(self, loop: Loop, gathering: Gathering) -> None:
-        """Keep *loop*, whose handler's write is in *gathering*."""
+    def hold(self, loop: Loop, batch: CommitBatch) -> None:
+        """Keep *loop*, whose handler's write is in *batch*."""
         self.loops.append(loop)
-        if gathering not in self._gatherings:
-            self._gatherings.append(gathering)
+        if batch not in self._gatherings:
+            self._gatherings.append(batch)
 
     def _write(self) -> list[Loop]:
         """Write the records. If that raises, their loops are dropped: they must not answer."""
         loops, self.loops = self.loops, []
         gatherings, self._gatherings = self._gatherings, []
-        for gathering in gatherings:
-            if not gathering.written:
-                gathering.write()
+        for batch in gatherings:
+            if not batch.written:
+                batch.write()
         return loops
 
     def let_go(self) -> None:
@@ -86,7 +86,7 @@ class Holding:
         asked for this, is a spare. Raises StopIteration when the session is over.
         """
         loops = self._write()
-        DOOR.holds = False  # what a handler still does is its own
+        DEFERRAL.holds = False  # what a handler still does is its own
         self.settling = True
         done = False
         try:

@@ -50,7 +50,7 @@ from pyfuse3 import (
 )
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.journal.group_commit import DOOR
+from raidx_fuse.journal.group_commit import DEFERRAL
 from raidx_fuse.pool.volume import Volume
 
 log = logging.getLogger(__name__)
@@ -173,11 +173,11 @@ class VolumeOperations(pyfuse3.Operations):
                     raise FUSEError(errno.ENOSPC)
                 buf = buf[:size]
             if fh & 1:
-                DOOR.holds = False  # it is not answered before a flush
+                DEFERRAL.holds = False  # it is not answered before a flush
                 await volume.write(off, buf)
                 await volume.flush()
             else:
-                DOOR.wrote = True
+                DEFERRAL.wrote = True
                 await volume.write(off, buf)
             return size
         except Exception as error:

@@ -49,7 +49,7 @@ import trio
 from raidx_fuse.fuse.cpu_latency import Awake
 from raidx_fuse.fuse.deferred_replies import RELEASE, SPARE, Loop
 from raidx_fuse.fuse.workers import Readers
-from raidx_fuse.journal.group_commit import DOOR, Gathering
+from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def _drive(
         try:
             trap = step(sent)
             while True:
-                if trap.__class__ is Gathering:
+                if trap.__class__ is CommitBatch:
                     holding.hold(loop, trap)
                     loop = spares.pop() if spares else start()
                 elif trap is RELEASE:
@@ -101,7 +101,7 @@ def _drive(
             loop = start()
             step, sent, in_handler = loop.send, None, False
             continue
-        DOOR.holds = False
+        DEFERRAL.holds = False
         if holding.loops:
             holding.let_go()
         in_handler = readers.worker_suspends()

@@ -13,7 +13,7 @@ import trio
 
 from raidx_fuse.fuse.cpu_latency import Awake
 from raidx_fuse.fuse.deferred_replies import HELD_MAX, Holding, Loop, release, spare
-from raidx_fuse.journal.group_commit import DOOR
+from raidx_fuse.journal.group_commit import DEFERRAL
 
 # Multiples of 4. With suspended handlers about, a pass of trio (4 to 10 us) after each 8 requests
 # buys their latency.
@@ -85,7 +85,7 @@ class Readers:
             if self.ended:
                 return False
         turns = self.turns = self.turns + 1
-        wrote, DOOR.wrote = DOOR.wrote, False
+        wrote, DEFERRAL.wrote = DEFERRAL.wrote, False
         if (loops := holding.loops) and (len(loops) >= HELD_MAX or not wrote):
             await release()
             if self.ended:
@@ -102,7 +102,7 @@ class Readers:
             # The queue was not empty, so there may be more: what is written may share a record.
             # Not among reads, which would keep it waiting, and not with suspended handlers about,
             # which wait for a pass of trio.
-            DOOR.holds = wrote and not self.suspended
+            DEFERRAL.holds = wrote and not self.suspended
             self._taken = True
             return True
         # Again and again: this loop may have been a spare meanwhile, and others held since.
@@ -111,10 +111,10 @@ class Readers:
             if self.ended:
                 return False
             if self._look(0, 1):
-                DOOR.holds = wrote and not self.suspended
+                DEFERRAL.holds = wrote and not self.suspended
                 self._taken = True
                 return True
-        DOOR.holds = self._taken = False
+        DEFERRAL.holds = self._taken = False
         return await self._wait_for_request()
 
     async def _wait_for_request(self) -> bool:
@@ -246,7 +246,7 @@ class Readers:
         What it still held is answered, whatever ended it.
         """
         self.handler_ends()
-        DOOR.holds = False
+        DEFERRAL.holds = False
         self.holding.let_go()
         self.end()
 

@@ -22,8 +22,8 @@ from raidx_fuse.format.log_record import (
     holder_of,
     record_bytes,
 )
-from raidx_fuse.journal.group_commit import CHANGE_BYTES_MAX, DATA_BYTES_MAX, Gathering
-from raidx_fuse.journal.ring import InFlight, Marked, Ring
+from raidx_fuse.journal.group_commit import CHANGE_BYTES_MAX, DATA_BYTES_MAX, CommitBatch
+from raidx_fuse.journal.ring import RecordsInFlight, ReshapePosition, Ring
 from raidx_fuse.store.member_set import MemberIO, MemberSet
 from raidx_fuse.store.page_store import PageStore
 
@@ -33,7 +33,7 @@ NO_GAP = 1 << 64
 log = logging.getLogger(__name__)
 
 
-class LogWriter(Marked):
+class LogWriter(ReshapePosition):
     """Writes records to the ring of *member_set*; *roles* are those that hold it."""
 
     def __init__(self, member_set: MemberSet, head: PageStore, mode: str) -> None:
@@ -42,18 +42,18 @@ class LogWriter(Marked):
         self.ring = Ring(member_set, head)
         self.capacity = self.ring.capacity
         self.overlay = member_set.overlay
-        self.inflight = InFlight()
+        self.inflight = RecordsInFlight()
         self.unfinished: dict[int, Sequence[MemberIO]] = {}  # of them: what `finish` will show
         self.roles: tuple[int, ...] = ()
         self.leaving = -1  # a role that is about to be given up: no record shall be there alone
         self.locks: StripeLocks | None = None  # of the array
-        self.gathering: Gathering | None = (
+        self.batch: CommitBatch | None = (
             None  # changes that are not in the ring yet (group_commit.py)
         )
         self._gather_bytes = min(DATA_BYTES_MAX, self.capacity // 8)  # of one record
         self._change_bytes = min(CHANGE_BYTES_MAX, self._gather_bytes // 2)
         self._gap = NO_GAP  # sequence of a record that is on no member: a replay ends before it
-        self.late: Gathering | None = None  # one whose record the members did not take at once
+        self.late: CommitBatch | None = None  # one whose record the members did not take at once
         self._wake = trio.Event()  # placing is not to be put off
         self.torn = False  # the next record's place has parts of one that was withdrawn
         self._mending = trio.Lock()
@@ -109,7 +109,7 @@ class LogWriter(Marked):
         """Write a record to the ring; it is in flight until its end. Raises what members raise."""
         ring = self.ring
         size = record_bytes(len(fields) // 4, total)
-        self.write_gathered()
+        self.write_batch()
         sequence, position, offset = ring.allocate(size, stripes)
         roles = [role for role in self.roles if self.member_set.queues[role] is not None]
         assert roles, "more log members than may be lost"
@@ -165,100 +165,100 @@ class LogWriter(Marked):
     # -- group commit (group_commit.py)
     # --------------------------------------------------------------
 
-    def gather(
+    def join_batch(
         self, stripe: int, writes: Sequence[MemberIO], reserve_bytes: int
-    ) -> Gathering | None:
+    ) -> CommitBatch | None:
         """Show *writes* and add them to the next record; None if they are to have their own.
 
         So it is if they are large, or the ring has no room for a full gathering and
         *reserve_bytes*.
         """
-        gathering = self.gathering
-        if gathering is None or gathering.data_bytes > self._gather_bytes - self._change_bytes:
-            self.write_gathered()
+        batch = self.batch
+        if batch is None or batch.data_bytes > self._gather_bytes - self._change_bytes:
+            self.write_batch()
             ring = self.ring
             if self.inflight.open or not ring.has_room(2 * self._gather_bytes + reserve_bytes):
                 return None
-            gathering = Gathering(self.write_gathered, ring.next_sequence)
+            batch = CommitBatch(self.write_batch, ring.next_sequence)
         total = 0
         for _, _, _, length in writes:
             total += length
         if total > self._change_bytes:
             return None
-        self.gathering = gathering
-        gathering.data_bytes += total
-        fields, parts = gathering.fields, gathering.parts
+        self.batch = batch
+        batch.data_bytes += total
+        fields, parts = batch.fields, batch.parts
         put = self.member_set.overlay.put
         for role, offset, (buffer,), length in writes:
             fields += (DATA, role, length, offset)
             parts.append(buffer)
             put(role, offset, buffer)
-        gathering.stripes.append(stripe)
-        self.ring.stripes[stripe] = gathering.sequence
-        return gathering
+        batch.stripes.append(stripe)
+        self.ring.stripes[stripe] = batch.sequence
+        return batch
 
-    def write_gathered(self) -> None:
+    def write_batch(self) -> None:
         """Write the record of what was gathered; what members do not take at once is *late*."""
-        gathering = self.gathering
-        if gathering is None:
+        batch = self.batch
+        if batch is None:
             return
-        self.gathering = None
-        gathering.written = True
+        self.batch = None
+        batch.written = True
         ring = self.ring
-        fields, total = gathering.fields, gathering.data_bytes
+        fields, total = batch.fields, batch.data_bytes
         size = record_bytes(len(fields) >> 2, total)
         sequence, position, offset = ring.take(size)
-        parts, gathering.parts = gathering.parts, []
+        parts, batch.parts = batch.parts, []
         record = encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)
         left = self.write_now(offset, record)
-        self.commits += len(gathering.stripes)
+        self.commits += len(batch.stripes)
         self.commit_bytes += size
         self.hurry()
         if left:
-            self.be_late(gathering, left, position)
+            self.be_late(batch, left, position)
 
-    def be_late(self, gathering: Gathering, left: Sequence[MemberIO], position: int) -> None:
+    def be_late(self, batch: CommitBatch, left: Sequence[MemberIO], position: int) -> None:
         """Let nobody build on what is shown but not logged yet, save later records."""
-        self.inflight.add(gathering.sequence, position)
-        gathering.left = left
-        gathering.over = trio.Event()
-        self.late = gathering
+        self.inflight.add(batch.sequence, position)
+        batch.left = left
+        batch.over = trio.Event()
+        self.late = batch
         if self.locks is not None:
-            gathering.locked = self.locks.take_free(gathering.stripes)
+            batch.locked = self.locks.take_free(batch.stripes)
 
-    async def finish_gathered(self, gathering: Gathering) -> None:
+    async def finish_gathered(self, batch: CommitBatch) -> None:
         """Return when all of a gathering is written; each of its handlers waits for that.
 
         Raises what the members raise. The log ends then, and what it lacks is never placed.
         """
-        assert gathering.over is not None
-        left, gathering.left = gathering.left, ()
+        assert batch.over is not None
+        left, batch.left = batch.left, ()
         if not left:
-            await gathering.over.wait()
+            await batch.over.wait()
         else:
             try:
                 await self.member_set.write(left)
                 self.late = None
             except BaseException as error:
-                gathering.error = RaidxError("the journal is lost: a record could not be written")
-                self._end_before(gathering.sequence)
+                batch.error = RaidxError("the journal is lost: a record could not be written")
+                self._end_before(batch.sequence)
                 if not isinstance(error, RaidxError):
                     raise
-                gathering.error = error
+                batch.error = error
             finally:
-                self.inflight.end(gathering.sequence)
+                self.inflight.end(batch.sequence)
                 if self.locks is not None:
-                    self.locks.release_all(gathering.locked)
-                gathering.over.set()
-        if gathering.error is not None:
-            raise gathering.error
+                    self.locks.release_all(batch.locked)
+                batch.over.set()
+        if batch.error is not None:
+            raise batch.error
 
     @property
     def is_late(self) -> bool:
         """Whether something is shown that the log lacks."""
         return self.late is not None
 
-    async def settle_gathered(self) -> None:
+    async def finish_batches(self) -> None:
         """Return when nothing is shown that the log lacks. Raises RaidxError if it never will."""
         while self.late is not None:
             if self.late.error is not None:

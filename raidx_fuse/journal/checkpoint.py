@@ -13,7 +13,7 @@ import trio
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.log_record import entry_fields
 from raidx_fuse.journal.append import LogWriter
-from raidx_fuse.journal.deferred_parity import Streams
+from raidx_fuse.journal.deferred_parity import DeferredParity
 from raidx_fuse.journal.ring import Tail
 from raidx_fuse.store.chunk_table import ChunkTable
 from raidx_fuse.store.member_set import MemberSet
@@ -37,7 +37,7 @@ class Checkpoint(LogWriter):
         # Tests only, to show that the campaign notices.
         self.break_ordering = self.break_streams = False
         self.placements = 0
-        self.streams = Streams(member_set, self.capacity)
+        self.deferred = DeferredParity(member_set, self.capacity)
         self._gate: trio.Event | None = None  # closed while the ring is being emptied
         self.placing = trio.Lock()
         self._to_form = self._gives_up = False
@@ -59,20 +59,20 @@ class Checkpoint(LogWriter):
             raise RaidxError(
                 f"a change of {size} bytes does not fit in the journal of {self.capacity}"
             )
-        ring, streams = self.ring, self.streams
+        ring, deferred = self.ring, self.deferred
         while True:
             while self._gate is not None:
                 await self._gate.wait()
-            self.write_gathered()  # its room is not taken yet
+            self.write_batch()  # its room is not taken yet
             if not self.roles:
                 raise RaidxError("the journal is lost: the array takes no more writes")
             if self.torn:
                 await self.mend()
                 continue
-            if ring.has_room(size + streams.reserve_bytes):
+            if ring.has_room(size + deferred.reserve_bytes):
                 break
             await self.place()
-            if not ring.has_room(size + streams.reserve_bytes):
+            if not ring.has_room(size + deferred.reserve_bytes):
                 await self.member_set.flush()  # makes the head page durable that frees the space
         self.hurry()
 
@@ -82,13 +82,13 @@ class Checkpoint(LogWriter):
         """Bring everything committed so far to its place and move the tail behind it."""
         async with self.placing:
             ring = self.ring
-            self.write_gathered()
+            self.write_batch()
             if not ring.open:
                 await ring.save_tail()
                 return
-            while self.is_late or self.streams.unfinished:  # none may come of the other's wait
-                await self.settle_gathered()
-                await self._finish_streams()
+            while self.is_late or self.deferred.unfinished:  # none may come of the other's wait
+                await self.finish_batches()
+                await self._finish_deferred()
             tail: Tail = ring.next_sequence, ring.position, self.mark
             if self.inflight:
                 tail = *self.inflight.first(), self.mark
@@ -113,26 +113,26 @@ class Checkpoint(LogWriter):
             await ring.move_tail(tail)
             self.placements += 1
 
-    async def _finish_streams(self) -> None:
+    async def _finish_deferred(self) -> None:
         """Log the parities that the log lacks, while nobody commits."""
         gate = None
         if self._gate is None:
             gate = self._gate = trio.Event()
         try:
-            streams = self.streams
-            while streams.unfinished:
+            deferred = self.deferred
+            while deferred.unfinished:
                 await self.inflight.wait_for_all()
-                lacking = dict(streams.unfinished)
+                lacking = dict(deferred.unfinished)
                 if lacking and not self.roles:
                     raise RaidxError("the journal is lost: its records wait for the next mount")
                 if lacking and not self.break_streams:
                     await self.mend()
-                    fields, parts, total = entry_fields(streams.parities(lacking))
-                    streams.note_others(lacking)
+                    fields, parts, total = entry_fields(deferred.parities(lacking))
+                    deferred.note_others(lacking)
                     self.inflight.end((await self.append([*lacking], fields, parts, total))[0])
                 # Should the gate have opened (a drain that was given up), it may have gone on.
-                streams.finish(
-                    [s for s, was in lacking.items() if streams.unfinished.get(s) is was]
+                deferred.finish(
+                    [s for s, was in lacking.items() if deferred.unfinished.get(s) is was]
                 )
         finally:
             if gate is not None:

@@ -49,7 +49,7 @@ class Filling:
     parities: Sequence[MemberIO]
 
 
-class Streams:
+class DeferredParity:
     """The stripes whose parity the log lacks: stripe -> (cells in the log, places of parities)."""
 
     def __init__(self, member_set: MemberSet, capacity: int) -> None:

@@ -6,7 +6,8 @@ each one before it takes the next:
 
     handler --> journal: gathers the write; readers see it at once, nobody was told that it is done
        `--> awaits `held`: the door keeps the handler and runs the next request's
-    queue empty, or enough held --> `Gathering.write`: one record --> the handlers go on and answer
+    queue empty, or enough held --> `CommitBatch.write`: one record --> the handlers go on and
+    answer
 
 From the first to the last nothing else runs: the door writes the record before trio runs another
 task. So only what runs in a handler can meet a gathering that is not written, and the journal
@@ -28,7 +29,7 @@ CHANGE_BYTES_MAX = 40 << 10  # of a change that is gathered: copying larger ones
 DATA_BYTES_MAX = 320 << 10  # of one record; with its headers less than twice that
 
 
-class Door:
+class Deferral:
     """*holds*: whether the handler that runs now may be held. Set by whoever can hold it.
 
     Only while that one steps the handler: what other tasks write is never gathered. *wrote*: set by
@@ -41,10 +42,10 @@ class Door:
         self.holds = self.wrote = False
 
 
-DOOR = Door()
+DEFERRAL = Deferral()
 
 
-class Gathering:
+class CommitBatch:
     """Changes of *stripes* that one record will hold: its *fields*, *parts* and *data_bytes*.
 
     *write* makes the record. If a log member does not take it at once, the gathering is late: it
@@ -81,6 +82,6 @@ class Gathering:
 
 
 @types.coroutine
-def held(gathering: Gathering) -> Generator[Gathering, None, None]:
-    """Return when *gathering* is written; its *left* may not be."""
-    yield gathering
+def held(batch: CommitBatch) -> Generator[CommitBatch, None, None]:
+    """Return when *batch* is written; its *left* may not be."""
+    yield batch

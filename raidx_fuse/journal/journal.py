@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from raidx_fuse.format.log_record import encode_record, entry_fields, map_fields, record_bytes
 from raidx_fuse.journal.checkpoint import Checkpoint
 from raidx_fuse.journal.deferred_parity import Filling
-from raidx_fuse.journal.group_commit import DOOR, Gathering
+from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch
 from raidx_fuse.store.chunk_table import Move
 from raidx_fuse.store.member_set import MemberIO
 
@@ -58,20 +58,20 @@ class Journal(Checkpoint):
         plans and commits again; a replay would redo both, in order. Raises what the members raise.
         """
         # What the log lacks of the stripes comes first: the writes may change a part of it.
-        writes = [*self.streams.parities(stripes, writes), *writes]
+        writes = [*self.deferred.parities(stripes, writes), *writes]
         fields, parts, total = entry_fields(writes)
         fields += map_fields(fresh, dead, moves, mark)
         await self._make_room(record_bytes(len(fields) // 4, total))
         if not still_valid():
             return False
-        self.streams.note_others(stripes)
+        self.deferred.note_others(stripes)
         sequence, record = await self.append(stripes, fields, parts, total)
         try:
             await self.wait_for_earlier(sequence)
             if not still_valid():
                 return False
             self.take_effect(record, len(fields) // 4, writes)
-            self.streams.finish(stripes)
+            self.deferred.finish(stripes)
             self.written.set_bits(fresh)
             self.written.clear_bits(dead)
             if moves:
@@ -95,16 +95,16 @@ class Journal(Checkpoint):
         writes = [request for filling in filled for request in filling.data]
         stripes = [filling.stripe for filling in filled]
         fields, parts, total = entry_fields(writes)
-        fields += self.streams.entries(filled)
+        fields += self.deferred.entries(filled)
         await self._make_room(record_bytes(len(fields) // 4, total))
-        if not still_valid() or not self.streams.fit(filled):
+        if not still_valid() or not self.deferred.fit(filled):
             return False
-        self.streams.begin(filled, self.ring.stripes)
+        self.deferred.begin(filled, self.ring.stripes)
         sequence, record = await self.append(stripes, fields, parts, total)
         try:
             await self.wait_for_earlier(sequence)
             self.take_effect(record, len(fields) // 4, writes)
-            self.streams.take_effect(filled)
+            self.deferred.take_effect(filled)
         finally:
             self.inflight.end(sequence)
         return True
@@ -116,18 +116,18 @@ class Journal(Checkpoint):
         only some take at once is late (group_commit.py): were it taken back, a replay that lacks
         the next record might find this in its place, and go on behind a gap.
         """
-        ring, streams = self.ring, self.streams
-        if self._gate is not None or not self.roles or self.torn or not streams.fit((filling,)):
+        ring, deferred = self.ring, self.deferred
+        if self._gate is not None or not self.roles or self.torn or not deferred.fit((filling,)):
             return False
-        self.write_gathered()
+        self.write_batch()
         if self.inflight.open:
             return False
         fields, parts, total = entry_fields(filling.data)
-        fields += streams.entries((filling,))
+        fields += deferred.entries((filling,))
         size = record_bytes(len(fields) // 4, total)
-        if not ring.has_room(size + streams.reserve_bytes):
+        if not ring.has_room(size + deferred.reserve_bytes):
             return False
-        streams.begin((filling,), ring.stripes)
+        deferred.begin((filling,), ring.stripes)
         sequence, position, offset = ring.allocate(size, (filling.stripe,))
         record = encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)
         left = self.write_now(offset, record)
@@ -137,10 +137,10 @@ class Journal(Checkpoint):
         self.commits += 1
         self.commit_bytes += size
         self.take_effect(record, len(fields) // 4, filling.data)
-        streams.take_effect((filling,))
+        deferred.take_effect((filling,))
         self.hurry()
         if left:
-            late = Gathering(self.write_gathered, sequence)
+            late = CommitBatch(self.write_batch, sequence)
             late.written = True
             late.stripes.append(filling.stripe)
             self.be_late(late, left, position)
@@ -148,7 +148,7 @@ class Journal(Checkpoint):
 
     def commit_now(
         self, stripe: int, writes: Sequence[MemberIO]
-    ) -> tuple[int, list[MemberIO] | Gathering] | None:
+    ) -> tuple[int, list[MemberIO] | CommitBatch] | None:
         """Log *writes* of one stripe without suspending; None if that cannot be: nothing was done.
 
         The one buffer of each belongs to the journal from now on. Returns the sequence number and
@@ -156,28 +156,28 @@ class Journal(Checkpoint):
         `finish`. A handler that may be held gets the gathering instead: it awaits `held`, then
         `finish_gathered`.
         """
-        streams = self.streams
+        deferred = self.deferred
         if self._gate is not None or self.inflight.open or not self.roles or self.torn:
             return None
-        if stripe in streams.unfinished:
+        if stripe in deferred.unfinished:
             return None
         ring, overlay = self.ring, self.overlay
-        if DOOR.holds and (gathering := self.gather(stripe, writes, streams.reserve_bytes)):
-            if streams.held_cells:
-                streams.note_others((stripe,))
-            return gathering.sequence, gathering
-        self.write_gathered()
+        if DEFERRAL.holds and (batch := self.join_batch(stripe, writes, deferred.reserve_bytes)):
+            if deferred.held_cells:
+                deferred.note_others((stripe,))
+            return batch.sequence, batch
+        self.write_batch()
         if self.inflight.open:
             return None
         fields, parts, total = entry_fields(writes)
         size = record_bytes(len(writes), total)
-        if not ring.has_room(size + streams.reserve_bytes):
+        if not ring.has_room(size + deferred.reserve_bytes):
             return None
         sequence, position, offset = ring.take(size)
         ring.stripes[stripe] = sequence
         self.hurry()
-        if streams.held_cells:
-            streams.note_others((stripe,))
+        if deferred.held_cells:
+            deferred.note_others((stripe,))
         # In one piece: that is copied once more, but each member then takes one buffer, not four.
         record = encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)
         left = self.write_now(offset, record)

@@ -18,7 +18,7 @@ from raidx_fuse.store.written_map import WrittenMap
 from raidx_fuse.store.xor import xor_into
 
 
-class Following:
+class ParityReplay:
     """Redoes the data of records into the overlay of *member_set*, and what parity follows from
     it.
     """

@@ -32,7 +32,7 @@ from raidx_fuse.format.log_record import (
 )
 from raidx_fuse.format.regions import COUNTER_MAX, SECTOR_BYTES
 from raidx_fuse.journal.journal import Journal
-from raidx_fuse.journal.parity_replay import Following
+from raidx_fuse.journal.parity_replay import ParityReplay
 from raidx_fuse.journal.ring import Tail
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
@@ -175,10 +175,10 @@ async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Rep
     tail = log_found.tail[1]
     copies = log_found.copies
     records, data_bytes = len(copies), 0
-    following = Following(member_set, journal.written)
+    parity_replay = ParityReplay(member_set, journal.written)
     for record in log_found.records:
         data_bytes += sum(len(data) for _role, _offset, data in record.data)
-        await following.redo(record)
+        await parity_replay.redo(record)
         for first, count in record.written:
             journal.written.set_bits(range(first, first + count))
         for first, count in record.unwritten:
@@ -186,11 +186,11 @@ async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Rep
     journal.take_mark(mark)
     if member_set.read_only:
         return Replayed(epoch, records, data_bytes)
-    await following.forget_placed()
-    while parities := following.parities():
+    await parity_replay.forget_placed()
+    while parities := parity_replay.parities():
         if position + 2 * _parity_bytes(parities) - tail <= journal.capacity:
             break
-        following.forget_oldest()  # of a closing that no flush covered: the records go first
+        parity_replay.forget_oldest()  # of a closing that no flush covered: the records go first
     if parities:
         copies.append(_parity_record(journal, epoch, sequence, position, parities))
         log.warning("the parity of stripes that were being filled is computed and logged")
@@ -298,7 +298,7 @@ def _parity_record(
     if lap + size > capacity:
         position += capacity - lap
         lap = 0
-    # There is room: `Streams.reserve_bytes` were kept free, and `replay` has looked.
+    # There is room: `DeferredParity.reserve_bytes` were kept free, and `replay` has looked.
     content = encode_record(epoch, sequence, position, journal.ring.array, fields, parts, total)
     return journal.ring.offset + lap, content
 

@@ -23,7 +23,7 @@ from raidx_fuse.store.page_store import PageStore
 # Records on their way: written, or about to be, and their effect not yet seen by readers.
 
 
-class InFlight:
+class RecordsInFlight:
     """*open*: sequence number -> position of each. False when there are none."""
 
     __slots__ = ("_landed", "_moved", "open")
@@ -79,7 +79,7 @@ class InFlight:
 # ends, it has the watermark of exactly the records that it has redone (jobs/restripe/job.py).
 
 
-class Marked:
+class ReshapePosition:
     """The watermark *mark* of a journal, and its *mode*: what is logged; see journal.py.
 
     *forced*: everything, whatever the mode is. *on_mark* hears of every new watermark.

@@ -20,9 +20,9 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.write.pending import Completion, PendingWrite
 from raidx_fuse.engine.write.sequential import StripeEnd
 from raidx_fuse.errors import MemberError
-from raidx_fuse.journal.deferred_parity import Filling, Streams
+from raidx_fuse.journal.deferred_parity import DeferredParity, Filling
 from raidx_fuse.journal.journal import Journal
-from raidx_fuse.journal.parity_replay import Following
+from raidx_fuse.journal.parity_replay import ParityReplay
 from raidx_fuse.journal.ring import HEAD_BYTES
 from raidx_fuse.lab.crash.disks import SectorDisk, is_member
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
@@ -317,24 +317,24 @@ def test_places_written_before_the_parity_is_logged_are_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def no_record(journal: Journal) -> None:
-        journal.streams.finish(list(journal.streams.unfinished))
+        journal.deferred.finish(list(journal.deferred.unfinished))
 
-    monkeypatch.setattr(Journal, "_finish_streams", no_record)
+    monkeypatch.setattr(Journal, "_finish_deferred", no_record)
     assert any(crashed("placed unfinished", 0)), "a test that cannot fail proves nothing"
 
 
 def test_a_recovery_that_logs_no_parity_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Following, "parities", lambda _following: [])
+    monkeypatch.setattr(ParityReplay, "parities", lambda _following: [])
     assert any(crashed_again("placed unfinished", 0))
 
 
 def test_a_record_beside_that_lacks_the_parity_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = Streams.parities
+    kept = DeferredParity.parities
 
-    def none_beside(streams: Streams, stripes: Any, writes: Any = None) -> Any:
-        return kept(streams, stripes) if writes is None else []
+    def none_beside(deferred: DeferredParity, stripes: Any, writes: Any = None) -> Any:
+        return kept(deferred, stripes) if writes is None else []
 
-    monkeypatch.setattr(Streams, "parities", none_beside)
+    monkeypatch.setattr(DeferredParity, "parities", none_beside)
     assert any(crashed("a piece behind", 0)) or any(crashed("a piece before", 0))
 
 
@@ -342,12 +342,12 @@ def test_data_that_goes_on_from_what_the_log_lacks_by_now_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The record would say that all of the stripe is in the log; a part of it is placed."""
-    monkeypatch.setattr(Streams, "fit", lambda _streams, _filled: True)
+    monkeypatch.setattr(DeferredParity, "fit", lambda _streams, _filled: True)
     assert any(crashed("overtaken", 0))
 
 
 def test_a_closed_stripe_under_an_older_record_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Streams, "is_all_of", lambda *_: True)
+    monkeypatch.setattr(DeferredParity, "is_all_of", lambda *_: True)
     with pytest.raises(ViolationError):
         list(crashed("closed over a piece", 0))
 

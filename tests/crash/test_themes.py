@@ -17,7 +17,7 @@ import trio
 from raidx_fuse.engine.growth_position import GrowthPosition
 from raidx_fuse.jobs.grow.copy import Copier
 from raidx_fuse.jobs.grow.job import Grow
-from raidx_fuse.journal.deferred_parity import Filling, Streams
+from raidx_fuse.journal.deferred_parity import DeferredParity, Filling
 from raidx_fuse.journal.journal import MODES, Journal
 from raidx_fuse.journal.ring import Ring
 from raidx_fuse.lab.crash import matrix
@@ -218,14 +218,14 @@ def test_streams_of_which_only_the_data_is_logged_keep_their_promises(
     layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled: Counter[str] = Counter()
-    take_effect = Streams.take_effect
+    take_effect = DeferredParity.take_effect
 
-    def counted(streams: Streams, fillings: Sequence[Filling]) -> None:
-        take_effect(streams, fillings)
+    def counted(deferred: DeferredParity, fillings: Sequence[Filling]) -> None:
+        take_effect(deferred, fillings)
         for filling in fillings:
-            filled["left" if filling.stripe in streams.unfinished else "complete"] += 1
+            filled["left" if filling.stripe in deferred.unfinished else "complete"] += 1
 
-    monkeypatch.setattr(Streams, "take_effect", counted)
+    monkeypatch.setattr(DeferredParity, "take_effect", counted)
     cells = [Cell(layout, mode, theme="streams") for mode in ("partial", "full")]
     tally = matrix.run_cells(cells, STREAMS_STATES, SEED)
     assert not tally.violations, tally.report()

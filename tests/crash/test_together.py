@@ -31,17 +31,17 @@ pytestmark = pytest.mark.timeout(600 * TIMES)
 def met(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count the kinds of gatherings that are written."""
     found: Counter[str] = Counter()
-    write_gathered = Journal.write_gathered
+    write_batch = Journal.write_batch
 
     def counted(journal: Journal) -> None:
-        gathering = journal.gathering
-        write_gathered(journal)
-        if gathering is not None:
-            found["late" if gathering.over is not None else "at once"] += 1
-            found["several"] += len(gathering.stripes) > 1
-            found["the same"] += len(set(gathering.stripes)) < len(gathering.stripes)
+        batch = journal.batch
+        write_batch(journal)
+        if batch is not None:
+            found["late" if batch.over is not None else "at once"] += 1
+            found["several"] += len(batch.stripes) > 1
+            found["the same"] += len(set(batch.stripes)) < len(batch.stripes)
 
-    monkeypatch.setattr(Journal, "write_gathered", counted)
+    monkeypatch.setattr(Journal, "write_batch", counted)
     return found
 
 
@@ -63,9 +63,9 @@ def test_they_are_a_part_of_every_campaign(met: Counter[str]) -> None:
 
 
 def _acknowledge_without_a_record(journal: Journal) -> None:
-    gathering, journal.gathering = journal.gathering, None
-    if gathering is not None:
-        gathering.written = True
+    batch, journal.batch = journal.batch, None
+    if batch is not None:
+        batch.written = True
 
 
 _PLACE_WHAT_IS_LATE = property(lambda _journal: False)
@@ -74,8 +74,8 @@ _PLACE_WHAT_IS_LATE = property(lambda _journal: False)
 @pytest.mark.parametrize(
     ("what", "broken", "cell", "first"),
     [
-        ("write_gathered", _acknowledge_without_a_record, "raid5:partial:door", 0),
-        ("write_gathered", _acknowledge_without_a_record, "raid5:partial", 0),
+        ("write_batch", _acknowledge_without_a_record, "raid5:partial:door", 0),
+        ("write_batch", _acknowledge_without_a_record, "raid5:partial", 0),
         ("is_late", _PLACE_WHAT_IS_LATE, "raid4:full:door", 100),
     ],
 )

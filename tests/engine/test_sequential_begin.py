@@ -75,7 +75,7 @@ def test_only_data_is_logged(
                 assert tried == {True: 1}
                 logged = rig.running.context.journal.commit_bytes - logged
                 assert cells * CHUNK < logged < (cells + 1) * CHUNK, "a parity was logged too"
-                assert rig.running.context.journal.streams.cells(STRIPE) == (1 << cells) - 1
+                assert rig.running.context.journal.deferred.cells(STRIPE) == (1 << cells) - 1
                 await _check(rig)
 
     run(main)

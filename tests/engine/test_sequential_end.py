@@ -15,7 +15,7 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.write.sequential import StripeEnd
 from raidx_fuse.journal import recovery
-from raidx_fuse.journal.parity_replay import Following
+from raidx_fuse.journal.parity_replay import ParityReplay
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.arrays import Rig
 from tests.support.load import scrubbed
@@ -49,7 +49,7 @@ async def begun(
         await array.context.journal.drain()
         size = array.context.data_count * CHUNK
         await put(rig, STRIPE * size, random.Random(2).randbytes(size - lacking * CHUNK))
-        assert array.context.journal.streams.cells(STRIPE), "the stripe is not being filled"
+        assert array.context.journal.deferred.cells(STRIPE), "the stripe is not being filled"
         yield rig, array, (STRIPE + 1) * size - lacking * CHUNK
     finally:
         await rig.close()
@@ -116,7 +116,7 @@ def test_a_recovery_that_is_cut_after_many_were_closed(
     async def cut(*_: object) -> None:
         raise RuntimeError("cut")
 
-    async def none_found(_following: Following) -> None:
+    async def none_found(_following: ParityReplay) -> None:
         pass
 
     async def main() -> None:
@@ -136,7 +136,7 @@ def test_a_recovery_that_is_cut_after_many_were_closed(
         with monkeypatch.context() as patched:
             patched.setattr(recovery, "_place", cut)
             if not covered:
-                patched.setattr(Following, "forget_placed", none_found)
+                patched.setattr(ParityReplay, "forget_placed", none_found)
             with pytest.raises(RuntimeError):
                 async with open_array(members):
                     pass

@@ -1,8 +1,8 @@
 """Handlers that the door may hold, for the tests of fuse/deferred_replies.py, and an eye on them.
 
 A handler here gathers its request as the journal would. Whatever the test, three things are
-watched: no other task ever runs while a loop is held or `DOOR` is open; nobody looks on while one
-is held; nothing is left at the end.
+watched: no other task ever runs while a loop is held or `DEFERRAL` is open; nobody looks on while
+one is held; nothing is left at the end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from unittest.mock import patch
 import trio
 
 from raidx_fuse.fuse import workers as readers
-from raidx_fuse.journal.group_commit import DOOR, Gathering, held
+from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch, held
 from tests.fuse.pipe_model import Model, model, until
 
 Handle = Callable[[int], Coroutine[Any, Any, None]]
@@ -32,39 +32,39 @@ class Log:
         self.alone: list[int] = []  # that were not to be held
         self.lates: list[bool] = []
         self.broken = False
-        self._gathering: Gathering | None = None
+        self._gathering: CommitBatch | None = None
         self._requests: list[int] = []
         self._over: list[trio.Event] = []
 
     async def write(self, request: int) -> None:
         """Write *request*, in the next record if the door holds."""
-        DOOR.wrote = True
-        if not DOOR.holds:
-            self.write_gathered()
+        DEFERRAL.wrote = True
+        if not DEFERRAL.holds:
+            self.write_batch()
             self.alone.append(request)
             return
-        gathering = self._gathering
-        if gathering is None:
-            gathering = self._gathering = Gathering(self.write_gathered, len(self.records))
+        batch = self._gathering
+        if batch is None:
+            batch = self._gathering = CommitBatch(self.write_batch, len(self.records))
         self._requests.append(request)
-        await held(gathering)
-        assert gathering.written
-        if gathering.over is not None:
-            await gathering.over.wait()
+        await held(batch)
+        assert batch.written
+        if batch.over is not None:
+            await batch.over.wait()
 
-    def write_gathered(self) -> None:
+    def write_batch(self) -> None:
         """Write the record."""
         if self._gathering is None:
             return
-        gathering, self._gathering = self._gathering, None
-        gathering.written = True
+        batch, self._gathering = self._gathering, None
+        batch.written = True
         requests, self._requests = self._requests, []
         if self.broken:
             raise ZeroDivisionError("a record that cannot be made")
         self.records.append(requests)
         if self.lates and self.lates.pop(0):
-            gathering.over = trio.Event()
-            self._over.append(gathering.over)
+            batch.over = trio.Event()
+            self._over.append(batch.over)
 
     def come(self) -> None:
         """Let the late records be written."""
@@ -89,7 +89,7 @@ class Watch(trio.abc.Instrument):
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         """Note what a task must never find."""
-        if DOOR.holds:
+        if DEFERRAL.holds:
             self.wrong.add(f"the door holds while {task.name} runs")
         if self.made.readers.holding.loops:
             self.wrong.add(f"loops are held while {task.name} runs")
@@ -106,7 +106,7 @@ def run_watched(handle: Handle, use: Any, workers: int = 1, wrote: bool = True) 
     async def main() -> Model:
         with model(handle) as made, trio.fail_after(20):
             watch = Watch(made)
-            DOOR.wrote = wrote
+            DEFERRAL.wrote = wrote
             trio.lowlevel.add_instrument(watch)
             try:
                 async with trio.open_nursery() as nursery:

@@ -11,7 +11,7 @@ import trio.testing
 from raidx_fuse.fuse import workers as readers
 from raidx_fuse.fuse.deferred_replies import HELD_MAX
 from raidx_fuse.fuse.operations import VolumeOperations
-from raidx_fuse.journal.group_commit import DOOR
+from raidx_fuse.journal.group_commit import DEFERRAL
 from raidx_fuse.pool.volume import Volume
 from tests.fuse.held_model import Log, ask_and_wait, run_watched
 from tests.fuse.pipe_model import Model, until
@@ -149,10 +149,10 @@ def test_a_writer_that_wants_durability_is_not_held() -> None:
     seen: list[tuple[str, bool]] = []
 
     async def write(offset: int, data: bytes) -> None:
-        seen.append(("write", DOOR.holds))
+        seen.append(("write", DEFERRAL.holds))
 
     async def flush() -> None:
-        seen.append(("flush", DOOR.holds))
+        seen.append(("flush", DEFERRAL.holds))
 
     async def read(offset: int, size: int) -> bytes:
         return bytes(size)
@@ -162,11 +162,11 @@ def test_a_writer_that_wants_durability_is_not_held() -> None:
 
     async def main() -> None:
         for handle in (0, 1):
-            DOOR.holds = True
+            DEFERRAL.holds = True
             try:
                 await operations.write(handle, 0, b"data")
             finally:
-                DOOR.holds = False
+                DEFERRAL.holds = False
 
     trio.run(main)
     assert seen == [("write", True), ("write", False), ("flush", False)]

@@ -12,7 +12,7 @@ import trio.testing
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse.deferred_replies import HELD_MAX
-from raidx_fuse.journal.group_commit import DOOR
+from raidx_fuse.journal.group_commit import DEFERRAL
 from tests.fuse.held_model import Log, run_watched
 from tests.fuse.pipe_model import Model, model, until
 
@@ -61,7 +61,7 @@ def test_a_handler_sees_the_end_while_others_are_held(ending: int) -> None:
     assert sorted(sum(log.records, log.alone)) == sorted(made.done)
     assert made.buffers == 0
     assert made.readers.suspended == 0
-    assert not DOOR.holds
+    assert not DEFERRAL.holds
 
 
 @pytest.mark.parametrize("held_count", [3, HELD_MAX])
@@ -160,7 +160,7 @@ def test_cancelled_while_a_record_is_late() -> None:
                 made.nursery = nursery
                 for _ in range(2):
                     nursery.start_soon(made.work)
-                DOOR.wrote = True
+                DEFERRAL.wrote = True
                 made.ask(*range(6))
                 await until(lambda: made.readers.suspended == 6)
                 scope.cancel()
@@ -171,7 +171,7 @@ def test_cancelled_while_a_record_is_late() -> None:
     assert made.ended == made.readers.workers
     assert not made.done
     assert sorted(cancelled) == [*range(6)]
-    assert not DOOR.holds
+    assert not DEFERRAL.holds
 
 
 # ---- everything at once ----

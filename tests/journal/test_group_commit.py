@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.journal.group_commit import DOOR, Gathering
+from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch
 from raidx_fuse.lab.crash.held_handlers import Handler, go_on_held, through_door
 from raidx_fuse.members.simulated.faulty import WRITE as WRITES
 from raidx_fuse.members.simulated.faulty import Fault
@@ -67,20 +67,20 @@ def refuse(rig: SpyRig, times: int | None = 1) -> list[Fault]:
     ]
 
 
-def held(rig: SpyRig, *writes: tuple[int, bytes]) -> tuple[list[Handler], list[Gathering]]:
+def held(rig: SpyRig, *writes: tuple[int, bytes]) -> tuple[list[Handler], list[CommitBatch]]:
     """Begin writes as the door does and hold them; each must be held."""
     handlers: list[Handler] = []
     gatherings = []
     for offset, data in writes:
         handler = rig.running.write(offset, data)
-        DOOR.holds = True
+        DEFERRAL.holds = True
         try:
-            gathering = handler.send(None)
+            batch = handler.send(None)
         finally:
-            DOOR.holds = False
-        assert isinstance(gathering, Gathering), "it was not held"
+            DEFERRAL.holds = False
+        assert isinstance(batch, CommitBatch), "it was not held"
         handlers.append(handler)
-        gatherings.append(gathering)
+        gatherings.append(batch)
         rig.model[offset : offset + len(data)] = data
     return handlers, gatherings
 
@@ -170,24 +170,24 @@ def test_a_late_record_locks_its_stripes_and_is_placed_after_it_is_written(
             await prepare(rig, mode)
             context = rig.running.context
             far = 3 * stripe_bytes(rig)
-            handlers, (gathering, _) = held(rig, (0, noise(PAGE, 1)), (far, noise(PAGE, 2)))
+            handlers, (batch, _) = held(rig, (0, noise(PAGE, 1)), (far, noise(PAGE, 2)))
             refuse(rig)
-            gathering.write()
-            assert gathering.over is not None
+            batch.write()
+            assert batch.over is not None
             assert set(context.locks.held) == {0, context.layout.locate(far >> context.shift)[0]}
             await rig.compare()
             order: list[str] = []
 
             async def place() -> None:
                 await context.journal.place()
-                assert gathering.over is not None
-                assert gathering.over.is_set()
+                assert batch.over is not None
+                assert batch.over.is_set()
                 order.append("placed")
 
             async def again() -> None:
                 await rig.put(100, noise(3000, 3))  # of the same page: built on what is late
-                assert gathering.over is not None
-                assert gathering.over.is_set()
+                assert batch.over is not None
+                assert batch.over.is_set()
                 order.append("written again")
 
             async def finish(handler: Handler) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import MemberError, RaidxError
-from raidx_fuse.journal.group_commit import Gathering
+from raidx_fuse.journal.group_commit import CommitBatch
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import Arena
 from raidx_fuse.store.member_set import MemberIO, join
@@ -111,7 +111,7 @@ class Completion:
         if context.member_set.unpublished:
             await context.member_set.published()
 
-    async def wait_for(self, late: Gathering | None) -> None:
+    async def wait_for(self, late: CommitBatch | None) -> None:
         """Wait until the log has all of a gathering that is *late*, if there is one."""
         if late is None:
             return

@@ -42,14 +42,14 @@ class StripeBegin:
         if inner or rest or not self._fits or not 0 < cells < context.data_count:
             return False
         journal = context.journal
-        streams = journal.streams
-        if journal.mode != "partial" or journal.forced or stripe in streams.unfinished:
+        deferred = journal.deferred
+        if journal.mode != "partial" or journal.forced or stripe in deferred.unfinished:
             return False
         if context.growth is not None or context.cache is not None or stripe in context.locks.held:
             return False
         if context.unflushed_writes.may_tear(offset, len(view)):
             return False
-        if not context.written.whole(context.layout, stripe, stripe + 1) or not streams.reserve(
+        if not context.written.whole(context.layout, stripe, stripe + 1) or not deferred.reserve(
             stripe
         ):
             return False
@@ -68,7 +68,7 @@ class StripeBegin:
             return False  # the general way tries again, and fails the member
         finally:
             context.arenas.put(arena)
-            streams.release((stripe,))
+            deferred.release((stripe,))
         context.counters.count_plan(plan.kind, len(plan.reads))
         return True
 
@@ -117,9 +117,9 @@ class StripeBegin:
 # All of the stripe is known now, as if one request had covered it, so it bypasses the log as such a
 # request does: one I/O a member, nothing is read. What the log has of it stays true: a replay lays
 # the same data there. But only while the log has nothing else of the stripe, older perhaps, that a
-# replay would lay over what the request brought (`Streams.is_all_of`); else it is asked to give up
-# what it has. And only if no placement of the stripe is under way, which might bring something
-# older to its place, or its parity so far to the log, after us.
+# replay would lay over what the request brought (`DeferredParity.is_all_of`); else it is asked to
+# give up what it has. And only if no placement of the stripe is under way, which might bring
+# something older to its place, or its parity so far to the log, after us.
 #
 # The parity that a replay computes for it comes from the places, which agree with the log now.
 # Later records of the stripe are placed over them, but those bring all of the parity that they
@@ -152,10 +152,10 @@ class StripeEnd:
             return 0
         filled = (1 << (inner >> context.shift)) - 1
         journal, overlay = context.journal, context.member_set.overlay
-        streams = journal.streams
-        if streams.cells(stripe) != filled or journal.mode != "partial" or streams.paused:
+        deferred = journal.deferred
+        if deferred.cells(stripe) != filled or journal.mode != "partial" or deferred.paused:
             return 0
-        if not streams.is_all_of(stripe, filled):
+        if not deferred.is_all_of(stripe, filled):
             journal.give_up_soon()
             return 0
         if (
@@ -180,7 +180,7 @@ class StripeEnd:
         for cell in (*cells_of(filled), *cells_of(context.code.parity_mask)):
             overlay.drop(*context.position(stripe, cell), context.chunk_bytes)
         context.member_set.place_epoch += 1  # who reads a place just now looks again
-        streams.finish((stripe,))
+        deferred.finish((stripe,))
         if context.cache is not None:
             context.cache.keep(offset, view[:size])
         return size
@@ -239,7 +239,7 @@ class StripeEnd:
         for cell in range(known, len(self.context.code.cells)):
             role, offset = self.context.position(stripe, cell)
             self.context.member_set.overlay.put(role, offset, bytes(cells[cell]))
-        self.context.journal.streams.finish((stripe,))
+        self.context.journal.deferred.finish((stripe,))
 
 
 # Pieces of requests of which only the data is logged: which they are, and their commit.
@@ -260,7 +260,7 @@ class StripeFill:
         """
         context, stripe = self.context, piece.stripe
         layout = context.layout
-        streams = context.journal.streams
+        deferred = context.journal.deferred
         piece.logged = 0
         if not context.code.parity_count or not layout.contiguous or not layout.aligned:
             return False
@@ -270,12 +270,12 @@ class StripeFill:
             return False
         if piece.whole_cells(context.chunk_bytes) != piece.touched:
             return False
-        before = streams.cells(stripe)
+        before = deferred.cells(stripe)
         if before != (1 << piece.first) - 1:
             return False
         if not context.written.whole(layout, stripe, stripe + 1):
             return False
-        if not streams.reserve(stripe):
+        if not deferred.reserve(stripe):
             return False
         piece.logged = before
         return True

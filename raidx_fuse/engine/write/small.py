@@ -19,7 +19,7 @@ from numpy import bitwise_xor, frombuffer, uint8
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.parity_policy.policy import BpuPolicy, Policy
 from raidx_fuse.errors import MemberError
-from raidx_fuse.journal.group_commit import Gathering
+from raidx_fuse.journal.group_commit import CommitBatch
 from raidx_fuse.journal.overlay import WHOLE
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, write_plans
 from raidx_fuse.store.buffers import Arena, Bytes
@@ -49,7 +49,7 @@ class SmallWrite:
 
     def write(
         self, offset: int, data: Any, length: int
-    ) -> tuple[int, list[MemberIO] | Gathering, int | None] | None:
+    ) -> tuple[int, list[MemberIO] | CommitBatch, int | None] | None:
         """Write *data* inside one chunk; None if that cannot be done at once: nothing was done.
 
         Else returns the stripe, the writes that are left, usually none, and for a write that went

@@ -23,7 +23,7 @@ from raidx_fuse.engine.write.sequential import StripeBegin, StripeEnd, StripeFil
 from raidx_fuse.engine.write.small import SmallWrite
 from raidx_fuse.engine.write.split import Piece, split
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.journal.group_commit import Gathering, held
+from raidx_fuse.journal.group_commit import CommitBatch, held
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
 from raidx_fuse.store.member_set import MemberIO, MemberLostError, join
@@ -81,7 +81,7 @@ class Writer:
         fast = not member_set.lost and not member_set.unpublished and not context.bad_chunks
         fast = fast and not context.dirty_bitmap.guarded
         at = 0
-        if fast and context.journal.streams.unfinished:
+        if fast and context.journal.deferred.unfinished:
             closing = self._closing
             at = closing.write(offset, view, length)
             ranges = [(at, length)]
@@ -100,7 +100,7 @@ class Writer:
                 done = self._at_once.write(offset, data, length)
             if done is not None:
                 left = done[1]
-                if isinstance(left, Gathering):
+                if isinstance(left, CommitBatch):
                     # Cached first: others that come after it may be done before it.
                     if context.cache is not None:
                         context.cache.wrote(offset, view)
@@ -158,7 +158,7 @@ class Writer:
                     context.forget_stripe(stripe)
                 raise
             finally:
-                context.journal.streams.release(stripes)
+                context.journal.deferred.release(stripes)
                 if marked:
                     context.dirty_bitmap.leave(marked)
         finally:

@@ -130,7 +130,7 @@ class Grower:
                 records = await join(member_set, members, layout.chunks)
                 try:
                     # No record of who had one of the new roles before may ever be replayed.
-                    self.context.journal.streams.paused = True
+                    self.context.journal.deferred.paused = True
                     await self.context.journal.drain()
                     async with self.context.locks.alone():
                         layout = self.wider(added, parity)  # nothing began, nobody failed meanwhile
@@ -139,7 +139,7 @@ class Grower:
                     await leave(member_set, records)
                     raise
             finally:
-                self.context.journal.streams.paused = membership.waiting = False
+                self.context.journal.deferred.paused = membership.waiting = False
             for pages in member_set.page_stores:
                 await pages.save_all()
             await member_set.flush()  # the maps before the superblock that gives a role

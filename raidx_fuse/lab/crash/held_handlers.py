@@ -17,7 +17,7 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.journal.group_commit import DOOR, Gathering
+from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch
 
 Handler = Coroutine[Any, Any, None]
 
@@ -35,29 +35,29 @@ async def through_door(handlers: Sequence[Handler]) -> None:
 
 async def _stretch(waiting: list[Handler], nursery: trio.Nursery) -> None:
     """Step each of *waiting* until it is held or done; none is left of them if all goes well."""
-    held: list[tuple[Handler, Gathering]] = []
+    held: list[tuple[Handler, CommitBatch]] = []
     suspended: tuple[Handler, Any] | None = None
     try:
         while waiting and suspended is None:
             handler = waiting.pop(0)
-            DOOR.holds = True
+            DEFERRAL.holds = True
             try:
                 trap = handler.send(None)
             except StopIteration:
                 continue
             finally:
-                DOOR.holds = False
-            if isinstance(trap, Gathering):
+                DEFERRAL.holds = False
+            if isinstance(trap, CommitBatch):
                 held.append((handler, trap))
             else:
                 suspended = handler, trap
     finally:
-        for _, gathering in held:
-            if not gathering.written:
-                gathering.write()
+        for _, batch in held:
+            if not batch.written:
+                batch.write()
         while held:
-            handler, gathering = held.pop(0)
-            if gathering.over is not None or suspended is not None:
+            handler, batch = held.pop(0)
+            if batch.over is not None or suspended is not None:
                 nursery.start_soon(go_on_held, handler)
                 continue
             with contextlib.suppress(StopIteration):

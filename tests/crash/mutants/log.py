@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.crash.mutants.mutant import (
+    DEFERRAL,
     DISKS,
-    DOOR,
     GROWTH,
     LOGGED,
     REMOUNTS,
@@ -100,9 +100,9 @@ PLACING = (
         ("tests/jobs/test_growth_parity.py",),
     ),
     Mutant(
-        "placed-without-the-parity-of-streams",
+        "placed-without-the-parity-of-deferred",
         JOURNAL,
-        "            while self.is_late or self.streams.unfinished:",
+        "            while self.is_late or self.deferred.unfinished:",
         "            while self.is_late:",
         "a replay computes the parity from places that are half written",
         STREAMS,
@@ -111,10 +111,10 @@ PLACING = (
     Mutant(
         "placed-before-a-late-record-is-written",
         JOURNAL,
-        "            while self.is_late or self.streams.unfinished:",
-        "            while self.streams.unfinished:",
+        "            while self.is_late or self.deferred.unfinished:",
+        "            while self.deferred.unfinished:",
         "what is shown, but not logged, goes to its place",
-        DOOR,
+        DEFERRAL,
         TOGETHER,
     ),
     Mutant(
@@ -164,9 +164,9 @@ COMMITTING = (
         "            if not still_valid():\n"
         "                return False\n"
         "            self._take_effect(record, len(fields) // 4, writes)\n"
-        "            self.streams.finish(stripes)",
+        "            self.deferred.finish(stripes)",
         "            self._take_effect(record, len(fields) // 4, writes)\n"
-        "            self.streams.finish(stripes)",
+        "            self.deferred.finish(stripes)",
         "a record lacks what the member needs that a rebuild made whole meanwhile",
         DISKS,
         ("tests/crash/test_passed_over.py", "tests/jobs/test_rebuild_passes.py"),
@@ -176,8 +176,8 @@ COMMITTING = (
         JOURNAL,
         "        if not still_valid():\n"
         "            return False\n"
-        "        self.streams.note_others(stripes)",
-        "        self.streams.note_others(stripes)",
+        "        self.deferred.note_others(stripes)",
+        "        self.deferred.note_others(stripes)",
         "what was planned for the old member of a role reaches the new one",
         DISKS,
         ("tests/jobs/test_rebuild.py", "tests/jobs/test_rebuild_passes.py"),
@@ -185,7 +185,7 @@ COMMITTING = (
     Mutant(
         "commit-forgets-the-parity-of-a-stream",
         JOURNAL,
-        "        writes = [*self.streams.parities(stripes, writes), *writes]",
+        "        writes = [*self.deferred.parities(stripes, writes), *writes]",
         "        writes = [*writes]",
         "the stripe counts as finished, and the log never gets its parity",
         STREAMS,
@@ -194,8 +194,8 @@ COMMITTING = (
     Mutant(
         "older-parity-behind-newer",
         JOURNAL,
-        "        writes = [*self.streams.parities(stripes, writes), *writes]",
-        "        writes = [*writes, *self.streams.parities(stripes, writes)]",
+        "        writes = [*self.deferred.parities(stripes, writes), *writes]",
+        "        writes = [*writes, *self.deferred.parities(stripes, writes)]",
         "the parity of before overwrites the part of it that the record changes",
         STREAMS,
         STREAM_TESTS,
@@ -203,7 +203,7 @@ COMMITTING = (
     Mutant(
         "small-write-beside-an-unfinished-stream",
         JOURNAL,
-        "        if stripe in streams.unfinished:\n            return None\n",
+        "        if stripe in deferred.unfinished:\n            return None\n",
         "",
         "a record of a stripe whose parity the log lacks",
         STREAMS,
@@ -214,7 +214,7 @@ COMMITTING = (
     Mutant(
         "stream-not-told-of-other-records",
         JOURNAL,
-        "        self.streams.note_others(stripes)\n        sequence, record",
+        "        self.deferred.note_others(stripes)\n        sequence, record",
         "        sequence, record",
         "a stripe is closed past the log over something older that a replay lays on top",
         STREAMS,
@@ -226,16 +226,16 @@ COMMITTING = (
         "        ring.stripes[stripe] = sequence\n",
         "",
         "a write past the log is undone by the older record (law 3)",
-        ("raid5:partial", "raid4:partial", "raid5:full", "raid5:partial:streams"),
+        ("raid5:partial", "raid4:partial", "raid5:full", "raid5:partial:deferred"),
         ORDER,
     ),
     Mutant(
         "stripe-of-a-shared-record-not-held",
         LOG_WRITER,
-        "        self.ring.stripes[stripe] = gathering.sequence\n",
+        "        self.ring.stripes[stripe] = batch.sequence\n",
         "",
         "a write past the log is undone by the older record (law 3)",
-        DOOR,
+        DEFERRAL,
         TOGETHER,
     ),
     Mutant(
@@ -268,10 +268,10 @@ COMMITTING = (
     Mutant(
         "late-record-leaves-its-stripes-free",
         LOG_WRITER,
-        "gathering.locked = self.locks.take_free(gathering.stripes)",
-        "gathering.locked = []",
+        "batch.locked = self.locks.take_free(batch.stripes)",
+        "batch.locked = []",
         "others change, past the log, what it still lacks",
-        DOOR,
+        DEFERRAL,
         TOGETHER,
     ),
     Mutant(

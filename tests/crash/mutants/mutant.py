@@ -10,8 +10,8 @@ from dataclasses import dataclass
 LOGGED = ("raid5:partial", "raid5:full", "raid4:partial")
 UNLOGGED = ("raid5:none", "raid4:none", "raid0:none", "raid1:none")
 TWO_LOSSES = ("evenodd:partial", "xcode:none", "rdp:full", "upc:partial")
-STREAMS = ("upc:partial:streams", "raid5:partial:streams", "evenodd:full:streams")
-DOOR = ("raid5:partial:door", "raid1:full:door", "evenodd:partial:door")
+STREAMS = ("upc:partial:deferred", "raid5:partial:deferred", "evenodd:full:deferred")
+DEFERRAL = ("raid5:partial:door", "raid1:full:door", "evenodd:partial:door")
 DISKS = (
     "raid5:partial:disks",
     "raid1:partial:disks",

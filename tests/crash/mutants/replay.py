@@ -1,4 +1,4 @@
-"""Bugs of replay, of what goes past the log, and of streams that it has only in part."""
+"""Bugs of replay, of what goes past the log, and of deferred that it has only in part."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ BESIDE = (
         STREAMS_FILE,
         "        self._reserved = reserved\n        self.reserve_bytes = self._size(len(reserved))",
         "        self._reserved = reserved",
-        "the parities of many streams do not fit when they have to be logged",
+        "the parities of many deferred do not fit when they have to be logged",
         STREAMS,
         STREAM_TESTS,
     ),
