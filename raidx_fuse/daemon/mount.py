@@ -31,7 +31,7 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint as mountpoints
 from raidx_fuse.fuse import session_loop
 from raidx_fuse.fuse.operations import VolumeOperations
-from raidx_fuse.fuse.workers import WORKERS_MAX, Readers
+from raidx_fuse.fuse.workers import WORKERS_MAX, SessionWorkers
 from raidx_fuse.pool.volume import Volume
 
 log = logging.getLogger(__name__)
@@ -64,8 +64,8 @@ class MountReport:
     """What came of mounting, for `status`.
 
     *device* is the number that all files of this mount carry; *tuning* is the kernel's queue depth
-    and read-ahead, *awake* whether idle processors can be kept awake for a caller with one request
-    at a time (fuse/cpu_latency.py).
+    and read-ahead, *cpu_latency* whether idle processors can be kept awake for a caller with one
+    request at a time (fuse/cpu_latency.py).
     """
 
     mountpoint: str
@@ -74,7 +74,7 @@ class MountReport:
     poll_first: bool
     protections: Protections | None
     tuning: Protection
-    awake: Protection
+    cpu_latency: Protection
     operations: VolumeOperations
 
     @property
@@ -90,7 +90,7 @@ class MountReport:
             "poll_first": self.poll_first,
             "protections": self.protections.as_dict() if self.protections else {},
             "tuning": {"active": self.tuning.active, "reason": self.tuning.reason},
-            "awake": {"active": self.awake.active, "reason": self.awake.reason},
+            "awake": {"active": self.cpu_latency.active, "reason": self.cpu_latency.reason},
             "bugs": self.bugs,
         }
 
@@ -139,7 +139,7 @@ async def serve(
                             poll_first=readers is not None,
                             protections=protect() if options.protect else None,
                             tuning=_tune(path),
-                            awake=_awake(readers),
+                            cpu_latency=_cpu_latency(readers),
                             operations=operations,
                         )
                         on_ready(report)
@@ -258,10 +258,10 @@ def _why_refused(path: str, printed: str) -> str:
 # ---- the kernel's side ----
 
 
-def _awake(readers: Readers | None) -> Protection:
-    if readers is None or readers.awake is None:
+def _cpu_latency(readers: SessionWorkers | None) -> Protection:
+    if readers is None or readers.cpu_latency is None:
         return Protection(False, "needs the poll-first loop")
-    return Protection(readers.awake.reason is None, readers.awake.reason)
+    return Protection(readers.cpu_latency.reason is None, readers.cpu_latency.reason)
 
 
 def _tune(path: str) -> Protection:

@@ -32,7 +32,7 @@ _RELEASED = struct.pack("=i", 2_000_000_000)  # the kernel's own default
 StartTask = Callable[[Callable[[], Awaitable[None]]], None]
 
 
-class Awake:
+class CpuLatencyRequest:
     """Asks for the promise when it pays. *reason* says why it cannot, None if it can.
 
     *start_task* starts a trio task; *device* is opened at once and held until `close`.

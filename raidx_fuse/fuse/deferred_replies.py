@@ -35,7 +35,7 @@ RELEASE = _Step()  # what is held shall go on first
 
 
 @types.coroutine
-def spare() -> Generator[_Step, None, None]:
+def idle() -> Generator[_Step, None, None]:
     """Return when the loop that awaits this is to take a request."""
     yield SPARE
 
@@ -46,17 +46,18 @@ def release() -> Generator[_Step, None, None]:
     yield RELEASE
 
 
-class Holding:
-    """*loops* that are held, in order; *spares*; *settling* while a loop runs on only to answer.
+class DeferredReplies:
+    """*loops* that are held, in order; *idle_loops*; *finishing* while a loop runs on only to
+    answer.
 
-    *settle* finishes a loop in a task of its own.
+    *finish* finishes a loop in a task of its own.
     """
 
-    def __init__(self, settle: Callable[[Loop], None]) -> None:
+    def __init__(self, finish: Callable[[Loop], None]) -> None:
         self.loops: list[Loop] = []
-        self.spares: list[Loop] = []
-        self.settling = False
-        self._settle = settle
+        self.idle_loops: list[Loop] = []
+        self.finishing = False
+        self._finish = finish
         self._gatherings: list[CommitBatch] = []
 
     def hold(self, loop: Loop, batch: CommitBatch) -> None:
@@ -77,7 +78,7 @@ class Holding:
     def let_go(self) -> None:
         """Write the records; every loop goes on in a task of its own."""
         for loop in self._write():
-            self._settle(loop)
+            self._finish(loop)
 
     def release(self, front: Loop, before: Callable[[], None]) -> tuple[Loop, Any] | None:
         """Write the records and run each loop until it is a spare, calling *before* each time.
@@ -87,7 +88,7 @@ class Holding:
         """
         loops = self._write()
         DEFERRAL.holds = False  # what a handler still does is its own
-        self.settling = True
+        self.finishing = True
         done = False
         try:
             while loops:
@@ -96,18 +97,18 @@ class Holding:
                 trap = loop.send(None)
                 if trap is not SPARE:
                     return loop, trap
-                self.spares.append(loop)
+                self.idle_loops.append(loop)
             done = True
         finally:
-            self.settling = False
+            self.finishing = False
             if not done:
-                self.spares.append(front)
+                self.idle_loops.append(front)
             for rest in loops:
-                self._settle(rest)
+                self._finish(rest)
         return None
 
     def close(self) -> None:
         """Run the spares to their end, which frees their buffers; the session must be over."""
-        while self.spares:
+        while self.idle_loops:
             with contextlib.suppress(StopIteration):
-                self.spares.pop().send(None)
+                self.idle_loops.pop().send(None)

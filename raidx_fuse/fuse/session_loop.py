@@ -46,9 +46,9 @@ from typing import Any
 import pyfuse3
 import trio
 
-from raidx_fuse.fuse.cpu_latency import Awake
+from raidx_fuse.fuse.cpu_latency import CpuLatencyRequest
 from raidx_fuse.fuse.deferred_replies import RELEASE, SPARE, Loop
-from raidx_fuse.fuse.workers import Readers
+from raidx_fuse.fuse.workers import SessionWorkers
 from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch
 
 log = logging.getLogger(__name__)
@@ -63,28 +63,28 @@ _SessionLoop = Callable[[trio.Nursery, int, int], Coroutine[Any, Any, None]]
 
 @types.coroutine
 def _drive(
-    start: Callable[[], Coroutine[Any, Any, None]], readers: Readers
+    start: Callable[[], Coroutine[Any, Any, None]], workers: SessionWorkers
 ) -> Generator[Any, Any, None]:
-    """Run one session loop for trio step by step, telling *readers* of each suspension.
+    """Run one session loop for trio step by step, telling *workers* of each suspension.
 
     While loops are held it runs several in turn (deferred_replies.py).
     """
-    holding = readers.holding
-    spares = holding.spares
-    loop = spares.pop() if spares else start()
+    deferred = workers.deferred
+    idle_loops = deferred.idle_loops
+    loop = idle_loops.pop() if idle_loops else start()
     step: Callable[[Any], Any] = loop.send
     sent: Any = None
     in_handler = False
     while True:
-        readers.worker_resumes(in_handler)
+        workers.worker_resumes(in_handler)
         try:
             trap = step(sent)
             while True:
                 if trap.__class__ is CommitBatch:
-                    holding.hold(loop, trap)
-                    loop = spares.pop() if spares else start()
+                    deferred.hold(loop, trap)
+                    loop = idle_loops.pop() if idle_loops else start()
                 elif trap is RELEASE:
-                    suspended = holding.release(loop, readers.held_resumes)
+                    suspended = deferred.release(loop, workers.held_resumes)
                     if suspended is not None:
                         loop, trap = suspended
                         break
@@ -94,7 +94,7 @@ def _drive(
         except StopIteration:
             return
         except OSError as error:
-            if not readers.took_nothing(error):
+            if not workers.took_nothing(error):
                 raise
             # pyfuse3 cannot free its receive buffer (1 MiB, one page touched) on this way out.
             log.debug("a request was withdrawn between the look and the receive")
@@ -102,9 +102,9 @@ def _drive(
             step, sent, in_handler = loop.send, None, False
             continue
         DEFERRAL.holds = False
-        if holding.loops:
-            holding.let_go()
-        in_handler = readers.worker_suspends()
+        if deferred.loops:
+            deferred.let_go()
+        in_handler = workers.worker_suspends()
         try:
             sent = yield trap
             step = loop.send
@@ -113,40 +113,40 @@ def _drive(
             step = loop.throw
 
 
-async def _settle(loop: Loop, readers: Readers) -> None:
+async def _finish(loop: Loop, workers: SessionWorkers) -> None:
     """Run a loop that was held until it has answered; then it is a spare."""
-    await _drive_held(loop, readers)
+    await _drive_held(loop, workers)
 
 
 @types.coroutine
-def _drive_held(loop: Loop, readers: Readers) -> Generator[Any, Any, None]:
-    holding = readers.holding
+def _drive_held(loop: Loop, workers: SessionWorkers) -> Generator[Any, Any, None]:
+    deferred = workers.deferred
     step: Callable[[Any], Any] = loop.send
     sent: Any = None
-    readers.held_resumes()
+    workers.held_resumes()
     try:
         while True:
-            holding.settling = True
+            deferred.finishing = True
             try:
                 trap = step(sent)
             except StopIteration:
-                readers.end()
+                workers.end()
                 return
             finally:
-                holding.settling = False
+                deferred.finishing = False
             if trap is SPARE:
-                holding.spares.append(loop)
+                deferred.idle_loops.append(loop)
                 return
-            readers.worker_suspends()
+            workers.worker_suspends()
             try:
                 sent = yield trap
                 step = loop.send
             except BaseException as error:
                 sent = error
                 step = loop.throw
-            readers.worker_resumes(True)
+            workers.worker_resumes(True)
     finally:
-        readers.handler_ends()
+        workers.handler_ends()
 
 
 def reason_against() -> str | None:
@@ -164,7 +164,7 @@ def reason_against() -> str | None:
 
 
 @contextlib.contextmanager
-def installed(device_fd: int) -> Iterator[Readers | None]:
+def installed(device_fd: int) -> Iterator[SessionWorkers | None]:
     """Let ``pyfuse3.main()`` wait poll-first inside this context; yield None where it cannot.
 
     *device_fd* is the FUSE device that ``pyfuse3.init`` opened. Call inside trio.
@@ -187,34 +187,34 @@ def installed(device_fd: int) -> Iterator[Readers | None]:
     async def session_loop(nursery: trio.Nursery, min_tasks: int, max_tasks: int) -> None:
         nonlocal nursery_of_main
         nursery_of_main = nursery
-        readers.worker_starts()
+        workers.worker_starts()
         try:
             # No more tasks than there are: the stock loop would start one with each request.
-            await _drive(lambda: stock_loop(nursery, 0, 0), readers)
+            await _drive(lambda: stock_loop(nursery, 0, 0), workers)
         finally:
-            readers.worker_ends()
+            workers.worker_ends()
 
     def start_task(task: Callable[[], Awaitable[None]]) -> None:
         assert nursery_of_main is not None
         nursery_of_main.start_soon(task)
 
-    def settle(loop: Loop) -> None:
-        start_task(functools.partial(_settle, loop, readers))
+    def finish(loop: Loop) -> None:
+        start_task(functools.partial(_finish, loop, workers))
 
-    readers = Readers(device_fd, start_worker, settle)
-    readers.awake = Awake(start_task)
+    workers = SessionWorkers(device_fd, start_worker, finish)
+    workers.cpu_latency = CpuLatencyRequest(start_task)
 
     def terminate() -> None:
-        readers.end()
+        workers.end()
         stock["terminate"]()
 
     try:
         for name, replacement in zip(
-            _REPLACED, (readers.wait, session_loop, terminate), strict=True
+            _REPLACED, (workers.wait, session_loop, terminate), strict=True
         ):
             setattr(module, name, replacement)
-        yield readers
+        yield workers
     finally:
         for name, original in stock.items():
             setattr(module, name, original)
-        readers.close()
+        workers.close()

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import trio
 
-from raidx_fuse.fuse.cpu_latency import Awake
-from raidx_fuse.fuse.deferred_replies import HELD_MAX, Holding, Loop, release, spare
+from raidx_fuse.fuse.cpu_latency import CpuLatencyRequest
+from raidx_fuse.fuse.deferred_replies import HELD_MAX, DeferredReplies, Loop, idle, release
 from raidx_fuse.journal.group_commit import DEFERRAL
 
 # Multiples of 4. With suspended handlers about, a pass of trio (4 to 10 us) after each 8 requests
@@ -25,24 +25,24 @@ SPIN_LOOKS = 150  # 50 us
 SPIN_PAUSE_MAX = 255
 
 
-class Readers:
+class SessionWorkers:
     """The workers of one session: who looks, who watches, who is parked.
 
-    *device_fd* is the open FUSE device; *start_worker* starts one more worker, *settle* a task that
-    finishes a held loop; *awake*, if set, hears whether looking on pays. *turns* counts requests
-    taken since trio last ran, *passes* the waits for trio, *suspended* the handlers now waiting for
-    something, *workers* those there are.
+    *device_fd* is the open FUSE device; *start_worker* starts one more worker, *finish* a task that
+    finishes a held loop; *cpu_latency*, if set, hears whether looking on pays. *turns* counts
+    requests taken since trio last ran, *passes* the waits for trio, *suspended* the handlers now
+    waiting for something, *workers* those there are.
     """
 
     def __init__(
         self,
         device_fd: int,
         start_worker: Callable[[], None],
-        settle: Callable[[Loop], None],
+        finish: Callable[[Loop], None],
     ) -> None:
         self.device_fd = device_fd
-        self.awake: Awake | None = None
-        self.holding = Holding(settle)
+        self.cpu_latency: CpuLatencyRequest | None = None
+        self.deferred = DeferredReplies(finish)
         self.workers = 0
         self._start_worker = start_worker
         self.ended = False
@@ -68,31 +68,31 @@ class Readers:
 
     def close(self) -> None:
         self.ended = True
-        self.holding.close()
+        self.deferred.close()
         self._epoll.close()
-        if self.awake is not None:
-            self.awake.close()
+        if self.cpu_latency is not None:
+            self.cpu_latency.close()
 
     async def wait(self) -> bool:
         """Return True when a request can be received, False at the end of the session."""
         if self._resumed:
             self._resumed = False
             self.suspended -= 1
-        holding = self.holding
-        if holding.settling:
+        deferred = self.deferred
+        if deferred.finishing:
             self._taken = False
-            await spare()
+            await idle()
             if self.ended:
                 return False
         turns = self.turns = self.turns + 1
         wrote, DEFERRAL.wrote = DEFERRAL.wrote, False
-        if (loops := holding.loops) and (len(loops) >= HELD_MAX or not wrote):
+        if (loops := deferred.loops) and (len(loops) >= HELD_MAX or not wrote):
             await release()
             if self.ended:
                 return False
         # trio's clock costs as much as the look, so only each fourth request asks it.
         if not turns & 3 and self._turn_is_over():
-            if holding.loops:
+            if deferred.loops:
                 await release()
                 if self.ended:
                     return False
@@ -106,7 +106,7 @@ class Readers:
             self._taken = True
             return True
         # Again and again: this loop may have been a spare meanwhile, and others held since.
-        while holding.loops:
+        while deferred.loops:
             await release()
             if self.ended:
                 return False
@@ -167,11 +167,11 @@ class Readers:
         for _ in range(SPIN_LOOKS):
             if look(0, 1):
                 self._spin_backoff >>= 1
-                if self.awake is not None:
-                    self.awake.hit()
+                if self.cpu_latency is not None:
+                    self.cpu_latency.hit()
                 return True
-        if self.awake is not None:
-            self.awake.miss()
+        if self.cpu_latency is not None:
+            self.cpu_latency.miss()
         self._spin_backoff = min(2 * self._spin_backoff + 1, SPIN_PAUSE_MAX)
         self._spin_pause = self._spin_backoff
         return False
@@ -247,7 +247,7 @@ class Readers:
         """
         self.handler_ends()
         DEFERRAL.holds = False
-        self.holding.let_go()
+        self.deferred.let_go()
         self.end()
 
     def took_nothing(self, error: OSError) -> bool:

@@ -22,7 +22,7 @@ from raidx_fuse.daemon import daemonize, mount
 from raidx_fuse.errors import NoSpaceError, RaidxError, UnrecoverableError
 from raidx_fuse.fuse import session_loop
 from raidx_fuse.fuse.deferred_replies import Loop
-from raidx_fuse.fuse.workers import Readers
+from raidx_fuse.fuse.workers import SessionWorkers
 from raidx_fuse.pool.volume import Volume
 
 KIB = 1024
@@ -85,20 +85,20 @@ class FakeDisk:
 
 def see_phantoms(every: int) -> None:
     """Let each *every*th look into an empty queue see a request: one that its caller withdrew."""
-    construct = Readers.__init__
+    construct = SessionWorkers.__init__
 
     def construct_with_phantoms(
-        self: Readers,
+        self: SessionWorkers,
         device_fd: int,
         start_worker: Callable[[], None],
-        settle: Callable[[Loop], None],
+        finish: Callable[[Loop], None],
     ) -> None:
-        construct(self, device_fd, start_worker, settle)
+        construct(self, device_fd, start_worker, finish)
         look = self._look
         looks = itertools.count(1)
         self._look = lambda *a: look(*a) or ([(device_fd, 1)] if next(looks) % every == 0 else [])
 
-    Readers.__init__ = construct_with_phantoms  # type: ignore[method-assign]
+    SessionWorkers.__init__ = construct_with_phantoms  # type: ignore[method-assign]
 
 
 def serve(options: argparse.Namespace, ready: Callable[[dict[str, Any]], None]) -> None:

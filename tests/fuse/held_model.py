@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import trio
 
-from raidx_fuse.fuse import workers as readers
+from raidx_fuse.fuse import workers as workers
 from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch, held
 from tests.fuse.pipe_model import Model, model, until
 
@@ -81,7 +81,7 @@ class Watch(trio.abc.Instrument):
         spin = made.readers._spin
 
         def watched() -> bool:
-            if made.readers.holding.loops:
+            if made.readers.deferred.loops:
                 self.wrong.add("a worker looks on while loops are held")
             return spin()
 
@@ -91,9 +91,9 @@ class Watch(trio.abc.Instrument):
         """Note what a task must never find."""
         if DEFERRAL.holds:
             self.wrong.add(f"the door holds while {task.name} runs")
-        if self.made.readers.holding.loops:
+        if self.made.readers.deferred.loops:
             self.wrong.add(f"loops are held while {task.name} runs")
-        if self.made.readers.holding.settling:
+        if self.made.readers.deferred.finishing:
             self.wrong.add(f"a loop is taken for a settling one while {task.name} runs")
 
 
@@ -120,11 +120,11 @@ def run_watched(handle: Handle, use: Any, workers: int = 1, wrote: bool = True) 
                 assert not watch.wrong
                 assert made.readers.suspended == 0
         assert made.buffers == 0
-        assert not made.readers.holding.spares
+        assert not made.readers.deferred.idle_loops
         return made
 
     # A busy machine may stop us for longer than a turn: only the number of requests ends one here.
-    with patch.object(readers, "TURN_TIME_MAX_S", 20.0):
+    with patch.object(workers, "TURN_TIME_MAX_S", 20.0):
         return trio.run(main)
 
 

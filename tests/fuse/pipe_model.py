@@ -15,7 +15,7 @@ import trio
 
 from raidx_fuse.fuse import session_loop
 from raidx_fuse.fuse.deferred_replies import Loop
-from raidx_fuse.fuse.workers import Readers
+from raidx_fuse.fuse.workers import SessionWorkers
 
 
 class Model:
@@ -27,7 +27,7 @@ class Model:
     def __init__(self, handle: Callable[[int], Coroutine[Any, Any, None]]) -> None:
         self.reading, self.writing = os.pipe()
         os.set_blocking(self.reading, False)
-        self.readers = Readers(self.reading, self._start_worker, self._settle)
+        self.readers = SessionWorkers(self.reading, self._start_worker, self._finish)
         self.handle = handle
         self.done: list[int] = []
         self.ended = 0
@@ -54,9 +54,9 @@ class Model:
         assert self.nursery is not None
         self.nursery.start_soon(self.work)
 
-    def _settle(self, loop: Loop) -> None:
+    def _finish(self, loop: Loop) -> None:
         assert self.nursery is not None
-        self.nursery.start_soon(session_loop._settle, loop, self.readers)
+        self.nursery.start_soon(session_loop._finish, loop, self.readers)
 
     async def _loop(self) -> None:
         self.buffers += 1

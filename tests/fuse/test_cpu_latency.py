@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from raidx_fuse.fuse import cpu_latency
-from raidx_fuse.fuse.cpu_latency import Awake
+from raidx_fuse.fuse.cpu_latency import CpuLatencyRequest
 from raidx_fuse.members.simulated.virtual_time import run
 
 
@@ -22,8 +22,8 @@ def promised_us(path: Path) -> list[int]:
     return [value for (value,) in struct.iter_unpack("=i", content)]
 
 
-def use(path: Path, script: Callable[[Awake], Awaitable[None]]) -> None:
-    """Run *script* with an `Awake` on a file in virtual time."""
+def use(path: Path, script: Callable[[CpuLatencyRequest], Awaitable[None]]) -> None:
+    """Run *script* with an `CpuLatencyRequest` on a file in virtual time."""
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
@@ -31,7 +31,7 @@ def use(path: Path, script: Callable[[Awake], Awaitable[None]]) -> None:
             def start(task: Callable[[], Awaitable[Any]]) -> None:
                 nursery.start_soon(task)
 
-            guard = Awake(start, str(path))
+            guard = CpuLatencyRequest(start, str(path))
             try:
                 await script(guard)
             finally:
@@ -49,7 +49,7 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_is_asked_for_while_requests_come_one_after_the_other(device: Path) -> None:
-    async def script(guard: Awake) -> None:
+    async def script(guard: CpuLatencyRequest) -> None:
         for _ in range(cpu_latency.HITS_MIN):
             assert not guard.held
             guard.hit()
@@ -68,7 +68,7 @@ def test_it_is_asked_for_while_requests_come_one_after_the_other(device: Path) -
 
 
 def test_misses_in_between_put_it_off(device: Path) -> None:
-    async def script(guard: Awake) -> None:
+    async def script(guard: CpuLatencyRequest) -> None:
         for _ in range(10):
             for _ in range(cpu_latency.HITS_MIN - 1):
                 guard.hit()
@@ -81,7 +81,7 @@ def test_misses_in_between_put_it_off(device: Path) -> None:
 
 def test_the_end_of_the_mount_gives_it_back(device: Path) -> None:
     async def main() -> None:
-        guard = Awake(lambda _: None, str(device))
+        guard = CpuLatencyRequest(lambda _: None, str(device))
         for _ in range(cpu_latency.HITS_MIN):
             guard.hit()
         guard.close()
@@ -91,7 +91,7 @@ def test_the_end_of_the_mount_gives_it_back(device: Path) -> None:
 
 
 def test_a_system_without_it_works_without(device: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def script(guard: Awake) -> None:
+    async def script(guard: CpuLatencyRequest) -> None:
         assert guard.reason == f"this system has no {device}"
         for _ in range(2 * cpu_latency.HITS_MIN):
             guard.hit()
@@ -100,7 +100,7 @@ def test_a_system_without_it_works_without(device: Path, monkeypatch: pytest.Mon
     device.unlink()
     use(device, script)
 
-    async def large(guard: Awake) -> None:
+    async def large(guard: CpuLatencyRequest) -> None:
         assert guard.reason is not None
         assert "processors" in guard.reason
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from raidx_fuse.fuse import workers as readers
+from raidx_fuse.fuse import workers as workers
 from raidx_fuse.fuse.deferred_replies import HELD_MAX
 from raidx_fuse.fuse.operations import VolumeOperations
 from raidx_fuse.journal.group_commit import DEFERRAL
@@ -52,7 +52,7 @@ def test_loops_are_used_again() -> None:
 
 
 def test_the_end_of_a_turn_writes_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "TURNS_MAX", 4)
+    monkeypatch.setattr(workers, "TURNS_MAX", 4)
     log = Log()
     made = run_watched(log.write, ask_and_wait(*range(40)))
     assert made.done == [*range(40)]

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from raidx_fuse.fuse import session_loop
-from raidx_fuse.fuse import workers as readers
+from raidx_fuse.fuse import workers as workers
 from tests.fuse.pipe_model import Model, model, run_model, until
 
 
@@ -52,12 +52,12 @@ def test_workers_are_started_as_handlers_suspend() -> None:
         made.ask(1, 1, 1, 0, 0)
         await until(lambda: len(made.done) == 102)
         assert made.readers.workers == 4
-        made.ask(*[1] * (2 * readers.WORKERS_MAX))
-        await until(lambda: made.readers.suspended == readers.WORKERS_MAX)
+        made.ask(*[1] * (2 * workers.WORKERS_MAX))
+        await until(lambda: made.readers.suspended == workers.WORKERS_MAX)
         await trio.testing.wait_all_tasks_blocked()
-        assert made.readers.workers == readers.WORKERS_MAX
+        assert made.readers.workers == workers.WORKERS_MAX
         release.set()
-        await until(lambda: len(made.done) == 105 + 2 * readers.WORKERS_MAX)
+        await until(lambda: len(made.done) == 105 + 2 * workers.WORKERS_MAX)
 
     run_model(handle, workers=1, use=use)
 
@@ -77,7 +77,7 @@ def test_more_requests_than_workers_all_get_done() -> None:
 
 
 def test_more_requests_than_the_limit_all_get_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "WORKERS_MAX", 5)
+    monkeypatch.setattr(workers, "WORKERS_MAX", 5)
     test_more_requests_than_workers_all_get_done()
 
 
@@ -100,8 +100,8 @@ def test_handlers_that_never_suspend_let_trio_run() -> None:
 
     run_model(handle, workers=9, use=use)
     # Within a pass trio runs its tasks in any order, and a watcher may join; but not all nine.
-    assert max(per_pass) <= 4 * readers.TURNS_MAX
-    assert passes >= 4000 // (4 * readers.TURNS_MAX)
+    assert max(per_pass) <= 4 * workers.TURNS_MAX
+    assert passes >= 4000 // (4 * workers.TURNS_MAX)
 
 
 def test_slow_handlers_that_never_suspend_let_trio_run_by_time() -> None:
@@ -139,7 +139,7 @@ def test_suspended_handlers_get_passes_sooner() -> None:
         passes = made.readers.passes
         made.ask(*[1] * 800)
         await until(lambda: len(made.done) == 800)
-        assert made.readers.passes - passes >= 800 // (4 * readers.TURNS_MAX_IN_COMPANY)
+        assert made.readers.passes - passes >= 800 // (4 * workers.TURNS_MAX_IN_COMPANY)
         release.set()
         await until(lambda: len(made.done) == 801)
 
@@ -218,31 +218,31 @@ def test_spinning_that_does_not_pay_backs_off() -> None:
 
     async def main() -> list[int]:
         made = Model(handle)
-        readers = made.readers
-        readers._spin_allowed = True
+        workers = made.readers
+        workers._spin_allowed = True
         looked: list[int] = []
-        look = readers._look
+        look = workers._look
         counts = [0]
 
         def counting(*arguments: Any) -> Any:
             counts[0] += 1
             return look(*arguments)
 
-        readers._look = counting  # type: ignore[assignment]
+        workers._look = counting  # type: ignore[assignment]
         for _ in range(40):
             counts[0] = 0
-            assert not readers._spin()
+            assert not workers._spin()
             looked.append(counts[0])
         made.ask(1)
-        readers._spin_pause = 0
-        assert readers._spin()
+        workers._spin_pause = 0
+        assert workers._spin()
         made.close()
         return looked
 
     looked = trio.run(main)
     tries = [index for index, count in enumerate(looked) if count]
     assert tries == [0, 2, 6, 14, 30]  # pauses of 1, 3, 7, 15
-    assert set(looked) == {0, readers.SPIN_LOOKS}
+    assert set(looked) == {0, workers.SPIN_LOOKS}
 
 
 def test_an_unknown_pyfuse3_gets_its_own_loop(
@@ -254,8 +254,8 @@ def test_an_unknown_pyfuse3_gets_its_own_loop(
         return (pyfuse3._wait_fuse_readable, pyfuse3._session_loop, pyfuse3.terminate)  # type: ignore[attr-defined]
 
     async def main() -> None:
-        with session_loop.installed(0) as readers:
-            assert readers is None
+        with session_loop.installed(0) as workers:
+            assert workers is None
             assert names() == stock
 
     monkeypatch.setattr(pyfuse3, "__version__", "9.1.0")
@@ -272,9 +272,9 @@ def test_the_replacement_is_taken_back() -> None:
 
     async def main() -> None:
         reading, writing = os.pipe()
-        with session_loop.installed(reading) as readers:
-            assert readers is not None
-            assert pyfuse3._wait_fuse_readable == readers.wait  # type: ignore[attr-defined]
+        with session_loop.installed(reading) as workers:
+            assert workers is not None
+            assert pyfuse3._wait_fuse_readable == workers.wait  # type: ignore[attr-defined]
         os.close(reading)
         os.close(writing)
 
