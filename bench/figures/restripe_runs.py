@@ -44,7 +44,7 @@ def restriping_by(habits: Habits) -> Iterator[None]:
     limit, work = Restripe._limit, Restripe.work
 
     def fixed(job: Restripe) -> int:
-        code = job.course.source.code
+        code = job.schedule.source.code
         return max(1, habits.window_bytes * code.data_count // code.rows >> job.context.shift)
 
     async def and_save(job: Restripe, stripes: list[int]) -> int:

@@ -126,7 +126,7 @@ async def rebuild_two_s(array: Array, spares: Sequence[RamMember]) -> float:
         assert array.member_set.fail(role, "bench")
     while not array.jobs.running():
         await array.member_set.settled()
-        await array.membership.settle()
+        await array.membership.wait_for_attaching()
     (job,) = array.jobs.running()
     start_s = process_time()
     await job.finished.wait()

@@ -179,7 +179,7 @@ class ElasticLayout(Layout):
         disk 4           15+  4  | 20+ 21+ 24+
 
     Moving *migrated* over a stripe therefore changes nothing but where its blocks lie. The image
-    has its old size until the growth is over (`settle`).
+    has its old size until the growth is over (`finish_growth`).
 
     With *surrogate* one more member, the last role, takes the parity over during the growth: of
     the stripes that have migrated (the mcpod paper, section 3.4, Fig. 5). In each stripe one of
@@ -238,7 +238,7 @@ class ElasticLayout(Layout):
         """The cell of the parity, if there is one."""
         return self.mapping.disks
 
-    def settle(self) -> None:
+    def finish_growth(self) -> None:
         """End the growth: every stripe has migrated, and the new blocks belong to the image.
 
         A surrogate has the role of the parity from now on.

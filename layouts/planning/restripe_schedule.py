@@ -43,7 +43,7 @@ class Window:
     direct: range
 
 
-class Course:
+class RestripeSchedule:
     """The way of the watermark of *layout*, *upward* or down.
 
     *record_chunks* is how many chunks, parity included, one change may log.
@@ -109,7 +109,7 @@ class Course:
             raise LayoutError("no change of the layout fits in the log")
         return self._window(mark, cut)
 
-    def leap(self, limit_chunks: int) -> Window | None:
+    def skip(self, limit_chunks: int) -> Window | None:
         """Return a window of up to *limit_chunks* of which nothing was ever written; None if none.
 
         It writes nothing, so nothing has to be saved and nothing is logged.

@@ -28,16 +28,16 @@ from raidx_fuse.engine.write.write import Writer
 from raidx_fuse.errors import RaidxError, ReadOnlyError, UsageError
 from raidx_fuse.format.assemble import Assembly
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
-from raidx_fuse.jobs.grow.operation import Grower
+from raidx_fuse.jobs.grow.operation import GrowOperation
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.manager import Jobs
 from raidx_fuse.jobs.rebuild import Rebuild
-from raidx_fuse.jobs.rebundle.operation import Reshape
-from raidx_fuse.jobs.rebundle.self_heal import Restore
-from raidx_fuse.jobs.restripe.operation import Restriper
+from raidx_fuse.jobs.rebundle.operation import RebundleOperation
+from raidx_fuse.jobs.rebundle.self_heal import SelfHeal
+from raidx_fuse.jobs.restripe.operation import RestripeOperation
 from raidx_fuse.jobs.resync import Resync, finish, note_failing
 from raidx_fuse.jobs.scrub import Scrub
-from raidx_fuse.jobs.tuner.job import Tuning
+from raidx_fuse.jobs.tuner.job import TuneJob
 from raidx_fuse.jobs.tuner.tuner import Tuner
 from raidx_fuse.journal.recovery import Replayed, read_log, replay
 from raidx_fuse.layouts.placements.bundled import BundleLayout
@@ -66,15 +66,15 @@ class Array:
         self.write = self._refuse_write if self.read_only else self.writer.write
         self.jobs = Jobs(context, nursery)
         self.membership = Membership(self)
-        self.grower = Grower(self)
-        self.restriper = Restriper(self)
+        self.grow_operation = GrowOperation(self)
+        self.restripe_operation = RestripeOperation(self)
         self.tuner: Tuner | None = None
-        self.reshape: Reshape | None = None
-        self.restore: Restore | None = None
+        self.rebundle: RebundleOperation | None = None
+        self.self_heal: SelfHeal | None = None
         if isinstance(context.layout, BundleLayout) and context.access is not None:
             self.tuner = Tuner(self, context.layout, context.access)
-            self.reshape = Reshape(self, context.layout)
-            self.restore = Restore(self, self.reshape)
+            self.rebundle = RebundleOperation(self, context.layout)
+            self.self_heal = SelfHeal(self, self.rebundle)
         self.nursery = nursery
         nursery.on_bug.append(self.end_superblocks)
         self.started_s = context.member_set.clock()
@@ -172,15 +172,15 @@ class Array:
 
         How *parity* follows: jobs/grow/copy.py.
         """
-        if self.reshape is not None:
-            return await self.reshape.add(members)
-        return await self.grower.begin(members, parity, surrogate)
+        if self.rebundle is not None:
+            return await self.rebundle.add(members)
+        return await self.grow_operation.begin(members, parity, surrogate)
 
     async def restripe(
         self, members: Sequence[Member], layout: str | None, params: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Start moving everything to *layout* (None: the same) over *members* more."""
-        return await self.restriper.begin(members, layout, params)
+        return await self.restripe_operation.begin(members, layout, params)
 
     async def remove_disk(self, ref: str | int) -> dict[str, Any]:
         """Let go of a spare; of a member in a role when its chunks can lie elsewhere."""
@@ -200,7 +200,7 @@ class Array:
         self.require_writable()
         tuner = self.require_tuner()
         tuner.require()
-        return self.jobs.start(lambda context, job_id: Tuning(context, job_id, tuner)).job_id
+        return self.jobs.start(lambda context, job_id: TuneJob(context, job_id, tuner)).job_id
 
     def require_tuner(self) -> Tuner:
         """Return the tuner. Raises UsageError for a layout without a table."""
@@ -221,8 +221,8 @@ class Array:
         """A spare that came while *rebuild* ran takes the next vacant role when it has ended."""
         await rebuild.finished.wait()
         self.membership.rebuild_onto_spare()
-        if self.reshape is not None and not self.member_set.lost:  # what a larger member has more
-            self.reshape.resume()
+        if self.rebundle is not None and not self.member_set.lost:  # what a larger member has more
+            self.rebundle.resume()
 
     def require_writable(self) -> None:
         """Raise ReadOnlyError if the array was started read-only."""
@@ -263,16 +263,16 @@ class Array:
         self.nursery.start_soon(self.lost_list.run)
         if self.tuner is not None:
             self.nursery.start_soon(self.tuner.run)
-        if self.restore is not None:
-            self.nursery.start_soon(self.restore.run)
+        if self.self_heal is not None:
+            self.nursery.start_soon(self.self_heal.run)
         if self.context.dirty_bitmap.pending_regions():
             self.jobs.start(self._resync)
             self.context.dirty_bitmap.guard(self._finish_torn)
         self.membership.resume_rebuilds()
-        self.grower.resume()
-        self.restriper.resume()
-        if self.reshape is not None:
-            self.reshape.resume()
+        self.grow_operation.resume()
+        self.restripe_operation.resume()
+        if self.rebundle is not None:
+            self.rebundle.resume()
         member_set.on_change.append(self.membership.rebuild_onto_spare)
 
     async def close(self) -> None:
@@ -280,7 +280,7 @@ class Array:
         if self.read_only:
             return
         await self.jobs.stop_all()
-        await self.membership.settle()
+        await self.membership.wait_for_attaching()
         try:
             await self.lost_list.save()
             await self.context.journal.drain()

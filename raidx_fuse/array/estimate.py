@@ -161,7 +161,7 @@ def _document(
     array: Array, does: str, kind: str, moves: Moves, members: int, sources: int, more: int
 ) -> dict[str, Any]:
     """Return a dry run; each written chunk that moves is made of *sources* others."""
-    assert array.reshape is not None
+    assert array.rebundle is not None
     size = moves.written << array.context.shift
     member_set = array.member_set
     return {
@@ -174,7 +174,7 @@ def _document(
         "redundancy_reduced": False,
         "redundancy_reduced_seconds": 0.0,
         "size_before": array.size_bytes,
-        "size_after": array.reshape.room.size_with(more),
+        "size_after": array.rebundle.capacity.size_with(more),
     }
 
 
@@ -183,10 +183,10 @@ async def of_adding(array: Array, sizes: Sequence[int]) -> dict[str, Any]:
 
     Raises UsageError.
     """
-    assert array.reshape is not None
-    room = array.reshape.room
-    counts, roles = room.counts_with(sizes)
-    moves, more = await room.plan_aside(counts)
+    assert array.rebundle is not None
+    capacity = array.rebundle.capacity
+    counts, roles = capacity.counts_with(sizes)
+    moves, more = await capacity.plan_aside(counts)
     before = len(array.member_set.config.roles())
     does = (
         f"grows from {before} to {before + len(roles)} members: {more} bundles more; "
@@ -197,9 +197,9 @@ async def of_adding(array: Array, sizes: Sequence[int]) -> dict[str, Any]:
 
 async def of_removing(array: Array, record: MemberRecord) -> dict[str, Any]:
     """Return what it takes to let the member of *record* go. Raises RaidxError if it cannot be."""
-    reshape, layout = array.reshape, array.context.layout
-    assert reshape is not None
-    moves = await reshape.plan_removal(record)
+    rebundle, layout = array.rebundle, array.context.layout
+    assert rebundle is not None
+    moves = await rebundle.plan_removal(record)
     others = max(1, len(array.member_set.config.roles()) - 1)
     lost = record.role in array.member_set.lost
     sources = max(1, layout.code.data_count) if lost else 1

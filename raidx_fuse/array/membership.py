@@ -32,7 +32,7 @@ class Membership:
         self.array = array
         self.member_set = array.member_set
         self.waiting = False  # a spare is about to take a role, or must not take one now
-        self.seating = trio.Lock()  # held while a member takes a role, or leaves with it
+        self.attaching = trio.Lock()  # held while a member takes a role, or leaves with it
 
     # -- finding members -----------------------------------------------------------------------
 
@@ -180,7 +180,7 @@ class Membership:
         self._require_no_rebuild()
         self.waiting = True  # this member takes the role, not a spare
         try:
-            async with self.seating:
+            async with self.attaching:
                 record = self.find(record.role)  # a spare may have taken the role meanwhile
                 self._require_no_rebuild()
                 if record.state not in ("failed", "missing"):
@@ -218,22 +218,22 @@ class Membership:
         """Attach *member* in a role, marked rebuilding from the first stripe on, maps and all."""
         member_set = self.member_set
         role = record.role
-        if self.array.reshape is not None:
-            await self.array.reshape.give_way()
-            self.array.reshape.welcome(role, member)
+        if self.array.rebundle is not None:
+            await self.array.rebundle.give_way()
+            self.array.rebundle.welcome(role, member)
 
-        def seat(config: ArrayConfig) -> ArrayConfig:
+        def assign_role(config: ArrayConfig) -> ArrayConfig:
             jobs = {**config.jobs, checkpoint_key(role): {"next_stripe": 0}}
             return replace(config.with_record(record), jobs=jobs)
 
         await self.array.context.journal.chunk_table.erase(role, member)
         # No record of the member that was here before may ever be replayed onto this one.
         await self.array.context.journal.drain()
-        member_set.seat_epoch += 1
+        member_set.role_epoch += 1
         member_set.watermarks[role] = 0
         member_set.queues[role] = MemberQueue(member, member_set.nursery, member_set.clock)
         member_set.spares.pop(record.member_uuid, None)
-        member_set.config = seat(member_set.config)
+        member_set.config = assign_role(member_set.config)
         member_set.refresh()
         for pages in member_set.page_stores:
             await pages.save_all()
@@ -273,7 +273,7 @@ class Membership:
         member_set = self.member_set
         try:
             roles = []
-            async with self.seating:
+            async with self.attaching:
                 while (found := self.spare_for()) is not None:
                     if self.array.jobs.closing:
                         break
@@ -293,9 +293,9 @@ class Membership:
         finally:
             self.waiting = False
 
-    async def settle(self) -> None:
+    async def wait_for_attaching(self) -> None:
         """Return when no member is being seated."""
-        async with self.seating:
+        async with self.attaching:
             pass
 
     def resume_rebuilds(self) -> None:
@@ -310,8 +310,8 @@ class Membership:
         """Let go of a spare, or of a failed member's record (its role stays vacant)."""
         self.array.require_writable()
         record = self.find(ref)
-        if record.role >= 0 and self.array.reshape is not None:
-            return await self.array.reshape.remove(record)
+        if record.role >= 0 and self.array.rebundle is not None:
+            return await self.array.rebundle.remove(record)
         if record.role >= 0:
             raise UsageError(
                 f"role {record.role} holds data ({record.state}); "

@@ -278,8 +278,8 @@ def _restore_after(text: str) -> float | None:
 
 
 def _set_restore_after(array: Array, value: Any) -> None:
-    if array.restore is not None:
-        array.restore.after_s = value
+    if array.self_heal is not None:
+        array.self_heal.after_s = value
 
 
 SETTINGS = {

@@ -101,7 +101,7 @@ def status(array: Array) -> dict[str, Any]:
         "volumes": [{"name": config.name, "size": array.size_bytes, "path": None}],
         "lost_chunks": context.bad_chunks.count(),
         "tuner": None if array.tuner is None else array.tuner.status(),
-        "restore": None if array.restore is None else array.restore.status(),
+        "restore": None if array.self_heal is None else array.self_heal.status(),
         "warnings": list(array.warnings),
         "action": _action(array, word),
     }

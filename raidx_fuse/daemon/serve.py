@@ -65,7 +65,7 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
             flush=array.flush,
             read_only=array.read_only,
         )
-        for shaper in (array.grower, array.restriper):
+        for shaper in (array.grow_operation, array.restripe_operation):
             shaper.on_size.append(lambda: volume.resize(array.size_bytes))
             shaper.on_release.append(disks.let_go)
         commands = Commands(array, [volume], disks)

@@ -266,16 +266,16 @@ class ArrayContext:
             action="see `raidx status`",
         )
 
-    async def write_cells(self, stripe: int, requests: list[MemberIO], seat_epoch: int) -> None:
+    async def write_cells(self, stripe: int, requests: list[MemberIO], role_epoch: int) -> None:
         """Write whole cells of *stripe* for a job that holds its lock: all or nothing.
 
-        Raises MemberLostError if another member took a role since *seat_epoch*.
+        Raises MemberLostError if another member took a role since *role_epoch*.
         """
         self.forget_stripe(stripe)
         try:
             if self.journal.mode != "none" or self.journal.holds(stripe):
                 if not await self.journal.commit(
-                    [stripe], requests, (), lambda: seat_epoch == self.member_set.seat_epoch
+                    [stripe], requests, (), lambda: role_epoch == self.member_set.role_epoch
                 ):
                     raise MemberLostError
             else:

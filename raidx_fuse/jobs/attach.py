@@ -75,7 +75,7 @@ async def leave(member_set: MemberSet, records: Sequence[MemberRecord]) -> None:
     )
 
 
-def seat(
+def assign_role(
     member_set: MemberSet, config: ArrayConfig, records: Sequence[MemberRecord]
 ) -> ArrayConfig:
     """Attach newcomers in the roles behind those of *config*, in memory; return the successor."""

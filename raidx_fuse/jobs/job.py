@@ -213,7 +213,7 @@ NO_SPACE_S = 5.0  # until a host without room is tried again
 TRY_AGAIN_S = 1.0  # until something else is
 
 
-class MendingJob(Job):
+class StallableJob(Job):
     """A job that waits for whoever mends; *error* says for what."""
 
     @property

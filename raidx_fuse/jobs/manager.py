@@ -54,7 +54,7 @@ class Jobs:
         """Return the jobs that have not ended."""
         return [job for job in self._jobs.values() if not job.finished.is_set()]
 
-    def require_settled(self, refused: str) -> None:
+    def require_finished(self, refused: str) -> None:
         """Raise BusyError or RaidxError unless the layout may change now.
 
         *refused* says what a degraded array is not, or does not.

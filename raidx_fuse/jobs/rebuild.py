@@ -17,7 +17,7 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import ArrayFailedError, RaidxError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.jobs.job import WINDOW_BYTES, Job
-from raidx_fuse.jobs.strips import Place, Strips, lots, read_all
+from raidx_fuse.jobs.strips import Place, Strips, batches, read_all
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, rebuild_plan
 from raidx_fuse.store.member_set import MemberIO, MemberLostError, join
@@ -99,8 +99,8 @@ class Rebuild(Job):
             if context.dirty_bitmap.guarded:  # not two stories of one stripe
                 await context.dirty_bitmap.finish(stripes)
             try:
-                for lot in lots(context, stripes, self._equations_of):
-                    await self._rebuild_lot(lot)
+                for batch in batches(context, stripes, self._equations_of):
+                    await self._rebuild_batch(batch)
                 break
             except MemberLostError:
                 self._equations.clear()  # another member went: solve without it, if possible
@@ -143,10 +143,10 @@ class Rebuild(Job):
         self._equations[key] = equations
         return equations
 
-    async def _rebuild_lot(self, lot: list[tuple[int, int, Equations]]) -> None:
+    async def _rebuild_batch(self, batch: list[tuple[int, int, Equations]]) -> None:
         context = self.context
         wanted = []
-        for first, count, equations in lot:
+        for first, count, equations in batch:
             if not equations:
                 continue  # a bundle without a chunk on these members
             targets = {place for place, _ in equations}

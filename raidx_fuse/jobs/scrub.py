@@ -19,7 +19,7 @@ import numpy as np
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.jobs.job import WINDOW_BYTES, Job
-from raidx_fuse.jobs.strips import Place, Strips, lots, read_all
+from raidx_fuse.jobs.strips import Place, Strips, batches, read_all
 from raidx_fuse.layouts.codes.code import Step, Unrecoverable
 from raidx_fuse.layouts.codes.error_location import locate
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
@@ -101,11 +101,11 @@ class Scrub(Job):
         """Check *stripes* (and correct them)."""
         context = self.context
         while True:
-            self._seat_epoch = context.member_set.seat_epoch
+            self._seat_epoch = context.member_set.role_epoch
             try:
-                for lot in lots(context, stripes, self._chains_of):
+                for batch in batches(context, stripes, self._chains_of):
                     wanted = []
-                    for first, count, chains in lot:
+                    for first, count, chains in batch:
                         strips = Strips(context, first, count)
                         places = {place for chain in chains for place in chain}
                         wanted.append((strips, sorted(places), chains))

@@ -59,7 +59,7 @@ def runs(
         yield first, count, key
 
 
-def lots(
+def batches(
     context: ArrayContext, stripes: Sequence[int], key_of: Callable[[int], K]
 ) -> Iterator[list[tuple[int, int, K]]]:
     """Yield the `runs` of *stripes* in lots that are read, computed and written side by side.

@@ -86,7 +86,7 @@ class MemberSet:
         self.watermarks: dict[int, int] = {}
         self.readable: list[MemberQueue | None] = []
         self.lost: frozenset[int] = frozenset()
-        self.seat_epoch = 0  # moves when another member takes a role
+        self.role_epoch = 0  # moves when another member takes a role
         self.rebuild_epoch = 0  # moves with every watermark: writers look whether they missed one
         self.closed = False  # no superblock is written any more
         self.io_timeout_s = 30.0

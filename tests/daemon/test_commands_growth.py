@@ -45,7 +45,7 @@ def test_growth_is_refused_in_one_honest_line(with_desk: WithDesk) -> None:
 def test_growth_is_told_before_it_is_done_and_steered_while_it_is(with_desk: WithDesk) -> None:
     async def scene(desk: Desk) -> None:
         array, size = desk.array, desk.array.size_bytes
-        desk.array.grower.on_size.append(lambda: desk.volume.resize(array.size_bytes))
+        desk.array.grow_operation.on_size.append(lambda: desk.volume.resize(array.size_bytes))
         dry = await desk.ask("add-disk", members=["a", "b"], dry_run=True)
         assert dry["does"] == "grows from 4 to 6 members"
         assert (dry["size_before"], dry["size_after"]) == (size, size * 5 // 3)
@@ -100,7 +100,7 @@ def test_growth_refuses_what_it_cannot_do_and_gives_the_newcomers_back(with_desk
 def test_a_cancelled_growth_gives_its_member_back_when_it_is_undone(with_desk: WithDesk) -> None:
     async def scene(desk: Desk) -> None:
         size = desk.array.size_bytes
-        desk.array.grower.on_release.append(desk.shelf.released.append)
+        desk.array.grow_operation.on_release.append(desk.shelf.released.append)
         await desk.ask("set", key="speed_max", value="64KiB")
         begun = await desk.ask("add-disk", members=["a"])
         await trio.sleep(1.0)
@@ -119,7 +119,7 @@ def test_a_cancelled_growth_gives_its_member_back_when_it_is_undone(with_desk: W
 def test_a_restripe_is_told_before_it_is_done_and_steered_while_it_is(with_desk: WithDesk) -> None:
     async def scene(desk: Desk) -> None:
         array, size = desk.array, desk.array.size_bytes
-        desk.array.restriper.on_size.append(lambda: desk.volume.resize(array.size_bytes))
+        desk.array.restripe_operation.on_size.append(lambda: desk.volume.resize(array.size_bytes))
         before = bytes(await array.read(0, size))
         dry = await desk.ask("reshape", members=["a"], layout="raid4", dry_run=True)
         assert dry["does"] == "moves everything from raid5 on 4 members to raid4 on 5"

@@ -130,7 +130,7 @@ class Subject:
 
 async def seat_together(array: Array, roles: Sequence[int], members: list[FaultMember]) -> None:
     """Let two vacant roles be taken by two spares in one rebuild."""
-    async with array.membership.seating:  # both spares are there before either is seated
+    async with array.membership.attaching:  # both spares are there before either is seated
         for member in members:
             await array.add_spare(member)
     while not array.jobs.running():

@@ -147,7 +147,7 @@ def test_cancelled_it_goes_back_to_the_old_shape(slow: bool) -> None:
             job = await grow(rig, 2)
             job.speed_max_bytes = job.speed_min_bytes = 100 * CHUNK
             released: list[object] = []
-            array.grower.on_release.append(released.append)
+            array.grow_operation.on_release.append(released.append)
             async with under_load(rig):
                 await trio.sleep(after_s)
                 array.jobs.cancel(job.job_id)
@@ -159,7 +159,7 @@ def test_cancelled_it_goes_back_to_the_old_shape(slow: bool) -> None:
             if after_s == 0.2:
                 await rig.close()
                 array = await rig.open()
-                array.grower.on_release.append(released.append)
+                array.grow_operation.on_release.append(released.append)
                 job = job_of(rig)
                 assert job.back
                 await job.finished.wait()

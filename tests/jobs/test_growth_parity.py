@@ -101,7 +101,9 @@ def test_only_what_moves_and_its_parity_are_read_and_written(parity: str, journa
             await array.context.journal.drain()
             rows = array.context.layout.stripes
             region = array.member_set.config.regions.data
-            estimate = await growth_estimate(array, array.grower.wider(added, parity), parity)
+            estimate = await growth_estimate(
+                array, array.grow_operation.wider(added, parity), parity
+            )
             rig.log.clear()
             job = await grow(rig, added, windows=10**6, parity=parity)
             await job.finished.wait()

@@ -96,7 +96,7 @@ def test_a_cancel_moves_everything_back_and_lets_go_of_the_newcomers(
         await fill(rig, 0.8)
         assert rig.array is not None
         released: list[Member] = []
-        rig.array.restriper.on_release.append(released.append)
+        rig.array.restripe_operation.on_release.append(released.append)
         size = rig.array.size_bytes
         async with under_load(rig, 2):
             job = await restripe(rig, new, after)

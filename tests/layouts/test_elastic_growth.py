@@ -82,9 +82,9 @@ def test_what_moves_is_what_lies_elsewhere_afterwards(
 def test_a_growth_that_is_over_gives_its_blocks_to_the_image() -> None:
     layout = ElasticLayout("raid4", (4, 6), CHUNK, 10, 9)
     with pytest.raises(AssertionError):
-        layout.settle()
+        layout.finish_growth()
     layout.migrated = 10
-    layout.settle()
+    layout.finish_growth()
     assert not layout.growing
     assert layout.size_bytes == 50 * CHUNK
     plain = make_layout("raid4", 6, 10, CHUNK, history=[4, 6])
@@ -138,7 +138,7 @@ def test_a_surrogate_has_the_parity_of_the_stripes_that_have_migrated() -> None:
     assert layout.tolerates(frozenset({6}))
     assert not layout.tolerates(frozenset({3, 6}))
     layout.migrated = 10
-    layout.settle()
+    layout.finish_growth()
     assert (layout.width, layout.place(5, parity)) == (6, (3, 5))
     with pytest.raises(LayoutError, match="surrogate"):
         make_layout("raid0", 6, 10, CHUNK, history=[3, 5], migrated=3, parity="surrogate")

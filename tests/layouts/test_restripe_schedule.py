@@ -8,7 +8,7 @@ import pytest
 
 from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.layouts.placements.restriping import RestripeLayout, restripe
-from raidx_fuse.layouts.planning.restripe_schedule import Course, Window
+from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule, Window
 from raidx_fuse.layouts.registry import make_layout
 
 Place = tuple[int, int]
@@ -45,7 +45,7 @@ class Walk:
     def __init__(self, layout: RestripeLayout, upward: bool, limit: int) -> None:
         self.layout = layout
         self.limit = limit
-        self.course = Course(layout, upward, LOG_CHUNKS)
+        self.schedule = RestripeSchedule(layout, upward, LOG_CHUNKS)
         self.saved = layout.watermark
         self.windows: list[Window] = []
 
@@ -59,21 +59,21 @@ class Walk:
 
     def step(self) -> None:
         """Move one window, and check what it overwrites."""
-        window = self.course.window(self.saved, self.limit)
+        window = self.schedule.window(self.saved, self.limit)
         if window is None:
             assert self.saved != self.layout.watermark
             self.saved = self.layout.watermark
-            window = self.course.window(self.saved, self.limit)
+            window = self.schedule.window(self.saved, self.limit)
         assert window is not None
-        count = self.course.target.code.data_count
+        count = self.schedule.target.code.data_count
         counted = places(self.at(self.saved), 0, self.layout.image_chunks)
         counted |= places(self.layout, 0, self.layout.image_chunks)
         logged = 0
         for stripe in window.targets:
             cells = [c for c in range(count) if window.first <= stripe * count + c < window.end]
             assert cells
-            every = [*cells, *range(count, len(self.course.target.code.cells))]
-            written = {self.course.target.place(stripe, cell) for cell in every}
+            every = [*cells, *range(count, len(self.schedule.target.code.cells))]
+            written = {self.schedule.target.place(stripe, cell) for cell in every}
             if stripe in window.direct:
                 assert not written & counted, "a place that counts is overwritten past the log"
             else:
@@ -94,7 +94,7 @@ class Walk:
 
     def to_the_end(self) -> None:
         """Step until nothing is left."""
-        while self.course.rest:
+        while self.schedule.rest:
             assert len(self.windows) < 10_000
             self.step()
 
@@ -111,7 +111,7 @@ PAIRS = [
 def test_every_pair_moves_without_overwriting_what_counts(limit: int) -> None:
     for old, new in PAIRS:
         layout = both(old, new)
-        Course(layout, layout.rises, LOG_CHUNKS).check()
+        RestripeSchedule(layout, layout.rises, LOG_CHUNKS).check()
         walk = Walk(layout, layout.rises, limit)
         walk.to_the_end()
         covered = sorted((window.first, window.end) for window in walk.windows)
@@ -128,7 +128,7 @@ def test_a_smaller_image_moves_to_a_less_dense_layout_from_its_end() -> None:
     ):
         layout = both(old, new, chunks=make_layout(*new, ROWS, 4096).chunks - 1)
         assert not layout.rises
-        Course(layout, False, LOG_CHUNKS).check()
+        RestripeSchedule(layout, False, LOG_CHUNKS).check()
         walk = Walk(layout, False, 25)
         walk.to_the_end()
         assert layout.watermark == 0
@@ -139,7 +139,7 @@ def test_turned_round_it_goes_back_the_same_way(turn_after: int) -> None:
     for old, new in PAIRS:
         layout = both(old, new)
         walk = Walk(layout, layout.rises, 12)
-        while walk.course.rest and len(walk.windows) < turn_after:
+        while walk.schedule.rest and len(walk.windows) < turn_after:
             walk.step()
         back = Walk(layout, not layout.rises, 12)
         back.to_the_end()
@@ -150,7 +150,7 @@ def test_turned_round_it_goes_back_the_same_way(turn_after: int) -> None:
 def test_a_log_that_is_too_small_for_the_smallest_safe_window_is_named() -> None:
     layout = both(("raid5", 5), ("upc", 6))
     with pytest.raises(LayoutError, match=r"the log of these members holds 10"):
-        Course(layout, True, 10).check()
+        RestripeSchedule(layout, True, 10).check()
 
 
 def test_a_restripe_moves_every_chunk_and_keeps_cells_of_the_other_side_dead() -> None:
@@ -176,11 +176,11 @@ def test_a_leap_ends_where_the_watermark_may_stand() -> None:
         layout = both(old, new)
         for upward in (True, False):
             layout.watermark = 0 if upward else layout.image_chunks
-            course = Course(layout, upward, LOG_CHUNKS)
-            while course.rest:
-                window = course.leap(50)
+            schedule = RestripeSchedule(layout, upward, LOG_CHUNKS)
+            while schedule.rest:
+                window = schedule.skip(50)
                 if window is None:  # no place to stand on so near
-                    window = course.window(layout.watermark, 50)
+                    window = schedule.window(layout.watermark, 50)
                 else:
                     assert not window.direct
                 assert window is not None

@@ -18,7 +18,7 @@ from raidx_fuse.array import estimate as reshape_cost
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.estimate import growth_estimate, rebuild_estimate
 from raidx_fuse.daemon.commands.arguments import WORD_CHARS_MAX, check_arguments, check_newcomers
-from raidx_fuse.daemon.commands.reshape import Newcomers, Reshaping
+from raidx_fuse.daemon.commands.reshape import Newcomers, ReshapeCommand
 from raidx_fuse.engine.growth_position import PARITY_WORDS, parity_way
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.format.table_page import bytes_needed
@@ -72,7 +72,7 @@ class Commands:
             "get": self.get,
             "set": self.set,
             "explain": self.explain,
-            "reshape": Reshaping(array, newcomers).reshape,
+            "reshape": ReshapeCommand(array, newcomers).reshape,
         }
 
     def mounted(self, report: Report) -> None:
@@ -186,13 +186,13 @@ class Commands:
         newcomers = [*members, *([] if surrogate is None else [surrogate])]
         check_newcomers(newcomers, self._array.member_set.config.members)
         smallest = min(record.size_bytes for record in self._records())
-        reshape = self._array.reshape
-        if role is None and reshape is not None:
+        rebundle = self._array.rebundle
+        if role is None and rebundle is not None:
             if (parity, surrogate) != (None, None):
                 raise UsageError("a raidx array moves no parity when it grows")
-            reshape.require_growable()
+            rebundle.require_growable()
         elif role is None:
-            layout = self._array.grower.wider(len(members), way)
+            layout = self._array.grow_operation.wider(len(members), way)
         if dry_run:
             sizes = [
                 await self._newcomers.check(
@@ -200,7 +200,7 @@ class Commands:
                 )
                 for path in newcomers
             ]
-            if role is None and reshape is not None:
+            if role is None and rebundle is not None:
                 return await reshape_cost.of_adding(
                     self._array, [size or smallest for size in sizes]
                 )
@@ -211,13 +211,13 @@ class Commands:
             return await self._dry_run(does, vacant[0] if vacant else None)
         size_bytes = None
         if create:  # as small as the others, but a spare must fit wherever it is wanted
-            unlike = role is None and reshape is not None
+            unlike = role is None and rebundle is not None
             needed = 0 if unlike else bytes_needed(self._array.member_set.config, None)
             size_bytes = max(smallest, needed)
         if role is None:
             return await self._grow(members, way, surrogate, overwrite_signature, size_bytes)
         added = []
-        async with self._array.membership.seating:  # two that are wanted are rebuilt in one go
+        async with self._array.membership.attaching:  # two that are wanted are rebuilt in one go
             for path in members:
                 member = await self._open(path, overwrite_signature, size_bytes)
                 try:
@@ -260,7 +260,7 @@ class Commands:
             "redundancy_reduced": False,
             "redundancy_reduced_seconds": 0.0,
             "size_before": self._array.size_bytes,
-            "size_after": self._array.grower.size_after(layout),
+            "size_after": self._array.grow_operation.size_after(layout),
         }
 
     async def remove_disk(self, member: str, dry_run: bool = False) -> Result:
@@ -268,7 +268,7 @@ class Commands:
         if not dry_run:
             return await self._array.remove_disk(member)
         record = self._array.membership.find(member)
-        if record.role >= 0 and self._array.reshape is not None:
+        if record.role >= 0 and self._array.rebundle is not None:
             return await reshape_cost.of_removing(self._array, record)
         return await self._dry_run(f"lets go of {self._array.membership.path_of(record)}", None)
 

@@ -34,7 +34,7 @@ class Newcomers(Protocol):
         """Close a member that did not join after all."""
 
 
-class Reshaping:
+class ReshapeCommand:
     """Restripes *array* onto what *newcomers* opens."""
 
     def __init__(self, array: Array, newcomers: Newcomers) -> None:
@@ -57,8 +57,8 @@ class Reshaping:
         array = self._array
         check_newcomers(members, array.member_set.config.members)
         params = {} if rotate is None else {"rotate": rotate}
-        shape = array.restriper.target(len(members), layout, params)
-        moving = array.restriper.moving(shape)
+        shape = array.restripe_operation.target(len(members), layout, params)
+        moving = array.restripe_operation.moving(shape)
         if dry_run:
             for path in members:
                 await self._newcomers.check(
@@ -101,5 +101,5 @@ class Reshaping:
             "redundancy_reduced": during < left,
             "redundancy_reduced_seconds": costs["seconds"] if during < left else 0.0,
             "size_before": array.size_bytes,
-            "size_after": array.restriper.size_after(moving),
+            "size_after": array.restripe_operation.size_after(moving),
         }

@@ -219,7 +219,7 @@ class Writer:
         context = self.context
         member_set = context.member_set
         while True:
-            epoch = (member_set.seat_epoch, member_set.rebuild_epoch)
+            epoch = (member_set.role_epoch, member_set.rebuild_epoch)
             work = Work()
             for piece in direct:
                 self._preparer.prepare(piece, view, work)
@@ -274,7 +274,7 @@ class Writer:
         comes_alive = bool(fresh) or any(record.fresh for record in records)
 
         def still_valid() -> bool:
-            if epoch[0] != context.member_set.seat_epoch:
+            if epoch[0] != context.member_set.role_epoch:
                 return False
             return not comes_alive or epoch[1] == context.member_set.rebuild_epoch
 

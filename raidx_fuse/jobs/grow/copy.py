@@ -173,7 +173,7 @@ class Copier:
     async def write(self, load: Load) -> None:
         """Write copies, and parities; by way of the journal where it may replay (law 4)."""
         context = self.context
-        epoch = context.member_set.seat_epoch
+        epoch = context.member_set.role_epoch
         direct: list[MemberIO] = []
         held: dict[int, list[MemberIO]] = {}
         holds, size = context.journal.holds, context.chunk_bytes
@@ -219,7 +219,7 @@ class Copier:
 
     # -- back ----------------------------------------------------------------------------------
 
-    def ghosts(self, first: int, end: int) -> tuple[Any, Any, Any]:
+    def stale_copies(self, first: int, end: int) -> tuple[Any, Any, Any]:
         """Return (stripes, cells, chunks) of old copies that are part of their stripes."""
         stripes, old, new, _ = self.layout.moving(first, end)
         chunks = self.layout.mapping.logical_many(old, stripes)
@@ -232,7 +232,7 @@ class Copier:
 
         Raises MemberLostError when a member went: look again.
         """
-        found = self.ghosts(window[0], window[-1] + 1)
+        found = self.stale_copies(window[0], window[-1] + 1)
         if not len(found[0]):
             return
         ours = np.isin(found[0], window)
@@ -241,7 +241,7 @@ class Copier:
 
     async def _drop(self, stripes: list[int], cells: list[int], chunks: list[int]) -> None:
         context = self.context
-        epoch = context.member_set.seat_epoch
+        epoch = context.member_set.role_epoch
         parity = self.layout.parity_cell
         reader = CellReader(context, 2 * len(stripes))
         sums: dict[int, tuple[Any, Bytes]] = {}
@@ -285,7 +285,7 @@ class Copier:
                 [change.stripe for change in group],
                 [request for change in group for request in change.writes],
                 [chunk for change in group for chunk in change.fresh],
-                lambda: epoch == context.member_set.seat_epoch,
+                lambda: epoch == context.member_set.role_epoch,
                 dead=[chunk for change in group for chunk in change.dead],
             ):
                 raise MemberLostError

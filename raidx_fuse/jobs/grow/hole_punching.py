@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 SCAN_STRIPES = 1 << 14
 
 
-class Vacated:
+class HolePunching:
     """Gives back what the growth of *layout* leaves, in rising stripes.
 
     Memory is not: it would only cost the time to fault it in again. A member that cannot punch

@@ -29,8 +29,8 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.growth_position import JOB_KEY, SURROGATE, GrowthPosition
 from raidx_fuse.errors import NoSpaceError, RaidxError
 from raidx_fuse.jobs.grow.copy import Batch, Copier, Load
-from raidx_fuse.jobs.grow.hole_punching import Vacated
-from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, MendingJob
+from raidx_fuse.jobs.grow.hole_punching import HolePunching
+from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, StallableJob
 from raidx_fuse.store.member_set import MemberLostError
 
 STRIPES_MAX = 4096  # whose locks one window takes
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 End = Callable[[bool], Awaitable[None]]
 
 
-class Grow(MendingJob):
+class Grow(StallableJob):
     """Moves the blocks of the growth under way; *back* undoes it. *end* concludes the growth."""
 
     kind = "grow"
@@ -62,8 +62,10 @@ class Grow(MendingJob):
         self._turn = False
         self._ending = False
         self._copier = Copier(context, self.growth, back)
-        self._vacated = Vacated(context, self.layout)
-        self._strays: list[int] = []  # beyond the position, but with old copies in their parity
+        self._vacated = HolePunching(context, self.layout)
+        self._stale_copies: list[
+            int
+        ] = []  # beyond the position, but with old copies in their parity
         sources = self.layout.disks_before
         self._batch = max(1, min(sources * WINDOW_BYTES, BATCH_BYTES_MAX) >> context.shift)
 
@@ -135,11 +137,11 @@ class Grow(MendingJob):
 
     def _find_strays(self) -> None:
         """Going back: note the stripes that a crash left with old copies in their parity."""
-        self._strays = []
+        self._stale_copies = []
         if self.back and self._copier.piggyback:
             for at in range(self.layout.migrated, self.layout.stripes, COUNT_STRIPES):
                 end = min(at + COUNT_STRIPES, self.layout.stripes)
-                self._strays += sorted(set(self._copier.ghosts(at, end)[0].tolist()))
+                self._stale_copies += sorted(set(self._copier.stale_copies(at, end)[0].tolist()))
 
     # -- the job -------------------------------------------------------------------------------
 
@@ -191,8 +193,8 @@ class Grow(MendingJob):
 
     def next_window(self) -> list[int] | None:
         """Return the stripes that change next; all between the positions, written or not."""
-        if self._strays:
-            return self._strays[:STRIPES_MAX]
+        if self._stale_copies:
+            return self._stale_copies[:STRIPES_MAX]
         first, end = self._rest()
         if first == end:
             self._ending = True
@@ -225,8 +227,8 @@ class Grow(MendingJob):
             except RaidxError as error:
                 self._stall(error)
                 return 0
-            if self._strays:
-                del self._strays[: len(stripes)]
+            if self._stale_copies:
+                del self._stale_copies[: len(stripes)]
                 return 0
         moves = self._live(first, end)  # now: more may be written than before we had the locks
         if not len(moves[0]):

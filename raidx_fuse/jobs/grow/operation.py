@@ -26,7 +26,7 @@ from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
-from raidx_fuse.jobs.attach import join, leave, release, seat
+from raidx_fuse.jobs.attach import assign_role, join, leave, release
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, grows_in_place, make_layout
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 HISTORY = "history"
 
 
-class Grower:
+class GrowOperation:
     """Begins and concludes the growths of one running array.
 
     *on_size* is awaited when the image has become larger, *on_release* for each member that a
@@ -72,7 +72,7 @@ class Grower:
             )
         if parity != LIVE and not self.context.code.parity_count:
             raise UsageError(f"{config.layout} has no parity that could follow by {parity}")
-        self.array.jobs.require_settled("does not grow")
+        self.array.jobs.require_finished("does not grow")
         history = [*config.params.get(HISTORY, [config.width]), config.width + added]
         try:
             LAYOUTS[config.layout].check_width(config.width + added)
@@ -123,7 +123,7 @@ class Grower:
         members = [*members, *([] if surrogate is None else [surrogate])]
         for member in members:
             membership.check_joining(member)
-        async with membership.seating:
+        async with membership.attaching:
             layout = self.wider(added, parity)
             membership.waiting = True  # these are not there to replace a member that fails now
             try:
@@ -162,7 +162,7 @@ class Grower:
     def _widen(self, layout: ElasticLayout, records: Sequence[MemberRecord], parity: str) -> None:
         """Change to the wider shape, in memory, in one moment."""
         member_set, config = self.member_set, self.member_set.config
-        changed = seat(member_set, config, records)
+        changed = assign_role(member_set, config, records)
         member_set.config = replace(
             changed,
             width=layout.width,
@@ -192,15 +192,15 @@ class Grower:
         if back:
             await self._narrow()
         else:
-            await self._settle()
+            await self._finish()
 
-    async def _settle(self) -> None:
+    async def _finish(self) -> None:
         """All blocks lie as they are to: the places they left become the image's new end."""
         assert self.context.growth is not None
         layout = self.context.growth.layout
         before = layout.history[-2]
 
-        def settled(config: ArrayConfig) -> ArrayConfig:
+        def final_config(config: ArrayConfig) -> ArrayConfig:
             # What blocks have left there does not read as zero.
             members = tuple(
                 replace(r, reads_zero=False) if 0 <= r.role < before else r for r in config.members
@@ -213,21 +213,21 @@ class Grower:
             )
 
         if layout.surrogate is not None:
-            await self._hand_over(layout, settled)
+            await self._hand_over(layout, final_config)
         else:
-            await self.member_set.update(settled)
+            await self.member_set.update(final_config)
             self.context.note_zero_roles()
-            layout.settle()
+            layout.finish_growth()
             self.context.end_growth()
         log.warning("grown to %d members: the image has %d bytes", layout.width, layout.size_bytes)
         for hook in self.on_size:
             await hook()
 
     async def _hand_over(
-        self, layout: ElasticLayout, settled: Callable[[ArrayConfig], ArrayConfig]
+        self, layout: ElasticLayout, final_config: Callable[[ArrayConfig], ArrayConfig]
     ) -> None:
         """Give the surrogate the role of the parity; who had it becomes a spare."""
-        async with self.array.membership.seating, self._undisturbed():
+        async with self.array.membership.attaching, self._undisturbed():
             # Records name roles: none may be replayed under the names that are given now. Nobody
             # writes until the superblocks have them: the door is closed, and what needs no lock
             # waits while a change of membership is not settled.
@@ -236,15 +236,15 @@ class Grower:
             while self.context.locks.held:  # what began at once ends
                 await trio.lowlevel.checkpoint()
                 await journal.drain(journal.believe_all)
-            self._take_role(layout, settled)
+            self._take_role(layout, final_config)
             self.context.journal.choose_roles()
             await self.member_set.update(lambda config: config)
 
     def _take_role(
-        self, layout: ElasticLayout, settled: Callable[[ArrayConfig], ArrayConfig]
+        self, layout: ElasticLayout, final_config: Callable[[ArrayConfig], ArrayConfig]
     ) -> None:
         """Let the surrogate have the role of the parity, in memory, in one moment."""
-        member_set, config = self.member_set, settled(self.member_set.config)
+        member_set, config = self.member_set, final_config(self.member_set.config)
         assert layout.surrogate is not None
         role = layout.role_of(layout.parity_cell, after=False)
         heir, former = config.record(layout.surrogate), config.record(role)
@@ -261,7 +261,7 @@ class Grower:
             width=layout.history[-1],
             members=tuple(sorted(members, key=lambda r: (r.role < 0, r.role))),
         )
-        layout.settle()
+        layout.finish_growth()
         self.context.end_growth()
         member_set.refresh()
 
@@ -285,7 +285,7 @@ class Grower:
         assert self.context.growth is not None
         history = self.context.growth.layout.history[:-1]
         released: list[Member] = []
-        async with self.array.membership.seating:
+        async with self.array.membership.attaching:
             async with self._undisturbed():
                 released = self._take_back(history)
             await member_set.update(lambda config: config)

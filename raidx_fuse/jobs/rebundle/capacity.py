@@ -19,7 +19,7 @@ from raidx_fuse.layouts.registry import WIDTH_MAX
 from raidx_fuse.members.threads import in_thread
 
 
-class Room:
+class Capacity:
     """The room on the members of *context*, and how it could be used; nothing is changed."""
 
     def __init__(self, context: ArrayContext, layout: BundleLayout) -> None:

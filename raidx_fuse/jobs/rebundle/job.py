@@ -17,7 +17,7 @@ import trio
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import MemberError, NoSpaceError, RaidxError
-from raidx_fuse.jobs.job import WINDOW_BYTES, MendingJob
+from raidx_fuse.jobs.job import WINDOW_BYTES, StallableJob
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.planning.rebundle import Moves
 from raidx_fuse.store.chunk_table import Move
@@ -29,10 +29,10 @@ WRITTEN_MAX = 16  # moves with content in one window
 POLL_S = 0.25
 
 Plan = Callable[[], Moves]
-End = Callable[["Relocate", bool], Awaitable[None]]
+End = Callable[["RebundleJob", bool], Awaitable[None]]
 
 
-class Relocate(MendingJob):
+class RebundleJob(StallableJob):
     """Moves chunks until *plan* has none left; *waits* names a lost role that must come back first.
 
     *end* concludes what the moves were for. *written* counts chunks moved with their content,

@@ -25,8 +25,8 @@ from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.table_page import chunks_that_fit, erase_share, share_region
 from raidx_fuse.jobs.attach import join, leave, release
-from raidx_fuse.jobs.rebundle.capacity import Room
-from raidx_fuse.jobs.rebundle.job import Relocate
+from raidx_fuse.jobs.rebundle.capacity import Capacity
+from raidx_fuse.jobs.rebundle.job import RebundleJob
 from raidx_fuse.layouts.placements.bundled import NOWHERE, SPARE_CHUNKS, BundleLayout
 from raidx_fuse.layouts.planning.allocate import allocate, maximum
 from raidx_fuse.layouts.planning.rebundle import Moves
@@ -42,8 +42,8 @@ KEY = "reshape"
 GROW, EVACUATE, RESTORE = "grow", "evacuate", "restore"
 
 
-class Reshape:
-    """Changes of the members of one running raidx array, as far as its *room* allows."""
+class RebundleOperation:
+    """Changes of the members of one running raidx array, as far as its *capacity* allows."""
 
     def __init__(self, array: Array, layout: BundleLayout) -> None:
         self.array = array
@@ -51,7 +51,7 @@ class Reshape:
         self.member_set = array.member_set
         self.layout = layout
         self.mover = ChunkMover(array.context, layout, degraded=True)
-        self.room = Room(array.context, layout)
+        self.capacity = Capacity(array.context, layout)
         self.declined: frozenset[int] = frozenset()  # lost roles that a user does not want restored
         self.break_ordering = False  # tests only: show that the campaign notices
 
@@ -84,11 +84,11 @@ class Reshape:
         for member in members:
             array.membership.check_usable(member)
         sizes = [member.size_bytes for member in members]
-        counts, roles = self.room.counts_with(sizes)
-        async with array.membership.seating:
+        counts, roles = self.capacity.counts_with(sizes)
+        async with array.membership.attaching:
             array.membership.waiting = True  # they are not there to replace one that fails now
             try:
-                _moves, more = await self.room.plan_aside(counts)
+                _moves, more = await self.capacity.plan_aside(counts)
                 chunks = (self.layout.stripes + more) * self.layout.code.data_count
                 records = await join(member_set, members, chunks)
                 try:
@@ -97,7 +97,7 @@ class Reshape:
                     await self._clear_shares(members, [counts[role] for role in roles])
                     async with self.context.locks.alone():
                         self.require_growable()  # nothing began, nobody failed meanwhile
-                        counts, roles = self.room.counts_with(sizes)
+                        counts, roles = self.capacity.counts_with(sizes)
                         self._seat(records, roles, counts)
                 except RaidxError:
                     await leave(member_set, records)
@@ -111,7 +111,7 @@ class Reshape:
                     await pages.save_all()
             await member_set.flush()  # the maps before the superblock that gives a role
             await member_set.update(lambda config: config)
-            moves, more = await self.room.plan_aside(counts)
+            moves, more = await self.capacity.plan_aside(counts)
             job = self.start(GROW)
         return {
             "job": job,
@@ -120,7 +120,7 @@ class Reshape:
             "members_after": len(member_set.config.roles()),
             "chunks_to_move": moves.written,
             "size_before": array.size_bytes,
-            "size_after": self.room.size_with(more),
+            "size_after": self.capacity.size_with(more),
         }
 
     async def _clear_shares(self, members: Sequence[Member], counts: Sequence[int]) -> None:
@@ -142,7 +142,7 @@ class Reshape:
             member_set.queues += [None] * (role + 1 - len(member_set.queues))
             member_set.queues[role] = MemberQueue(member, member_set.nursery, member_set.clock)
             config = config.with_record(replace(record, role=role, state="active"))
-        member_set.seat_epoch += 1
+        member_set.role_epoch += 1
         self.layout.take_counts(counts)
         member_set.config = replace(
             self._described(config), jobs={**config.jobs, KEY: {"kind": GROW}}
@@ -189,13 +189,13 @@ class Reshape:
 
         def plan() -> Moves:
             if kind == GROW:
-                return self.room.plan(self.layout.counts)[0]
+                return self.capacity.plan(self.layout.counts)[0]
             if role is None:
                 return self.plan_restoration()
-            return self.room.plan(self.layout.counts, [role])[0]
+            return self.capacity.plan(self.layout.counts, [role])[0]
 
-        def make(context: Any, job_id: int) -> Relocate:
-            job = Relocate(context, job_id, kind, self.mover, plan, waits, self._conclude)
+        def make(context: Any, job_id: int) -> RebundleJob:
+            job = RebundleJob(context, job_id, kind, self.mover, plan, waits, self._conclude)
             if role is not None:
                 job.extra["role"] = role
                 self.layout.closed.add(role)
@@ -210,7 +210,7 @@ class Reshape:
         if begun is not None and not kinds & {GROW, EVACUATE} and not self.array.jobs.closing:
             self.start(begun["kind"], begun.get("role"))
 
-    async def _conclude(self, job: Relocate, completed: bool) -> None:
+    async def _conclude(self, job: RebundleJob, completed: bool) -> None:
         if not completed and not job.given_up:
             return  # the array is closed: the next start goes on
         if job.kind == GROW:
@@ -245,12 +245,12 @@ class Reshape:
         """
         context, layout, member_set = self.context, self.layout, self.member_set
         async with context.journal.placing:
-            caps = self.room.caps(layout.counts, member_set.lost, SPARE_CHUNKS)
+            caps = self.capacity.caps(layout.counts, member_set.lost, SPARE_CHUNKS)
             used = layout.used_chunks()
             for role, chunk in layout.promised:
                 used[role] += int(layout.cells_of(role)[chunk] == NOWHERE)
             free = [max(0, cap - taken) for cap, taken in zip(caps, used, strict=True)]
-            more = self.room.more(self.room.caps(layout.counts, (), SPARE_CHUNKS))
+            more = self.capacity.more(self.capacity.caps(layout.counts, (), SPARE_CHUNKS))
             more = min(more, maximum(free, layout.length))
             if not more:
                 await self._forget_job()
@@ -267,7 +267,7 @@ class Reshape:
             context.dirty_bitmap.stripes = layout.stripes
         context.note_zero_roles()
         log.warning("the image has %d bytes now", self.array.size_bytes)
-        for hook in self.array.grower.on_size:
+        for hook in self.array.grow_operation.on_size:
             await hook()
 
     async def _announce(self, cells: range, bundles: int) -> None:
@@ -295,11 +295,11 @@ class Reshape:
         )
         if role in member_set.lost:
             try:  # whoever seats a member waits for us
-                membership.seating.acquire_nowait()
+                membership.attaching.acquire_nowait()
             except trio.WouldBlock:
                 return False
         else:
-            await membership.seating.acquire()
+            await membership.attaching.acquire()
         try:
             if self.layout.used_chunks()[role] or role not in member_set.config.roles():
                 return False
@@ -315,10 +315,10 @@ class Reshape:
         finally:
             journal.leaving = -1
             self.layout.closed.discard(role)
-            membership.seating.release()
+            membership.attaching.release()
         if queue is not None:
             queue.close()
-            await release([queue.member], self.array.grower.on_release)
+            await release([queue.member], self.array.grow_operation.on_release)
         log.warning("role %d is vacant now: nothing lies on it", role)
         return True
 
@@ -349,9 +349,9 @@ class Reshape:
                 action="replace it, or remove it first",
             )
         spare = 0 if role in lost else SPARE_CHUNKS
-        moves, _more = await self.room.plan_aside(self.layout.counts, [role], spare=spare)
+        moves, _more = await self.capacity.plan_aside(self.layout.counts, [role], spare=spare)
         if moves.stuck:
-            caps = self.room.caps(self.layout.counts, [role], spare)
+            caps = self.capacity.caps(self.layout.counts, [role], spare)
             used = self.layout.used_chunks()
             free = sum(
                 max(0, cap - n)
@@ -389,7 +389,7 @@ class Reshape:
 
     def plan_restoration(self) -> Moves:
         """Return the moves that restore what lost members held, as far as there is room."""
-        return self.room.plan(self.layout.counts, sorted(self.member_set.lost), spare=0)[0]
+        return self.capacity.plan(self.layout.counts, sorted(self.member_set.lost), spare=0)[0]
 
     async def give_way(self) -> None:
         """End a restoration: another member takes the role."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.jobs.rebundle.operation import EVACUATE, GROW, RESTORE, Reshape
+from raidx_fuse.jobs.rebundle.operation import EVACUATE, GROW, RESTORE, RebundleOperation
 
 if TYPE_CHECKING:
     from raidx_fuse.array.array import Array
@@ -25,12 +25,12 @@ RETRY_S = 60.0
 LOOK_S = 1.0
 
 
-class Restore:
+class SelfHeal:
     """Begins restorations of *array*, *after_s* seconds after a loss (None: never)."""
 
-    def __init__(self, array: Array, reshape: Reshape) -> None:
+    def __init__(self, array: Array, rebundle: RebundleOperation) -> None:
         self.array = array
-        self.reshape = reshape
+        self.rebundle = rebundle
         self.after_s: float | None = AFTER_S
         self._lost: frozenset[int] = frozenset()
         self._lost_s = 0.0
@@ -68,7 +68,7 @@ class Restore:
             self._lost, self._lost_s, self._looked_s = member_set.lost, now, -RETRY_S
         if not member_set.lost or self.after_s is None or now < self._lost_s + self.after_s:
             return
-        if member_set.lost == self.reshape.declined:
+        if member_set.lost == self.rebundle.declined:
             return
         busy = {job.kind for job in jobs.running()} - {GROW, EVACUATE, "scrub"}
         if (
@@ -83,13 +83,13 @@ class Restore:
         if now < self._looked_s + RETRY_S:
             return
         self._looked_s = now
-        layout = self.reshape.layout
+        layout = self.rebundle.layout
         basis = (layout.counts, tuple(layout.used_chunks()), layout.moves)
         if basis == self._in_vain:
             return  # nothing has changed since there was no room
-        moves = self.reshape.plan_restoration()
+        moves = self.rebundle.plan_restoration()
         self.stuck = moves.stuck
         if len(moves) or not moves.stuck:
-            self.reshape.start(RESTORE)
+            self.rebundle.start(RESTORE)
         else:
             self._in_vain = basis

@@ -32,10 +32,10 @@ from raidx_fuse.engine.write.prepare import Preparer
 from raidx_fuse.errors import NoSpaceError, RaidxError
 from raidx_fuse.format.log_record import ENTRY_BYTES, RECORD_HEADER_BYTES
 from raidx_fuse.format.regions import SECTOR_BYTES
-from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, MendingJob
+from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, StallableJob
 from raidx_fuse.jobs.restripe.copy import Copier, Prepared
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
-from raidx_fuse.layouts.planning.restripe_schedule import Course, Window
+from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule, Window
 from raidx_fuse.store.member_set import MemberLostError
 
 JOB_KEY = "restripe"
@@ -56,7 +56,7 @@ def record_chunks(capacity: int, chunk_bytes: int) -> int:
     return max(0, room // (chunk_bytes + ENTRY_BYTES))
 
 
-class Restripe(MendingJob):
+class Restripe(StallableJob):
     """Moves the chunks of the restripe under way; *back* undoes it. *end* concludes it.
 
     *window_bytes* of the image a window; 0: as much as suits the load. *checkpoints* counts how
@@ -82,12 +82,12 @@ class Restripe(MendingJob):
 
     def _set_out(self) -> None:
         chunks = record_chunks(self.context.journal.capacity, self.context.chunk_bytes)
-        self.course = Course(self.layout, self.layout.rises != self.back, chunks)
-        self._copier = Copier(self.context, self.course.target)
+        self.schedule = RestripeSchedule(self.layout, self.layout.rises != self.back, chunks)
+        self._copier = Copier(self.context, self.schedule.target)
 
     def detail(self) -> dict[str, Any]:
         """Say where the restripe stands."""
-        before, after = self.course.source, self.course.target
+        before, after = self.schedule.source, self.schedule.target
         if self.back:
             before, after = after, before
         return {
@@ -118,7 +118,7 @@ class Restripe(MendingJob):
         await self._count()
 
     async def _count(self) -> None:
-        rest = self.course.rest
+        rest = self.schedule.rest
         self.done_bytes = self.total_bytes = 0
         for at in range(rest.start, rest.stop, COUNT_CHUNKS):
             chunks = np.arange(at, min(at + COUNT_CHUNKS, rest.stop), dtype=np.int64)
@@ -132,14 +132,14 @@ class Restripe(MendingJob):
         if self._turn and not self.back:
             await self.insist(self._turn_round)
         await self._wait_for_members()
-        if self._cancelled or (self._turn and not self.back) or not self.course.rest:
+        if self._cancelled or (self._turn and not self.back) or not self.schedule.rest:
             return
         self._window = self._leap()
         if self._window is not None:
             return
         journal = self.context.journal
         while True:
-            self._window = self.course.window(journal.durable_mark, self._limit())
+            self._window = self.schedule.window(journal.durable_mark, self._limit())
             if self._window is not None:
                 return
             await self.insist(self.checkpoint)
@@ -167,13 +167,13 @@ class Restripe(MendingJob):
         member_set = self.context.member_set
         if member_set.watermarks:
             return min(member_set.watermarks)
-        if member_set.lost and not self.course.target.tolerates(member_set.lost):
+        if member_set.lost and not self.schedule.target.tolerates(member_set.lost):
             return min(member_set.lost)
         return None
 
     def _limit(self) -> int:
         """Return how many chunks the next window may have."""
-        code = self.course.source.code
+        code = self.schedule.source.code
         size = self.window_bytes
         if not size:
             busy = self.context.member_set.clock() - self.context.foreground_s < BUSY_S
@@ -184,14 +184,14 @@ class Restripe(MendingJob):
 
     def _leap(self) -> Window | None:
         """Return a large window of chunks that nobody has written, None if some come soon."""
-        rest = self.course.rest
-        count = min(STRIPES_MAX * self.course.source.code.data_count, LEAP_CHUNKS_MAX)
-        near = rest[:count] if self.course.upward else rest[-count:]
+        rest = self.schedule.rest
+        count = min(STRIPES_MAX * self.schedule.source.code.data_count, LEAP_CHUNKS_MAX)
+        near = rest[:count] if self.schedule.upward else rest[-count:]
         written = self.context.written.is_written_many(np.arange(near.start, near.stop))
-        if not self.course.upward:
+        if not self.schedule.upward:
             written = written[::-1]
         dead = int(written.argmax()) if written.any() else len(near)
-        return self.course.leap(dead) if dead > self._limit() else None
+        return self.schedule.skip(dead) if dead > self._limit() else None
 
     async def _turn_round(self) -> None:
         context = self.context
@@ -207,13 +207,13 @@ class Restripe(MendingJob):
     def next_window(self) -> list[int] | None:
         """Return the stripes of both sides that the next window touches."""
         if self._window is None:
-            if self.course.rest:
+            if self.schedule.rest:
                 return []
             self._ending = True
             return None
-        layout, course = self.layout, self.course
-        stripes = [layout.stripe_of(course.source, stripe) for stripe in self._window.sources]
-        stripes += [layout.stripe_of(course.target, stripe) for stripe in self._window.targets]
+        layout, schedule = self.layout, self.schedule
+        stripes = [layout.stripe_of(schedule.source, stripe) for stripe in self._window.sources]
+        stripes += [layout.stripe_of(schedule.target, stripe) for stripe in self._window.targets]
         return sorted(stripes)
 
     async def work(self, stripes: list[int]) -> int:
@@ -223,10 +223,10 @@ class Restripe(MendingJob):
             return 0
         context = self.context
         while self._blocked_by() is None:
-            epoch = context.member_set.seat_epoch
+            epoch = context.member_set.role_epoch
             try:
                 prepared = await self._copier.prepare(window)
-                if prepared.logged_chunks > self.course.record_chunks:
+                if prepared.logged_chunks > self.schedule.record_chunks:
                     return 0  # it was to be a leap, but somebody has written there meanwhile
                 if await self._write(prepared, window, epoch):
                     context.counters.chunks_moved += prepared.moved
@@ -236,7 +236,7 @@ class Restripe(MendingJob):
                     return prepared.moved << context.shift
             except MemberLostError:
                 # A read that was given up may still write into the memory we used.
-                self._copier = Copier(context, self.course.target)
+                self._copier = Copier(context, self.schedule.target)
             except NoSpaceError as error:
                 self.note_wait(error)
                 break
@@ -259,7 +259,7 @@ class Restripe(MendingJob):
         def still_valid() -> bool:
             nonlocal begun
             if not begun:  # once the record is written a replay would take its watermark
-                begun = epoch == context.member_set.seat_epoch and self._blocked_by() is None
+                begun = epoch == context.member_set.role_epoch and self._blocked_by() is None
             return begun
 
         return await context.journal.commit(

@@ -24,12 +24,12 @@ from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.format.shapes import RESTRIPE, Shape, restriping, shape_of, shapes_of
-from raidx_fuse.jobs.attach import join, leave, release, seat
+from raidx_fuse.jobs.attach import assign_role, join, leave, release
 from raidx_fuse.jobs.job import TRY_AGAIN_S
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.jobs.restripe.job import JOB_KEY, Restripe, record_chunks
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
-from raidx_fuse.layouts.planning.restripe_schedule import Course
+from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
 from raidx_fuse.members.base import Member
 
@@ -39,8 +39,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Restriper:
-    """Begins and concludes the restripes of one running array; hooks as those of `Grower`."""
+class RestripeOperation:
+    """Begins and concludes the restripes of one running array; hooks as those of
+    `GrowOperation`.
+    """
 
     def __init__(self, array: Array) -> None:
         self.array = array
@@ -85,7 +87,7 @@ class Restriper:
         Raises RaidxError (UsageError, BusyError) when it cannot be, or not now.
         """
         self.array.require_writable()
-        self.array.jobs.require_settled("is not restriped")
+        self.array.jobs.require_finished("is not restriped")
         config = self.member_set.config
         try:
             layout = restriping(config, shape_of(config), shape)
@@ -112,7 +114,7 @@ class Restriper:
                     action="make a new array, of larger members or smaller chunks",
                 )
         for upward in (True, False):  # it may be cancelled
-            Course(layout, upward, record_chunks(capacity, chunk_bytes)).check()
+            RestripeSchedule(layout, upward, record_chunks(capacity, chunk_bytes)).check()
 
     # -- begin ---------------------------------------------------------------------------------
 
@@ -125,7 +127,7 @@ class Restriper:
         membership, context = self.array.membership, self.context
         for member in members:
             membership.check_joining(member)
-        async with membership.seating:
+        async with membership.attaching:
             layout = self.moving(shape)
             membership.waiting = True  # these are not there to replace a member that fails now
             records: list[MemberRecord] = []
@@ -173,7 +175,7 @@ class Restriper:
         """Change to both layouts, in memory, in one moment."""
         config = self.member_set.config
         sides = {"from": shape_of(config).as_dict(), "to": shape.as_dict()}
-        changed = seat(self.member_set, config, records)
+        changed = assign_role(self.member_set, config, records)
         self.member_set.config = replace(
             changed,
             width=layout.width,
@@ -201,7 +203,7 @@ class Restriper:
         """All chunks lie on one side: be that layout alone."""
         context, member_set = self.context, self.member_set
         released: list[Member] = []
-        async with self.array.membership.seating:
+        async with self.array.membership.attaching:
             while True:
                 for job in self._others():  # they work with both codes
                     await job.finished.wait()
@@ -209,7 +211,7 @@ class Restriper:
                 await context.journal.drain()
                 async with context.locks.alone():
                     if not self._others() and context.dirty_bitmap.idle:
-                        released = self._settle(back)
+                        released = self._finish(back)
                         break
             await member_set.update(lambda config: config)
             await self._reform()
@@ -235,7 +237,7 @@ class Restriper:
     def _others(self) -> list[Any]:
         return [job for job in self.array.jobs.running() if job.kind != Restripe.kind]
 
-    def _settle(self, back: bool) -> list[Member]:
+    def _finish(self, back: bool) -> list[Member]:
         """Change to one layout, in memory, in one moment; return the members let go of."""
         context, member_set, config = self.context, self.member_set, self.member_set.config
         layout = context.layout

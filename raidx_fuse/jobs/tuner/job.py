@@ -12,7 +12,7 @@ from raidx_fuse.jobs.tuner.tuner import Tuner
 ROUNDS_MAX = 256  # speeds that waver must not make it endless
 
 
-class Tuning(Job):
+class TuneJob(Job):
     """Moves all that is worth moving now, without waiting for idle time."""
 
     kind = "tuning"

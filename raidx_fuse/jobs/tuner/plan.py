@@ -91,7 +91,7 @@ class Planner:
     def __init__(self, layout: BundleLayout, access: AccessStats, seed: int = 0) -> None:
         self.layout = layout
         self.access = access
-        self.settled: set[int] = set()  # cells that are not to move again for now
+        self.pinned: set[int] = set()  # cells that are not to move again for now
         self._random = random.Random(seed)
         # From which member to which a move paid when the last plan found nothing to do.
         self._surveyed: frozenset[tuple[int, int]] | None = None
@@ -126,7 +126,7 @@ class Planner:
         total = float(rates.sum())
         carried = {role: float(rates[homes == role].sum()) for role in costs}
         plan.mean_s = sum(carried[role] * costs[role] for role in costs) / total
-        planned = _Planned(layout, self.settled)
+        planned = _Planned(layout, self.pinned)
         misses = dict.fromkeys(costs, 0)
         gained = 0.0
         considered = np.arange(len(active))
@@ -208,15 +208,15 @@ class Planner:
 class _Planned:
     """The table as it will be when the steps so far are done."""
 
-    def __init__(self, layout: BundleLayout, settled: set[int]) -> None:
+    def __init__(self, layout: BundleLayout, pinned: set[int]) -> None:
         self.layout = layout
-        self._settled = settled
+        self._pinned = pinned
         self._places: dict[int, tuple[int, int]] = {}
         self._free: dict[int, list[int]] = {}
 
     def is_touched(self, cell: int) -> bool:
         """Say whether *cell* moves already, or has moved."""
-        return cell in self._places or cell in self._settled
+        return cell in self._places or cell in self._pinned
 
     def place(self, cell: int) -> tuple[int, int]:
         """Return (role, chunk) of *cell*."""

@@ -144,11 +144,11 @@ class Tuner:
         are alike would hand chunks to and fro.
         """
         means = self.access.queue_means
-        basis_at = (self.access.arrivals, self.context.member_set.seat_epoch, self.layout.counts)
+        basis_at = (self.access.arrivals, self.context.member_set.role_epoch, self.layout.counts)
         if self._basis_at != basis_at:
             self._basis_at, self._basis = basis_at, self.loads()
-            if self.planner.settled:
-                self.planner.settled.clear()
+            if self.planner.pinned:
+                self.planner.pinned.clear()
                 self.planner.survey()
         known = {load.role for load in self._basis}
         self._basis += [load for load in self.loads() if load.role not in known]
@@ -251,7 +251,7 @@ class Tuner:
         not move as much again.
         """
         self.moved += len(step.moves)
-        self.planner.settled.update(cell for cell, _role, _chunk in step.moves)
+        self.planner.pinned.update(cell for cell, _role, _chunk in step.moves)
         means = self.access.queue_means
         means[step.source], means[step.target] = step.queues
         return len(step.moves) << self.context.shift

@@ -147,7 +147,7 @@ class History:
         new.before = earlier
         return new
 
-    def settle(self, event: int) -> None:
+    def resync_ended(self, event: int) -> None:
         """Note that the resync after the cut before this story is through."""
         if self.before is not None:
             self.end(self.before, event)

@@ -157,7 +157,7 @@ class _Judge:
         if self.record is None and draw < 0.06:
             await self._look_only(members)
         async with open_array(members, start_degraded=self.degraded_ok) as array:
-            for shaper in (array.grower, array.restriper):
+            for shaper in (array.grow_operation, array.restripe_operation):
                 shaper.on_release.append(members.remove)  # a growth went back to its old shape
             first = await self._check_mounted(array)
             await self._wait_for_jobs(array)

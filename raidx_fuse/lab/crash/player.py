@@ -165,8 +165,8 @@ class Player(Places):
             open_array([d for d in self.disks if is_member(d.cut.state.image)], start_degraded=True)
         )
         self.array.context.use_cache(CACHE_BYTES[self.seed % len(CACHE_BYTES)])
-        if self.cell.broken and self.cell.theme == "members" and self.array.reshape is not None:
-            self.array.reshape.break_ordering = True  # that of table and superblocks
+        if self.cell.broken and self.cell.theme == "members" and self.array.rebundle is not None:
+            self.array.rebundle.break_ordering = True  # that of table and superblocks
         elif self.cell.broken and self.cell.theme == "streams":
             self.array.context.journal.break_streams = True
         elif self.cell.broken:
@@ -185,7 +185,7 @@ class Player(Places):
 
     def _begin_flush(self, verb: str) -> Span:
         if not self.array.context.dirty_bitmap.pending_regions():
-            self.history.settle(self.event)
+            self.history.resync_ended(self.event)
         return self.history.begin_flush(verb, self.event)
 
     async def compare(self) -> None:

@@ -172,7 +172,7 @@ COMMITTING = (
         ("tests/crash/test_passed_over.py", "tests/jobs/test_rebuild_passes.py"),
     ),
     Mutant(
-        "plan-not-looked-at-after-the-wait-for-room",
+        "plan-not-looked-at-after-the-wait-for-capacity",
         JOURNAL,
         "        if not still_valid():\n"
         "            return False\n"

@@ -66,7 +66,7 @@ REBUILDING = (
     Mutant(
         "writes-do-not-see-another-member-in-a-role",
         WRITER,
-        "            if epoch[0] != context.member_set.seat_epoch:",
+        "            if epoch[0] != context.member_set.role_epoch:",
         "            if False:",
         "what was planned for the old member is taken as written on the new one",
         DISKS,
@@ -100,7 +100,7 @@ REBUILDING = (
         REBUILD_TESTS,
     ),
     Mutant(
-        "seat-without-an-empty-log",
+        "assign_role-without-an-empty-log",
         MEMBERSHIP,
         "        await self.array.context.journal.drain()",
         "        pass",

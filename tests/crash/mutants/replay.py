@@ -171,7 +171,7 @@ BESIDE = (
         STREAM_TESTS,
     ),
     Mutant(
-        "no-room-kept-for-parities",
+        "no-capacity-kept-for-parities",
         STREAMS_FILE,
         "        self._reserved = reserved\n        self.reserve_bytes = self._size(len(reserved))",
         "        self._reserved = reserved",

@@ -117,8 +117,8 @@ MUTANTS = (
     Mutant(
         "window-from-a-mark-that-is-not-durable",
         RESTRIPE_FILE,
-        "            self._window = self.course.window(journal.durable_mark, self._limit())",
-        "            self._window = self.course.window(journal.mark, self._limit())",
+        "            self._window = self.schedule.window(journal.durable_mark, self._limit())",
+        "            self._window = self.schedule.window(journal.mark, self._limit())",
         "a crash goes back to rows that are overwritten (law 2)",
         ("raid5:partial:restripe",),
         RESTRIPE_TESTS,

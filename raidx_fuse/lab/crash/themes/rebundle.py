@@ -13,8 +13,8 @@ from contextlib import suppress
 import trio
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.jobs.rebundle.job import Relocate
-from raidx_fuse.jobs.rebundle.operation import Reshape
+from raidx_fuse.jobs.rebundle.job import RebundleJob
+from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import NO_DISK
@@ -37,10 +37,10 @@ async def theme_members(player: Player) -> None:
     await write_beyond(player)
 
 
-def _reshape(player: Player) -> Reshape:
-    reshape = player.array.reshape
-    assert reshape is not None
-    return reshape
+def _rebundle(player: Player) -> RebundleOperation:
+    rebundle = player.array.rebundle
+    assert rebundle is not None
+    return rebundle
 
 
 async def _through(player: Player) -> None:
@@ -53,7 +53,7 @@ async def _through(player: Player) -> None:
         assert trio.current_time() < started_s + LIMIT_S, [job.status() for job in running]
         for job in running:
             job.speed_max_bytes = SLOW_BYTES if steps else 0
-            if isinstance(job, Relocate):
+            if isinstance(job, RebundleJob):
                 job._limit = player.rng.randint(1, 3)
         if steps:
             steps -= 1
@@ -74,7 +74,7 @@ async def add(player: Player) -> None:
         for _ in range(player.rng.randint(1, 2))
     ]
     sizes = [player.disks[disk].size_bytes for disk in disks]
-    _counts, roles = _reshape(player).room.counts_with(sizes)
+    _counts, roles = _rebundle(player).capacity.counts_with(sizes)
     for role, disk in zip(roles, disks, strict=True):
         player.recording.holders.append((player.event, role, disk))
     span = player.history.begin("grow", player.event)

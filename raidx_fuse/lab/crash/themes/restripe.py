@@ -58,8 +58,8 @@ async def restripe(player: Player, name: str, added: int) -> None:
     """
     await player.jobs_end()  # the resync of a former life
     width = player.array.member_set.config.width
-    restriper = player.array.restriper
-    restriper.moving(restriper.target(added, name, {}))
+    restripe_operation = player.array.restripe_operation
+    restripe_operation.moving(restripe_operation.target(added, name, {}))
     disks = [player.new_disk() for _ in range(added)]
     for number, disk in enumerate(disks):
         player.recording.holders.append((player.event, width + number, disk))
