@@ -13,7 +13,7 @@ Within a band every cell value is one vector, and what must be written is a line
 values on the members ("old") and of the request's data ("new"). A `BandPlan` is that function:
 which cells to read, which cells are XORs of what, which data cells go down as they came. Cells are
 numbered as in `Code`: data cells in logical order, then parity cells in chain order; sets of cells
-are bit masks. *dead* cells were never written: they count as zero and are never read (DESIGN,
+are bit masks. *unwritten* cells were never written: they count as zero and are never read (DESIGN,
 section 2). Plans are values: they can be printed, counted and tested without I/O, and are cached.
 """
 
@@ -111,26 +111,26 @@ def scattered_bands(parts: Mapping[int, tuple[int, int]]) -> list[Band]:
 
 
 @lru_cache(maxsize=65536)
-def read_plan(code: Code, wanted: int, lost: int, dead: int) -> BandPlan:
+def read_plan(code: Code, wanted: int, lost: int, unwritten: int) -> BandPlan:
     """Plan reading the data cells *wanted* with the cells *lost* out of reach.
 
     Dead cells are left out (they are zero). Raises `Unrecoverable`.
     """
-    wanted &= ~dead
-    unknown = lost & ~dead
+    wanted &= ~unwritten
+    unknown = lost & ~unwritten
     reads = wanted & ~unknown
     outputs = []
     for cell, sources in code.solve(unknown, wanted & unknown) if wanted & unknown else ():
-        live = sources & ~dead
+        live = sources & ~unwritten
         reads |= live
         outputs.append(Output(cell, cells_of(live), ()))
     kind = "degraded" if outputs else "read"
     return BandPlan(kind, cells_of(reads), tuple(outputs), (), reads)
 
 
-def _values(code: Code, mask: int, unknown: int, dead: int) -> int | None:
+def _values(code: Code, mask: int, unknown: int, unwritten: int) -> int | None:
     """Express the XOR of the old cells in *mask* by readable cells; None if the chains cannot."""
-    mask &= ~dead
+    mask &= ~unwritten
     lost = mask & unknown
     if not lost:
         return mask
@@ -140,21 +140,21 @@ def _values(code: Code, mask: int, unknown: int, dead: int) -> int | None:
         return None
     mask &= ~lost
     for _cell, sources in solved:
-        mask ^= sources & ~dead
+        mask ^= sources & ~unwritten
     return mask
 
 
 def _update(
-    code: Code, touched: int, lost: int, dead: int, parities: list[int], reconstruct: bool
+    code: Code, touched: int, lost: int, unwritten: int, parities: list[int], reconstruct: bool
 ) -> BandPlan | None:
-    unknown = lost & ~dead
+    unknown = lost & ~unwritten
     outputs = []
     reads = 0
     for parity in parities:
         support = code.support[parity]
         cell = code.data_count + parity
         wanted = support & ~touched if reconstruct else (support & touched) | (1 << cell)
-        old = _values(code, wanted, unknown, dead)
+        old = _values(code, wanted, unknown, unwritten)
         if old is None:
             return None
         reads |= old
@@ -165,7 +165,7 @@ def _update(
 
 @lru_cache(maxsize=65536)
 def write_plans(
-    code: Code, touched: int, lost: int, dead: int
+    code: Code, touched: int, lost: int, unwritten: int
 ) -> tuple[BandPlan | None, BandPlan | None]:
     """Return the (read-modify-write, reconstruct-write) plans for new data in *touched*.
 
@@ -175,31 +175,31 @@ def write_plans(
     # A touched cell on a lost member lives on in parity alone: it must be solvable afterwards.
     gone = touched & lost
     if gone:
-        code.solve(lost & (touched | ~dead), gone)
+        code.solve(lost & (touched | ~unwritten), gone)
     parities = [
         parity
         for parity in range(code.parity_count)
         if code.support[parity] & touched and not lost >> (code.data_count + parity) & 1
     ]
-    rmw = _update(code, touched, lost, dead, parities, reconstruct=False)
-    rcw = _update(code, touched, lost, dead, parities, reconstruct=True)
+    rmw = _update(code, touched, lost, unwritten, parities, reconstruct=False)
+    rcw = _update(code, touched, lost, unwritten, parities, reconstruct=True)
     if rmw is None and rcw is None:
         raise Unrecoverable(touched)
     return rmw, rcw
 
 
 @lru_cache(maxsize=65536)
-def dead_cells(code: Code, dead_data: int) -> int:
-    """Return *dead_data* and every parity cell that depends on nothing but it."""
-    mask = dead_data
+def unwritten_cells(code: Code, unwritten_data: int) -> int:
+    """Return *unwritten_data* and every parity cell that depends on nothing but it."""
+    mask = unwritten_data
     for parity, support in enumerate(code.support):
-        if not support & ~dead_data:
+        if not support & ~unwritten_data:
             mask |= 1 << (code.data_count + parity)
     return mask
 
 
 @lru_cache(maxsize=65536)
-def rebuild_plan(code: Code, wanted: int, lost: int, dead: int) -> tuple[Output, ...]:
+def rebuild_plan(code: Code, wanted: int, lost: int, unwritten: int) -> tuple[Output, ...]:
     """Return how the cells *wanted* (data or parity, all among *lost*) follow from the others.
 
     The outputs are in the order in which they must be computed: when all that is lost is wanted,
@@ -207,7 +207,7 @@ def rebuild_plan(code: Code, wanted: int, lost: int, dead: int) -> tuple[Output,
     the chains with the fewest distinct reads are taken (`Code.recover`). Dead cells are left out,
     as targets and as sources. Raises `Unrecoverable`.
     """
-    unknown = lost & ~dead
+    unknown = lost & ~unwritten
     target = wanted & unknown
     if not target:
         return ()
@@ -218,7 +218,7 @@ def rebuild_plan(code: Code, wanted: int, lost: int, dead: int) -> tuple[Output,
     else:
         solved = code.solve(unknown, target)
     return tuple(
-        Output(cell, cells_of(sources & ~dead), ())
+        Output(cell, cells_of(sources & ~unwritten), ())
         for cell, sources in solved
         if target >> cell & 1
     )

@@ -17,7 +17,7 @@ from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
-from raidx_fuse.layouts.planning.stripe_plan import cells_of, dead_cells
+from raidx_fuse.layouts.planning.stripe_plan import cells_of, unwritten_cells
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.store.buffers import ArenaPool
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
@@ -234,14 +234,14 @@ class ArrayContext:
         self.note_zero_roles()
         member_set.publish_soon()
 
-    def dead(self, stripe: int) -> int:
+    def unwritten_cells(self, stripe: int) -> int:
         """Return the set of cells of *stripe* that were never written, parity included."""
-        dead_data = self.written.dead_data(self.layout, stripe)
-        return dead_cells(self.code, dead_data) if dead_data else 0
+        unwritten_data = self.written.unwritten_data(self.layout, stripe)
+        return unwritten_cells(self.code, unwritten_data) if unwritten_data else 0
 
-    def unwritten(self, stripe: int) -> bool:
+    def is_unwritten(self, stripe: int) -> bool:
         """Say whether no chunk of *stripe* was ever written: a rebuild passes it, locked or not."""
-        return self.written.dead_data(self.layout, stripe) == self.code.data_mask
+        return self.written.unwritten_data(self.layout, stripe) == self.code.data_mask
 
     def position(self, stripe: int, cell: int) -> tuple[int, int]:
         """Return (role, byte offset on the member) of a cell's first byte."""

@@ -136,19 +136,19 @@ def _stripe(
     policy: str,
 ) -> dict[str, Any]:
     lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
-    dead = context.dead(stripe)
+    unwritten = context.unwritten_cells(stripe)
     shown = []
     for low, high, touched in bands(first, start, last, end, context.chunk_bytes):
         size = high - low
-        known = context.cached(stripe, context.code.all_mask & ~dead, low, high)
+        known = context.cached(stripe, context.code.all_mask & ~unwritten, low, high)
         rmw = rcw = decision = None
         try:
             if write:
-                rmw, rcw = write_plans(context.code, touched, lost, dead)
+                rmw, rcw = write_plans(context.code, touched, lost, unwritten)
                 plan, decision = _choose(context, rmw, rcw, stripe, known)
                 why = _why(plan, rmw, rcw, policy, decision, known)
             else:
-                plan = read_plan(context.code, touched, lost & ~known, dead)
+                plan = read_plan(context.code, touched, lost & ~known, unwritten)
                 why = "reconstructed by the chains" if plan.outputs else "read where it lies"
                 if plan.reads and not plan.pre_reads_beside(known):
                     why = "all of it is in the cache"
@@ -188,8 +188,8 @@ def _stripe(
         "never_written": [
             # During a restripe a stripe has cells of the other layout beside it: they are nowhere.
             _name(context, c)
-            for c in range(dead.bit_length())
-            if dead >> c & 1 and context.layout.place(stripe, c)[0] >= 0
+            for c in range(unwritten.bit_length())
+            if unwritten >> c & 1 and context.layout.place(stripe, c)[0] >= 0
         ],
         "bands": shown,
     }

@@ -135,7 +135,7 @@ class ChunkMover:
             position = context.data_offset + (chunk << context.shift)
             context.journal.chunk_table.reserve(role, chunk)
             bundle, column = divmod(cell, layout.length)
-            if not context.dead(bundle) >> column & 1:
+            if not context.unwritten_cells(bundle) >> column & 1:
                 buffer = bytearray(size)
                 writes.append((role, position, [buffer], size))
                 if context.member_set.lost and layout.disk[cell] in context.member_set.lost:
@@ -163,7 +163,7 @@ class ChunkMover:
         size = context.chunk_bytes
         lost = self.layout.lost_cells(bundle, context.member_set.lost)
         try:
-            plan = read_plan(context.code, 1 << column, lost, context.dead(bundle))
+            plan = read_plan(context.code, 1 << column, lost, context.unwritten_cells(bundle))
         except Unrecoverable:
             raise context.lost_error(bundle, (column,)) from None
         arena = context.arenas.get(len(plan.reads) * size)

@@ -315,7 +315,7 @@ class Reader:
         touched = (2 << last) - (1 << first)
         if self._copies:
             touched = 1 << self._nearest(stripe)[0]
-        if not touched & lost & ~context.dead(stripe):
+        if not touched & lost & ~context.unwritten_cells(stripe):
             requests, _zeros = self._segments(offset, length, answer)
             await context.member_set.read(requests)
             return
@@ -335,12 +335,12 @@ class Reader:
         start = offset & context.inner_mask
         end = (offset + length - 1 & context.inner_mask) + 1
         lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
-        dead = context.dead(stripe)
+        unwritten = context.unwritten_cells(stripe)
         for low, high, touched in bands(first, start, last, end, context.chunk_bytes):
             size = high - low
-            known = context.cached(stripe, context.code.all_mask & ~dead, low, high)
+            known = context.cached(stripe, context.code.all_mask & ~unwritten, low, high)
             try:
-                plan = read_plan(context.code, touched, lost & ~known, dead)
+                plan = read_plan(context.code, touched, lost & ~known, unwritten)
             except Unrecoverable as error:
                 raise context.lost_error(stripe, _cells(error.cells)) from None
             context.counters.degraded_reads += len(plan.outputs)

@@ -128,13 +128,13 @@ def entry_fields(
 
 def map_fields(
     fresh: Iterable[int],
-    dead: Iterable[int],
+    unwritten: Iterable[int],
     moves: Iterable[tuple[int, int, int]],
     mark: int | None = None,
 ) -> list[int]:
     """Return the fields of chunks that come alive or are dead again, of *moves*, of a *mark*."""
     fields: list[int] = []
-    for kind, chunks in ((WRITTEN, fresh), (UNWRITTEN, dead)):
+    for kind, chunks in ((WRITTEN, fresh), (UNWRITTEN, unwritten)):
         for first, count in runs_of(chunks):
             fields += (kind, 0, count, first)
     for cell, role, chunk in moves:

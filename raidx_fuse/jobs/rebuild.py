@@ -81,7 +81,7 @@ class Rebuild(Job):
 
     def next_window(self) -> list[int] | None:
         """Return the next written stripes from the watermark on."""
-        stripes = self.context.written.live_stripes(
+        stripes = self.context.written.written_stripes(
             self.context.layout, self.watermark, self._window
         )
         return stripes or None
@@ -107,7 +107,7 @@ class Rebuild(Job):
         end = stripes[-1] + 1
         if end - start > len(stripes):  # some were passed over, unwritten
             came_alive = set(
-                context.written.live_stripes(context.layout, start, len(stripes) + 1, end)
+                context.written.written_stripes(context.layout, start, len(stripes) + 1, end)
             )
             came_alive -= set(stripes)
             if came_alive:
@@ -126,7 +126,7 @@ class Rebuild(Job):
         layout, code = context.layout, context.code
         roles = layout.roles(stripe)
         lost = layout.lost_cells(stripe, context.member_set.lost_at(stripe))
-        key = (roles, lost, context.dead(stripe))
+        key = (roles, lost, context.unwritten_cells(stripe))
         known = self._equations.get(key)
         if known is not None:
             return known

@@ -122,10 +122,10 @@ async def finish(resync: Resync, stripes: list[int]) -> None:
     context = resync.context
     live = []
     for stripe in stripes:
-        dead = context.dead(stripe)
-        if dead != context.code.all_mask:
+        unwritten = context.unwritten_cells(stripe)
+        if unwritten != context.code.all_mask:
             live.append(stripe)
-        for cell in cells_of(dead):
+        for cell in cells_of(unwritten):
             await _clean(context, stripe, cell)
     if live:
         await resync.check(live)
@@ -155,19 +155,21 @@ def torn_stripes(context: ArrayContext, role: int) -> Iterator[tuple[int, frozen
     if not dirty.unlogged or context.code.is_copies:
         return
     for stripes in dirty.stripes_to_resync():
-        live = context.written.live_stripes(
+        live = context.written.written_stripes(
             context.layout, stripes.start, len(stripes), stripes.stop
         )
         for stripe in live:
             if not dirty.awaits_resync(stripe):
                 continue
-            if context.layout.lost_cells(stripe, frozenset({role})) & ~context.dead(stripe):
+            if context.layout.lost_cells(stripe, frozenset({role})) & ~context.unwritten_cells(
+                stripe
+            ):
                 yield stripe, context.member_set.lost_at(stripe) | {role}
 
 
 def is_undecidable(context: ArrayContext, stripe: int, lost: frozenset[int]) -> bool:
     """Say whether nothing is left of *stripe* without *lost* to tell if a crash has torn it."""
-    cells = context.layout.lost_cells(stripe, lost) & ~context.dead(stripe)
+    cells = context.layout.lost_cells(stripe, lost) & ~context.unwritten_cells(stripe)
     return len({context.code.column_of[cell] for cell in cells_of(cells)}) >= context.code.tolerance
 
 
@@ -176,7 +178,9 @@ def chunks_at_stake(context: ArrayContext, role: int) -> int:
     chunks = 0
     for stripe, lost in torn_stripes(context, role):
         cells = (
-            context.layout.lost_cells(stripe, lost) & context.code.data_mask & ~context.dead(stripe)
+            context.layout.lost_cells(stripe, lost)
+            & context.code.data_mask
+            & ~context.unwritten_cells(stripe)
         )
         numbers = (context.layout.logical(stripe, cell) for cell in cells_of(cells))
         chunks += sum(number not in context.bad_chunks for number in numbers)
@@ -192,5 +196,9 @@ def note_failing(context: ArrayContext, role: int) -> None:
 
 def give_up_cells(context: ArrayContext, stripe: int, lost: frozenset[int]) -> None:
     """Count what lives of *stripe* on the roles *lost* among the lost chunks."""
-    cells = context.layout.lost_cells(stripe, lost) & context.code.data_mask & ~context.dead(stripe)
+    cells = (
+        context.layout.lost_cells(stripe, lost)
+        & context.code.data_mask
+        & ~context.unwritten_cells(stripe)
+    )
     context.bad_chunks.update(context.layout.logical(stripe, cell) for cell in cells_of(cells))

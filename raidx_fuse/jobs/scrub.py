@@ -92,7 +92,9 @@ class Scrub(Job):
 
     def next_window(self) -> list[int] | None:
         """Return the next written stripes."""
-        stripes = self.context.written.live_stripes(self.context.layout, self._next, self._window)
+        stripes = self.context.written.written_stripes(
+            self.context.layout, self._next, self._window
+        )
         if stripes:
             self._next = stripes[-1] + 1
         return stripes or None
@@ -123,13 +125,13 @@ class Scrub(Job):
         layout, code = context.layout, context.code
         roles = layout.roles(stripe)
         lost = layout.lost_cells(stripe, context.member_set.lost_at(stripe))
-        dead = context.dead(stripe)
-        key = (roles, lost, dead)
+        unwritten = context.unwritten_cells(stripe)
+        key = (roles, lost, unwritten)
         known = self._chains.get(key)
         if known is not None:
             return known
         chains = []
-        for mask in _without(lost, [mask & ~dead for mask in code.chain_masks]):
+        for mask in _without(lost, [mask & ~unwritten for mask in code.chain_masks]):
             places = [(roles[code.column_of[c]], code.row_of[c]) for c in cells_of(mask)]
             chains.append(tuple(sorted(places)))
         self._chains[key] = tuple(sorted(chains))
@@ -222,13 +224,13 @@ class Scrub(Job):
         """
         context = self.context
         code = context.code
-        dead = context.dead(stripe)
-        lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe)) & ~dead
+        unwritten = context.unwritten_cells(stripe)
+        lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe)) & ~unwritten
         steps: tuple[Step, ...] = ()
         if lost & code.data_mask and self.solves_lost:
             with suppress(Unrecoverable):
                 steps = code.solve(lost, lost & code.data_mask)
-        sources = reduce(or_, (mask for _, mask in steps), code.data_mask) & ~dead & ~lost
+        sources = reduce(or_, (mask for _, mask in steps), code.data_mask) & ~unwritten & ~lost
         requests: list[MemberIO] = []
         for cell in cells_of(sources):
             role, offset = context.position(stripe, cell)
@@ -242,7 +244,7 @@ class Scrub(Job):
         for cell, mask in steps:  # what a degraded read returns; the other chains follow that
             place = (roles[code.column_of[cell]], code.row_of[cell])
             content = cells[place] = np.zeros(context.chunk_bytes, dtype=np.uint8)
-            if given := cells_of(mask & ~dead):
+            if given := cells_of(mask & ~unwritten):
                 at = [(roles[code.column_of[source]], code.row_of[source]) for source in given]
                 xor_into(content, [cells[source] for source in at])
 
@@ -253,14 +255,14 @@ class Scrub(Job):
         context = self.context
         code = context.code
         roles = context.layout.roles(stripe)
-        dead = context.dead(stripe)
+        unwritten = context.unwritten_cells(stripe)
         lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
         requests: list[MemberIO] = []
         for parity, support in enumerate(code.support):
             cell = code.data_count + parity
-            if (dead | lost) >> cell & 1:
+            if (unwritten | lost) >> cell & 1:
                 continue
-            sources = support & ~dead
+            sources = support & ~unwritten
             if any(
                 (roles[code.column_of[c]], code.row_of[c]) not in cells
                 for c in cells_of(sources & lost)

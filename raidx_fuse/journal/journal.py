@@ -45,10 +45,11 @@ class Journal(Checkpoint):
         fresh: Sequence[int],
         still_valid: Callable[[], bool] = lambda: True,
         moves: Sequence[Move] = (),
-        dead: Sequence[int] = (),
+        unwritten: Sequence[int] = (),
         mark: int | None = None,
     ) -> bool:
-        """Log *writes*, chunks *fresh* that come alive and *dead* ones: one change of *stripes*.
+        """Log *writes*, chunks *fresh* that come alive and *unwritten* ones: one change of
+        *stripes*.
 
         *moves* gives cells of bundles new places (what lies there then is in *writes*), *mark* is
         a new watermark. The locks are held; the buffers may be reused afterwards. *still_valid*
@@ -60,7 +61,7 @@ class Journal(Checkpoint):
         # What the log lacks of the stripes comes first: the writes may change a part of it.
         writes = [*self.deferred.parities(stripes, writes), *writes]
         fields, parts, total = entry_fields(writes)
-        fields += map_fields(fresh, dead, moves, mark)
+        fields += map_fields(fresh, unwritten, moves, mark)
         await self._make_room(record_bytes(len(fields) // 4, total))
         if not still_valid():
             return False
@@ -73,7 +74,7 @@ class Journal(Checkpoint):
             self.take_effect(record, len(fields) // 4, writes)
             self.deferred.finish(stripes)
             self.written.set_bits(fresh)
-            self.written.clear_bits(dead)
+            self.written.clear_bits(unwritten)
             if moves:
                 self.chunk_table.apply(moves)
             if mark is not None:

@@ -11,7 +11,7 @@ import numpy as np
 from raidx_fuse.errors import MemberError, UnrecoverableError
 from raidx_fuse.format.log_record import Record
 from raidx_fuse.layouts.codes.code import Unrecoverable
-from raidx_fuse.layouts.planning.stripe_plan import cells_of, dead_cells, write_plans
+from raidx_fuse.layouts.planning.stripe_plan import cells_of, unwritten_cells, write_plans
 from raidx_fuse.store.buffers import Bytes
 from raidx_fuse.store.member_set import MemberIO, MemberLostError, MemberSet
 from raidx_fuse.store.written_map import WrittenMap
@@ -135,11 +135,11 @@ class ParityReplay:
     async def _parity_of(self, stripe: int, new: dict[int, Bytes]) -> list[MemberIO]:
         """Return what the parities become when the cells in *new* get that content."""
         member_set, code = self.member_set, self.member_set.layout.code
-        dead = dead_cells(code, self.written.dead_data(member_set.layout, stripe))
+        unwritten = unwritten_cells(code, self.written.unwritten_data(member_set.layout, stripe))
         while True:
             lost = member_set.layout.lost_cells(stripe, member_set.lost_at(stripe))
             try:
-                rmw, rcw = write_plans(code, _mask(new), lost, dead & ~_mask(new))
+                rmw, rcw = write_plans(code, _mask(new), lost, unwritten & ~_mask(new))
             except Unrecoverable as error:
                 raise UnrecoverableError(
                     f"the parity of stripe {stripe}, which the journal lacks, cannot be computed: "

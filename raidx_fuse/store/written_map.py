@@ -33,7 +33,7 @@ class WrittenMap:
         """Say whether *chunk* was ever written."""
         return bool(self.bits[chunk >> 3] >> (chunk & 7) & 1)
 
-    def dead_data(self, layout: Layout, stripe: int) -> int:
+    def unwritten_data(self, layout: Layout, stripe: int) -> int:
         """Return the set of data cells of *stripe* that were never written."""
         count = layout.code.data_count
         bits = self.bits
@@ -42,12 +42,12 @@ class WrittenMap:
             end = first + count
             window = int.from_bytes(bits[first >> 3 : (end + 7) >> 3], "little")
             return ~(window >> (first & 7)) & ((1 << count) - 1)
-        dead = 0
+        unwritten = 0
         for cell in range(count):
             chunk = layout.logical(stripe, cell)
             if not bits[chunk >> 3] >> (chunk & 7) & 1:
-                dead |= 1 << cell
-        return dead
+                unwritten |= 1 << cell
+        return unwritten
 
     def extend(self, chunks: int) -> None:
         """Make room for the bits of *chunks* logical chunks in all, or keep what is there."""
@@ -70,13 +70,13 @@ class WrittenMap:
             bits[chunk >> 3] &= ~(1 << (chunk & 7)) & 0xFF
             self._unsaved.add(chunk // page_bits)
 
-    async def mark(self, chunks: Sequence[int], dead: Sequence[int] = ()) -> None:
-        """Set the bits of *chunks*, clear those of *dead*, and save their pages (not flushed).
+    async def mark(self, chunks: Sequence[int], unwritten: Sequence[int] = ()) -> None:
+        """Set the bits of *chunks*, clear those of *unwritten*, and save their pages (not flushed).
 
         The bits change before the first suspension.
         """
         self.set_bits(chunks)
-        self.clear_bits(dead)
+        self.clear_bits(unwritten)
         await self.pages.save_as(self.take_unsaved())
 
     def take_unsaved(self) -> dict[int, bytes]:
@@ -133,7 +133,7 @@ class WrittenMap:
         found: NDArray[np.bool_] = (packed[chunks >> 3] >> (chunks & 7).astype(np.uint8) & 1) > 0
         return found
 
-    def live_stripes(
+    def written_stripes(
         self, layout: Layout, start: int, limit: int, end: int | None = None
     ) -> list[int]:
         """Return up to *limit* stripes from *start* (before *end*) with a written chunk."""

@@ -56,7 +56,7 @@ async def keep_busy(rig: SpyRig) -> None:
     await rig.put(0, noise(1, 2 * window * context.data_count * CHUNK))
 
 
-async def enliven(rig: SpyRig, stripe: int, cells: int) -> None:
+async def write_first(rig: SpyRig, stripe: int, cells: int) -> None:
     """Write the data *cells* of *stripe*."""
     for cell in cells_of(cells):
         at = rig.running.context.layout.logical(stripe, cell) * CHUNK
@@ -130,7 +130,7 @@ def test_a_write_that_a_rebuild_passes_is_in_the_parity_once(
             mask = context.code.data_mask & ~(1 << cell)
             if alive == "others":
                 mask &= ~cells_on(rig, stripe, ROLE)
-            await enliven(rig, stripe, mask if alive != "none" else 0)
+            await write_first(rig, stripe, mask if alive != "none" else 0)
             await rig.in_place()
             await rig.running.fail_disk(ROLE)
             with trio.fail_after(20):
@@ -150,7 +150,7 @@ def test_a_write_that_a_rebuild_passes_with_another_member_gone(layout: str, wid
             gone = cells_on(rig, stripe, ROLE) | cells_on(rig, stripe, 3)
             cell = cells_of(context.code.data_mask & ~gone)[0]
             await keep_busy(rig)
-            await enliven(rig, stripe, context.code.data_mask & ~(1 << cell))
+            await write_first(rig, stripe, context.code.data_mask & ~(1 << cell))
             for role in (ROLE, 3):
                 await rig.running.fail_disk(role)
             with trio.fail_after(20):
@@ -172,9 +172,9 @@ def test_a_write_of_two_stripes_of_which_one_lives(layout: str, width: int) -> N
             context = rig.running.context
             stripe = context.layout.stripes - 1
             await keep_busy(rig)
-            await enliven(rig, stripe, context.code.data_mask & ~1)
+            await write_first(rig, stripe, context.code.data_mask & ~1)
             await rig.running.fail_disk(ROLE)
-            assert context.unwritten(stripe - 1)
+            assert context.is_unwritten(stripe - 1)
             size = 2 * CHUNK
             with trio.fail_after(20):
                 await write_past_a_watermark(rig, stripe, 0, before=CHUNK + 512, size=size)

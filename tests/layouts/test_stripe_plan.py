@@ -19,9 +19,9 @@ from raidx_fuse.layouts.planning.stripe_plan import (
     BandPlan,
     bands,
     cells_of,
-    dead_cells,
     read_plan,
     rebuild_plan,
+    unwritten_cells,
     write_plans,
 )
 from raidx_fuse.layouts.registry import make_code
@@ -72,22 +72,22 @@ def test_every_plan_leaves_a_true_stripe(name: str, seed: int) -> None:
     rng = random.Random(seed)
     lost_columns = rng.sample(range(code.columns), rng.randint(0, code.tolerance))
     lost = sum(code.column_masks[column] for column in lost_columns)
-    dead_data = rng.getrandbits(code.data_count) if rng.random() < 0.5 else 0
-    dead = dead_cells(code, dead_data)
-    data = [0 if dead_data >> c & 1 else rng.getrandbits(64) for c in range(code.data_count)]
+    unwritten_data = rng.getrandbits(code.data_count) if rng.random() < 0.5 else 0
+    unwritten = unwritten_cells(code, unwritten_data)
+    data = [0 if unwritten_data >> c & 1 else rng.getrandbits(64) for c in range(code.data_count)]
     cells = truth(code, data)
     # What lies on the members where nobody wrote is garbage that no plan may use.
-    members = [rng.getrandbits(64) if dead >> c & 1 else v for c, v in enumerate(cells)]
+    members = [rng.getrandbits(64) if unwritten >> c & 1 else v for c, v in enumerate(cells)]
     touched = rng.randrange(1, 1 << code.data_count)
     new = {cell: rng.getrandbits(64) for cell in cells_of(touched)}
     after_data = [new.get(c, data[c]) for c in range(code.data_count)]
     expected = truth(code, after_data)
-    for plan in write_plans(code, touched, lost, dead):
+    for plan in write_plans(code, touched, lost, unwritten):
         if plan is None:
             continue
-        assert not plan.read_mask & dead, "a plan reads a dead cell"
+        assert not plan.read_mask & unwritten, "a plan reads a dead cell"
         after = carry_out(plan, members, new, lost)
-        dead_after = dead_cells(code, dead_data & ~touched)
+        dead_after = unwritten_cells(code, unwritten_data & ~touched)
         for cell, value in enumerate(expected):
             if not (lost | dead_after) >> cell & 1:
                 assert after[cell] == value, f"{plan.kind}: cell {cell}"
@@ -100,30 +100,31 @@ def test_reading_and_rebuilding_give_the_true_cells(name: str, seed: int) -> Non
     rng = random.Random(seed)
     lost_columns = rng.sample(range(code.columns), rng.randint(0, code.tolerance))
     lost = sum(code.column_masks[column] for column in lost_columns)
-    dead_data = rng.getrandbits(code.data_count) if rng.random() < 0.5 else 0
-    dead = dead_cells(code, dead_data)
+    unwritten_data = rng.getrandbits(code.data_count) if rng.random() < 0.5 else 0
+    unwritten = unwritten_cells(code, unwritten_data)
     cells = truth(
-        code, [0 if dead_data >> c & 1 else rng.getrandbits(64) for c in range(code.data_count)]
+        code,
+        [0 if unwritten_data >> c & 1 else rng.getrandbits(64) for c in range(code.data_count)],
     )
     wanted = rng.randrange(1, 1 << code.data_count)
-    plan = read_plan(code, wanted, lost, dead)
+    plan = read_plan(code, wanted, lost, unwritten)
     got = {cell: cells[cell] for cell in plan.reads}
     got |= {o.cell: reduce(xor, (cells[c] for c in o.old), 0) for o in plan.outputs}
-    assert not plan.read_mask & (lost | dead)
-    for cell in cells_of(wanted & ~dead):
+    assert not plan.read_mask & (lost | unwritten)
+    for cell in cells_of(wanted & ~unwritten):
         assert got[cell] == cells[cell]
-    outputs = rebuild_plan(code, lost, lost, dead)
-    assert {o.cell for o in outputs} == set(cells_of(lost & ~dead))
-    unknown = lost | dead
+    outputs = rebuild_plan(code, lost, lost, unwritten)
+    assert {o.cell for o in outputs} == set(cells_of(lost & ~unwritten))
+    unknown = lost | unwritten
     for output in outputs:
         assert reduce(xor, (cells[c] for c in output.old), 0) == cells[output.cell]
         assert not any(unknown >> c & 1 for c in output.old)
         unknown &= ~(1 << output.cell)  # the next ones may use it
     if lost_columns:  # one of several lost columns: nothing of the others is there to use
         part = code.column_masks[lost_columns[0]]
-        for output in rebuild_plan(code, part, lost, dead):
+        for output in rebuild_plan(code, part, lost, unwritten):
             assert reduce(xor, (cells[c] for c in output.old), 0) == cells[output.cell]
-            assert not any((lost | dead) >> c & 1 for c in output.old)
+            assert not any((lost | unwritten) >> c & 1 for c in output.old)
 
 
 @given(

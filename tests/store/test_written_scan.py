@@ -34,6 +34,6 @@ def test_scans_find_what_is_written(name: str, width: int, density: float) -> No
         end = rng.randrange(start, layout.stripes + 1)
         limit = rng.randrange(1, 20)
         expected = [stripe for stripe in stripes if start <= stripe < end]
-        assert written.live_stripes(layout, start, limit, end) == expected[:limit]
+        assert written.written_stripes(layout, start, limit, end) == expected[:limit]
         assert written.count_live(layout, start, end) == len(expected)
         assert written.count_written() == len(chunks)

@@ -147,7 +147,7 @@ class Completion:
         context = self.context
         for stripe in stripes:
             lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
-            lost &= context.code.data_mask & ~context.dead(stripe)
+            lost &= context.code.data_mask & ~context.unwritten_cells(stripe)
             for cell in cells_of(lost):
                 chunk = context.layout.logical(stripe, cell)
                 if chunk not in context.bad_chunks:

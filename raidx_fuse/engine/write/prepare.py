@@ -69,11 +69,11 @@ class Preparer:
         lost = 0
         if lost_roles:
             lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
-        dead = context.dead(stripe)
+        unwritten = context.unwritten_cells(stripe)
         covered: dict[int, list[tuple[int, int]]] = {}
         for low, high, touched in piece.bands(context.chunk_bytes):
             try:
-                rmw, rcw = write_plans(context.code, touched, lost, dead)
+                rmw, rcw = write_plans(context.code, touched, lost, unwritten)
             except Unrecoverable as error:
                 raise context.lost_error(stripe, cells_of(error.cells)) from None
             known = 0
@@ -86,19 +86,19 @@ class Preparer:
             found = self._prepare_band(piece, plan, low, high, view, work, known)
             if context.cache is not None:
                 self._note_contents(piece, touched, low, high, view, found, work)
-            if dead:
+            if unwritten:
                 for cell in plan.writes:
                     covered.setdefault(cell, []).append((low, high))
                 for output in plan.outputs:
                     covered.setdefault(output.cell, []).append((low, high))
-        if dead:
+        if unwritten:
             work.fresh += self.fresh(piece)
-            self._enliven(piece, dead, covered, work)
+            self._enliven(piece, unwritten, covered, work)
 
     def fresh(self, piece: Piece) -> list[int]:
         """Return the logical chunks that come alive by *piece*."""
         context, stripe = self.context, piece.stripe
-        cells = cells_of(context.dead(stripe) & piece.touched)
+        cells = cells_of(context.unwritten_cells(stripe) & piece.touched)
         return [context.layout.logical(stripe, cell) for cell in cells]
 
     def _prepare_band(
@@ -188,12 +188,12 @@ class Preparer:
             work.contents.append(Content(address, high - low, data, bool(changed >> cell & 1)))
 
     def _enliven(
-        self, piece: Piece, dead: int, covered: dict[int, list[tuple[int, int]]], work: Work
+        self, piece: Piece, unwritten: int, covered: dict[int, list[tuple[int, int]]], work: Work
     ) -> None:
         """Complete cells that come alive: zeros around what is written, unless it reads as zero."""
         context = self.context
         for cell, ranges in covered.items():
-            if not dead >> cell & 1:
+            if not unwritten >> cell & 1:
                 continue
             role, position = context.position(piece.stripe, cell)
             work.reserve.append((role, position))

@@ -31,14 +31,14 @@ class WriteRoute:
             return True  # no resync can finish the parity of a stripe that lacks a member
         if context.all_read_zero:
             return False
-        return bool(context.dead(piece.stripe) & piece.touched)
+        return bool(context.unwritten_cells(piece.stripe) & piece.touched)
 
     def must_mark(self, piece: Piece) -> bool:
         """Say whether a crash during the direct write of *piece* leaves something to finish."""
         context = self.context
         if context.code.parity_count or context.journal.mode == "none":
             return True
-        return bool(context.dead(piece.stripe) & piece.touched)
+        return bool(context.unwritten_cells(piece.stripe) & piece.touched)
 
     def _is_full(self, piece: Piece) -> bool:
         """Say whether all that lives in the stripe is overwritten: the whole of it, or one birth
@@ -49,4 +49,6 @@ class WriteRoute:
         if whole == every or not isinstance(layout, ElasticLayout) or context.growth is not None:
             return whole == every
         beside = every & ~whole
-        return beside & ~context.dead(piece.stripe) == 0 and layout.is_birth(piece.stripe, whole)
+        return beside & ~context.unwritten_cells(piece.stripe) == 0 and layout.is_birth(
+            piece.stripe, whole
+        )

@@ -72,7 +72,7 @@ class SmallWrite:
         if plan is None:
             return None
         # The parity of a chunk that was written is alive, but its neighbours may not be.
-        if plan.kind == "rcw" and context.dead(stripe):
+        if plan.kind == "rcw" and context.unwritten_cells(stripe):
             return None
         journal = context.journal
         in_parity = context.code.parity_count > 0

@@ -188,8 +188,8 @@ class Writer:
                     await self._put_down(every[0], direct)
                 if await self._write_content(every[0], logged, every[1:], epoch):
                     break
-                placed += [piece for piece in direct if not context.unwritten(piece.stripe)]
-                direct = [piece for piece in direct if context.unwritten(piece.stripe)]
+                placed += [piece for piece in direct if not context.is_unwritten(piece.stripe)]
+                direct = [piece for piece in direct if context.is_unwritten(piece.stripe)]
         except RaidxError:
             unborn = [piece for piece in begun if self._preparer.fresh(piece)]
             if unborn:  # something may lie now where nothing was ever written, and be in parity

@@ -55,12 +55,14 @@ class Load:
 
 @dataclass(slots=True)
 class Change:
-    """One change of *stripe*'s parity: chunks come alive (*fresh*) or are *dead* again with it."""
+    """One change of *stripe*'s parity: chunks come alive (*fresh*) or are *unwritten* again with
+    it.
+    """
 
     stripe: int
     writes: list[MemberIO]
     fresh: list[int]
-    dead: list[int]
+    unwritten: list[int]
 
 
 class CellReader:
@@ -120,7 +122,7 @@ class CellReader:
             self._requests.append((*context.position(stripe, cell), [view], size))
             return view, array
         try:
-            (output,) = rebuild_plan(context.code, 1 << cell, lost, context.dead(stripe))
+            (output,) = rebuild_plan(context.code, 1 << cell, lost, context.unwritten_cells(stripe))
         except Unrecoverable:
             raise context.lost_error(stripe, (cell,)) from None
         arena = context.arenas.get(max(1, len(output.old)) * size)
@@ -249,7 +251,7 @@ class Copier:
         changes: dict[int, Change] = {}
         for stripe, cell, chunk in zip(stripes, cells, chunks, strict=True):
             change = changes.setdefault(stripe, Change(stripe, [], [], []))
-            change.dead.append(chunk)
+            change.unwritten.append(chunk)
             if self._lost(stripe) >> parity & 1:
                 continue
             if stripe not in sums:
@@ -286,7 +288,7 @@ class Copier:
                 [request for change in group for request in change.writes],
                 [chunk for change in group for chunk in change.fresh],
                 lambda: epoch == context.member_set.role_epoch,
-                dead=[chunk for change in group for chunk in change.dead],
+                unwritten=[chunk for change in group for chunk in change.unwritten],
             ):
                 raise MemberLostError
 
@@ -301,7 +303,7 @@ class Copier:
             await context.member_set.write(join([*beside, *writes]), background=True)
             await context.written.mark(
                 [chunk for change in changes for chunk in change.fresh],
-                [chunk for change in changes for chunk in change.dead],
+                [chunk for change in changes for chunk in change.unwritten],
             )
         finally:
             context.dirty_bitmap.leave(stripes)

@@ -128,7 +128,7 @@ class Grow(StallableJob):
         live = written.is_written_many(chunks)
         stripes, old, new = stripes[live], old[live], new[live]
         if self.growth.parity == SURROGATE:  # the parity cell too: to another member
-            rows = np.array(written.live_stripes(self.layout, first, end - first, end), np.int64)
+            rows = np.array(written.written_stripes(self.layout, first, end - first, end), np.int64)
             cells = np.full(len(rows), self.layout.parity_cell, np.int64)
             order = np.argsort(np.concatenate((stripes, rows)), kind="stable")
             stripes = np.concatenate((stripes, rows))[order]

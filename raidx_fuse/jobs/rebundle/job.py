@@ -146,7 +146,7 @@ class RebundleJob(StallableJob):
                 taken.add(bundle)
                 move = (cells.pop(), target, free.pop(0))
                 if (
-                    context.dead(bundle) >> column & 1
+                    context.unwritten_cells(bundle) >> column & 1
                     and target not in context.recorded_zero_roles()
                 ):
                     empty.append(move)
@@ -201,7 +201,7 @@ class RebundleJob(StallableJob):
         length = self.layout.length
         bundles = sorted({cell // length for cell, _role, _chunk in record})
         live = sum(
-            not self.context.dead(cell // length) >> cell % length & 1
+            not self.context.unwritten_cells(cell // length) >> cell % length & 1
             for cell, _role, _chunk in record
         )
         try:

@@ -126,7 +126,7 @@ class Copier:
             if not cells & lost:
                 continue
             try:
-                plan = read_plan(context.code, cells & lost, lost, context.dead(stripe))
+                plan = read_plan(context.code, cells & lost, lost, context.unwritten_cells(stripe))
             except Unrecoverable as error:
                 raise context.lost_error(stripe, cells_of(error.cells)) from None
             sources: dict[int, Bytes] = {}
@@ -148,16 +148,16 @@ class Copier:
     ) -> Prepared:
         prepared = Prepared()
         count = self.target.code.data_count
-        alive: dict[int, int] = {}
+        written: dict[int, int] = {}
         for chunk in live:
             stripe, cell = divmod(chunk, count)
-            alive[stripe] = alive.get(stripe, 0) | 1 << cell
+            written[stripe] = written.get(stripe, 0) | 1 << cell
         for stripe in stripes:
             moving = 0
-            for cell in cells_of(alive[stripe]):
+            for cell in cells_of(written[stripe]):
                 if window.first <= stripe * count + cell < window.end:
                     moving |= 1 << cell
-            writes = self._stripe(stripe, alive[stripe], moving, values)
+            writes = self._stripe(stripe, written[stripe], moving, values)
             prepared.moved += moving.bit_count()
             prepared.places += [(role, offset) for role, offset, _, _ in writes]
             number = self.layout.stripe_of(self.target, stripe)
@@ -172,7 +172,7 @@ class Copier:
         return prepared
 
     def _stripe(
-        self, stripe: int, alive: int, moving: int, values: dict[int, Slot]
+        self, stripe: int, written: int, moving: int, values: dict[int, Slot]
     ) -> list[MemberIO]:
         """Return the writes of one target stripe: cells that move to it, and all its parity."""
         context, code = self.context, self.target.code
@@ -180,7 +180,7 @@ class Copier:
         writes: list[MemberIO] = []
         arrays: list[Bytes] = []
         for cell in range(code.data_count):
-            if not alive >> cell & 1:
+            if not written >> cell & 1:
                 arrays.append(self._zeros)
                 continue
             view, array = values[base + cell]
@@ -191,7 +191,7 @@ class Copier:
         if slots:
             self._encode(arrays + [array for _, array in slots])
         for parity, (view, _) in enumerate(slots):
-            if code.support[parity] & alive:  # else it is dead, as its cells are
+            if code.support[parity] & written:  # else it is dead, as its cells are
                 place = self._position(stripe, code.data_count + parity)
                 writes.append((*place, [view], size))
         return writes

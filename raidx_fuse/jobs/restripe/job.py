@@ -190,8 +190,8 @@ class Restripe(StallableJob):
         written = self.context.written.is_written_many(np.arange(near.start, near.stop))
         if not self.schedule.upward:
             written = written[::-1]
-        dead = int(written.argmax()) if written.any() else len(near)
-        return self.schedule.skip(dead) if dead > self._limit() else None
+        unwritten = int(written.argmax()) if written.any() else len(near)
+        return self.schedule.skip(unwritten) if unwritten > self._limit() else None
 
     async def _turn_round(self) -> None:
         context = self.context

@@ -268,7 +268,7 @@ async def rot_parity(player: Player) -> None:
     """Damage one parity sector where it lies, durably."""
     context = player.array.context
     await context.journal.drain()  # below what is on its way to its place, no scrub would see it
-    live = context.written.live_stripes(context.layout, 0, player.stripes)
+    live = context.written.written_stripes(context.layout, 0, player.stripes)
     if not live:
         return
     stripe = player.rng.choice(live)

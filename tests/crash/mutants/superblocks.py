@@ -97,8 +97,8 @@ MEMBERSHIP = (
     Mutant(
         "older-side-rules",
         ASSEMBLE,
-        "    best = max(side.rank() for side in alive)",
-        "    best = min(side.rank() for side in alive)",
+        "    best = max(side.rank() for side in written)",
+        "    best = min(side.rank() for side in written)",
         "members are judged by what was true before the last round",
         DISKS,
         ASSEMBLY,
