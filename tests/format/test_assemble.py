@@ -13,14 +13,14 @@ from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.scenario import SIZE, Life, roles, stale
+from tests.support.scenario import SIZE, Scenario, roles, stale
 
 # -- the ordinary --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2), (2, 3, 1, 0)])
 def test_members_join_by_superblock_whatever_their_order(order: tuple[int, ...]) -> None:
-    life = Life()
+    life = Scenario()
     life.start().close()
     assembly = life.assemble(*order)
     assert roles(assembly) == {0: "d0", 1: "d1", 2: "d2", 3: "d3"}
@@ -29,7 +29,7 @@ def test_members_join_by_superblock_whatever_their_order(order: tuple[int, ...])
 
 
 def test_a_missing_member_is_named() -> None:
-    assembly = Life().assemble(3, 0, 1)
+    assembly = Scenario().assemble(3, 0, 1)
     assert roles(assembly) == {0: "d0", 1: "d1", 3: "d3"}
     assert assembly.missing_roles == [2]
     assert len(assembly.warnings) == 1
@@ -38,17 +38,17 @@ def test_a_missing_member_is_named() -> None:
 
 
 def test_too_many_missing_members_are_named() -> None:
-    text = Life().refused(0, 2)
+    text = Scenario().refused(0, 2)
     for part in ("'disk' has failed", "raid5", "role 1 (d1", "role 3 (d3", "is missing; give"):
         assert part in text
-    assert "role 1 (d1" in Life("raid0", 2).refused(0)
-    assert Life("raid1", 3).assemble(2).missing_roles == [0, 1]
-    assert Life("rdp", 6).assemble(0, 1, 3, 5).missing_roles == [2, 4]
-    assert "has failed" in Life("rdp", 6).refused(0, 1, 3)
+    assert "role 1 (d1" in Scenario("raid0", 2).refused(0)
+    assert Scenario("raid1", 3).assemble(2).missing_roles == [0, 1]
+    assert Scenario("rdp", 6).assemble(0, 1, 3, 5).missing_roles == [2, 4]
+    assert "has failed" in Scenario("rdp", 6).refused(0, 1, 3)
 
 
 def test_a_failed_member_stays_out() -> None:
-    life = Life()
+    life = Scenario()
     life.start().fail(1).close()
     assembly = life.assemble()
     assert assembly.missing_roles == [1]
@@ -61,13 +61,13 @@ def test_a_failed_member_stays_out() -> None:
 
 
 def test_a_member_that_missed_a_mount_stays_out() -> None:
-    life = Life()
+    life = Scenario()
     life.start(0, 1, 2).close()
     assert "it was missing" in stale(life.assemble())["d3"]
 
 
 def test_a_replaced_member_stays_out() -> None:
-    life = Life()
+    life = Scenario()
     life.start().fail(1).replace(1).close()
     assembly = life.assemble()
     assert roles(assembly) == {0: "d0", 1: "d4", 2: "d2", 3: "d3"}
@@ -76,7 +76,7 @@ def test_a_replaced_member_stays_out() -> None:
 
 
 def test_a_spare_joins_as_spare_and_an_absent_one_is_named() -> None:
-    life = Life()
+    life = Scenario()
     life.start().spare().close()
     spares = life.assemble().spares
     assert [member.path for member in spares.values()] == ["d4"]
@@ -90,7 +90,7 @@ def test_a_spare_joins_as_spare_and_an_absent_one_is_named() -> None:
 
 
 def test_a_member_being_rebuilt_counts_as_lost() -> None:
-    life = Life()
+    life = Scenario()
     running = life.start().fail(1)
     disk = life.new_disk()
     record = MemberRecord(1, life.uuid(), REBUILDING, SIZE, disk.path)
@@ -104,7 +104,7 @@ def test_a_member_being_rebuilt_counts_as_lost() -> None:
 
 
 def test_starting_excludes_the_absent_and_moves_the_counter() -> None:
-    life = Life()
+    life = Scenario()
     started = life.assemble(0, 1, 2).starting_config()
     assert started.record(3).state == MISSING
     assert (started.events, started.clean) == (2, False)
@@ -122,7 +122,7 @@ def test_no_members() -> None:
 
 
 def test_a_stranger_is_refused_and_named_by_what_it_is() -> None:
-    life = Life()
+    life = Scenario()
     blank, xfs, cut = (RamMember(SIZE, name=name) for name in ("blank", "xfs", "cut"))
     xfs.memory[:4] = b"XFSB"
     for disk, said in ((blank, "blank is no member.*superblock"), (xfs, "xfs is .*an XFS")):
@@ -134,7 +134,7 @@ def test_a_stranger_is_refused_and_named_by_what_it_is() -> None:
 
 
 def test_a_truncated_member_is_refused_unless_it_is_out_anyway() -> None:
-    life = Life()
+    life = Scenario()
     short = RamMember(SIZE - 4096, name="short")
     short.memory[:] = life.disks[1].memory[: SIZE - 4096]
     life.disks[1] = short
@@ -146,13 +146,13 @@ def test_a_truncated_member_is_refused_unless_it_is_out_anyway() -> None:
 
 
 def test_a_member_of_another_array_is_refused() -> None:
-    life, other = Life(), Life(first=2, name="other")
+    life, other = Scenario(), Scenario(first=2, name="other")
     with pytest.raises(AssemblyError, match=r"2 arrays: d0, d1, d2 of array 'disk'.*; d3 of array"):
         run(assemble, [*life.disks[:3], other.disks[3]])
 
 
 def test_the_same_member_twice_is_refused() -> None:
-    life = Life()
+    life = Scenario()
     copy = RamMember(SIZE, name="copy")
     copy.memory[:] = life.disks[2].memory
     with pytest.raises(AssemblyError, match="copy and d2 are the same member"):
@@ -160,14 +160,14 @@ def test_the_same_member_twice_is_refused() -> None:
 
 
 def test_an_unknown_layout_is_refused() -> None:
-    life = Life()
+    life = Scenario()
     running = life.start()
     running.update(replace(running.config, layout="raid77"))
     assert "layout 'raid77', unknown to this raidx" in life.refused(0, 1, 2)
 
 
 def test_an_unreadable_or_damaged_member_counts_as_missing() -> None:
-    life = Life()
+    life = Scenario()
     life.start().close()
     for slot in range(2):
         life.disks[1].memory[slot * SUPERBLOCK_SLOT_BYTES + 300] ^= 1
@@ -184,7 +184,7 @@ def test_an_unreadable_or_damaged_member_counts_as_missing() -> None:
 
 
 def test_one_damaged_slot_is_said_and_the_member_joins() -> None:
-    life = Life()
+    life = Scenario()
     life.start()
     life.disks[1].memory[SUPERBLOCK_SLOT_BYTES + 300] ^= 1  # the newer of its two
     assembly = life.assemble()
@@ -194,7 +194,7 @@ def test_one_damaged_slot_is_said_and_the_member_joins() -> None:
 
 def test_an_old_copy_of_a_member_stays_out() -> None:
     """Put back from a backup: its UUID is active, but it stands before the last whole round."""
-    life = Life()
+    life = Scenario()
     old = bytes(life.disks[2].memory)
     life.start().close()
     life.start().close()

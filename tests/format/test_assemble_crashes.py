@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from raidx_fuse.errors import AssemblyError
 from raidx_fuse.format.configuration.config import ACTIVE, FAILED, MISSING, REBUILDING, MemberRecord
-from tests.support.scenario import SIZE, Life, Running, roles, stale
+from tests.support.scenario import SIZE, Running, Scenario, roles, stale
 
 # -- crashes in the middle of a round ------------------------------------------------------------
 
@@ -22,7 +22,7 @@ SOME = [subset for n in range(5) for subset in itertools.combinations(range(4), 
 
 @pytest.mark.parametrize("reached", SOME)
 def test_a_crash_in_the_middle_of_a_round_costs_no_member(reached: tuple[int, ...]) -> None:
-    life = Life()
+    life = Scenario()
     life.start().note("a").note("b", only=reached)
     assembly = life.assemble()
     assert len(assembly.by_role) == 4
@@ -36,7 +36,7 @@ def test_a_crash_in_the_middle_of_a_round_costs_no_member(reached: tuple[int, ..
 
 @pytest.mark.parametrize("reached", SOME)
 def test_a_crash_while_a_member_is_failed_leaves_it_in_or_out(reached: tuple[int, ...]) -> None:
-    life = Life()
+    life = Scenario()
     life.start().note("a").fail(1, only=reached)
     assembly = life.assemble()
     if set(reached) - {1}:
@@ -49,7 +49,7 @@ def test_a_crash_while_a_member_is_failed_leaves_it_in_or_out(reached: tuple[int
 def test_a_round_that_reached_one_member_is_void_when_the_others_go_on() -> None:
     """That member's counter is as high as theirs, or higher; nothing was acknowledged on it."""
     for lonely in (1, 5):
-        life = Life()
+        life = Scenario()
         running = life.start().note("a")
         for _ in range(lonely - 1):  # a counter may move several times in one round
             running.config = running.config.bumped()
@@ -64,7 +64,7 @@ def test_a_round_that_reached_one_member_is_void_when_the_others_go_on() -> None
 
 def test_a_failure_that_reached_one_member_is_void_when_the_others_go_on() -> None:
     """d0 alone learned that d1 failed; d1, d2, d3 went on without d0."""
-    life = Life()
+    life = Scenario()
     life.start().fail(1, only=[0])
     life.start(1, 2, 3).note("acknowledged")
     assembly = life.assemble()
@@ -75,12 +75,12 @@ def test_a_failure_that_reached_one_member_is_void_when_the_others_go_on() -> No
 
 
 def test_a_crash_while_a_spare_joins_or_leaves() -> None:
-    life = Life()
+    life = Scenario()
     life.start().spare(only=[4])  # the spare alone was told
     assembly = life.assemble()
     assert len(assembly.by_role) == 4
     for lonely in (1, 5):
-        life = Life()
+        life = Scenario()
         running = life.start().spare()
         running.config = replace(running.config, events=running.config.events + lonely)
         running.note("lonely", only=[4])
@@ -95,7 +95,7 @@ def test_a_crash_while_a_spare_joins_or_leaves() -> None:
 @pytest.mark.parametrize("lonely", [1, 5])
 @pytest.mark.parametrize("also_failed", [False, True])
 def test_a_newcomer_that_alone_was_told_is_no_member(lonely: int, also_failed: bool) -> None:
-    life = Life("rdp", 5)
+    life = Scenario("rdp", 5)
     running = life.start().fail(1)
     disk = life.new_disk()
     record = MemberRecord(1, life.uuid(), REBUILDING, SIZE, disk.path)
@@ -115,7 +115,7 @@ def test_a_newcomer_that_alone_was_told_is_no_member(lonely: int, also_failed: b
 
 def test_a_spare_remembers_who_was_excluded() -> None:
     """The mirror's survivor is away; the spare alone knows that the other half is stale."""
-    life = Life("raid1", 2)
+    life = Scenario("raid1", 2)
     life.start().spare().fail(1).note("acknowledged")
     text = life.refused(1, 2)
     assert "d1 is not used: it failed" in text
@@ -126,7 +126,7 @@ def test_a_spare_remembers_who_was_excluded() -> None:
 
 
 def test_the_half_that_did_not_go_on_is_stale() -> None:
-    life = Life("raid1", 2)
+    life = Scenario("raid1", 2)
     life.start(0).note("acknowledged").close()
     assembly = life.assemble()
     assert roles(assembly) == {0: "d0"}
@@ -135,7 +135,7 @@ def test_the_half_that_did_not_go_on_is_stale() -> None:
 
 @pytest.mark.parametrize("more", [0, 1, 7])
 def test_two_halves_that_both_went_on_are_refused(more: int) -> None:
-    life = Life("raid1", 2)
+    life = Scenario("raid1", 2)
     life.start(0).note("left")
     right = life.start(1).note("right")
     for number in range(more):
@@ -152,7 +152,7 @@ def test_two_halves_that_both_went_on_are_refused(more: int) -> None:
 
 
 def test_two_halves_of_a_two_loss_array_that_both_went_on_are_refused() -> None:
-    life = Life("rdp", 4)
+    life = Scenario("rdp", 4)
     life.start(0, 2).note("left")
     life.start(1, 3).note("right").note("more")
     assert "was split: [d0, d2] and [d1, d3]" in life.refused()
@@ -160,7 +160,7 @@ def test_two_halves_of_a_two_loss_array_that_both_went_on_are_refused() -> None:
 
 
 def test_halves_that_both_replaced_the_other_are_still_refused() -> None:
-    life = Life("raid1", 2)
+    life = Scenario("raid1", 2)
     life.start(0).replace(1).close()
     life.start(1).replace(0).close()
     assert "was split: [d0, d2] and [d1, d3]" in life.refused()
@@ -168,7 +168,7 @@ def test_halves_that_both_replaced_the_other_are_still_refused() -> None:
 
 def test_a_line_that_left_out_the_same_disks_later_is_another_line() -> None:
     """d0 without d1; d1 without d0, then with d2, then d2 without d1: who left out d1 differs."""
-    life = Life("raid1", 2)
+    life = Scenario("raid1", 2)
     life.start(0).note("left")
     life.start(1).replace(0).close()
     life.start(2).note("right")
@@ -179,7 +179,7 @@ def test_a_line_that_left_out_the_same_disks_later_is_another_line() -> None:
 
 def test_an_old_disk_beside_its_successors_successor_is_stale_not_a_split() -> None:
     """d1 failed, d2 took its place, d0 died: d1 never went on without anybody."""
-    life = Life("raid1", 2)
+    life = Scenario("raid1", 2)
     life.start().fail(1).replace(1).close()
     life.start(2).close()
     assembly = life.assemble(1, 2)
@@ -201,7 +201,7 @@ def test_what_was_acknowledged_is_never_passed_over(shape: tuple[str, int], seed
     What a round that was complete acknowledged is a version; every assembly must show the newest
     version of a single line of life, or refuse.
     """
-    life = Life(*shape)
+    life = Scenario(*shape)
     try:
         live(life, shape, random.Random(seed))
     finally:
@@ -209,7 +209,7 @@ def test_what_was_acknowledged_is_never_passed_over(shape: tuple[str, int], seed
             disk.close()
 
 
-def live(life: Life, shape: tuple[str, int], rng: random.Random) -> None:
+def live(life: Scenario, shape: tuple[str, int], rng: random.Random) -> None:
     """Start, write, fail, replace and crash at random; check every assembly."""
     tolerance = {"raid1": shape[1] - 1, "raid5": 1, "rdp": 2}[shape[0]]
     # Per disk: the set of versions its lineage has acknowledged while it took part.

@@ -30,7 +30,7 @@ SIZE = 1 << 20
 METADATA_BYTES = SUPERBLOCK_SLOT_BYTES * 2
 
 
-class Life:
+class Scenario:
     """Disks of one array, and what an engine writes to their superblocks over the years."""
 
     def __init__(self, layout: str = "raid5", width: int = 4, *, first: int = 1, **options: Any):
@@ -98,7 +98,9 @@ class Life:
 class Running:
     """An array that was started: the absent are excluded before anything else."""
 
-    def __init__(self, life: Life, assembly: Assembly, only: Iterable[int] | None = None) -> None:
+    def __init__(
+        self, life: Scenario, assembly: Assembly, only: Iterable[int] | None = None
+    ) -> None:
         self.life = life
         self.config = assembly.starting_config()
         self.members: dict[str, Member] = {

@@ -121,7 +121,7 @@ async def judge_inside(
     left: Left, generator: random.Random, record: CutRecord | None = None
 ) -> frozenset[int]:
     """Do what `judge` does, in a run that judges one state after the other."""
-    look = _Judge(left, generator, record)
+    look = _Oracle(left, generator, record)
     try:
         await begin_anew(look.look, seed=generator.getrandbits(32))
     except ViolationError:
@@ -138,7 +138,7 @@ async def judge_inside(
     return look.exempt
 
 
-class _Judge:
+class _Oracle:
     def __init__(self, left: Left, generator: random.Random, record: CutRecord | None) -> None:
         self.left = left
         self.recording = left.recording
