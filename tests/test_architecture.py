@@ -14,103 +14,93 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "raidx_fuse"
 MODULE_LINES_MAX = 400
 
-# The floors of the house, from the ground up: a module imports only from floors below its own, or
-# from its own floor (cycles between modules are looked for apart). A name stands for a module or
-# for a folder with everything in it; every module must be found in the table.
-FLOORS: tuple[tuple[str, ...], ...] = (
+# The layers, from the ground up: a module imports only from its own package and from those before
+# it, annotations included. A name is a package of raidx_fuse, or a module of its top folder.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("errors", "units"),
     ("layouts",),
-    ("errors", "measure", "sizes", "zeros", "unwrap", "virtual_time", "locks", "parity", "advice"),
-    ("latch", "observers", "tasks"),
-    ("overlay", "bad_chunks", "xor_program"),
     ("members",),
     ("format",),
-    ("bpu", "operation", "queues"),
-    ("queue_monitor", "policy"),
-    ("flush_rounds",),
-    ("store", "access", "cache", "startable"),
-    ("pagestore", "joining", "marked"),
-    ("written", "dirty", "claims", "unlogged", "growth", "ring", "inflight", "streams"),
-    ("gather",),
-    ("settlement",),
-    ("shares", "log_writer"),
+    ("store",),
     ("journal",),
-    ("core", "following"),
-    ("replay", "begun", "journal_mode"),
-    (
-        "reader",
-        "at_once",
-        "whole_stripes",
-        "grown_stripes",
-        "closing",
-        "beginning",
-        "write_work",
-        "explain",
-    ),
-    ("filler", "log_rules", "finishing", "lost_list"),
-    ("writer", "mover", "tuner_plan"),
+    ("engine",),
     ("jobs",),
-    ("room",),
-    ("reshape",),
-    ("restore",),
-    ("membership", "settings", "status", "grower", "restriper", "tuner", "tuning"),
     ("array",),
-    ("check", "estimate", "reshape_cost", "interval", "volume", "testing"),
-    ("lab",),
-    ("awake", "beneath", "disks", "mountpoint", "protections", "runtime"),
-    ("creation", "offline", "arguments", "commands", "control", "control_server", "reshaping"),
-    ("holding",),
-    ("readers",),
-    ("fuse", "poll_first", "daemon"),
-    ("mount",),
     ("pool",),
-    ("cli", "campaign"),
+    ("fuse", "nbd"),
+    ("daemon",),
+    ("lab",),
+    ("cli",),
 )
+PLANNED = {"nbd"}  # packages that come later
+
+# Imports that still point upward, and why; the list only shrinks.
+UPWARD: dict[tuple[str, str], str] = {
+    ("store.member_set", "journal.overlay"): "it reads through the overlay",
+    ("journal.append", "engine.stripe_locks"): "a late batch keeps its stripes locked",
+    ("jobs.grow.operation", "array.array"): "the services of the whole array",
+    ("jobs.rebundle.operation", "array.array"): "the services of the whole array",
+    ("jobs.rebundle.self_heal", "array.array"): "the services of the whole array",
+    ("jobs.restripe.operation", "array.array"): "the services of the whole array",
+    ("jobs.tuner.tuner", "array.array"): "the services of the whole array",
+}
+# Modules that import each other, by those imports or within the package; the set only shrinks.
+CIRCLES: set[str] = {
+    *("array.array", "array.membership", "array.settings", "array.statistics", "array.status"),
+    *("jobs.grow.operation", "jobs.rebundle.operation", "jobs.rebundle.self_heal"),
+    *("jobs.restripe.operation", "jobs.tuner.tuner", "jobs.tuner.job"),
+    *("lab.crash.player", "lab.crash.together"),
+}
+FLAT_MODULES_MAX = 8  # in raidx_fuse itself
+FOLDER_MODULES_MAX = 14
 
 # What touches the operating system, and why it may. Members are the storage; the rest is the way
 # in: mount point, control socket, daemon, and opening what the user named.
 MAY_TOUCH_THE_SYSTEM = {
     "members",  # files, devices, memory, threads
-    "beneath",  # what a path stands on, by the kernel's tables
-    "disks",  # does a file exist? removes the ones it made
-    "mountpoint",  # mount table, fusermount3
-    "runtime",  # where sockets and logs lie
-    "control",  # the socket
-    "control_server",  # the same
-    "daemon",  # fork, signals
-    "fuse",  # errno, stat
-    "poll_first",  # the FUSE descriptor
-    "readers",  # the same
-    "awake",  # the latency promise of the kernel
-    "mount",  # user ids, pid
-    "protections",  # prctl, mlockall
-    "lab.traces",  # trace files
-    "lab.source",  # is there such a file?
-    "lab.spec",  # paths of traces beside the experiment
+    "daemon.backing_devices",  # what a path stands on, by the kernel's tables
+    "daemon.member_files",  # does a file exist? removes the ones it made
+    "fuse.mountpoint",  # mount table, fusermount3
+    "daemon.paths",  # where sockets and logs lie
+    "daemon.control_socket",  # the socket
+    "daemon.control_server",  # the same
+    "daemon.daemonize",  # fork, signals
+    "fuse.operations",  # errno, stat
+    "fuse.session_loop",  # the FUSE descriptor
+    "fuse.workers",  # the same
+    "fuse.cpu_latency",  # the latency promise of the kernel
+    "daemon.mount",  # user ids, pid
+    "daemon.memory_protection",  # prctl, mlockall
+    "lab.loads.traces",  # trace files
+    "lab.loads.source",  # is there such a file?
+    "lab.experiments.spec",  # paths of traces beside the experiment
     "cli",  # paths as typed
-    "campaign",  # a program: spreads the states over the processors
+    "lab.crash.__main__",  # a program: spreads the states over the processors
 }
 SYSTEM_MODULES = {
     *("asyncio", "concurrent", "ctypes", "fcntl", "glob", "io", "multiprocessing", "os", "pathlib"),
     *("select", "selectors", "shutil", "signal", "socket", "subprocess", "tempfile", "threading"),
     *("_thread", "resource", "pty", "sched"),
 }
-MAY_START_THREADS = {"members.threads", "campaign"}
-MAY_START_PROCESSES = {"mount"}  # fusermount3, while the loop goes on
+MAY_START_THREADS = {"members.threads", "lab.crash.__main__"}
+MAY_START_PROCESSES = {"daemon.mount"}  # fusermount3, while the loop goes on
 THREAD_MODULES = {"threading", "_thread", "concurrent", "multiprocessing", "asyncio"}
 
 # (module, what it may use): the clock of the outside world.
 CLOCKS = {
-    ("virtual_time", "monotonic"),  # how long the loop really idled: tells a deadlock from work
+    # how long the loop really idled: tells a deadlock from work
+    ("members.simulated.virtual_time", "monotonic"),
     ("members.local", "perf_counter"),  # is the disk too slow to be written inline?
-    ("creation", "time"),  # the date of birth in the superblock
-    ("control", "monotonic"),  # when an answer is overdue, in commands: no event loop there
-    ("mount", "time_ns"),  # the time stamp that `ls` shows
-    ("cli.waiting", "sleep"),  # between two looks at a job
-    ("campaign", "monotonic"),  # how long a campaign took
-    ("campaign", "strftime"),  # the date of its report
+    ("daemon.create", "time"),  # the date of birth in the superblock
+    # when an answer is overdue, in commands: no event loop there
+    ("daemon.control_socket", "monotonic"),
+    ("daemon.mount", "time_ns"),  # the time stamp that `ls` shows
+    ("cli.progress", "sleep"),  # between two looks at a job
+    ("lab.crash.__main__", "monotonic"),  # how long a campaign took
+    ("lab.crash.__main__", "strftime"),  # the date of its report
 }
 DATE_MODULES = {"datetime", "calendar", "timeit"}
-MAY_PRINT_DATES = {"cli.show"}  # from a number that is given
+MAY_PRINT_DATES = {"cli.commands.show"}  # from a number that is given
 
 # (module, what it may use): the generators that must be seeded are made as random.Random(seed).
 UNSEEDED = {"uuid1", "uuid4", "urandom", "getrandom", "SystemRandom", "secrets"}
@@ -151,27 +141,10 @@ def own_imports(tree: ast.AST) -> set[str]:
     return found
 
 
-def floor_of(name: str) -> int | None:
-    """Return the floor of a module, None if the table does not know it."""
+def layer_of(name: str) -> int | None:
+    """Return the layer of a module, None if the table does not know its package."""
     top = name.split(".")[0]
-    for number, names in enumerate(FLOORS):
-        if name in names or top in names:
-            return number
-    return None
-
-
-def type_checking_only(tree: ast.Module) -> set[str]:
-    """Return what is imported only for annotations."""
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.If)
-            and isinstance(node.test, ast.Name)
-            and node.test.id == "TYPE_CHECKING"
-        ):
-            for child in node.body:
-                found |= own_imports(child)
-    return found
+    return next((number for number, names in enumerate(LAYERS) if top in names), None)
 
 
 def used_attributes(tree: ast.AST, module: str) -> set[str]:
@@ -196,39 +169,66 @@ def tops(tree: ast.AST) -> set[str]:
 
 
 def listed(name: str, table: set[str]) -> bool:
-    """Say whether *table* holds the module or its folder."""
-    return name in table or name.split(".")[0] in table
+    """Say whether *table* holds the module or a package that it is in."""
+    parts = name.split(".")
+    return any(".".join(parts[:number]) in table for number in range(1, len(parts) + 1))
 
 
-def test_every_module_has_a_floor_and_every_floor_a_module() -> None:
-    homeless = [name for name in MODULES if name and floor_of(name) is None]
-    assert not homeless, f"put {homeless} on a floor"
-    for names in FLOORS:
-        for name in names:
-            assert name in MODULES, f"there is no {name} any more"
+def circles() -> list[set[str]]:
+    """Return the sets of modules that import each other, directly or not."""
+    needs = {name: own_imports(tree) - {name} for name, tree in TREES.items()}
+    reached = {name: set(others) for name, others in needs.items()}
+    changed = True
+    while changed:
+        changed = False
+        for others in reached.values():
+            more = set().union(*(reached[other] for other in others)) if others else set()
+            if not more <= others:
+                others |= more
+                changed = True
+    found: list[set[str]] = []
+    for name, others in reached.items():
+        if name in others and not any(name in circle for circle in found):
+            found.append({name} | {other for other in others if name in reached[other]})
+    return found
+
+
+def test_every_module_has_a_layer_and_every_layer_a_module() -> None:
+    homeless = [name for name in MODULES if name and layer_of(name) is None]
+    assert not homeless, f"put {homeless} into a package"
+    for name in {name for names in LAYERS for name in names} - PLANNED:
+        assert name in MODULES, f"there is no {name} any more"
 
 
 def test_imports_go_down() -> None:
+    found = set()
     for name, tree in TREES.items():
-        floor = floor_of(name)
         if not name:
             assert not own_imports(tree), "importing raidx_fuse.layouts must not run anything else"
             continue
-        assert floor is not None
-        for other in own_imports(tree) - type_checking_only(tree):
-            below = floor_of(other)
-            assert below is not None, f"{name} imports {other}, which is on no floor"
-            assert below <= floor, f"{name} imports {other}, which is above it"
+        layer = layer_of(name)
+        assert layer is not None
+        for other in own_imports(tree):
+            below = layer_of(other)
+            assert below is not None, f"{name} imports {other}, which is in no layer"
+            if below > layer:
+                assert (name, other) in UPWARD, f"{name} imports {other}, which is above it"
+                found.add((name, other))
+    assert found == set(UPWARD), "take what no longer points upward from the list"
 
 
-def test_no_import_cycles() -> None:
-    rest = {
-        name: own_imports(tree) - type_checking_only(tree) - {name} for name, tree in TREES.items()
-    }
-    while leaves := [name for name, needs in rest.items() if not needs & set(rest)]:
-        for name in leaves:
-            del rest[name]
-    assert not rest, f"these import each other: {sorted(rest)}"
+def test_no_modules_import_each_other() -> None:
+    assert set().union(*circles()) == CIRCLES
+
+
+def test_folders_are_small() -> None:
+    folders: dict[Path, int] = {}
+    for path in MODULES.values():
+        if path.name != "__init__.py":
+            folders[path.parent] = folders.get(path.parent, 0) + 1
+    assert folders[PACKAGE] <= FLAT_MODULES_MAX
+    for folder, count in folders.items():
+        assert count <= FOLDER_MODULES_MAX, f"{folder} holds {count} modules"
 
 
 def test_imports_are_absolute_and_by_one_name() -> None:
@@ -298,13 +298,13 @@ def test_modules_are_short_and_say_what_they_are_for() -> None:
 def test_the_checks_see_what_they_should() -> None:
     tree = ast.parse(
         "import os.path\nfrom time import time\nimport random\n"
-        "def f():\n    import raidx_fuse.store\n    from raidx_fuse.members import base\n"
+        "def f():\n    import raidx_fuse.units\n    from raidx_fuse.members import base\n"
         "    from raidx_fuse.errors import RaidxError\n    random.random()\n    time.sleep(1)\n"
     )
-    assert own_imports(tree) == {"store", "members.base", "errors"}
+    assert own_imports(tree) == {"units", "members.base", "errors"}
     assert used_attributes(tree, "time") == {"time", "sleep"}
     assert used_attributes(tree, "random") == {"random"}
     assert tops(tree) == {"os", "time", "random", "raidx_fuse"}
-    assert floor_of("members.ram") == floor_of("members")
-    assert floor_of("nowhere") is None
+    assert layer_of("members.ram") == layer_of("members")
+    assert layer_of("nowhere") is None
     assert len(MODULES) > 60
