@@ -7,12 +7,11 @@ journal (journal.py) waits for those before it. Its space and number come from t
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import trio
 
-from raidx_fuse.engine.stripe_locks import StripeLocks
 from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.format.log_record import (
     DATA,
@@ -33,6 +32,16 @@ NO_GAP = 1 << 64
 log = logging.getLogger(__name__)
 
 
+class LocksOfStripes(Protocol):
+    """What the log needs of the array's stripe locks while a batch is late."""
+
+    def take_free(self, stripes: Iterable[int]) -> list[int]:
+        """Take the locks of those of *stripes* that are free, without waiting; return them."""
+
+    def release_all(self, stripes: Iterable[int]) -> None:
+        """Release every lock of *stripes*."""
+
+
 class LogWriter(ReshapePosition):
     """Writes records to the ring of *member_set*; *roles* are those that hold it."""
 
@@ -46,7 +55,7 @@ class LogWriter(ReshapePosition):
         self.unfinished: dict[int, Sequence[MemberIO]] = {}  # of them: what `finish` will show
         self.roles: tuple[int, ...] = ()
         self.leaving = -1  # a role that is about to be given up: no record shall be there alone
-        self.locks: StripeLocks | None = None  # of the array
+        self.locks: LocksOfStripes | None = None  # of the array
         self.batch: CommitBatch | None = (
             None  # changes that are not in the ring yet (group_commit.py)
         )
