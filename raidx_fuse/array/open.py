@@ -17,6 +17,7 @@ from raidx_fuse.format.pages import PAYLOAD_BYTES
 from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.journal.journal import Journal
+from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.chunk_table import ChunkTable
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
@@ -102,8 +103,9 @@ async def _build(
     layout = layout_of(config)
     check_progress(config, layout.stripes)
     scan = await scan_table(assembly, layout)
+    overlay = Overlay()
     member_set = MemberSet(
-        config, layout, assembly.by_role, assembly.spares, nursery, read_only=read_only
+        config, layout, assembly.by_role, assembly.spares, nursery, overlay, read_only=read_only
     )
     for record in config.members:
         if record.state == "rebuilding" and record.role >= 0 and member_set.queues[record.role]:
@@ -121,7 +123,7 @@ async def _build(
     dirty.unlogged = runs_unlogged(config)
     check_startable(assembly, member_set.watermarks, dirty.pending_regions(), start_degraded)
     head = await load_page_store(member_set, "journal", PAYLOAD_BYTES * 8)
-    journal = Journal(member_set, written, head, ChunkTable(member_set, scan))
+    journal = Journal(member_set, written, head, ChunkTable(member_set, scan), overlay)
     array = Array(ArrayContext(layout, member_set, written, dirty, journal), assembly, nursery)
     await array.start(head)
     return array

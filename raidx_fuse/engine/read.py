@@ -121,7 +121,7 @@ class Reader:
             queue = member_set.readable[role]
             if queue is not None:
                 position = context.data_offset + (member_chunk << shift) + inner
-                overlay = member_set.overlay
+                overlay = context.journal.overlay
                 current = overlay.current
                 if current:
                     known = overlay.newest(role, position, length)
@@ -176,7 +176,7 @@ class Reader:
     def _read_at_once(self, offset: int, length: int, reply: memoryview) -> bool:
         """Fill *reply* from healthy members without suspending; False if that cannot be."""
         queues = self.context.member_set.queues
-        overlay = self.context.member_set.overlay
+        overlay = self.context.journal.overlay
         unplaced = bool(overlay)
         requests, zeros = self._segments(offset, length, reply)
         try:

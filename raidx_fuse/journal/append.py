@@ -22,6 +22,7 @@ from raidx_fuse.format.log_record import (
     record_bytes,
 )
 from raidx_fuse.journal.group_commit import CHANGE_BYTES_MAX, DATA_BYTES_MAX, CommitBatch
+from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import RecordsInFlight, ReshapePosition, Ring
 from raidx_fuse.store.member_set import MemberIO, MemberSet
 from raidx_fuse.store.page_store import PageStore
@@ -45,12 +46,12 @@ class LocksOfStripes(Protocol):
 class LogWriter(ReshapePosition):
     """Writes records to the ring of *member_set*; *roles* are those that hold it."""
 
-    def __init__(self, member_set: MemberSet, head: PageStore, mode: str) -> None:
+    def __init__(self, member_set: MemberSet, head: PageStore, overlay: Overlay, mode: str) -> None:
         super().__init__(mode)
         self.member_set = member_set
+        self.overlay = overlay
         self.ring = Ring(member_set, head)
         self.capacity = self.ring.capacity
-        self.overlay = member_set.overlay
         self.inflight = RecordsInFlight()
         self.unfinished: dict[int, Sequence[MemberIO]] = {}  # of them: what `finish` will show
         self.roles: tuple[int, ...] = ()
@@ -168,7 +169,7 @@ class LogWriter(ReshapePosition):
 
     def hurry(self) -> None:
         """Let the log be placed soon if much is not in its place."""
-        if self.ring.must_hurry() or self.member_set.overlay.held_bytes > OVERLAY_BYTES_MAX:
+        if self.ring.must_hurry() or self.overlay.held_bytes > OVERLAY_BYTES_MAX:
             self._wake.set()
 
     # -- group commit (group_commit.py)
@@ -197,7 +198,7 @@ class LogWriter(ReshapePosition):
         self.batch = batch
         batch.data_bytes += total
         fields, parts = batch.fields, batch.parts
-        put = self.member_set.overlay.put
+        put = self.overlay.put
         for role, offset, (buffer,), length in writes:
             fields += (DATA, role, length, offset)
             parts.append(buffer)

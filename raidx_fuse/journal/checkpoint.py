@@ -14,6 +14,7 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.log_record import entry_fields
 from raidx_fuse.journal.append import LogWriter
 from raidx_fuse.journal.deferred_parity import DeferredParity
+from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import Tail
 from raidx_fuse.store.chunk_table import ChunkTable
 from raidx_fuse.store.member_set import MemberSet
@@ -29,15 +30,20 @@ class Checkpoint(LogWriter):
     """Frees the ring: places what is committed. *mode* is what goes through the log; see MODES."""
 
     def __init__(
-        self, member_set: MemberSet, written: WrittenMap, head: PageStore, chunk_table: ChunkTable
+        self,
+        member_set: MemberSet,
+        written: WrittenMap,
+        head: PageStore,
+        chunk_table: ChunkTable,
+        overlay: Overlay,
     ) -> None:
-        super().__init__(member_set, head, "partial")
+        super().__init__(member_set, head, overlay, "partial")
         self.chunk_table = chunk_table
         self.written = written
         # Tests only, to show that the campaign notices.
         self.break_ordering = self.break_streams = False
         self.placements = 0
-        self.deferred = DeferredParity(member_set, self.capacity)
+        self.deferred = DeferredParity(member_set, overlay, self.capacity)
         self._gate: trio.Event | None = None  # closed while the ring is being emptied
         self.placing = trio.Lock()
         self._to_form = self._gives_up = False

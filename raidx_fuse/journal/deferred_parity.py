@@ -29,6 +29,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from raidx_fuse.format.log_record import ENTRY_BYTES, PARITY, record_bytes
+from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.store.member_set import MemberIO, MemberSet
 
 KNOWN_MIN = 64  # stripes of which is known what the log has, also after it gave them up
@@ -52,12 +53,12 @@ class Filling:
 class DeferredParity:
     """The stripes whose parity the log lacks: stripe -> (cells in the log, places of parities)."""
 
-    def __init__(self, member_set: MemberSet, capacity: int) -> None:
+    def __init__(self, member_set: MemberSet, overlay: Overlay, capacity: int) -> None:
         self.unfinished: dict[int, tuple[int, dict[tuple[int, int], int]]] = {}
         self.reserve_bytes = 0
         self.paused = False  # the layout is about to change: the records name stripes of this one
         self._member_set = member_set
-        self._overlay = member_set.overlay
+        self._overlay = overlay
         self._capacity = capacity
         self._reserved: set[int] = set()  # unfinished, or about to be
         # Of stripes all of whose records that may be replayed are of this kind: the cells in them.

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-PAGE_SHIFT = 12
-PAGE_BYTES = 1 << PAGE_SHIFT
-PAGE_MASK = PAGE_BYTES - 1
+from raidx_fuse.store.observers import PAGE_BYTES, PAGE_MASK, PAGE_SHIFT
+
 _ROLE_SHIFT = 56  # above the pages of any member, so that keys sort by role, then place
 _PAGE_NUMBER = (1 << _ROLE_SHIFT) - 1
 PLACED_AT_ONCE = 256  # writes of places that others wait for: some 1 ms in a page cache

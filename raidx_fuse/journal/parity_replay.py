@@ -10,6 +10,7 @@ import numpy as np
 
 from raidx_fuse.errors import MemberError, UnrecoverableError
 from raidx_fuse.format.log_record import Record
+from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, unwritten_cells, write_plans
 from raidx_fuse.store.buffers import Bytes
@@ -19,12 +20,13 @@ from raidx_fuse.store.xor import xor_into
 
 
 class ParityReplay:
-    """Redoes the data of records into the overlay of *member_set*, and what parity follows from
+    """Redoes the data of records into *overlay*, and what parity follows from
     it.
     """
 
-    def __init__(self, member_set: MemberSet, written: WrittenMap) -> None:
+    def __init__(self, member_set: MemberSet, overlay: Overlay, written: WrittenMap) -> None:
         self.member_set = member_set
+        self.overlay = overlay
         self.written = written
         self._size = member_set.layout.chunk_bytes
         # Stripes whose parity came from their places -> where it belongs.
@@ -35,7 +37,7 @@ class ParityReplay:
 
         Raises MemberError, or Unrecoverable if more is lost than the code tolerates.
         """
-        overlay = self.member_set.overlay
+        overlay = self.overlay
         parities: list[MemberIO] = []
         for stripe, complete in record.parity:
             if not complete:  # computed from the places: before the data hides them
@@ -89,7 +91,7 @@ class ParityReplay:
             except MemberError:
                 return False
             new[:] = old
-            member_set.overlay.patch(role, offset, [new])
+            self.overlay.patch(role, offset, [new])
             if new != old:
                 return False
         return True
@@ -100,7 +102,7 @@ class ParityReplay:
         for places in self._unfinished.values():
             for role, offset in sorted(places):
                 buffer = bytearray(self._size)
-                known = self.member_set.overlay.read(role, offset, buffer)
+                known = self.overlay.read(role, offset, buffer)
                 assert known, "what was computed is in the overlay"
                 requests.append((role, offset, [buffer], self._size))
         return requests
@@ -128,7 +130,7 @@ class ParityReplay:
         known: dict[int, Bytes] = {}
         for cell in range(self.member_set.layout.code.data_count):
             content = np.empty(self._size, np.uint8)
-            if self.member_set.overlay.read(*self._place(stripe, cell), content.data):
+            if self.overlay.read(*self._place(stripe, cell), content.data):
                 known[cell] = content
         return known
 

@@ -175,7 +175,7 @@ async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Rep
     tail = log_found.tail[1]
     copies = log_found.copies
     records, data_bytes = len(copies), 0
-    parity_replay = ParityReplay(member_set, journal.written)
+    parity_replay = ParityReplay(member_set, journal.overlay, journal.written)
     for record in log_found.records:
         data_bytes += sum(len(data) for _role, _offset, data in record.data)
         await parity_replay.redo(record)
@@ -305,11 +305,11 @@ def _parity_record(
 
 async def _place(journal: Journal, member_set: MemberSet) -> None:
     """Write everything to its place and make it durable."""
-    member_set.overlay.freeze()
+    journal.overlay.freeze()
     roles = [role for role, queue in enumerate(member_set.queues) if queue is not None]
-    placed = member_set.overlay.frozen_writes(roles)
+    placed = journal.overlay.frozen_writes(roles)
     await member_set.write([(role, *write) for role, writes in placed for write in writes])
     await journal.written.pages.save_as(journal.written.take_unsaved())
     await journal.chunk_table.save_as(journal.chunk_table.take_unsaved())
     await member_set.flush()
-    member_set.overlay.drop_frozen()
+    journal.overlay.drop_frozen()

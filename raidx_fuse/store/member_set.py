@@ -21,11 +21,10 @@ from raidx_fuse.errors import ArrayFailedError, FormatError, MemberError, NoSpac
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.superblock_round import Patience, write_config
-from raidx_fuse.journal.overlay import PAGE_MASK, Overlay
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.flush_rounds import FlushRounds
-from raidx_fuse.store.observers import FlushObserver, PagesOfMembers
+from raidx_fuse.store.observers import PAGE_MASK, FlushObserver, PagesOfMembers
 from raidx_fuse.store.operation import FLUSH, PUNCH, READ, WRITE, CountdownLatch, Operation
 from raidx_fuse.store.queue import MemberQueue
 from raidx_fuse.store.tasks import Starter
@@ -92,7 +91,7 @@ class MemberSet:
         self.io_timeout_s = 30.0
         self.flush_observers: list[FlushObserver] = []
         self.page_stores: list[PagesOfMembers] = []
-        self.overlay = Overlay()
+        self.overlay = overlay
         self.place_epoch = 0  # moves when committed content has reached its place
         self.on_change: list[Hook] = []
         self.on_fail: list[Callable[[int], None]] = []

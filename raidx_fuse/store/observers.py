@@ -1,8 +1,29 @@
-"""What the store of members tells others of, and what it asks of their pages."""
+"""What the store of members tells others of, and what it asks of them: pages, newer content."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+PAGE_SHIFT = 12  # newer content is kept by pages of a member
+PAGE_BYTES = 1 << PAGE_SHIFT
+PAGE_MASK = PAGE_BYTES - 1
+
+
+class NewerContent(Protocol):
+    """Content that is newer than the members', laid over every read: the overlay of the log."""
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+
+    def read(self, role: int, offset: int, buffer: Any) -> bool:
+        """Fill *buffer* if all of the range is known by whole pages, else do nothing."""
+
+    def covers(self, role: int, begin: int, end: int) -> bool:
+        """Say whether anything is known of these bytes."""
+
+    def patch(self, role: int, offset: int, buffers: Sequence[Any]) -> None:
+        """Lay what is known over *buffers*, which were read from the member at *offset*."""
 
 
 class FlushObserver(Protocol):

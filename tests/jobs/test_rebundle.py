@@ -262,7 +262,7 @@ def test_new_bundles_keep_their_content_where_a_record_is_still_to_be_placed(
         await rig.settle()
         places = {layout.place(s, k) for s in range(before, layout.stripes) for k in range(length)}
         at = array.member_set.data_offset
-        page, overlay = memoryview(bytearray(CHUNK)), array.member_set.overlay
+        page, overlay = memoryview(bytearray(CHUNK)), array.context.journal.overlay
         assert any(overlay.read(role, at + chunk * CHUNK, page) for role, chunk in places), (
             "no new bundle got a place that a record names"
         )

@@ -85,7 +85,7 @@ class StripeBegin:
     ) -> list[MemberIO] | None:
         """Read what *plan* needs and compute its parities in *arena*; None if not at once."""
         context = self.context
-        chunk_bytes, overlay = context.chunk_bytes, context.member_set.overlay
+        chunk_bytes, overlay = context.chunk_bytes, context.journal.overlay
         slots = iter(arena.slots(chunk_bytes, len(plan.reads) + len(plan.outputs)))
         old: dict[int, Bytes] = {}
         for cell in plan.reads:
@@ -151,7 +151,7 @@ class StripeEnd:
         if size > length or not inner or inner & context.inner_mask or not self._fits:
             return 0
         filled = (1 << (inner >> context.shift)) - 1
-        journal, overlay = context.journal, context.member_set.overlay
+        journal, overlay = context.journal, context.journal.overlay
         deferred = journal.deferred
         if deferred.cells(stripe) != filled or journal.mode != "partial" or deferred.paused:
             return 0
@@ -188,7 +188,7 @@ class StripeEnd:
     def _place(self, stripe: int, filled: int, view: memoryview) -> bool:
         """Write all of *stripe*; False if no member takes anything at once."""
         context = self.context
-        chunk_bytes, code, overlay = context.chunk_bytes, context.code, context.member_set.overlay
+        chunk_bytes, code, overlay = context.chunk_bytes, context.code, context.journal.overlay
         known = filled.bit_count()
         arena = context.arenas.get((known + code.parity_count) * chunk_bytes)
         slots = arena.slots(chunk_bytes, known + code.parity_count)
@@ -238,7 +238,7 @@ class StripeEnd:
         """
         for cell in range(known, len(self.context.code.cells)):
             role, offset = self.context.position(stripe, cell)
-            self.context.member_set.overlay.put(role, offset, bytes(cells[cell]))
+            self.context.journal.overlay.put(role, offset, bytes(cells[cell]))
         self.context.journal.deferred.finish((stripe,))
 
 

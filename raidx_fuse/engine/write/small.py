@@ -144,7 +144,7 @@ class SmallWrite:
         *kept*: the buffers of *writes* are not to be used again.
         """
         context = self.context
-        overlay = context.member_set.overlay
+        overlay = context.journal.overlay
         unplaced = overlay.current or overlay.frozen
         queues = context.member_set.readable
         place, shift = context.layout.place, context.shift
@@ -195,7 +195,7 @@ class SmallWrite:
     ) -> bool:
         """Carry out any *plan*: read its cells, make its outputs; *kept* as in `_modify`."""
         context = self.context
-        overlay = context.member_set.overlay
+        overlay = context.journal.overlay
         queues = context.member_set.readable
         place, shift = context.layout.place, context.shift
         slots = iter(self._slots.get(length) or self._cut(length))
