@@ -34,21 +34,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 PLANNED = {"nbd"}  # packages that come later
 
-# Imports that still point upward, and why; the list only shrinks.
-UPWARD: dict[tuple[str, str], str] = {
-    ("jobs.grow.operation", "array.array"): "the services of the whole array",
-    ("jobs.rebundle.operation", "array.array"): "the services of the whole array",
-    ("jobs.rebundle.self_heal", "array.array"): "the services of the whole array",
-    ("jobs.restripe.operation", "array.array"): "the services of the whole array",
-    ("jobs.tuner.tuner", "array.array"): "the services of the whole array",
-}
-# Modules that import each other, by those imports or within the package; the set only shrinks.
-CIRCLES: set[str] = {
-    *("array.array", "array.membership", "array.settings", "array.statistics", "array.status"),
-    *("jobs.grow.operation", "jobs.rebundle.operation", "jobs.rebundle.self_heal"),
-    *("jobs.restripe.operation", "jobs.tuner.tuner", "jobs.tuner.job"),
-    *("lab.crash.player", "lab.crash.together"),
-}
 FLAT_MODULES_MAX = 8  # in raidx_fuse itself
 FOLDER_MODULES_MAX = 14
 
@@ -199,7 +184,6 @@ def test_every_module_has_a_layer_and_every_layer_a_module() -> None:
 
 
 def test_imports_go_down() -> None:
-    found = set()
     for name, tree in TREES.items():
         if not name:
             assert not own_imports(tree), "importing raidx_fuse.layouts must not run anything else"
@@ -209,14 +193,11 @@ def test_imports_go_down() -> None:
         for other in own_imports(tree):
             below = layer_of(other)
             assert below is not None, f"{name} imports {other}, which is in no layer"
-            if below > layer:
-                assert (name, other) in UPWARD, f"{name} imports {other}, which is above it"
-                found.add((name, other))
-    assert found == set(UPWARD), "take what no longer points upward from the list"
+            assert below <= layer, f"{name} imports {other}, which is above it"
 
 
 def test_no_modules_import_each_other() -> None:
-    assert set().union(*circles()) == CIRCLES
+    assert not circles()
 
 
 def test_folders_are_small() -> None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
+from raidx_fuse.array.array import Array
 from raidx_fuse.engine.growth_position import PIGGYBACK, SURROGATE
 from raidx_fuse.format.configuration.config import MemberRecord
 from raidx_fuse.layouts.codes.code import bits
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.rebundle import Moves
-
-if TYPE_CHECKING:
-    from raidx_fuse.array.array import Array
-
 
 ASSUMED_RATE_BYTES = 200 << 20
 

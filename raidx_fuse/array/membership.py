@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
+from raidx_fuse.array.services import RunningArray
 from raidx_fuse.errors import ArrayFailedError, BusyError, FormatError, RaidxError, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.create import prepare_member
@@ -19,16 +20,13 @@ from raidx_fuse.jobs.resync import chunks_at_stake
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.queue import MemberQueue
 
-if TYPE_CHECKING:
-    from raidx_fuse.array.array import Array
-
 log = logging.getLogger(__name__)
 
 
 class Membership:
     """Changes to the members of one running array."""
 
-    def __init__(self, array: Array) -> None:
+    def __init__(self, array: RunningArray) -> None:
         self.array = array
         self.member_set = array.member_set
         self.waiting = False  # a spare is about to take a role, or must not take one now

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from raidx_fuse.array.services import RunningArray
 from raidx_fuse.engine.parity_policy.policy import check_policy
 from raidx_fuse.errors import UsageError
 from raidx_fuse.jobs.rebundle.self_heal import AFTER_S as RESTORE_AFTER_S
 from raidx_fuse.journal.journal import MODES
 from raidx_fuse.units import parse_seconds, parse_size
-
-if TYPE_CHECKING:
-    from raidx_fuse.array.array import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +27,11 @@ class Setting:
     default: Any
     help: str
     parse: Callable[[str], Any]
-    apply: Callable[[Array, Any], None]
-    in_force: Callable[[Array], Any] | None = None
-    keeps: Callable[[Array, Any], dict[str, Any]] | None = None
+    apply: Callable[[RunningArray, Any], None]
+    in_force: Callable[[RunningArray], Any] | None = None
+    keeps: Callable[[RunningArray, Any], dict[str, Any]] | None = None
 
-    def value(self, array: Array) -> Any:
+    def value(self, array: RunningArray) -> Any:
         """Return the value of *array*."""
         if self.in_force is not None:
             return self.in_force(array)
@@ -55,7 +53,7 @@ class Setting:
                 continue
         raise UsageError(f"{str(value)[:40]!r} is no value of {self.name}")
 
-    def kept(self, array: Array, value: Any) -> dict[str, Any]:
+    def kept(self, array: RunningArray, value: Any) -> dict[str, Any]:
         """Return what *array* is to remember when it is set to *value*."""
         return {self.name: value} if self.keeps is None else self.keeps(array, value)
 
@@ -70,17 +68,17 @@ def _seconds(text: str) -> float:
     return value
 
 
-def _set_policy(array: Array, value: Any) -> None:
+def _set_policy(array: RunningArray, value: Any) -> None:
     array.context.use_policy(value)
 
 
-def _set_speed_min(array: Array, value: Any) -> None:
+def _set_speed_min(array: RunningArray, value: Any) -> None:
     array.jobs.speed_min_bytes = value
     for job in array.jobs.running():
         job.speed_min_bytes = value
 
 
-def _set_speed_max(array: Array, value: Any) -> None:
+def _set_speed_max(array: RunningArray, value: Any) -> None:
     array.jobs.speed_max_bytes = value
     for job in array.jobs.running():
         job.speed_max_bytes = value
@@ -92,7 +90,7 @@ def _journal_mode(text: str) -> str:
     return text
 
 
-def _set_journal(array: Array, value: Any) -> None:
+def _set_journal(array: RunningArray, value: Any) -> None:
     array.context.journal.mode = value
 
 
@@ -107,11 +105,11 @@ def _cache_size(text: str) -> int:
     return value
 
 
-def _set_cache(array: Array, value: Any) -> None:
+def _set_cache(array: RunningArray, value: Any) -> None:
     array.context.use_cache(value)
 
 
-def _set_timeout(array: Array, value: Any) -> None:
+def _set_timeout(array: RunningArray, value: Any) -> None:
     array.member_set.io_timeout_s = value
 
 
@@ -147,10 +145,10 @@ def _threshold(name: str, parse: Callable[[str], Any], help: str) -> Setting:
     """Return the setting of one field of `bpu.Thresholds`; unless set by hand it is derived."""
     field = _THRESHOLDS[name]
 
-    def apply(array: Array, value: Any) -> None:
+    def apply(array: RunningArray, value: Any) -> None:
         array.context.bpu.set_threshold(field, value)
 
-    def in_force(array: Array) -> Any:
+    def in_force(array: RunningArray) -> Any:
         return getattr(array.context.bpu.refresh(), field)
 
     return Setting(name, None, help, parse, apply, in_force)
@@ -159,28 +157,28 @@ def _threshold(name: str, parse: Callable[[str], Any], help: str) -> Setting:
 def _service(name: str, kind: str, help: str) -> Setting:
     """Return the setting of A_R or A_W; unless set by hand it is measured, member by member."""
 
-    def apply(array: Array, value: Any) -> None:
+    def apply(array: RunningArray, value: Any) -> None:
         array.context.bpu.set_service(kind, value)
 
-    def in_force(array: Array) -> Any:
+    def in_force(array: RunningArray) -> Any:
         value = getattr(array.context.bpu.monitor, f"{kind}_s")
         return "auto" if value is None else value
 
     return Setting(name, None, help, _queue_time, apply, in_force)
 
 
-def _auto(array: Array) -> str:
+def _auto(array: RunningArray) -> str:
     return "off" if array.context.bpu.by_hand else "on"
 
 
-def _set_auto(array: Array, value: str) -> None:
+def _set_auto(array: RunningArray, value: str) -> None:
     policy = array.context.bpu
     limits = policy.refresh()
     for name in _THRESHOLDS.values():
         policy.set_threshold(name, None if value == "on" else getattr(limits, name))
 
 
-def _keep_auto(array: Array, _value: str) -> dict[str, Any]:
+def _keep_auto(array: RunningArray, _value: str) -> dict[str, Any]:
     by_hand = array.context.bpu.by_hand
     return {key: by_hand.get(name) for key, name in _THRESHOLDS.items()}
 
@@ -230,7 +228,7 @@ def _tuner_setting(
 ) -> Setting:
     """Return the setting of one attribute of the tuner; kept, but idle, without one."""
 
-    def apply(array: Array, value: Any) -> None:
+    def apply(array: RunningArray, value: Any) -> None:
         if array.tuner is not None:
             setattr(array.tuner, attribute, value == "on" if parse is _switch else value)
 
@@ -277,7 +275,7 @@ def _restore_after(text: str) -> float | None:
     return None if text == "off" else parse_seconds(text)
 
 
-def _set_restore_after(array: Array, value: Any) -> None:
+def _set_restore_after(array: RunningArray, value: Any) -> None:
     if array.self_heal is not None:
         array.self_heal.after_s = value
 
@@ -367,7 +365,7 @@ def restored_settings(kept: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
     return values, warnings
 
 
-def apply_saved(array: Array) -> list[str]:
+def apply_saved(array: RunningArray) -> list[str]:
     """Make the settings in the superblocks work; return warnings of those that cannot be."""
     member_set = array.member_set
     kept, warnings = restored_settings(member_set.config.settings)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from raidx_fuse.array.services import RunningArray
 from raidx_fuse.store.latency import Latency
-
-if TYPE_CHECKING:
-    from raidx_fuse.array.array import Array
-
 
 HOTTEST_SHOWN = 10
 
@@ -32,7 +29,7 @@ def bpu_ratios(counts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _bpu(array: Array) -> dict[str, Any] | None:
+def _bpu(array: RunningArray) -> dict[str, Any] | None:
     """Return what BPU did; None while another policy chooses."""
     context = array.context
     if context.policy is not context.bpu:
@@ -41,7 +38,7 @@ def _bpu(array: Array) -> dict[str, Any] | None:
     return counts | bpu_ratios(counts)
 
 
-def stats(array: Array) -> dict[str, Any]:
+def stats(array: RunningArray) -> dict[str, Any]:
     """Return the counters of a running array since its start."""
     member_set, context = array.member_set, array.context
     now = member_set.clock()
@@ -96,7 +93,7 @@ def stats(array: Array) -> dict[str, Any]:
     }
 
 
-def _cache(array: Array) -> dict[str, int]:
+def _cache(array: RunningArray) -> dict[str, int]:
     """Return what the chunk cache did: reads answered without a member or not, cells spared."""
     cache, counters = array.context.cache, array.context.counters
     return {
@@ -108,7 +105,7 @@ def _cache(array: Array) -> dict[str, int]:
     }
 
 
-def _hottest(array: Array) -> list[dict[str, Any]]:
+def _hottest(array: RunningArray) -> list[dict[str, Any]]:
     """Return the chunks that are used most; a layout without a table does not know."""
     context = array.context
     if context.access is None:
@@ -144,7 +141,7 @@ class Snapshot:
     members: dict[str, tuple[Latency, Latency]]
 
 
-def snapshot(array: Array) -> Snapshot:
+def snapshot(array: RunningArray) -> Snapshot:
     """Return what has been counted so far."""
     queues = [queue for queue in array.member_set.queues if queue is not None]
     return Snapshot(

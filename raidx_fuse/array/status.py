@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from raidx_fuse.array.services import RunningArray
 from raidx_fuse.format.shapes import RESTRIPE
 
-if TYPE_CHECKING:
-    from raidx_fuse.array.array import Array
 
-
-def redundancy_left(array: Array) -> int:
+def redundancy_left(array: RunningArray) -> int:
     """Return how many more members, whichever they are, may be lost without losing data.
 
     None while stripes await their resync after a crash without a log, unless they are copies: what
@@ -27,7 +25,7 @@ def redundancy_left(array: Array) -> int:
     return max(left, 0)
 
 
-def state(array: Array) -> str:
+def state(array: RunningArray) -> str:
     """Return one word: clean, growing, restriping, evacuating, resyncing, rebuilding, restoring,
     degraded or failed.
     """
@@ -49,7 +47,7 @@ def state(array: Array) -> str:
     return "growing" if growing else "clean"
 
 
-def _action(array: Array, word: str) -> str | None:
+def _action(array: RunningArray, word: str) -> str | None:
     if array.context.bad_chunks:
         return (
             f"the content of {array.context.bad_chunks.count()} chunks was lost: restore the files "
@@ -66,7 +64,7 @@ def _action(array: Array, word: str) -> str | None:
     return None
 
 
-def status(array: Array) -> dict[str, Any]:
+def status(array: RunningArray) -> dict[str, Any]:
     """Return the status of a running array."""
     member_set, config, context = array.member_set, array.member_set.config, array.context
     word = state(array)

@@ -16,7 +16,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 import trio.lowlevel
@@ -28,12 +28,10 @@ from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.jobs.attach import assign_role, join, leave, release
 from raidx_fuse.jobs.grow.job import Grow
+from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, grows_in_place, make_layout
 from raidx_fuse.members.base import Member
-
-if TYPE_CHECKING:
-    from raidx_fuse.array.array import Array
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +45,7 @@ class GrowOperation:
     cancelled growth gave back: it belongs to nobody then.
     """
 
-    def __init__(self, array: Array) -> None:
+    def __init__(self, array: ArrayServices) -> None:
         self.array = array
         self.member_set = array.member_set
         self.context = array.context

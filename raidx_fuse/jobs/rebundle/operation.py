@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
@@ -27,14 +27,12 @@ from raidx_fuse.format.table_page import chunks_that_fit, erase_share, share_reg
 from raidx_fuse.jobs.attach import join, leave, release
 from raidx_fuse.jobs.rebundle.capacity import Capacity
 from raidx_fuse.jobs.rebundle.job import RebundleJob
+from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.placements.bundled import NOWHERE, SPARE_CHUNKS, BundleLayout
 from raidx_fuse.layouts.planning.allocate import allocate, maximum
 from raidx_fuse.layouts.planning.rebundle import Moves
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.queue import MemberQueue
-
-if TYPE_CHECKING:
-    from raidx_fuse.array.array import Array
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +43,7 @@ GROW, EVACUATE, RESTORE = "grow", "evacuate", "restore"
 class RebundleOperation:
     """Changes of the members of one running raidx array, as far as its *capacity* allows."""
 
-    def __init__(self, array: Array, layout: BundleLayout) -> None:
+    def __init__(self, array: ArrayServices, layout: BundleLayout) -> None:
         self.array = array
         self.context = array.context
         self.member_set = array.member_set

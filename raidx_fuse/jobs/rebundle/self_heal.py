@@ -8,15 +8,13 @@ there is no room the array stays degraded; it looks again each minute.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.jobs.rebundle.operation import EVACUATE, GROW, RESTORE, RebundleOperation
-
-if TYPE_CHECKING:
-    from raidx_fuse.array.array import Array
+from raidx_fuse.jobs.services import ArrayServices
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +26,7 @@ LOOK_S = 1.0
 class SelfHeal:
     """Begins restorations of *array*, *after_s* seconds after a loss (None: never)."""
 
-    def __init__(self, array: Array, rebundle: RebundleOperation) -> None:
+    def __init__(self, array: ArrayServices, rebundle: RebundleOperation) -> None:
         self.array = array
         self.rebundle = rebundle
         self.after_s: float | None = AFTER_S

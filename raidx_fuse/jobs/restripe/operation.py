@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
@@ -28,13 +28,11 @@ from raidx_fuse.jobs.attach import assign_role, join, leave, release
 from raidx_fuse.jobs.job import TRY_AGAIN_S
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.jobs.restripe.job import JOB_KEY, Restripe, record_chunks
+from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
 from raidx_fuse.members.base import Member
-
-if TYPE_CHECKING:
-    from raidx_fuse.array.array import Array
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +42,7 @@ class RestripeOperation:
     `GrowOperation`.
     """
 
-    def __init__(self, array: Array) -> None:
+    def __init__(self, array: ArrayServices) -> None:
         self.array = array
         self.member_set = array.member_set
         self.context = array.context

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
@@ -22,12 +22,10 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.tuner.plan import MemberLoad, Plan, Planner, Step
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.store.member_set import MemberLostError
-
-if TYPE_CHECKING:
-    from raidx_fuse.array.array import Array
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +47,7 @@ class Tuner:
     *state* is one word and *why* the reason in a few; *moved* counts chunks since the start.
     """
 
-    def __init__(self, array: Array, layout: BundleLayout, access: AccessStats) -> None:
+    def __init__(self, array: ArrayServices, layout: BundleLayout, access: AccessStats) -> None:
         self.array = array
         self.context: ArrayContext = array.context
         self.layout = layout

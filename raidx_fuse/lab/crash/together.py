@@ -6,19 +6,45 @@ they are answered; now and then a large one, a flush or a placement between them
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import random
+from collections.abc import Sequence
+from typing import Protocol
 
+from raidx_fuse.array.array import Array
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
 from raidx_fuse.lab.crash.held_handlers import Handler, through_door
 from raidx_fuse.members.base import SECTOR_BYTES
 
-if TYPE_CHECKING:
-    from raidx_fuse.lab.crash.player import Player
-
 TOGETHER_MAX = 8
 
 
-async def come_together(player: Player) -> None:
+class Requester(Protocol):
+    """The player, as far as requests that come together need it."""
+
+    rng: random.Random
+    sectors: int
+
+    @property
+    def array(self) -> Array:
+        """The array that runs."""
+
+    async def flush(self) -> None:
+        """Flush, and note it."""
+
+    async def write(self, offset: int, length: int) -> None:
+        """Write *length* bytes at *offset*, and note it."""
+
+    async def observe_met(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Read where writes at once, which are over now, met: one of them came last."""
+
+    def place(self, kind: str | None = None) -> tuple[int, int]:
+        """Draw (offset, length) in bytes: all sizes and alignments, mostly small."""
+
+    def near(self, where: tuple[int, int]) -> tuple[int, int]:
+        """Draw a range that overlaps *where*, or lies right beside it."""
+
+
+async def come_together(player: Requester) -> None:
     """Let some requests of *player* come together."""
     rng = player.rng
     if rng.random() < 0.5:  # the log is small here, and without room nothing is held
@@ -48,13 +74,13 @@ async def come_together(player: Player) -> None:
     await player.observe_met(ranges)
 
 
-async def _write(player: Player, offset: int, length: int, *, flush: bool) -> None:
+async def _write(player: Requester, offset: int, length: int, *, flush: bool) -> None:
     await player.write(offset, length)
     if flush:
         await player.flush()
 
 
-def small(player: Player) -> tuple[int, int]:
+def small(player: Requester) -> tuple[int, int]:
     """Draw some sectors inside one chunk."""
     sectors = CHUNK_BYTES // SECTOR_BYTES
     count = player.rng.randint(1, 3)
