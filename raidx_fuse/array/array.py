@@ -43,7 +43,7 @@ from raidx_fuse.journal.recovery import Replayed, read_log, replay
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.page_store import PageStore
-from raidx_fuse.store.tasks import Tasks
+from raidx_fuse.tasks import Tasks
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from raidx_fuse.store.dirty_bitmap import DirtyBitmap
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import load_page_store
 from raidx_fuse.store.table_recovery import scan_table
-from raidx_fuse.store.tasks import Tasks
 from raidx_fuse.store.written_map import WrittenMap
+from raidx_fuse.tasks import Tasks
 
 
 def runs_unlogged(config: ArrayConfig) -> bool:

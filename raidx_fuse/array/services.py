@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-import trio
-
 from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.jobs.rebundle.self_heal import SelfHeal
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.tuner.tuner import Tuner
+from raidx_fuse.tasks import Starter
 
 
 class RunningArray(ArrayServices, Protocol):
@@ -18,10 +17,13 @@ class RunningArray(ArrayServices, Protocol):
     read_only: bool
     started_s: float
     warnings: list[str]
-    nursery: trio.Nursery
     tuner: Tuner | None
     rebundle: RebundleOperation | None
     self_heal: SelfHeal | None
+
+    @property
+    def nursery(self) -> Starter:
+        """What starts background tasks of the array."""
 
     def get(self, key: str) -> Any:
         """Return the value of a setting. Raises UsageError for an unknown one."""

@@ -9,7 +9,7 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.format.shapes import RESTRIPE
 from raidx_fuse.jobs.job import Job
-from raidx_fuse.store.tasks import Starter
+from raidx_fuse.tasks import Starter
 
 ENDED_KEPT = 20
 

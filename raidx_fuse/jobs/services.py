@@ -11,7 +11,7 @@ from typing import Protocol
 import trio
 
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.format.config import MemberRecord
+from raidx_fuse.format.configuration.config import MemberRecord
 from raidx_fuse.jobs.manager import Jobs
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.member_set import MemberSet

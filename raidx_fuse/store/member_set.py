@@ -24,10 +24,10 @@ from raidx_fuse.format.superblock_round import Patience, write_config
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.flush_rounds import FlushRounds
-from raidx_fuse.store.observers import PAGE_MASK, FlushObserver, PagesOfMembers
+from raidx_fuse.store.observers import PAGE_MASK, FlushObserver, NewerContent, PagesOfMembers
 from raidx_fuse.store.operation import FLUSH, PUNCH, READ, WRITE, CountdownLatch, Operation
 from raidx_fuse.store.queue import MemberQueue
-from raidx_fuse.store.tasks import Starter
+from raidx_fuse.tasks import Starter
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +69,7 @@ class MemberSet:
         members: dict[int, Member],
         spares: dict[str, Member],
         nursery: Starter,
+        overlay: NewerContent,
         *,
         read_only: bool = False,
     ) -> None:

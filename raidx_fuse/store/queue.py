@@ -27,7 +27,7 @@ from raidx_fuse.members.base import Member
 from raidx_fuse.members.overdue import came_back, give_up, is_overdue
 from raidx_fuse.store.latency import TIMED_ALL, TIMED_EACH, Latency
 from raidx_fuse.store.operation import FLUSH, PUNCH, READ, WRITE, CountdownLatch, Operation
-from raidx_fuse.store.tasks import Starter
+from raidx_fuse.tasks import Starter
 
 log = logging.getLogger(__name__)
 

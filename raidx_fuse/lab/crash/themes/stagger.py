@@ -7,20 +7,15 @@ where the disks are (lab/crash/disks.py).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import trio
 
-from raidx_fuse.lab.crash.together import in_sectors
-
-if TYPE_CHECKING:
-    from raidx_fuse.lab.crash.player import Player
+from raidx_fuse.lab.crash.together import Requester, in_sectors
 
 REQUESTS_MAX = 6
 APART_S = 0.015  # about as long as a flush of slow disks takes
 
 
-async def stagger(player: Player) -> None:
+async def stagger(player: Requester) -> None:
     """Let a flush begin, then writes, each of which is flushed or not, little by little."""
     rng = player.rng
     where = player.place("sectors")
@@ -35,7 +30,7 @@ async def stagger(player: Player) -> None:
     await player.observe_met(ranges)
 
 
-async def write_and_flush(player: Player, offset: int, length: int, flush: bool) -> None:
+async def write_and_flush(player: Requester, offset: int, length: int, flush: bool) -> None:
     """Write, and *flush* then."""
     await player.write(offset, length)
     if flush:
