@@ -20,7 +20,7 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import PAGE_HEADER_BYTES
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import HEAD_BYTES
-from raidx_fuse.lab.crash.held_handlers import through_door
+from raidx_fuse.lab.crash.requests.held_handlers import through_door
 from raidx_fuse.members.base import ReadBuffer, WriteBuffer
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run

@@ -1,7 +1,7 @@
 """Small writes that come together share one record of the log (journal/group_commit.py), seen from
 the engine.
 
-They are stepped as the door does it: lab/crash/held_handlers.py.
+They are stepped as the door does it: lab/crash/requests/held_handlers.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import trio
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch
-from raidx_fuse.lab.crash.held_handlers import Handler, go_on_held, through_door
+from raidx_fuse.lab.crash.requests.held_handlers import Handler, go_on_held, through_door
 from raidx_fuse.members.simulated.faulty import WRITE as WRITES
 from raidx_fuse.members.simulated.faulty import Fault
 from raidx_fuse.members.simulated.virtual_time import run

@@ -14,7 +14,7 @@ from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.journal.deferred_parity import SHARE_MAX
 from raidx_fuse.journal.ring import HEAD_BYTES
 from raidx_fuse.lab.crash.disks import PACES, SLOW_FLUSHES, SectorDisk
-from raidx_fuse.lab.crash.image_parts import Parts
+from raidx_fuse.lab.crash.requests.image_parts import Parts
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.layouts.placements.bundled import bundle_code
 from raidx_fuse.layouts.registry import allowed_widths, find_layout

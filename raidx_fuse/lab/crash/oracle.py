@@ -21,9 +21,9 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.lab.crash.disks import SectorDisk
 from raidx_fuse.lab.crash.history import Expectation
-from raidx_fuse.lab.crash.image_parts import Parts
 from raidx_fuse.lab.crash.reading import read_sectors
 from raidx_fuse.lab.crash.recording import Recording
+from raidx_fuse.lab.crash.requests.image_parts import Parts
 from raidx_fuse.lab.crash.state import ViolationError
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import SECTOR_BYTES, Member

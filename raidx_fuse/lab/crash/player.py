@@ -20,12 +20,12 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.lab.crash.disks import MOODY, SectorDisk, is_member
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Fronts, Hardware, Shape
 from raidx_fuse.lab.crash.history import History, Span, WriteSpan
-from raidx_fuse.lab.crash.places import Places
 from raidx_fuse.lab.crash.reading import read_sectors
 from raidx_fuse.lab.crash.recording import Recording
+from raidx_fuse.lab.crash.requests.places import Places
+from raidx_fuse.lab.crash.requests.stagger import stagger
+from raidx_fuse.lab.crash.requests.together import come_together, in_sectors
 from raidx_fuse.lab.crash.state import Cell, ViolationError
-from raidx_fuse.lab.crash.themes.stagger import stagger
-from raidx_fuse.lab.crash.together import come_together, in_sectors
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.registry import LAYOUTS

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from raidx_fuse.format.regions import Regions
 from raidx_fuse.lab.crash.history import History
-from raidx_fuse.lab.crash.image_parts import Parts
+from raidx_fuse.lab.crash.requests.image_parts import Parts
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.ram import RamMember

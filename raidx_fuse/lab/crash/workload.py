@@ -21,13 +21,13 @@ import trio
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.lab.crash.player import Player, Script
 from raidx_fuse.lab.crash.recording import Recording
+from raidx_fuse.lab.crash.requests.together import come_together
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.lab.crash.themes.growth import theme_growth
 from raidx_fuse.lab.crash.themes.hangs import theme_hangs
 from raidx_fuse.lab.crash.themes.rebundle import theme_members
 from raidx_fuse.lab.crash.themes.restripe import restripes_of, theme_restripe
 from raidx_fuse.lab.crash.themes.squeeze import theme_squeeze
-from raidx_fuse.lab.crash.together import come_together
 from raidx_fuse.layouts.registry import find_layout, grows_in_place
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.virtual_time import run

@@ -11,8 +11,8 @@ import math
 import trio
 
 from raidx_fuse.lab.crash.player import Player
-from raidx_fuse.lab.crash.themes.stagger import write_and_flush
-from raidx_fuse.lab.crash.together import in_sectors
+from raidx_fuse.lab.crash.requests.stagger import write_and_flush
+from raidx_fuse.lab.crash.requests.together import in_sectors
 
 TIMEOUT_S = 30.0  # io.timeout_s, at which an operation is given up, after up to a quarter more
 HANGS_S = (5.0, 45.0, 60.0, 100.0)  # noticed or not, and back sooner or later

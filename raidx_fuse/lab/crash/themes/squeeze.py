@@ -10,8 +10,8 @@ import trio
 
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
 from raidx_fuse.lab.crash.player import Player
-from raidx_fuse.lab.crash.themes.stagger import write_and_flush
-from raidx_fuse.lab.crash.together import in_sectors
+from raidx_fuse.lab.crash.requests.stagger import write_and_flush
+from raidx_fuse.lab.crash.requests.together import in_sectors
 
 WRITES_MAX = 10
 HELD_UP_S = 0.1

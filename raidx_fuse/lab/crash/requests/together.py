@@ -12,7 +12,7 @@ from typing import Protocol
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
-from raidx_fuse.lab.crash.held_handlers import Handler, through_door
+from raidx_fuse.lab.crash.requests.held_handlers import Handler, through_door
 from raidx_fuse.members.base import SECTOR_BYTES
 
 TOGETHER_MAX = 8

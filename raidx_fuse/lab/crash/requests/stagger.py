@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import trio
 
-from raidx_fuse.lab.crash.together import Requester, in_sectors
+from raidx_fuse.lab.crash.requests.together import Requester, in_sectors
 
 REQUESTS_MAX = 6
 APART_S = 0.015  # about as long as a flush of slow disks takes
