@@ -105,7 +105,7 @@ class Checkpoint(LogWriter):
                 if not self.break_ordering:
                     await self.member_set.flush()
                 await self._write_frozen()
-                await self.written.pages.save_as(pages)
+                await self.written.save_taken(pages)
                 await self.chunk_table.save_as(chunk_table)
                 if not self.break_ordering:
                     await self.member_set.flush()

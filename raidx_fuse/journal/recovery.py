@@ -309,7 +309,7 @@ async def _place(journal: Journal, member_set: MemberSet) -> None:
     roles = [role for role, queue in enumerate(member_set.queues) if queue is not None]
     placed = journal.overlay.frozen_writes(roles)
     await member_set.write([(role, *write) for role, writes in placed for write in writes])
-    await journal.written.pages.save_as(journal.written.take_unsaved())
+    await journal.written.save_taken(journal.written.take_unsaved())
     await journal.chunk_table.save_as(journal.chunk_table.take_unsaved())
     await member_set.flush()
     journal.overlay.drop_frozen()

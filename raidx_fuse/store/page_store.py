@@ -8,7 +8,7 @@ the same slot again: its last durable copy is the other one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import trio
@@ -132,24 +132,25 @@ class PageStore:
 
     async def save(self, pages: Sequence[int]) -> None:
         """Write *pages* as they are now to every present member; durable after the next flush."""
-        await self.save_as({page: self.content(page) for page in pages})
+        contents = {page: self.content(page) for page in pages}
+        await self.save_as(contents, contents.__getitem__)
 
     def content(self, page: int) -> bytes:
         """Return a copy of a page's payload."""
         return bytes(self.payload[page * PAYLOAD_BYTES : (page + 1) * PAYLOAD_BYTES])
 
-    async def save_as(self, pages: Mapping[int, bytes]) -> None:
-        """Write pages with the payloads given, which may be older than those in memory.
+    async def save_as(self, pages: Iterable[int], content: Callable[[int], bytes]) -> None:
+        """Write *pages* as *content* returns them, which need not be as they are in memory.
 
         One call after another, as they came: a member may turn round two writes to one slot, and
-        the older content would stand there last.
+        the older content would stand there last. *content* is asked when it is the call's turn.
         """
         if self._saving.locked():
             await self._saving.acquire()
         else:
             self._saving.acquire_nowait()  # without a suspension
         try:
-            await self._save_now(pages)
+            await self._save_now({page: content(page) for page in pages})
         finally:
             self._saving.release()
 

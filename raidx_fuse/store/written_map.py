@@ -4,6 +4,14 @@ A chunk without its bit reads as zero, whatever lies on the members, and counts 
 chain. The map is held whole in memory as flat *bits* (chunk c is bit c % 8 of byte c // 8) and kept
 on every member by checksummed pages; a page is saved before the write that set its bits is
 acknowledged, and durable after the next flush like the data itself.
+
+A bit that a log record changed is saved by the checkpoint that follows, and not before: should a
+crash drop the record, its chunk must count as before. Until then any other save of the page
+contains the old bit. A write past the log saves the page on its own, perhaps while a checkpoint is
+under way; the checkpoint must not write the page without that bit again:
+
+    record sets bit 0      checkpoint begins ............. saves the page: bits 0 and 1
+                               write past the log saves bit 1, without bit 0
 """
 
 from __future__ import annotations
@@ -26,7 +34,9 @@ class WrittenMap:
         self.chunks = chunks
         self.pages = pages
         self.bits = pages.payload
-        self._unsaved: set[int] = set()
+        self._unsaved: set[int] = set()  # pages with bits that records changed
+        self._logged: dict[int, bool] = {}  # chunk -> its bit before, no checkpoint has begun since
+        self._taken: dict[int, bool] = {}  # the same of those that a checkpoint is about to save
         assert len(self.bits) * 8 >= chunks, "the map region holds the whole array"
 
     def is_written(self, chunk: int) -> bool:
@@ -54,40 +64,66 @@ class WrittenMap:
         self.pages.extend(chunks)
         self.chunks = chunks
 
-    def set_bits(self, chunks: Sequence[int]) -> None:
-        """Set the bits of *chunks*; their pages are saved by whoever takes them."""
-        bits = self.bits
-        page_bits = self.pages.payload_bytes * 8
-        for chunk in chunks:
-            bits[chunk >> 3] |= 1 << (chunk & 7)
-            self._unsaved.add(chunk // page_bits)
+    def set_bits(self, chunks: Iterable[int]) -> None:
+        """Set the bits of *chunks* for a log record; a checkpoint saves their pages."""
+        self._change(chunks, True)
 
-    def clear_bits(self, chunks: Sequence[int]) -> None:
-        """Clear the bits of *chunks*; their pages are saved by whoever takes them."""
-        bits = self.bits
+    def clear_bits(self, chunks: Iterable[int]) -> None:
+        """Clear the bits of *chunks* for a log record; a checkpoint saves their pages."""
+        self._change(chunks, False)
+
+    def _change(self, chunks: Iterable[int], written: bool) -> None:
         page_bits = self.pages.payload_bytes * 8
         for chunk in chunks:
-            bits[chunk >> 3] &= ~(1 << (chunk & 7)) & 0xFF
+            self._logged.setdefault(chunk, self.is_written(chunk))
             self._unsaved.add(chunk // page_bits)
+            _put_bit(self.bits, chunk, written)
 
     async def mark(self, chunks: Sequence[int], unwritten: Sequence[int] = ()) -> None:
         """Set the bits of *chunks*, clear those of *unwritten*, and save their pages (not flushed).
 
         The bits change before the first suspension.
         """
-        self.set_bits(chunks)
-        self.clear_bits(unwritten)
-        await self.pages.save_as(self.take_unsaved())
+        page_bits = self.pages.payload_bytes * 8
+        for changed, written in ((chunks, True), (unwritten, False)):
+            for chunk in changed:
+                self._logged.pop(chunk, None)
+                self._taken.pop(chunk, None)
+                _put_bit(self.bits, chunk, written)
+        pages = sorted({chunk // page_bits for chunk in (*chunks, *unwritten)})
+        await self.pages.save_as(pages, self._without_logged)
 
-    def take_unsaved(self) -> dict[int, bytes]:
-        """Return the pages with bits that are not saved, as they are now, and forget them."""
-        pages = {page: self.pages.content(page) for page in sorted(self._unsaved)}
-        self._unsaved.clear()
+    def take_unsaved(self) -> set[int]:
+        """Return the pages with bits that records changed, for `save_taken`, and forget them."""
+        pages, self._unsaved = self._unsaved, set()
+        self._taken = self._logged | self._taken
+        self._logged = {}
         return pages
+
+    async def save_taken(self, pages: Iterable[int]) -> None:
+        """Save *pages* of `take_unsaved`, whose records are durable by now; not flushed."""
+
+        def content(page: int) -> bytes:
+            self._taken = {}  # from here on every save contains them
+            return self._without_logged(page)
+
+        await self.pages.save_as(sorted(pages), content)
 
     def put_back(self, pages: Iterable[int]) -> None:
         """Note that *pages* were not saved after all."""
         self._unsaved.update(pages)
+        self._logged |= self._taken
+        self._taken = {}
+
+    def _without_logged(self, page: int) -> bytes:
+        """Return the payload of *page* without what only records say so far."""
+        content = bytearray(self.pages.content(page))
+        first = page * self.pages.payload_bytes * 8
+        for before in (self._logged, self._taken):  # what was taken is older: its word is the last
+            for chunk, written in before.items():
+                if 0 <= chunk - first < len(content) * 8:
+                    _put_bit(content, chunk - first, written)
+        return bytes(content)
 
     # -- scans ---------------------------------------------------------------------------------
 
@@ -167,3 +203,10 @@ class WrittenMap:
             if block.any():
                 total += int(np.bitwise_count(block).sum())
         return total
+
+
+def _put_bit(bits: bytearray, number: int, value: bool) -> None:
+    if value:
+        bits[number >> 3] |= 1 << (number & 7)
+    else:
+        bits[number >> 3] &= ~(1 << (number & 7)) & 0xFF

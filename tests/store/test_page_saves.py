@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+
+import pytest
 import trio
 
+from raidx_fuse.errors import MemberError
 from raidx_fuse.format.pages import load_pages
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.spy import WRITE, spying
+from tests.support.spy import WRITE, SpyRig, spying
+
+
+async def saved_bits(rig: SpyRig) -> list[int]:
+    """Return the first byte of the written map as each member has it."""
+    pages = rig.running.context.written.pages
+    uuid = pages.member_set.config.array_uuid
+    return [
+        int((await load_pages(ram, pages.region, uuid, pages.pages)).payload[0][0])
+        for ram in rig.rams
+    ]
 
 
 def test_a_later_save_of_a_page_is_not_overtaken_by_an_earlier_one() -> None:
@@ -46,5 +60,71 @@ def test_a_flush_during_a_save_does_not_stand_for_it() -> None:
             assert len(places) == 2 * 3
             assert set(places) <= {region.slot_offset(0, slot) for slot in (0, 1)}
             assert len(set(places)) == 1
+
+    run(main)
+
+
+def test_a_checkpoint_keeps_what_was_written_past_the_log_meanwhile() -> None:
+    """Found by the crash campaign: the page went back, and flushed chunks read as zeros."""
+
+    async def main() -> None:
+        async with spying("raid0", 2, chunk_bytes=4096) as rig:
+            context = rig.running.context
+            journal, member_set = context.journal, context.member_set
+            assert await journal.commit([0], [], [0])
+            flush = member_set.flush
+
+            async def write_meanwhile() -> None:
+                patched.undo()
+                await flush()
+                assert await journal.commit([1], [], [2])
+                await context.written.mark([1])
+
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(member_set, "flush", write_meanwhile)
+                await journal.place()
+            assert set(await saved_bits(rig)) == {0b011}, "chunk 2 has a record only"
+            await journal.place()
+            assert set(await saved_bits(rig)) == {0b111}
+
+    run(main)
+
+
+def test_a_bit_that_only_a_record_sets_is_saved_with_nothing_but_its_checkpoint() -> None:
+    """A crash that drops the record would bring to life what lay in its chunk before."""
+
+    async def main() -> None:
+        async with spying("raid0", 2, chunk_bytes=4096) as rig:
+            context = rig.running.context
+            await context.written.mark([3])
+            assert await context.journal.commit([0], [], [0], unwritten=[3])
+            await context.written.mark([1])
+            assert set(await saved_bits(rig)) == {0b1010}
+            await context.journal.place()
+            assert set(await saved_bits(rig)) == {0b0011}
+
+    run(main)
+
+
+def test_a_checkpoint_that_fails_leaves_its_bits_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async with spying("raid0", 2, chunk_bytes=4096) as rig:
+            context = rig.running.context
+            journal, member_set = context.journal, context.member_set
+            assert await journal.commit([0], [], [0])
+
+            async def fail() -> None:
+                raise MemberError("ram0", "flush", 0, errno.EIO)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(member_set, "flush", fail)
+                with pytest.raises(MemberError):
+                    await journal.place()
+            await context.written.mark([1])
+            assert set(await saved_bits(rig)) == {0b10}
+            await journal.place()
+            assert set(await saved_bits(rig)) == {0b11}
 
     run(main)

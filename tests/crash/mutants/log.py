@@ -75,8 +75,8 @@ PLACING = (
     Mutant(
         "map-saved-with-bits-that-are-not-durable",
         JOURNAL,
-        "await self.written.pages.save_as(pages)",
-        "await self.written.pages.save_as({**pages, **self.written.take_unsaved()})",
+        "await self.written.save_taken(pages)",
+        "await self.written.save_taken(pages | self.written.take_unsaved())",
         "a chunk may be written after a cut that dropped the record which brought it to life",
         ("raid5:partial", "raid0:full", "raid0:partial", "raid4:full"),
         (*ORDER, *MOMENTS),
@@ -84,7 +84,7 @@ PLACING = (
     Mutant(
         "map-not-saved-with-a-placement",
         JOURNAL,
-        "await self.written.pages.save_as(pages)",
+        "await self.written.save_taken(pages)",
         "pass",
         "what was placed counts as never written once its record is gone",
         LOGGED,
