@@ -76,28 +76,36 @@ def test_a_host_that_does_not_answer_is_given_up_and_what_comes_late_is_discarde
     assert discarded[:1] == ["a descriptor"]
 
 
-def test_a_result_that_arrives_as_its_caller_leaves_is_discarded() -> None:
-    discarded = threading.Event()
+def test_a_result_that_arrives_as_its_caller_leaves_is_discarded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread has put its result down, and the loop learns of it after the caller has left."""
+    arrived, discarded = threading.Event(), threading.Event()
+    put = threads.Completions.put
+    late: list[threads.Job] = []
+
+    def put_late(_completions: threads.Completions, job: threads.Job) -> None:
+        late.append(job)
+        arrived.set()
+
+    monkeypatch.setattr(threads.Completions, "put", put_late)
 
     async def main() -> None:
         with trio.CancelScope() as scope:
-            arrived = threading.Event()
-
-            def call() -> int:
-                arrived.set()
-                return 1
 
             async def leave() -> None:
                 await trio.testing.wait_all_tasks_blocked()
-                arrived.wait(10)  # on the loop: the result is there, its wake-up is not
-                threading.Event().wait(0.02)
+                assert arrived.wait(10)  # on the loop: nobody else runs meanwhile
                 scope.cancel()
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(leave)
-                await in_thread("it", call, discard=lambda _: discarded.set())
+                await in_thread("it", lambda: 1, discard=lambda _: discarded.set())
         assert scope.cancelled_caught
         assert discarded.wait(10)
+        (job,) = late
+        put(job.completions, job)  # which wakes nobody
+        await trio.testing.wait_all_tasks_blocked()
 
     trio.run(main)
 

@@ -314,7 +314,8 @@ def test_a_place_that_changed_hands_on_a_member_that_is_lost() -> None:
 def test_who_came_later_hides_who_lay_there_at_first() -> None:
     """A cell whose founding member left lies where another one did: found by the crash campaign."""
     counts = (11, 11, 6, 7)
-    founding = make_bundles("raidx-copy", counts, 4096, 2)
+    bundles = 12  # which the others have room for: else the founding member could not have left
+    founding = make_bundles("raidx-copy", counts, 4096, 2, bundles)
     founding.forget_founder(0)
     layout = make_bundles(
         "raidx-copy", (0, *counts[1:]), 4096, 2, founding.stripes, founding.founding.as_dict()
