@@ -8,8 +8,9 @@ import os
 import signal
 import socket
 import stat
+import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,14 @@ def serve(
         return server
 
     return trio.run(main)
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The directory of sockets and logs; tmp_path may be too long for a socket."""
+    with tempfile.TemporaryDirectory() as directory:
+        monkeypatch.setattr(paths, "directory_of", lambda user: Path(directory) / "raidx")
+        yield
 
 
 @pytest.fixture
@@ -314,10 +323,8 @@ def test_which_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert paths.directory_of(0) == Path("/run/raidx")
 
 
-def test_logs_of_mounts_that_have_ended_are_few(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(paths, "directory_of", lambda user: tmp_path / "raidx")
+@pytest.mark.usefixtures("runtime")
+def test_logs_of_mounts_that_have_ended_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "ENDED_LOGS_BYTES_MAX", 100_000)
     directory = paths.own_directory()
     own, mounted = paths.files_in(directory, "/own").log, paths.files_in(directory, "/proc").log
@@ -341,10 +348,10 @@ def test_logs_of_mounts_that_have_ended_are_few(
 # ---- the client ----
 
 
+@pytest.mark.usefixtures("runtime")
 def test_a_daemon_that_hangs_is_told_from_one_that_takes_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paths, "directory_of", lambda user: tmp_path / "r")
     monkeypatch.setattr(control_socket, "PATIENCE_S", 0.1)
     files = paths.own_files(tmp_path)
     with socket.socket(socket.AF_UNIX) as stopped:  # its kernel takes connections, nobody answers
