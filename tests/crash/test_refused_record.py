@@ -10,12 +10,14 @@ from __future__ import annotations
 import pytest
 import trio
 
+from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.lab.crash.disks import is_member
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.lab.crash.oracle import Left, judge
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import Recording
+from raidx_fuse.lab.crash.requests.held_handlers import go_on_held
 from raidx_fuse.lab.crash.state import Cell, Cut, State, ViolationError
 from raidx_fuse.lab.crash.workload import record_workload
 from raidx_fuse.store.member_set import MemberIO
@@ -23,6 +25,18 @@ from raidx_fuse.store.member_set import MemberIO
 WIDTH = 4
 SEED = 3  # without a cache
 HALF = CHUNK_BYTES // 2  # with its parity as large as the record that is refused
+
+
+write_now = Journal.write_now
+
+
+def by_the_first_only(journal: Journal, offset: int, record: bytes) -> list[MemberIO]:
+    """Write *record* to the first log member, and leave it to the others."""
+    roles = journal.roles
+    journal.roles = roles[:1]
+    left = write_now(journal, offset, record)
+    journal.roles = roles
+    return [*left, *((role, offset, [record], len(record)) for role in roles[1:])]
 
 
 def refused(monkeypatch: pytest.MonkeyPatch) -> tuple[Recording, int, int]:
@@ -35,14 +49,6 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> tuple[Recording, int, int]:
         await player.array.context.journal.drain()
         await player.flush()
         span, data = player._begin_write(0, 0, CHUNK_BYTES)
-        write_now = Journal.write_now
-
-        def by_the_first_only(journal: Journal, offset: int, record: bytes) -> list[MemberIO]:
-            roles = journal.roles
-            journal.roles = roles[:1]
-            left = write_now(journal, offset, record)
-            journal.roles = roles
-            return [*left, *((role, offset, [record], len(record)) for role in roles[1:])]
 
         events.append(player.event)
         with monkeypatch.context() as patched:
@@ -66,13 +72,13 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> tuple[Recording, int, int]:
     return recording, events[0], events[1]
 
 
-def broken(recording: Recording, first: int, last: int) -> list[str]:
+def broken(recording: Recording, first: int, last: int, turns: int = 90) -> list[str]:
     """Crash it with each member lost; return what breaks."""
     found = []
     for index, disks, _event in recording.record.moments():
         if not first < index <= last:
             continue
-        for turn in range(90):
+        for turn in range(turns):
             lost = turn % (WIDTH - 1)
             state = State(recording.cell, SEED, Cut(index, f"s{turn}", (lost,)))
             cuts = zip(disks, state.cut.decisions(list(disks)), strict=True)
@@ -91,3 +97,48 @@ def broken(recording: Recording, first: int, last: int) -> list[str]:
 
 def test_a_record_that_one_member_took_is_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert broken(*refused(monkeypatch)) == []
+
+
+def checkpointed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> tuple[Recording, int, int]:
+    """Record a checkpoint that begins while a log member has not taken a record yet."""
+    events = []
+
+    async def script(player: Player) -> None:
+        await player.write(0, player.stripes * player.stripe_bytes)
+        await player.flush()
+        journal = player.array.context.journal
+        await journal.drain()
+        await player.flush()
+
+        handler = player.write(2 * CHUNK_BYTES, HALF)  # which is on no log member
+        DEFERRAL.holds = True
+        trap = handler.send(None)
+        DEFERRAL.holds = False
+        assert isinstance(trap, CommitBatch)
+        events.append(player.event)
+        with monkeypatch.context() as patched:
+            patched.setattr(Journal, "write_now", by_the_first_only)
+            trap.write()
+        assert journal.late is not None
+
+        async def finish() -> None:
+            await trio.sleep(1.0)  # so long it takes the other member
+            await go_on_held(handler)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(finish)
+            nursery.start_soon(journal.place)
+        events.append(player.event)
+
+    shape = Shape(WIDTH, stripes=3, pace="inline")
+    recording = record_workload(Cell("raid5", "partial"), SEED, script, shape)
+    return recording, events[0], events[1]
+
+
+def test_a_checkpoint_waits_until_all_log_members_have_its_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a cut that takes the only one that has it leaves half of a change in its place."""
+    assert broken(*checkpointed_meanwhile(monkeypatch), 6) == []
+    monkeypatch.setattr(Journal, "is_late", property(lambda _journal: False))
+    assert broken(*checkpointed_meanwhile(monkeypatch), 6), "a test that cannot fail proves nothing"

@@ -23,6 +23,7 @@ from raidx_fuse.journal.ring import Ring
 from raidx_fuse.lab.crash import matrix
 from raidx_fuse.lab.crash.state import Cell, State
 from raidx_fuse.lab.crash.walk import Tally, crash_workloads, replay
+from raidx_fuse.store import queue
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
 
@@ -35,6 +36,7 @@ RESTRIPE_STATES = int(100 * TIMES)
 STREAMS_STATES = int(200 * TIMES)
 HUGE_STATES = int(100 * TIMES)
 SQUEEZE_STATES = int(150 * TIMES)
+HANGS_STATES = int(100 * TIMES)
 BROKEN_STATES = 1000
 STREAMED = ("raid4", "raid5", "evenodd", "pcode", "upc")
 STREAMED_LATER = ("rdp", "xcode") if TIMES > 1 else ()  # their stripes need large logs, so members
@@ -141,6 +143,23 @@ def test_a_log_that_hands_out_what_a_replay_needs_is_found_out(
     tally = crash_workloads(cell, range(100), BROKEN_STATES, stop_after=1)
     assert tally.violations, "the log was never full"
     assert "a replay needs it" in tally.violations[0].what
+
+
+@pytest.mark.parametrize("cell", ["raid0:none:hangs", "raid5:partial:hangs"])
+def test_writes_that_land_late_keep_its_promises(cell: str) -> None:
+    tally = matrix.run_cells([Cell.parse(cell)], HANGS_STATES, SEED)
+    assert not tally.violations, tally.report()
+    assert tally.total >= HANGS_STATES
+
+
+def test_writes_that_land_over_newer_ones_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    for what in ("give_up", "came_back"):  # members/overdue.py: nobody knows what may still land
+        monkeypatch.setattr(queue, what, lambda *_: None)
+    cell = Cell("raid5", "partial", theme="hangs")
+    tally = crash_workloads(cell, range(100), BROKEN_STATES, stop_after=1)
+    assert tally.violations, "no write landed over a newer one"
+    violation = tally.violations[0]
+    assert replay(State.parse(violation.state)) == (violation.verb, violation.what)
 
 
 def test_a_log_that_does_not_spread_to_a_rebuilt_member_is_found_out(

@@ -61,7 +61,7 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
     themes: dict[str, tuple[Script, int]] = {
         "writes": (theme_writes, 3),
         "remounts": (theme_remounts, 1),
-        "hangs": (theme_hangs, 0),
+        "hangs": (theme_hangs, 1),
     }
     if find_layout(cell.layout).tolerance(3):
         themes |= {"disks": (theme_disks, 2), "scrub": (theme_scrub, 1)}
