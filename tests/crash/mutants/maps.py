@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from tests.crash.mutants.mutant import DISKS, GROWTH, LOGGED, SCRUB, UNLOGGED, Mutant
+from tests.crash.mutants.mutant import DISKS, GROWTH, HUGE, LOGGED, SCRUB, UNLOGGED, Mutant
 
+FLUSH_ROUNDS = "raidx_fuse/store/flush_rounds.py"
+RESYNC_FILE = "raidx_fuse/jobs/resync.py"
 STORE = "raidx_fuse/store/member_set.py"
 QUEUES = "raidx_fuse/store/queue.py"
 PAGESTORE = "raidx_fuse/store/page_store.py"
@@ -26,14 +28,14 @@ PAGE_TESTS = (
     *MOMENTS,
 )
 ALL_MODES = ("raid5:none", "raid5:partial", "raid5:full", "raid0:none", "raid0:partial")
+PAGED_MODES = (*HUGE, *ALL_MODES)
 
 FLUSHING = (
     Mutant(
         "flush-joins-one-under-way",
-        STORE,
-        "                    self._next_round = None  # whoever comes now has writes this round may"
-        " miss\n",
-        "",
+        FLUSH_ROUNDS,
+        "                async with self._running:\n                    self._next_round = None",
+        "                async with self._running:\n                    pass",
         "group commit: the flush that runs does not cover what was written since it began",
         ALL_MODES,
         FLUSHES,
@@ -69,7 +71,7 @@ FLUSHING = (
         "failed-flush-counts-as-done",
         STORE,
         "                operation.queue.unflushed = True\n",
-        "",
+        "                pass\n",
         "a member that stays, for it cannot be spared, is not flushed again",
         ("raid0:none",),
         FAILURES,
@@ -120,7 +122,7 @@ PAGED = (
         "                slot = 1 - slot\n",
         "                pass\n",
         "a page that tears takes the durable copy along",
-        ALL_MODES,
+        PAGED_MODES,
         PAGE_TESTS,
     ),
     Mutant(
@@ -129,7 +131,7 @@ PAGED = (
         "            if page not in self._loose:",
         "            if True:",
         "two saves without a flush between them: the second one overwrites the durable copy",
-        ALL_MODES,
+        PAGED_MODES,
         PAGE_TESTS,
     ),
     Mutant(
@@ -138,16 +140,16 @@ PAGED = (
         "        self._loose -= self._flushing - self._saved_since",
         "        self._loose -= self._flushing",
         "the next save overwrites the copy that was durable",
-        ALL_MODES,
+        PAGED_MODES,
         PAGE_TESTS,
     ),
     Mutant(
         "pages-not-healed",
         PAGESTORE,
-        "            await self.save(uneven)",
+        "            await self.member_set.write(requests)\n            await self.member_set.flush()",
         "            pass",
         "what one member alone has is believed, and gone with that member",
-        ALL_MODES,
+        PAGED_MODES,
         PAGE_TESTS,
     ),
     Mutant(
@@ -156,25 +158,33 @@ PAGED = (
         "        if not _crc_holds(content, crc):\n            self.result.damaged",
         "        if False:\n            self.result.damaged",
         "a torn page is believed",
-        ALL_MODES,
+        PAGED_MODES,
         PAGE_TESTS,
     ),
     Mutant(
         "older-page-believed",
         PAGES,
-        "        elif generation > self.result.generations[page]:",
-        "        else:",
+        "            if generation > self.result.generations[page]:\n"
+        "                self._keep(page, slot, generation, content)\n\n"
+        "    def _keep(self, page: int, slot: int, generation: int, content: memoryview) -> None:\n"
+        "        for pages in (self.result, self._newest):\n"
+        "            if generation > pages.generations[page]:",
+        "            if generation:\n"
+        "                self._keep(page, slot, generation, content)\n\n"
+        "    def _keep(self, page: int, slot: int, generation: int, content: memoryview) -> None:\n"
+        "        for pages in (self.result, self._newest):\n"
+        "            if generation:",
         "of two slots the second one counts, whichever is newer",
-        ALL_MODES,
+        PAGED_MODES,
         PAGE_TESTS,
     ),
     Mutant(
         "older-copy-of-a-page-believed",
         PAGES,
-        "        copy = next(copy for copy in copies if copy.generations[page] == newest[page])",
-        "        copy = next(copy for copy in copies if copy.generations[page])",
-        "of several members the first one is believed, whoever has the newest copy",
-        ALL_MODES,
+        "            if generation > pages.generations[page]:",
+        "            if generation:",
+        "of several members the last one is believed, whoever has the newest copy",
+        PAGED_MODES,
         PAGE_TESTS,
     ),
     Mutant(
@@ -184,7 +194,7 @@ PAGED = (
         "            self._unsaved.add(chunk // page_bits)",
         "            bits[chunk >> 3] |= 1 << (chunk & 7)",
         "what was written reads as zero after a remount",
-        ALL_MODES,
+        PAGED_MODES,
         MOMENTS,
     ),
     Mutant(
@@ -282,7 +292,7 @@ MARKED = (
     ),
     Mutant(
         "resync-forgotten-before-its-repairs-are-durable",
-        "raidx_fuse/jobs/scrub.py",
+        RESYNC_FILE,
         "        await self.context.member_set.flush()\n        if completed:",
         "        if completed:",
         "a second cut drops the repair and keeps the cleared mark",
@@ -291,9 +301,9 @@ MARKED = (
     ),
     Mutant(
         "resync-leaves-what-was-never-acknowledged",
-        "raidx_fuse/jobs/scrub.py",
-        "                    await self._clean(stripe, cell)",
-        "                    pass",
+        RESYNC_FILE,
+        "            await _clean(context, stripe, cell)",
+        "            pass",
         "a unwritten cell that is taken to read as zero does not",
         (*UNLOGGED, "rdp:none"),
         RESYNC,
@@ -301,8 +311,8 @@ MARKED = (
     Mutant(
         "torn-stripe-trusted-by-a-scrub",
         "raidx_fuse/jobs/scrub.py",
-        "        trusted = self.locate and not self.context.dirty_bitmap.awaits_resync(stripe)",
-        "        trusted = self.locate",
+        "return {} if self.context.dirty_bitmap.awaits_resync(stripe) else locate(chains, syndromes)",
+        "return locate(chains, syndromes)",
         "parities of content that was never acknowledged outvote data",
         SCRUB,
         ("tests/jobs/test_scrub_locates.py", *RESYNC),

@@ -6,7 +6,7 @@ from tests.crash.mutants.mutant import DISKS, GROWTH, LOGGED, UNLOGGED, Mutant
 
 REBUILD = "raidx_fuse/jobs/rebuild.py"
 MEMBERSHIP = "raidx_fuse/array/membership.py"
-JOURNAL = "raidx_fuse/journal/journal.py"
+CHECKPOINT = "raidx_fuse/journal/checkpoint.py"
 WRITER = "raidx_fuse/engine/write/write.py"
 READER = "raidx_fuse/engine/read.py"
 REBUILD_TESTS = (
@@ -92,9 +92,9 @@ REBUILDING = (
     ),
     Mutant(
         "log-formed-again-with-records-in-it",
-        JOURNAL,
-        "        await self.drain()\n        self.choose_roles()",
-        "        self.choose_roles()",
+        CHECKPOINT,
+        "        await self.drain(self.move)",
+        "        await self.move()",
         "the older records are on fewer members than the log is said to be",
         DISKS,
         REBUILD_TESTS,

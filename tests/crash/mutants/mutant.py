@@ -10,7 +10,7 @@ from dataclasses import dataclass
 LOGGED = ("raid5:partial", "raid5:full", "raid4:partial")
 UNLOGGED = ("raid5:none", "raid4:none", "raid0:none", "raid1:none")
 TWO_LOSSES = ("evenodd:partial", "xcode:none", "rdp:full", "upc:partial")
-STREAMS = ("upc:partial:deferred", "raid5:partial:deferred", "evenodd:full:deferred")
+STREAMS = ("upc:partial:streams", "raid5:partial:streams", "evenodd:full:streams")
 DEFERRAL = ("raid5:partial:door", "raid1:full:door", "evenodd:partial:door")
 DISKS = (
     "raid5:partial:disks",
@@ -24,6 +24,9 @@ REMOUNTS = ("raid5:partial:remounts", "raid0:full:remounts", "raid5:none:remount
 MOVES = ("raidx-parity:partial:moves", "raidx-copy:full:moves", "raidx-zero:none:moves")
 MEMBERS = ("raidx-parity:partial:members", "raidx-copy:none:members", "raidx-zero:full:members")
 GROWTH = ("raid4:partial:growth", "raid4:none:growth", "raid0:full:growth")
+SQUEEZE = ("raid5:full:squeeze", "raid4:partial:squeeze", "evenodd:partial:squeeze")
+HUGE = ("raid5:partial:huge", "raid0:none:huge", "raid5:none:huge")
+HANGS = ("raid5:partial:hangs", "raid0:none:hangs", "raid4:full:hangs")
 RESTRIPE = ("raid5:partial:restripe", "upc:full:restripe", "raid0:none:restripe")
 
 

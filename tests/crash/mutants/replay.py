@@ -62,8 +62,8 @@ REPLAYING = (
     Mutant(
         "replay-looks-at-one-member-only",
         REPLAY,
-        "            if record is not None:\n                return record\n        return None",
-        "            return record\n        return None",
+        "            if record is None:\n                continue\n            problem",
+        "            if record is None:\n                return None\n            problem",
         "a record that only another member has whole is passed over",
         LOGGED,
         MOMENTS,
@@ -71,8 +71,8 @@ REPLAYING = (
     Mutant(
         "replay-ends-at-the-end-of-a-lap",
         REPLAY,
-        "            if found is None and position % journal.capacity:",
-        "            if False:",
+        "        if found is None and position % journal.capacity:",
+        "        if False:",
         "records behind the wrap are not found",
         ("raid5:full", "raid4:partial", "raid0:full", "evenodd:full"),
         MOMENTS,
@@ -98,8 +98,8 @@ REPLAYING = (
     Mutant(
         "replay-ends-before-its-places-are-durable",
         REPLAY,
-        "    await member_set.flush()\n    member_set.overlay.drop_frozen()",
-        "    member_set.overlay.drop_frozen()",
+        "    await member_set.flush()\n    journal.overlay.drop_frozen()",
+        "    journal.overlay.drop_frozen()",
         "the new epoch may be durable before what the old one's records stood for",
         LOGGED,
         MOMENTS,
@@ -116,8 +116,8 @@ REPLAYING = (
     Mutant(
         "replay-keeps-what-is-unwritten-again",
         REPLAY,
-        "                journal.written.clear_bits(range(first, first + count))",
-        "                pass",
+        "            journal.written.clear_bits(range(first, first + count))",
+        "            pass",
         "a growth that goes back leaves blocks written that no stripe has any more",
         GROWTH,
         ("tests/jobs/test_growth_parity.py",),
@@ -125,7 +125,7 @@ REPLAYING = (
     Mutant(
         "replay-passes-over-the-mark",
         REPLAY,
-        "            mark = mark if record.mark is None else record.mark\n",
+        "        mark = mark if record.mark is None else record.mark\n",
         "",
         "chunks are looked for where they lay before the window",
         RESTRIPE,

@@ -176,7 +176,7 @@ MUTANTS = (
     Mutant(
         "log-not-formed-again-after-a-restripe",
         RESTRIPER,
-        "            await context.journal.reform()  # on as many members as may be lost now\n",
+        "            await self._reform()\n",
         "",
         "the log is on fewer members than may be lost now, and one more",
         RESTRIPE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.crash.mutants.mutant import DISKS, GROWTH, REMOUNTS, TWO_LOSSES, Mutant
 
+ROUND = "raidx_fuse/format/superblock_round.py"
 SUPERBLOCK = "raidx_fuse/format/superblock.py"
 ASSEMBLE = "raidx_fuse/format/assemble.py"
 CONFIG = "raidx_fuse/format/configuration/config.py"
@@ -15,7 +16,7 @@ ASSEMBLY = ("tests/format/test_assemble.py", "tests/format/test_assemble_crashes
 MEMBERSHIP = (
     Mutant(
         "superblock-slot-repeated",
-        SUPERBLOCK,
+        ROUND,
         "old.sequence + 1 if old is not None else 0",
         "old.sequence + 2 if old is not None else 0",
         "a torn superblock leaves none",
@@ -51,9 +52,9 @@ MEMBERSHIP = (
     ),
     Mutant(
         "members-that-did-not-answer-are-not-told",
-        SUPERBLOCK,
-        "    failed.update(members)  # until proved otherwise; those that did not even answer stay",
-        "    pass",
+        ROUND,
+        "        self.done = False",
+        "        self.done = True",
         "a superblock that could not be written counts as written",
         DISKS,
         SUPERBLOCKS,
@@ -97,8 +98,8 @@ MEMBERSHIP = (
     Mutant(
         "older-side-rules",
         ASSEMBLE,
-        "    best = max(side.rank() for side in written)",
-        "    best = min(side.rank() for side in written)",
+        "    best = max(side.rank() for side in alive)",
+        "    best = min(side.rank() for side in alive)",
         "members are judged by what was true before the last round",
         DISKS,
         ASSEMBLY,

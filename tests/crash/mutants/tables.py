@@ -9,7 +9,7 @@ SHARES = "raidx_fuse/store/chunk_table.py"
 SETTLEMENT = "raidx_fuse/store/table_recovery.py"
 MOVER = "raidx_fuse/engine/move_chunks.py"
 RESHAPE = "raidx_fuse/jobs/rebundle/operation.py"
-JOURNAL = "raidx_fuse/journal/journal.py"
+CHECKPOINT = "raidx_fuse/journal/checkpoint.py"
 WRITER = "raidx_fuse/engine/write/write.py"
 READER = "raidx_fuse/engine/read.py"
 SHARE_TESTS = ("tests/store/test_chunk_table.py", "tests/engine/test_raidx.py")
@@ -18,7 +18,7 @@ MOVE_TESTS = ("tests/engine/test_raidx.py", "tests/jobs/test_rebundle.py")
 TABLES = (
     Mutant(
         "table-share-before-its-record",
-        JOURNAL,
+        CHECKPOINT,
         "            self.overlay.freeze()\n",
         "            await self.chunk_table.save_as(self.chunk_table.take_unsaved())\n"
         "            self.overlay.freeze()\n",
@@ -57,8 +57,8 @@ TABLES = (
     Mutant(
         "replayed-moves-forgotten",
         "raidx_fuse/journal/recovery.py",
-        "            journal.chunk_table.redo(record.table)",
-        "            pass",
+        "        journal.chunk_table.redo(record.table)",
+        "        pass",
         "content is at the new place, the table says the old one",
         MOVES,
         SHARE_TESTS,
@@ -142,7 +142,7 @@ TABLES = (
         "if mark == context.layout.mark(*chunks):",
         "a place that a block had left was punched or given to another while it was read",
         GROWTH,
-        ("tests/jobs/test_growth.py", "tests/jobs/test_growth_troubles.py"),
+        ("tests/crash/test_places_given_away.py", "tests/jobs/test_growth.py"),
     ),
     Mutant(
         "bundles-counted-before-their-places-are-durable",
