@@ -35,12 +35,12 @@ import click
 
 from raidx_fuse.lab.crash import matrix
 from raidx_fuse.lab.crash.state import Cell
-from tests.crash.mutants import log, maps, members, replay, shapes, superblocks, tables
+from tests.crash.mutants import late, log, maps, members, replay, shapes, superblocks, tables
 from tests.crash.mutants.mutant import Mutant
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("raidx_fuse", "cli", "layouts", "tests", "README.md", "pyproject.toml")
-MODULES = (log, replay, maps, superblocks, members, tables, shapes)
+MODULES = (log, replay, maps, superblocks, members, tables, shapes, late)
 MUTANTS: tuple[Mutant, ...] = tuple(mutant for module in MODULES for mutant in module.MUTANTS)
 PROGRAM = "python -m tests.crash.mutations"
 STATES = 2000
@@ -232,8 +232,14 @@ def examine_all(mutants: Sequence[Mutant], jobs: int, states: int, seed: int) ->
             yield from pool.map(work, mutants)
 
 
-def page(verdicts: Sequence[Verdict], command: str, date: str, elapsed_s: float) -> str:
-    """Return the table as Markdown."""
+def page(
+    verdicts: Sequence[Verdict],
+    command: str,
+    date: str,
+    elapsed_s: float,
+    left: Sequence[Mutant] = (),
+) -> str:
+    """Return the table as Markdown; *left* were not run."""
     found = [v.found_by for v in verdicts if v.found_by and v.is_right]
     by_campaign = sum(finder.startswith("campaign") for finder in found)
     equivalent = sum(verdict.is_right and not verdict.found_by for verdict in verdicts)
@@ -242,7 +248,8 @@ def page(verdicts: Sequence[Verdict], command: str, date: str, elapsed_s: float)
         "",
         f"{len(verdicts)} bugs were planted, one at a time: {by_campaign} were found by the crash",
         f"campaign, {len(found) - by_campaign} by tests, {equivalent} are equivalent, "
-        f"{sum(not verdict.is_right for verdict in verdicts)} unexplained.",
+        f"{sum(not verdict.is_right for verdict in verdicts)} unexplained;",
+        f"{len(left)} were not run.",
         "",
         f"- Date: {date}",
         f"- Command: `{command}`",
@@ -259,6 +266,9 @@ def page(verdicts: Sequence[Verdict], command: str, date: str, elapsed_s: float)
         file = mutant.file.removeprefix("raidx_fuse/")
         cells = (mutant.name, file, mutant.why, verdict.text, f"{verdict.elapsed_s:.0f}")
         lines.append(f"| {' | '.join(cells)} |")
+    for mutant in left:
+        file = mutant.file.removeprefix("raidx_fuse/")
+        lines.append(f"| {mutant.name} | {file} | {mutant.why} | not run | - |")
     return "\n".join(lines) + "\n"
 
 
@@ -284,15 +294,17 @@ def main(
         click.echo(f"{verdict.mutant.name:44} {verdict.elapsed_s:5.0f} s  {verdict.text}")
         if words:
             click.echo(verdict.words)
+        if path is not None:  # so far: it takes long
+            options = "".join(f" --only {name}" for name in only)
+            command = f"{PROGRAM} --states {states} --seed {seed}{options}"
+            so_far_s = time.monotonic() - started_s
+            left = mutants[len(verdicts) :]
+            path.write_text(page(verdicts, command, time.strftime("%Y-%m-%d"), so_far_s, left))
     elapsed_s = time.monotonic() - started_s
     wrong = [verdict.mutant.name for verdict in verdicts if not verdict.is_right]
     click.echo(f"{len(verdicts)} mutants in {elapsed_s / 60:.1f} min, unexplained: {len(wrong)}")
     for name in wrong:
         click.echo(f"  {name}")
-    if path is not None:
-        options = "".join(f" --only {name}" for name in only)
-        command = f"{PROGRAM} --states {states} --seed {seed}{options}"
-        path.write_text(page(verdicts, command, time.strftime("%Y-%m-%d"), elapsed_s))
     sys.exit(1 if wrong else 0)
 
 

@@ -96,10 +96,12 @@ def test_the_page_says_what_became_of_each() -> None:
         Verdict(same, "campaign raid5:full, flush", "", 5.0),
         Verdict(replace(KNOWN, name="missed"), "", "", 6.0),
     ]
-    text = page(verdicts, "python -m x", "2026-01-02", 120.0)
+    text = page(verdicts, "python -m x", "2026-01-02", 120.0, [replace(KNOWN, name="later")])
     assert "5 bugs were planted, one at a time: 1 were found by the crash" in text
-    assert "campaign, 1 by tests, 1 are equivalent, 2 unexplained" in text
+    assert "campaign, 1 by tests, 1 are equivalent, 2 unexplained;\n1 were not run." in text
+    assert "| later |" in text
+    assert "| not run | - |" in text
     assert "equivalent: it is the same" in text
     assert "| called equivalent, but found by campaign raid5:full, flush |" in text
     assert "| SURVIVES |" in text
-    assert text.count(KNOWN.why) == len(verdicts)
+    assert text.count(KNOWN.why) == len(verdicts) + 1

@@ -7,7 +7,6 @@ from tests.crash.mutants.mutant import (
     DISKS,
     GROWTH,
     LOGGED,
-    HANGS,
     REMOUNTS,
     RESTRIPE,
     SQUEEZE,

@@ -146,7 +146,8 @@ PAGED = (
     Mutant(
         "pages-not-healed",
         PAGESTORE,
-        "            await self.member_set.write(requests)\n            await self.member_set.flush()",
+        "            await self.member_set.write(requests)\n"
+        "            await self.member_set.flush()",
         "            pass",
         "what one member alone has is believed, and gone with that member",
         PAGED_MODES,
@@ -311,8 +312,8 @@ MARKED = (
     Mutant(
         "torn-stripe-trusted-by-a-scrub",
         "raidx_fuse/jobs/scrub.py",
-        "return {} if self.context.dirty_bitmap.awaits_resync(stripe) else locate(chains, syndromes)",
-        "return locate(chains, syndromes)",
+        "{} if self.context.dirty_bitmap.awaits_resync(stripe) else locate(chains, syndromes)",
+        "locate(chains, syndromes)",
         "parities of content that was never acknowledged outvote data",
         SCRUB,
         ("tests/jobs/test_scrub_locates.py", *RESYNC),

@@ -1,0 +1,228 @@
+"""Bugs of late writes, of members that fail before their resync, and of what a start believes."""
+
+from __future__ import annotations
+
+from tests.crash.mutants.mutant import DISKS, HANGS, LOGGED, REMOUNTS, SQUEEZE, UNLOGGED, Mutant
+
+OVERDUE = "raidx_fuse/members/overdue.py"
+MEMBER_SET = "raidx_fuse/store/member_set.py"
+QUEUE = "raidx_fuse/store/queue.py"
+PAGESTORE = "raidx_fuse/store/page_store.py"
+DIRTY = "raidx_fuse/store/dirty_bitmap.py"
+RING = "raidx_fuse/journal/ring.py"
+APPEND = "raidx_fuse/journal/append.py"
+RECOVERY = "raidx_fuse/journal/recovery.py"
+RESYNC = "raidx_fuse/jobs/resync.py"
+ROUND = "raidx_fuse/format/superblock_round.py"
+LATE_TESTS = ("tests/store/test_late_writes.py",)
+FAILING_TESTS = ("tests/jobs/test_failing_resync.py",)
+HEAD_TESTS = ("tests/journal/test_durable_order.py", "tests/journal/test_head_page.py")
+LIMIT_TESTS = ("tests/journal/test_replay_limits.py",)
+
+LATE = (
+    Mutant(
+        "write-that-was-given-up-not-noted",
+        OVERDUE,
+        "    member.overdue = (*member.overdue, (offset_bytes, offset_bytes + size_bytes))\n\n\n"
+        "def came_back(member: Member, offset_bytes: int, size_bytes: int) -> None:",
+        "    pass\n\n\n"
+        "def came_back(member: Member, offset_bytes: int, size_bytes: int) -> None:\n"
+        "    return",
+        "it lands later over a newer one that was acknowledged",
+        HANGS,
+        LATE_TESTS,
+    ),
+    Mutant(
+        "overdue-range-one-sector-short",
+        OVERDUE,
+        "begin < end and offset_bytes < stop for begin, stop",
+        "begin < end and offset_bytes < stop - 512 for begin, stop",
+        "a write to the last sector of an overdue one is overwritten by it",
+        HANGS,
+        LATE_TESTS,
+    ),
+    Mutant(
+        "overdue-write-forgotten-while-another-lasts",
+        OVERDUE,
+        "    rest.remove((offset_bytes, offset_bytes + size_bytes))\n"
+        "    member.overdue = tuple(rest)",
+        "    member.overdue = ()",
+        "of two that hang the second one lands over what came after the first one landed",
+        HANGS,
+        LATE_TESTS,
+    ),
+    Mutant(
+        "superblock-over-an-overdue-one",
+        ROUND,
+        "            if is_overdue(self._member, *self._place):",
+        "            if False:",
+        "the older configuration lands over the newer one, in the same slot",
+        HANGS,
+        LATE_TESTS,
+    ),
+    Mutant(
+        "superblock-given-up-and-not-noted",
+        ROUND,
+        "            give_up(self._member, *self._place)",
+        "            self._given_up = False",
+        "the older configuration lands over the newer one, in the same slot",
+        HANGS,
+        LATE_TESTS,
+    ),
+    Mutant(
+        "withdrawn-record-not-covered",
+        APPEND,
+        "            self.torn = True",
+        "            pass",
+        "a record that nobody was told of is replayed when the next one begins elsewhere",
+        (*HANGS, "raid5:partial"),
+        (*LATE_TESTS, "tests/journal/test_log_withdraw.py"),
+    ),
+)
+
+FAILING = (
+    Mutant(
+        "torn-stripe-used-before-its-resync",
+        DIRTY,
+        "                await self._finish(stripe)\n",
+        "",
+        "what is read once differs when a member fails, and writes build on torn parity",
+        (*UNLOGGED, "raid5:none:disks", "rdp:none"),
+        FAILING_TESTS,
+    ),
+    Mutant(
+        "stripe-finished-again-after-writes",
+        DIRTY,
+        "                self._finished.add(stripe)\n",
+        "",
+        "each access finishes it once more: slow",
+        UNLOGGED,
+        FAILING_TESTS,
+        equivalent="a stripe that was finished is consistent: it is checked again and nothing"
+        " changes, as each of its writes ends consistent before its lock is free",
+    ),
+    Mutant(
+        "failing-member-gives-nothing-up-without-a-log",
+        RESYNC,
+        "        if is_undecidable(context, stripe, lost):",
+        "        if False:",
+        "content by the parity of a stripe that a crash has torn is called good",
+        ("raid5:none:disks", "raid5:none", "raid4:none"),
+        FAILING_TESTS,
+    ),
+    Mutant(
+        "failing-member-gives-up-with-a-log-too",
+        RESYNC,
+        "    if not dirty.unlogged or context.code.is_copies:\n        return\n",
+        "",
+        "flushed data is lost though the log knows all that was in flight",
+        ("raid5:partial:disks", "raid5:full:disks"),
+        FAILING_TESTS,
+    ),
+    Mutant(
+        "regions-forgotten-before-what-was-lost-is-saved",
+        RESYNC,
+        "        await self._keep_lost()\n",
+        "",
+        "after another crash a lost chunk reads as good",
+        ("raid5:none:disks", "raid5:none"),
+        FAILING_TESTS,
+    ),
+    Mutant(
+        "fitted-list-forgets-lost-chunks",
+        "raidx_fuse/format/configuration/fitting.py",
+        "        config = _with_lost(config, encode_chunks(decode_chunks(lost), left))",
+        "        config = _with_lost(config, {})",
+        "lost chunks read as good after a remount",
+        ("raid5:none:disks",),
+        ("tests/format/test_fitting.py", "tests/array/test_full_superblock.py"),
+    ),
+)
+
+BELIEVED = (
+    Mutant(
+        "replay-believes-who-holds-no-log",
+        RECOVERY,
+        "                holders is None or holder_of(member_set.config.record(role).member_uuid)"
+        " in holders\n",
+        "                True\n",
+        "one member outside the log can have any place overwritten",
+        (*DISKS, "raid5:partial"),
+        LIMIT_TESTS,
+    ),
+    Mutant(
+        "impossible-record-believed",
+        RECOVERY,
+        "            problem = self._limits.problem(record[0])",
+        "            problem = None",
+        "a replay writes wherever a record says, superblocks included",
+        LOGGED,
+        LIMIT_TESTS,
+    ),
+    Mutant(
+        "next-holders-not-named-before-their-records",
+        APPEND,
+        "            await self.ring.believe_also(before[1])\n            await "
+        "self.member_set.flush()",
+        "            pass",
+        "a record on a member that became whole is not believed after a cut",
+        DISKS,
+        (*LIMIT_TESTS, "tests/jobs/test_rebuild.py"),
+    ),
+    Mutant(
+        "next-holders-named-alone",
+        APPEND,
+        "            await self.ring.believe_also(before[1])",
+        "            await self.ring.believe_also(())",
+        "the older head page counts after a cut, and names others",
+        DISKS,
+        LIMIT_TESTS,
+    ),
+    Mutant(
+        "log-on-a-role-that-is-leaving",
+        APPEND,
+        "        active = [role for role in whole if role != self.leaving]",
+        "        active = whole",
+        "a record lies on a member that is let go of",
+        ("raidx-parity:partial:members", "raidx-copy:full:members"),
+        ("tests/jobs/test_rebundle.py",),
+    ),
+    Mutant(
+        "head-page-counted-before-its-save-ended",
+        RING,
+        "        self._saves = number = self._saves + 1\n",
+        "        self._saves = self._saved = number = self._saves + 1\n",
+        "space of records is given away whose head page may still be torn",
+        (*LOGGED, *SQUEEZE),
+        HEAD_TESTS,
+    ),
+    Mutant(
+        "page-being-saved-counts-as-flushed",
+        PAGESTORE,
+        "        self._flushing = frozenset(self._loose - self._unsaved)",
+        "        self._flushing = frozenset(self._loose)",
+        "the next save overwrites the durable copy",
+        (*LOGGED, *UNLOGGED),
+        ("tests/store/test_page_saves.py", *HEAD_TESTS),
+    ),
+    Mutant(
+        "old-copy-of-a-member-joins",
+        PAGESTORE,
+        "            if behind.any():",
+        "            if False:",
+        "a copy that was taken of a running array brings back what it had then",
+        REMOUNTS,
+        ("tests/array/test_old_copies.py",),
+    ),
+    Mutant(
+        "read-takes-overdue-bytes-for-granted",
+        MEMBER_SET,
+        "        return all(covers(role, max(at, first), min(end, stop)) for first, stop in late)",
+        "        return True",
+        "parity is computed from bytes that change afterwards",
+        HANGS,
+        LATE_TESTS,
+    ),
+)
+
+MUTANTS = (*LATE, *FAILING, *BELIEVED)
