@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import replace
 
 import click
@@ -75,9 +76,19 @@ def test_no_bug_is_found_by_nobody_and_one_by_a_test(copy: Copy) -> None:
 def test_what_finds_something_without_a_bug_as_well_finds_none(
     copy: Copy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Copy, "_run", lambda *_: (1, "FAILED tests/test_x.py::test_y"))
-    with pytest.raises(click.ClickException, match=r"without any bug test_x.py::test_y fails"):
-        examine(copy, replace(KNOWN, cells=()))
+    test = "tests/test_x.py::test_y"
+
+    def run(_copy: Copy, command: Sequence[str], _limit_s: float) -> tuple[int, str]:
+        fails = f"--deselect={test}" not in command
+        return int(fails), f"FAILED {test}" if fails else ""
+
+    monkeypatch.setattr(Copy, "_run", run)
+    assert not examine(copy, replace(KNOWN, cells=())).found_by
+    assert copy.broken == [test]
+    monkeypatch.setattr(copy, "broken", [])
+    monkeypatch.setattr(Copy, "_run", lambda *_: (3, "0 campaign raid5:full, write\n"))
+    with pytest.raises(click.ClickException, match="without any bug campaign raid5:full"):
+        examine(copy, KNOWN)
 
 
 def test_who_does_not_end_is_found(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,12 @@ import pytest
 
 from raidx_fuse.errors import RaidxError, SignatureFoundError, UsageError
 from raidx_fuse.format.assemble import assemble
-from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.format.configuration.config import ArrayConfig, uuid_bytes
 from raidx_fuse.format.create import create_array, prepare_member
 from raidx_fuse.format.examine import examine
+from raidx_fuse.format.log_record import DATA, encode_record
 from raidx_fuse.format.pages import encode_page, load_pages
-from raidx_fuse.format.regions import PAYLOAD_BYTES
+from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS, PAYLOAD_BYTES
 from raidx_fuse.format.signature import find_signatures
 from raidx_fuse.format.superblock import read_superblock
 from raidx_fuse.members.base import Member
@@ -213,9 +214,17 @@ def test_a_used_disk_is_prepared_without_its_data() -> None:
     noise = random.Random(5).randbytes(2 * MIB)
     used.memory[:] = noise
     used.memory[0:4] = b"XFSB"
+    record = encode_record(3, 1, 0, uuid_bytes(config.array_uuid), [DATA, 0, 4, 0], [b"RDXJ"], 4)
+    first = config.regions.log.offset + PAGE_BYTES * PAGE_SLOTS
+    used.memory[first : first + len(record)] = record
+    written = config.regions.pages("written").offset
+    page = encode_page(0, 5, "written", bytes(PAYLOAD_BYTES), config.array_uuid)
+    used.memory[written : written + PAGE_BYTES] = page
     run(prepare_member, used, config.regions)
     assert run(find_signatures, used) == []
     assert run(read_superblock, used) is None
+    assert not any(used.memory[first : first + 4]), "a record of the array that it was in"
+    assert not any(used.memory[written : written + 4]), "a page of the array that it was in"
     data = config.regions.data.offset
     assert bytes(used.memory[data:]) == noise[data:]
 

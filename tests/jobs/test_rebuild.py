@@ -199,3 +199,42 @@ def test_a_member_that_is_too_small_or_known_cannot_join() -> None:
             assert rig.running.status()["state"] == "clean", "a refused member costs nothing"
 
     run(main)
+
+
+def test_a_member_takes_a_role_when_no_record_names_the_one_before() -> None:
+    """A replay would lay the older member's content over what was rebuilt."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=32) as rig:
+            await rig.put(0, noise(len(rig.model), 1))
+            await rig.in_place()
+            journal = rig.running.context.journal
+            await rig.put(CHUNK, noise(512, 2))
+            assert journal.holds(0), "the write was not logged"
+            await rig.running.fail_disk(1)
+            await rig.running.replace_disk(1, rig.new_member())
+            assert not journal.holds(0), "a replay would redo the record"
+            await rig.compare()
+
+    run(main)
+
+
+def test_a_member_is_called_whole_when_who_holds_a_passed_stripe_has_ended() -> None:
+    """A write may be bringing it to life, by a record that lacks the member."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=100) as rig:
+            stripe_bytes = 3 * CHUNK
+            for stripe in (0, 50):
+                await rig.put(stripe * stripe_bytes, noise(stripe_bytes, stripe))
+            job, _new = await replace_failed(rig, 1)
+            locks, member_set = rig.running.context.locks, rig.running.member_set
+            await locks.acquire(20)
+            await trio.sleep(60)
+            assert member_set.watermarks[1] > 20, "the rebuild has not passed it"
+            assert member_set.config.record(1).state == "rebuilding"
+            locks.release(20)
+            assert (await rig.running.jobs.wait(job))["state"] == "done"
+            assert member_set.config.record(1).state == "active"
+
+    run(main)

@@ -437,3 +437,24 @@ def test_pages_reach_every_member_in_the_order_of_their_generations(seed: int) -
             assert min(newest) > 1
 
     run(main, seed=seed)
+
+
+def test_what_was_planned_for_another_member_is_not_logged() -> None:
+    """A role changed hands while the write waited for room in the log: it plans anew."""
+
+    async def main() -> None:
+        async with gated("raid5", 3, "partial") as (array, _members):
+            journal, member_set = array.context.journal, array.member_set
+            before = journal.ring.next_sequence
+            async with trio.open_nursery() as nursery:
+
+                async def change_hands() -> None:
+                    nursery.start_soon(array.write, 0, b"n" * 512)
+                    await trio.sleep(1)
+                    member_set.role_epoch += 1
+
+                await journal.drain(change_hands)
+            assert journal.ring.next_sequence == before + 1, "the first plan has a record, too"
+            assert bytes(await array.read(0, 512)) == b"n" * 512
+
+    run(main)

@@ -90,6 +90,56 @@ def test_one_rotten_slot_loses_nothing_and_is_healed(name: str, length: int, slo
     run(scenario)
 
 
+def test_a_rotten_slot_is_healed_though_the_page_says_what_it_said_at_first() -> None:
+    """A chunk left and came back: no difference tells that the page has to be written again."""
+
+    async def scenario() -> None:
+        rig = Rig("raidx-zero", len(CHUNKS), member_chunks=CHUNKS, params={"length": 1})
+        array = await rig.create()
+        layout = layout_of(rig)
+        mover = ChunkMover(array.context, layout)
+        cell, free = int(layout.cells_of(1)[3]), int(layout.free_chunks(0)[0])
+        assert await mover.move([(cell, 0, free)])
+        await array.context.journal.drain()
+        assert await mover.move([(cell, 1, 3)])
+        region = share_of(rig, 1)
+        await rig.close()
+        damage(rig, 1, region, (0,))
+        array = await rig.open()
+        assert any(text for s in array.member_set.page_stores for text in s.damaged)
+        await rig.close()
+        array = await rig.open()
+        assert not any(text for s in array.member_set.page_stores for text in s.damaged)
+        await rig.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 0)])
+def test_two_pages_that_claim_a_chunk_are_reported(before: int, after: int) -> None:
+    """An old page of the member that the chunk has left, on its way from a third one."""
+
+    async def scenario() -> None:
+        rig = Rig("raidx-zero", len(CHUNKS), member_chunks=CHUNKS, params={"length": 1})
+        array = await rig.create()
+        cell = int(layout_of(rig).cells_of(2)[3])
+        region = share_of(rig, before)
+        end = region.offset + region.length
+        for role in (before, after):
+            layout = layout_of(rig)
+            mover = ChunkMover(array.context, layout)
+            assert await mover.move([(cell, role, int(layout.free_chunks(role)[0]))])
+            await rig.close()
+            if role == before:
+                old = bytes(memory_of(rig, before)[region.offset : end])
+                array = await rig.open()
+        memory_of(rig, before)[region.offset : end] = old
+        with pytest.raises(AssemblyError, match="both claim chunk"):
+            await rig.open()
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(("name", "length"), KINDS)
 def test_a_lost_share_costs_its_member_or_is_reported(name: str, length: int) -> None:
     async def scenario() -> None:

@@ -88,7 +88,7 @@ REBUILDING = (
         "        pass",
         "the log stays on fewer members than may be lost and one more",
         ("raid1:partial:disks", "raid1:full:disks"),
-        REBUILD_TESTS,
+        ("tests/journal/test_replay_limits.py", *REBUILD_TESTS),
     ),
     Mutant(
         "log-formed-again-with-records-in-it",
@@ -97,7 +97,7 @@ REBUILDING = (
         "        await self.move()",
         "the older records are on fewer members than the log is said to be",
         DISKS,
-        REBUILD_TESTS,
+        ("tests/journal/test_replay_limits.py", *REBUILD_TESTS),
     ),
     Mutant(
         "assign_role-without-an-empty-log",
