@@ -19,7 +19,7 @@ from raidx_fuse.errors import BusyError, MemberError, RaidxError
 from raidx_fuse.format.superblock import read_superblock
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.spy import SpyRig, restarted, restarted
+from tests.support.spy import SpyRig, restarted
 
 CHUNK = 4096
 TIMEOUT_S = 2.0
