@@ -135,7 +135,7 @@ PLACING = (
         "while self.ring.open:",
         "records of who had a role before are replayed onto the member that took it",
         (*DISKS, *GROWTH),
-        ("tests/jobs/test_rebuild.py", *MOMENTS, *ORDER),
+        (*ORDER, "tests/jobs/test_rebuild.py"),
     ),
     Mutant(
         "mark-of-a-restripe-not-flushed",
@@ -182,7 +182,7 @@ COMMITTING = (
         "        self.deferred.note_others(stripes)",
         "what was planned for the old member of a role reaches the new one",
         DISKS,
-        ("tests/jobs/test_rebuild.py", "tests/jobs/test_rebuild_passes.py", *ORDER),
+        (*ORDER, "tests/jobs/test_rebuild_passes.py"),
     ),
     Mutant(
         "commit-forgets-the-parity-of-a-stream",
