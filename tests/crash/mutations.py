@@ -283,7 +283,8 @@ def page(
         lines.append(f"| {' | '.join(cells)} |")
     for mutant in left:
         file = mutant.file.removeprefix("raidx_fuse/")
-        lines.append(f"| {mutant.name} | {file} | {mutant.why} | not run | - |")
+        text = f"not run; equivalent: {mutant.equivalent}" if mutant.equivalent else "not run"
+        lines.append(f"| {mutant.name} | {file} | {mutant.why} | {text} | - |")
     return "\n".join(lines) + "\n"
 
 
