@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from raidx_fuse.format.superblock import (
     write_superblock,
 )
 from raidx_fuse.format.superblock_round import Patience, write_config
-from raidx_fuse.members.base import Member
+from raidx_fuse.members.base import Member, ReadBuffer
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
@@ -280,6 +280,30 @@ def test_who_hangs_is_reported_after_the_time_out() -> None:
         NAMES[1]: Hanging(SIZE, name="slow"),
     }
     assert write_round(members, config(), 5.0) == {NAMES[1]}
+
+
+def test_a_slot_that_an_overdue_superblock_may_still_reach_is_not_written() -> None:
+    """Else the older one would land over the newer one, with the same number."""
+
+    class Stuck(RamMember):
+        stuck = True
+
+        async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
+            if self.stuck:
+                self.stuck = False
+                await trio.sleep_forever()
+            await super().writev(offset_bytes, buffers)
+
+    async def main() -> None:
+        members: dict[str, Member] = {NAMES[0]: ram(), NAMES[1]: Stuck(SIZE, name="slow")}
+        async with trio.open_nursery() as nursery:
+            patience = Patience(5.0, nursery)
+            for events in (1, 2):
+                round_config = config(events=events)
+                assert await write_config(members, round_config, patience) == {NAMES[1]}
+            nursery.cancel_scope.cancel()
+
+    run(main)
 
 
 def test_a_round_heals_two_damaged_slots() -> None:

@@ -48,6 +48,9 @@ def test_a_restripe_keeps_every_byte_under_writes_and_reads(
         async with under_load(rig, 2):
             job = await restripe(rig, new, after, window_bytes=windows * CHUNK)
             await job.finished.wait()
+        assert rig.array is not None
+        context = rig.array.context
+        assert len(context.journal.roles) == context.code.tolerance + 1, "as many as may be lost"
         await ended(rig, job)
         assert rig.array is not None
         assert rig.array.member_set.config.layout == new

@@ -212,6 +212,20 @@ def test_a_drained_log_holds_nothing() -> None:
     run(main)
 
 
+def test_a_log_is_formed_again_when_it_holds_nothing() -> None:
+    """Its records are on the members of before, which the next head page does not name."""
+
+    async def main() -> None:
+        async with gated("raid5", 3, "partial") as (array, _members):
+            journal = array.context.journal
+            await array.write(0, b"f" * 512)
+            assert journal.holds(0)
+            await journal.reform()
+            assert not journal.holds(0), "a replay would look for the record"
+
+    run(main)
+
+
 def test_nothing_is_acknowledged_before_the_records_before_it_are_written() -> None:
     """A replay ends at the first record that is missing (journal/journal.py, law 1)."""
 

@@ -17,6 +17,8 @@ import trio
 
 from raidx_fuse.errors import BusyError, MemberError, RaidxError
 from raidx_fuse.format.superblock import read_superblock
+from raidx_fuse.members.overdue import came_back, give_up, is_overdue
+from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import SpyRig, restarted
@@ -344,6 +346,17 @@ def test_an_overdue_superblock_and_a_kill_leave_an_array_that_starts() -> None:
                 assert bytes(await array.read(0, len(model))) == model
 
     run(main)
+
+
+def test_of_two_overdue_writes_the_second_one_stays_so_when_the_first_one_lands() -> None:
+    member = RamMember(1 << 20, name="ram")
+    give_up(member, 0, CHUNK)
+    give_up(member, 4 * CHUNK, CHUNK)
+    came_back(member, 0, CHUNK)
+    assert not is_overdue(member, 0, CHUNK)
+    assert is_overdue(member, 5 * CHUNK - 1, 1)
+    came_back(member, 4 * CHUNK, CHUNK)
+    assert not member.overdue
 
 
 def test_a_member_with_an_overdue_write_takes_no_role() -> None:

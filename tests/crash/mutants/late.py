@@ -58,7 +58,7 @@ LATE = (
         "            if False:",
         "the older configuration lands over the newer one, in the same slot",
         HANGS,
-        LATE_TESTS,
+        ("tests/format/test_superblock.py", *LATE_TESTS),
     ),
     Mutant(
         "superblock-given-up-and-not-noted",
@@ -67,7 +67,7 @@ LATE = (
         "            self._given_up = False",
         "the older configuration lands over the newer one, in the same slot",
         HANGS,
-        LATE_TESTS,
+        ("tests/format/test_superblock.py", *LATE_TESTS),
     ),
     Mutant(
         "withdrawn-record-not-covered",
