@@ -1,1 +1,1 @@
-"""Reading and writing an array: stripe plans, locks, cache, parity."""
+"""The engine: reading and writing ranges of the image; stripe locks, chunk cache, parity."""

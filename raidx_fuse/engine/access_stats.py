@@ -1,13 +1,14 @@
-"""How often chunks are used, and how busy members are when requests arrive (raidx, section IV).
+"""Access statistics: how often chunks are used, how busy members are (raidx paper, section IV).
 
-The way of a request pays for one append to a list; the list goes into the look-up table in bulk:
+A request only appends to a list. The list is digested into the look-up table in bulk. The table
+has, for each cell, the time of its *last* access and its *interval*, the moving average of the time
+between two accesses (in the 15-byte entry). The set *changed* has the cells whose interval changed
+by a quarter or more; the tuner takes some of them.
 
-* a cell's *last* access and *interval*, the moving average of the time between two (15-byte entry);
-* the set of cells whose interval changed by a quarter or more, of which the tuner takes some.
-
-One request in 16 notes the lengths of all members' queues: the moving average of arrival-instant
-queue lengths (section IV.A). Times are ticks of 1/64 s that the array has been running for; they
-wrap after two years, intervals end at 17 minutes, and 0 is an interval that nobody knows yet.
+One request in 16 samples the queue lengths of all members: the moving average of arrival-instant
+queue lengths (section IV.A). Times are in ticks of 1/64 s of the array's running time. They wrap
+after two years, intervals are limited to 17 minutes, and an interval of 0 means that it is not
+known yet.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from raidx_fuse.store.queue import MemberQueue
 
 TICKS_A_SECOND = 64
 INTERVAL_MAX = 65535
-NOTED_MAX = 8192  # chunks in the lists before they go into the table
+NOTED_MAX = 8192  # chunks in the list before they are digested into the table
 SAMPLE_MASK = 15  # one chunk in 16
 QUEUE_WEIGHT = 1 / 8  # of the newest queue length in its moving average
 SPEED_STEP = 1 / 16  # of a member's service time, towards the newest
@@ -36,10 +37,10 @@ Chunks = NDArray[np.int64]
 
 
 def _towards(middle_s: float, newest_s: float) -> float:
-    """Return *middle_s*, a running median, a step nearer to *newest_s*.
+    """Return *middle_s*, a running median in seconds, one step nearer to *newest_s*.
 
-    One answer that took a thousand times as long, because the host did something else, moves a mean
-    by more than what tells members apart, and a median by a step.
+    A median moves by one step at most. One answer that took a thousand times as long, because the
+    host was busy, would move a mean by more than the difference between members.
     """
     if not middle_s or not newest_s:
         return middle_s or newest_s
@@ -49,9 +50,12 @@ def _towards(middle_s: float, newest_s: float) -> float:
 class AccessStats:
     """Notes accesses of logical chunks in *noted*: chunk for a read, ~chunk for a write.
 
-    Who appends calls `sample` whenever the list's length is a multiple of `SAMPLE_MASK` + 1.
-    *queue_means* are the arrival-instant queue lengths by role, *speeds* the service times (read,
-    write; 0: unknown), medians over the samples, *write_share* the part of requests that write.
+    A caller that appends to *noted* itself calls `sample` whenever the length of the list is a
+    multiple of `SAMPLE_MASK` + 1.
+
+    *queue_means* are the arrival-instant queue lengths by role. *speeds* are the service times
+    (read, write) in seconds, medians over the samples, 0 where unknown. *write_share* is the
+    fraction of requests that write.
     """
 
     __slots__ = (
@@ -89,7 +93,7 @@ class AccessStats:
         self.changed: set[int] = set()
 
     def renew(self, fresh: Iterable[int] = ()) -> None:
-        """Make room for roles that are new; of the members of *fresh* ones nothing is known."""
+        """Add entries for new roles, and reset those of *fresh* roles, whose members are new."""
         new = self._layout.width - len(self.speeds)
         self.queue_means += [0.0] * new
         self._done += [(0, 0)] * new
@@ -99,11 +103,11 @@ class AccessStats:
 
     @property
     def arrivals(self) -> int:
-        """How often a chunk was used so far: another number than before if anything came."""
+        """The number of chunk accesses so far; it changes with every request."""
         return self._digested + len(self.noted)
 
     def note(self, first: int, last: int, *, is_write: bool) -> None:
-        """Note a request of the chunks *first*..*last*; of one chunk the data path does it."""
+        """Note a request of chunks *first*..*last* (the data path itself notes single chunks)."""
         noted = self.noted
         before = len(noted)
         noted.extend(range(~first, ~last - 1, -1) if is_write else range(first, last + 1))
@@ -111,7 +115,7 @@ class AccessStats:
             self.sample()
 
     def sample(self) -> None:
-        """Look at the queues: another `SAMPLE_MASK` + 1 chunks were noted."""
+        """Sample the queues; called once for every `SAMPLE_MASK` + 1 chunks noted."""
         means, speeds = self.queue_means, self.speeds
         for role, queue in enumerate(self._queues):
             if queue is not None:
@@ -130,14 +134,14 @@ class AccessStats:
             self.digest()
 
     def ticks(self) -> int:
-        """Return the time in ticks."""
-        if self._base < 0:  # time goes on from where it stood when the table was saved
+        """Return the present time in ticks."""
+        if self._base < 0:  # time continues from the moment the table was saved
             self._base = int(self._layout.last.max(initial=0))
         passed = self._clock() - self._started_s
         return (self._base + 1 + int(passed * TICKS_A_SECOND)) & 0xFFFFFFFF
 
     def digest(self) -> None:
-        """Bring what was noted into the table."""
+        """Bring the noted accesses into the table."""
         if not self.noted:
             return
         noted = np.array(self.noted, np.int64)
@@ -154,7 +158,8 @@ class AccessStats:
         last = layout.last[cells]
         old = layout.interval[cells].astype(np.float64)
         passed = (np.uint32(now) - last).astype(np.float64)
-        # Those never seen before have no time to count from: as if they came evenly in one second.
+        # A cell that was never used has no last access: assume evenly spread accesses in one
+        # second.
         passed[last == 0] = TICKS_A_SECOND
         newest = passed / counts
         seen_once = (last == 0) & (counts == 1)
@@ -170,9 +175,10 @@ class AccessStats:
             self.changed.update(cells[differing].tolist())
 
     def _cells(self, reads: Chunks, writes: Chunks) -> Chunks:
-        """Return the cells that reads and writes of chunks use: parities and copies by writes.
+        """Return the cells that *reads* and *writes* of chunks use.
 
-        Any copy may have answered a read, so it counts for all of them.
+        A write uses parities and copies too. Any copy may have answered a read, so a read counts
+        for all copies.
         """
         layout = self._layout
         length, data = layout.length, layout.code.data_count
@@ -203,9 +209,10 @@ class AccessStats:
         return [(int(chunks[i]), float(seconds[i])) for i in top[np.argsort(seconds[top])]]
 
     def intervals(self, cells: Any) -> Intervals:
-        """Return the mean intervals of *cells* in ticks as they would be if accessed now.
+        """Return the mean intervals of *cells* in ticks, as if each were accessed now.
 
-        Infinite where nothing is known: what was hot once cools down (section V.A).
+        The value is infinite where nothing is known. A chunk that was hot cools down this way
+        (section V.A).
         """
         layout = self._layout
         interval = layout.interval[cells].astype(np.float64)

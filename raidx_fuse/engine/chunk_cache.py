@@ -1,17 +1,17 @@
-"""The chunk cache: what was read or written last, kept in memory, the least recently used dropped.
+"""The chunk cache: content read or written last, kept in memory; least recently used goes first.
 
-The raidx paper, section V.C. Kept are pages of 4 KiB, not whole chunks: of a chunk only what a
-request touched was ever read. Pages are known by *address*, which no move, growth, loss or rebuild
-changes: a byte of a data cell by its image offset, a byte of a parity cell by a number below zero
-that follows from its stripe. So a page stays right whatever happens to the members, and only what
-changes content has to say so:
+See the raidx paper, section V.C. The cache keeps pages of 4 KiB, not whole chunks, because only the
+requested part of a chunk is ever read. A page is keyed by its *address*, which no move, growth,
+loss or rebuild changes: a byte of a data cell has its image offset as address; a byte of a parity
+cell has a negative address that follows from its stripe. So a page stays valid whatever happens to
+the members. Only a change of content must be reported:
 
-* a write forgets what it will change, under the stripe's lock and before its first byte goes down,
-  and leaves the new content when it has succeeded;
+* a write forgets the pages that it will change, under the stripe's lock and before its first byte
+  is written, and caches the new content when it has succeeded;
 * a repair forgets the stripe;
-* a read leaves what it found unless somebody holds the stripe, or wrote in the meantime (`stamp`).
+* a read caches what it found unless the stripe is locked or was written meanwhile (`stamp`).
 
-A request of more than an eighth of the cache passes by, so that one long read does not empty it.
+A request larger than an eighth of the cache is not cached, so that one long read does not empty it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from raidx_fuse.layouts.placements.layout import Layout
 PAGE_SHIFT = 12
 PAGE_BYTES = 1 << PAGE_SHIFT
 _PAGE_MASK = PAGE_BYTES - 1
-_STAMPS = 1024  # a power of two; chunks that share one only miss a chance to be kept
-_LARGEST_PART = 8  # of the cache, that one request may take
+_STAMPS = 1024  # a power of two; chunks that share a stamp only miss a chance to be cached
+_LARGEST_PART = 8  # one request may take 1/8 of the cache
 
 
 def address_of(layout: Layout, stripe: int, cell: int) -> int:
-    """Return the address of the first byte of *cell* of *stripe*."""
+    """Return the cache address of the first byte of *cell* of *stripe*."""
     code = layout.code
     if cell < code.data_count:
         return layout.logical(stripe, cell) * layout.chunk_bytes
@@ -37,7 +37,7 @@ def address_of(layout: Layout, stripe: int, cell: int) -> int:
 
 
 class ChunkCache:
-    """Up to *size_bytes* of content by address."""
+    """Up to *size_bytes* of content, keyed by address."""
 
     __slots__ = ("_limit", "_pages", "_shift", "_stamps", "size_bytes")
 
@@ -48,7 +48,7 @@ class ChunkCache:
         self.resize(size_bytes)
 
     def resize(self, size_bytes: int) -> None:
-        """Keep at most *size_bytes* from now on."""
+        """Keep at most *size_bytes* from now on; drop the least recently used pages beyond."""
         self.size_bytes = size_bytes
         self._limit = max(1, size_bytes >> PAGE_SHIFT)
         self._shrink()
@@ -60,7 +60,7 @@ class ChunkCache:
 
     @property
     def used_bytes(self) -> int:
-        """How much is kept now."""
+        """Bytes kept now."""
         return len(self._pages) << PAGE_SHIFT
 
     def items(self) -> list[tuple[int, bytes]]:
@@ -70,7 +70,7 @@ class ChunkCache:
     # -- looking -------------------------------------------------------------------------------
 
     def holds(self, address: int, length: int) -> bool:
-        """Say whether all of a range is kept."""
+        """Return True if all of a range is cached."""
         pages = self._pages
         for page in range(address >> PAGE_SHIFT, (address + length - 1 >> PAGE_SHIFT) + 1):
             if page not in pages:
@@ -78,7 +78,7 @@ class ChunkCache:
         return True
 
     def touches(self, address: int, length: int) -> bool:
-        """Say whether anything of a range is kept."""
+        """Return True if any part of a range is cached."""
         pages = self._pages
         for page in range(address >> PAGE_SHIFT, (address + length - 1 >> PAGE_SHIFT) + 1):
             if page in pages:
@@ -86,7 +86,7 @@ class ChunkCache:
         return False
 
     def fill(self, address: int, target: memoryview) -> bool:
-        """Copy a range as long as *target* into it; False, and nothing done, unless all is kept."""
+        """Fill *target* from *address* on; return False, with nothing done, if any is missing."""
         pages = self._pages
         length = len(target)
         first = address >> PAGE_SHIFT
@@ -118,7 +118,7 @@ class ChunkCache:
     # -- changing ------------------------------------------------------------------------------
 
     def keep(self, address: int, data: Any) -> None:
-        """Keep the pages that *data*, the content from *address* on, covers from end to end."""
+        """Cache the pages that *data*, the content from *address* on, covers completely."""
         length = len(data)
         first = -(-address >> PAGE_SHIFT)
         end = address + length >> PAGE_SHIFT
@@ -135,7 +135,7 @@ class ChunkCache:
             self._shrink()
 
     def wrote(self, address: int, data: Any) -> None:
-        """Take over what was written at *address*."""
+        """Cache *data*, which was written at *address*."""
         if len(data) == PAGE_BYTES and not address & _PAGE_MASK:  # as most do
             self._stamps[(address >> self._shift) % _STAMPS] += 1
             page = address >> PAGE_SHIFT
@@ -148,7 +148,7 @@ class ChunkCache:
         self.keep(address, data)
 
     def forget(self, address: int, length: int) -> None:
-        """Drop every page that a range touches: its content changes, or has changed."""
+        """Drop every page that a range touches, because its content changes or has changed."""
         stamps, shift = self._stamps, self._shift
         for chunk in range(address >> shift, (address + length - 1 >> shift) + 1):
             stamps[chunk % _STAMPS] += 1

@@ -1,4 +1,4 @@
-"""What the parts of one running array share: the values that reading, writing and jobs work on."""
+"""The array context: the values that reading, writing and background jobs share."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ from raidx_fuse.store.latency import TIMED_ALL, TIMED_EACH, ArrayCounters, Laten
 from raidx_fuse.store.member_set import MemberIO, MemberLostError, MemberSet
 from raidx_fuse.store.written_map import WrittenMap
 
-# Which writes went to their places past the journal and are not durable yet.
+# Writes past the log that are not durable yet.
 #
-# A record that ends inside a sector keeps the rest of the sector as it lies in its place. If that
-# rest is itself on its way, a power cut may drop it and keep the record: the sector would hold half
-# of each, which nobody wrote. So such a record waits for a flush while anything unlogged is
-# pending.
+# A log record may end inside a sector; the checkpoint then keeps the rest of that sector as it is
+# on the member. If this rest is itself part of a write that is not durable, a power cut may drop
+# the write but keep the record: the sector would hold half of each, a content that nobody wrote (a
+# torn sector). Therefore a record that covers part of a sector waits for a flush while any write
+# past the log is unflushed.
 
 
 class UnflushedWrites:
-    """Counts the writes past the journal, up to now (*count*) and those a flush covered."""
+    """Counts the writes past the log: all so far (*count*), and those that a flush has covered."""
 
     __slots__ = ("_covered", "_flushing", "count")
 
@@ -42,27 +43,35 @@ class UnflushedWrites:
         self.count = self._flushing = self._covered = 0
 
     def flush_begins(self) -> None:
-        """Note what is written so far."""
+        """Note how many writes the flush that begins now will cover."""
         self._flushing = self.count
 
     def flush_ends(self) -> None:
-        """What was noted is durable."""
+        """Take the writes noted by `flush_begins` as durable."""
         self._covered = self._flushing
 
     def may_tear(self, offset: int, length: int) -> bool:
-        """Say whether a record of these bytes could leave a sector of two halves after a cut."""
+        """Return True if a record of these bytes could leave a torn sector after a power cut.
+
+        The record must cover part of a sector, and a write past the log must be unflushed.
+        """
         return bool((offset | length) % SECTOR_BYTES) and self.count != self._covered
 
 
 class ArrayContext:
     """One array's geometry, members, maps, locks and counters.
 
-    *bad_chunks* are logical chunks whose content was lost (a second failure in a degraded stripe):
-    reading them is an error until they are written again, never a guess.
+    *bad_chunks* are the lost chunks: logical chunks whose content nothing can give back, for
+    example after a second failure in a degraded stripe. Reading one is an error until it is written
+    again.
 
-    *layout_epoch* moves when a chunk's place changes: who looked before it had its locks looks
-    again. *reuse_epoch* moves when places that chunks have left are given to others: what was read
-    from one meanwhile is read again. *growth* is the growth under way, if any.
+    *layout_epoch* rises when the place of a chunk changes. A task that looked up a place before it
+    held the stripe's lock compares the epoch afterwards, and repeats the look-up if it has changed.
+
+    *reuse_epoch* rises when places that chunks have left may be given to other chunks. A read that
+    was under way then is repeated.
+
+    *growth* is the position of the growth that is under way, or None.
     """
 
     __slots__ = (
@@ -143,7 +152,7 @@ class ArrayContext:
         return self.layout.place(stripe, cell)[0]
 
     def use_policy(self, name: str) -> None:
-        """Choose between the plans of partial writes by the policy *name* from now on."""
+        """Let the parity policy *name* choose the plans of partial writes from now on."""
         if name == "bpu":
             self.policy = self.bpu
             self.bpu.start()
@@ -152,7 +161,7 @@ class ArrayContext:
             self.bpu.stop()
 
     def use_cache(self, size_bytes: int) -> None:
-        """Keep up to *size_bytes* of content in memory from now on; 0: none."""
+        """Give the chunk cache *size_bytes* of memory from now on; 0 switches it off."""
         if not size_bytes:
             self.cache = None
         elif self.cache is None:
@@ -161,20 +170,24 @@ class ArrayContext:
             self.cache.resize(size_bytes)
 
     def cached(self, stripe: int, cells: int, low: int, high: int) -> int:
-        """Return those of *cells* of which the bytes *low*..*high* - 1 are in the cache."""
+        """Return the subset of the mask *cells* whose bytes *low*..*high* - 1 are in the cache."""
         cache, layout = self.cache, self.layout
         if cache is None:
             return 0
         mask = 0
         if self.growth is not None:
-            cells &= self.code.data_mask  # parities go by stripes, and those change now
+            # parity is cached by stripe number, and a growth changes the stripes
+            cells &= self.code.data_mask
         for cell in cells_of(cells):
             if cache.holds(address_of(layout, stripe, cell) + low, high - low):
                 mask |= 1 << cell
         return mask
 
     def take_layout(self, layout: Layout) -> None:
-        """Work with *layout* from now on; nobody holds a stripe's lock (`StripeLocks.alone`)."""
+        """Use *layout* from now on. The caller has made sure that no stripe lock is held.
+
+        See `StripeLocks.alone`.
+        """
         self.layout = self.member_set.layout = layout
         self.code = layout.code
         self.data_count = layout.code.data_count
@@ -182,7 +195,8 @@ class ArrayContext:
         if isinstance(layout, ElasticLayout) and layout.growing:
             self.growth = GrowthPosition(self.member_set, layout)
         if isinstance(layout, RestripeLayout):
-            self.journal.forced = True  # what bypasses it could be undone by a record of other rows
+            # recovery could redo a record of other rows over a write past the log
+            self.journal.forced = True
         self.layout_epoch += 1
         if self.cache is not None:
             self.cache.clear()
@@ -190,44 +204,49 @@ class ArrayContext:
             hook()
 
     def _take_mark(self, mark: int) -> None:
-        """Let chunks lie on the other side of *mark* from now on; their locks are held."""
+        """Move the watermark of a restripe to *mark*; the locks of the stripes passed are held."""
         if isinstance(self.layout, RestripeLayout):
             self.layout.watermark = mark
             self.layout_epoch += 1
 
     def migrate_to(self, stripe: int) -> None:
-        """Let *stripe* be the first that lies as before the growth; the caller holds the locks."""
+        """Move the growth position: *stripe* is the first stripe still in the old shape.
+
+        The caller holds the locks of the stripes in between.
+        """
         assert self.growth is not None
         self.growth.move_to(stripe)
         self.layout_epoch += 1
 
     def end_growth(self) -> None:
-        """All places that chunks have left may be given to others from now on."""
+        """End the growth: every place that a chunk has left may now be given to another chunk."""
         self.growth = None
         self.layout_epoch += 1
         self.reuse_epoch += 1
 
     def recorded_zero_roles(self) -> frozenset[int]:
-        """Return the roles whose members read as zero where nobody ever wrote.
+        """Return the roles whose superblock records say that unwritten places read as zero.
 
-        None during a restripe: a place is unwritten there as soon as what it held has moved away,
-        and a member that took a role meanwhile was given what lay there then.
+        The set is empty during a restripe. There a place becomes unwritten as soon as its chunk has
+        moved away, so it need not read as zero; a member that took a role meanwhile received what
+        was at the place then.
         """
         if isinstance(self.layout, RestripeLayout):
             return frozenset()
         return frozenset(r.role for r in self.member_set.config.members if r.reads_zero)
 
     def note_zero_roles(self) -> None:
-        """Derive the roles whose unwritten places can be relied on to read as zero.
+        """Update *zero_roles*: the roles whose unwritten places can be relied on to read as zero.
 
-        None while a resync is due: a write of before the crash may lie where its bit never came.
+        The set is empty while a resync is due: a write from before the crash may have reached a
+        place whose bit in the written map was never set.
         """
         pending = self.dirty_bitmap.pending_regions()
         self.zero_roles = frozenset() if pending else self.recorded_zero_roles()
         self.all_read_zero = self.zero_roles.issuperset(self.member_set.config.roles())
 
     def distrust_zeros(self) -> None:
-        """From now on, and after a remount, no member is taken to read as zero anywhere."""
+        """Assume of no member, now or after a remount, that its unwritten places read as zero."""
         member_set = self.member_set
         members = tuple(replace(record, reads_zero=False) for record in member_set.config.members)
         member_set.config = replace(member_set.config, members=members)
@@ -235,21 +254,24 @@ class ArrayContext:
         member_set.publish_soon()
 
     def unwritten_cells(self, stripe: int) -> int:
-        """Return the set of cells of *stripe* that were never written, parity included."""
+        """Return the mask of the cells of *stripe* that were never written, parity included."""
         unwritten_data = self.written.unwritten_data(self.layout, stripe)
         return unwritten_cells(self.code, unwritten_data) if unwritten_data else 0
 
     def is_unwritten(self, stripe: int) -> bool:
-        """Say whether no chunk of *stripe* was ever written: a rebuild passes it, locked or not."""
+        """Return True if no chunk of *stripe* was ever written.
+
+        A rebuild skips such a stripe even while its lock is held.
+        """
         return self.written.unwritten_data(self.layout, stripe) == self.code.data_mask
 
     def position(self, stripe: int, cell: int) -> tuple[int, int]:
-        """Return (role, byte offset on the member) of a cell's first byte."""
+        """Return (role, byte offset on the member) of the first byte of a cell."""
         role, chunk = self.layout.place(stripe, cell)
         return role, self.data_offset + (chunk << self.shift)
 
     def where(self, stripe: int, cells: tuple[int, ...]) -> str:
-        """Name a place for a message: stripe, members and image offsets."""
+        """Return the stripe, roles and image offsets of *cells* as text for a message."""
         places = []
         for cell in cells:
             role, _ = self.layout.place(stripe, cell)
@@ -260,14 +282,14 @@ class ArrayContext:
         return f"stripe {stripe}, " + ", ".join(places)
 
     def lost_error(self, stripe: int, cells: tuple[int, ...]) -> UnrecoverableError:
-        """Return the error for cells that the code cannot give back."""
+        """Return the error for *cells* that the code cannot recover."""
         return UnrecoverableError(
             f"cannot recover {self.where(stripe, cells)}: too many members are lost",
             action="see `raidx status`",
         )
 
     async def write_cells(self, stripe: int, requests: list[MemberIO], role_epoch: int) -> None:
-        """Write whole cells of *stripe* for a job that holds its lock: all or nothing.
+        """Write whole cells of *stripe*, all or nothing, for a job that holds the stripe's lock.
 
         Raises MemberLostError if another member took a role since *role_epoch*.
         """
@@ -284,13 +306,13 @@ class ArrayContext:
             self.forget_stripe(stripe)
 
     def forget_stripe(self, stripe: int) -> None:
-        """Drop what the cache has of *stripe*."""
+        """Drop every cached page of *stripe*, data and parity."""
         if self.cache is not None:
             for cell in cells_of(self.code.all_mask):
                 self.cache.forget(address_of(self.layout, stripe, cell), self.chunk_bytes)
 
     def count_synchronous(self, started_s: float) -> None:
-        """Count the end of a foreground request that did not suspend; see store/latency.py."""
+        """Count a foreground request that ended without suspending (sampled: store/latency.py)."""
         self.foreground_s = started_s
         number = self.synchronous = self.synchronous + 1
         if number <= TIMED_ALL:
@@ -299,7 +321,7 @@ class ArrayContext:
             self.latency.add_many(self.member_set.clock() - started_s, TIMED_EACH)
 
     def touch(self, started_s: float) -> None:
-        """Count the end of a foreground request that may have suspended."""
+        """Count a foreground request that may have suspended, and add its latency."""
         now = self.member_set.clock()
         self.foreground_s = now
         self.latency.add(now - started_s)

@@ -1,4 +1,4 @@
-"""`explain`: the plan of a request as data: members, reads, XORs, writes, and why."""
+"""`explain`: the plan of a request as data: members, reads, XORs, writes, and the reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, bands, read_plan, write_plans
 
 LENGTH_MAX = 64 << 20
-CHUNKS_MAX = 1024  # 0.06 s of the event loop at the most
+CHUNKS_MAX = 1024  # at most 0.06 s of the event loop
 
 
 def _name(context: ArrayContext, cell: int) -> str:
@@ -40,7 +40,7 @@ def _place(context: ArrayContext, stripe: int, cell: int, low: int, size: int) -
 def _choose(
     context: ArrayContext, rmw: BandPlan | None, rcw: BandPlan | None, stripe: int, known: int
 ) -> tuple[BandPlan, Decision | None]:
-    """Return the plan that the policy would choose now; with its numbers if it weighs queues.
+    """Return the plan that the policy would choose now, and BPU's numbers if it weighs queues.
 
     The cells in the mask *known* are in the cache.
     """
@@ -50,7 +50,7 @@ def _choose(
     if decision is None:
         return traditional(rmw, rcw, stripe, known), None
     plan = rmw if decision.chosen == bpu.RMW else rcw
-    assert plan is not None, "one is chosen only where both can be"
+    assert plan is not None, "BPU decides only if both plans are possible"
     return plan, decision
 
 
@@ -89,7 +89,11 @@ def _formula(context: ArrayContext, plan: BandPlan) -> list[str]:
 def explain(
     context: ArrayContext, offset: int, length: int, write: bool, policy: str
 ) -> dict[str, Any]:
-    """Return the plan of reading or writing *length* bytes at *offset*, without doing it."""
+    """Return the plan for reading or writing *length* bytes at *offset*, without doing it.
+
+    Raises UsageError if the range is too long or outside the image, UnrecoverableError if the bytes
+    are lost.
+    """
     longest = min(LENGTH_MAX, CHUNKS_MAX << context.shift)
     if length < 1 or length > longest:
         raise UsageError(f"a length of {length} cannot be explained: take 1 to {longest} bytes")
@@ -186,7 +190,7 @@ def _stripe(
         "stripe": stripe,
         "lost": [_name(context, c) for c in range(lost.bit_length()) if lost >> c & 1],
         "never_written": [
-            # During a restripe a stripe has cells of the other layout beside it: they are nowhere.
+            # During a restripe a stripe may have cells that its layout does not place (role < 0).
             _name(context, c)
             for c in range(unwritten.bit_length())
             if unwritten >> c & 1 and context.layout.place(stripe, c)[0] >= 0

@@ -1,23 +1,23 @@
-"""How far a growth has come: in memory, and durably (the mcpod paper, section 3.5).
+"""The growth position: how far a growth has come, in memory and durably (mcpod paper, 3.5).
 
     stripe   0 ......... saved ........ migrated ........ end        growing: migrated rises
              [ checkpointed | copied only | as before     ]
              0 ......... migrated ........ saved ........ end        going back: migrated falls
 
-A block is copied to a place that the last durable checkpoint knows as dead, so both copies are good
-until one is written. Between *saved* and *migrated* a crash leaves the old shape, with its parity,
-for the parity of a stripe is the same in both. Laws:
+A block is copied to a place that is unwritten by the last durable checkpoint, so both copies are
+valid until one is written. A crash between *saved* and *migrated* returns to the old shape with its
+parity, because the parity of a stripe is the same in both shapes. Laws:
 
- 1. A write to a block that moved in a stripe of *unsaved* waits for `save` first: only this
-    threatens the old copy's right to be the block. Blocks that stay, and parity, need nothing;
-    but where a surrogate has the parity, every write does.
- 2. `save` flushes the copies, then writes the position into every superblock. Its round is complete
-    before any write that relied on it begins.
- 3. A place that a block has left is written again only after that was saved: the blocks that are
-    born there belong to the image from the end of the growth on, or never when it was cancelled.
-    A resync, which fills dead places with zeros, ends before the next block moves.
- 4. A copy goes to its place past the journal only in stripes of which no record may be replayed
-    (journal/journal.py, law 3): an older record of the same place would undo it.
+1. A write to a block that moved in a stripe of *unsaved* waits for `save` first, because only such
+   a write makes the old copy stale. Blocks that stay, and parity, need no save; but if a surrogate
+   has the parity, every write needs one.
+2. `save` flushes the copies, then writes the position into every superblock. This superblock round
+   is complete before any write that relied on it begins.
+3. A place that a block has left is written again only after that position was saved. New blocks at
+   such places belong to the image from the end of the growth on, or never if it was cancelled. A
+   resync, which fills unwritten places with zeros, ends before the next block moves.
+4. A copy goes to its place past the log only in stripes of which no record may be redone
+   (journal/journal.py, law 3): an older record of the same place would undo the copy.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ PARITY_WORDS = {
 
 
 def parity_way(role: str | None, parity: str | None, surrogate: str | None) -> str:
-    """Return how parity is to follow a growth, as a user asks for it.
+    """Return how parity follows a growth, from the options that a user gave.
 
-    *role* what the members are added as, if not to grow. Raises UsageError for what cannot be.
+    *role* is what the members are added as, None for a growth. Raises UsageError for a combination
+    that is not possible.
     """
     if role is not None and (parity or surrogate):
         raise UsageError("a spare moves nothing: how parity follows belongs to a growth")
@@ -59,10 +60,10 @@ def parity_way(role: str | None, parity: str | None, surrogate: str | None) -> s
 
 
 class GrowthPosition:
-    """The growth of *layout* that is under way; *unsaved* are the stripes between both positions.
+    """The position of the growth of *layout*; *unsaved* are the stripes between both positions.
 
-    *parity*: how it follows (jobs/grow/copy.py); *checkpoints* counts the positions that were made
-    durable.
+    *parity* is how parity follows (jobs/grow/copy.py). *checkpoints* counts the positions that were
+    made durable.
     """
 
     __slots__ = ("_member_set", "_saving", "checkpoints", "layout", "parity", "saved", "unsaved")
@@ -77,7 +78,7 @@ class GrowthPosition:
         self._saving = trio.Lock()
 
     def move_to(self, stripe: int) -> None:
-        """Let *stripe* be the first that lies as before; the copies this needs are written."""
+        """Make *stripe* the first in the old shape; the copies that this needs are written."""
         self.layout.migrated = stripe
         self._derive()
 
@@ -85,16 +86,16 @@ class GrowthPosition:
         self.unsaved = range(*sorted((self.saved, self.layout.migrated)))
 
     def threatens(self, stripe: int, cells: int) -> bool:
-        """Say whether writing the set *cells* of *stripe* needs a `save` first (law 1)."""
+        """Return True if writing the mask *cells* of *stripe* needs a `save` first (law 1)."""
         if stripe not in self.unsaved:
             return False
         if self.parity == SURROGATE:
-            return True  # the parity that a crash goes back to does not take part in the write
+            return True  # the write does not update the parity that a crash would return to
         data = self.layout.code.data_count
         return any(cells >> c & 1 and self.layout.moved(stripe, c) for c in range(data))
 
     async def save(self) -> None:
-        """Make the position durable, with the copies it stands for. Raises RaidxError."""
+        """Make the position durable, together with the copies before it. Raises RaidxError."""
         async with self._saving:
             stripe = self.layout.migrated
             if stripe == self.saved:

@@ -1,14 +1,15 @@
-"""Moving chunks of bundles: onto a free chunk, or two that change places; all or nothing.
+"""Moving chunks of bundles: to a free chunk, or two that change places; all or nothing.
 
-A move is one record of the journal: the content at its new place, and the new place in the table.
-When it is committed readers see the new place, and nothing is different if the power goes before or
-after. A reader that had looked up the old place looks again (`Layout.moves`). The old place is free
-at once: records that are older than the one that freed it are replayed before it, and a direct
-write to it waits until none of its stripe may be replayed (journal/journal.py, law 3).
+A move is one log record: the content at its new place, and the new place in the chunk table. When
+it is committed readers see the new place; a power cut before or after it leaves the content
+readable. A reader that had looked up the old place looks it up again (`Layout.moves`). The old
+place is free immediately: records older than the one that freed it are redone before it, and a
+write past the log to it waits until no record of its stripe may be redone (journal/journal.py, law
+3).
 
-Cells that were never written move without being read. Where members are relied on to read as zero,
-they take zeros along: another cell may have left its bytes in the place. What lies on a lost member
-is read by its chain, for movers that may work without a member.
+Cells that were never written move without being read. If the target member is relied on to read as
+zero, zeros are written at the new place, because another cell may have left its bytes there. The
+content of a lost member is recovered by its chain, for movers that may work on a degraded array.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from raidx_fuse.store.xor import xor_into
 
 
 class ChunkMover:
-    """Moves chunks of *context*; *degraded* ones also while a member is lost, off it."""
+    """Moves chunks of *context*; a *degraded* mover also off lost members."""
 
     def __init__(
         self, context: ArrayContext, layout: BundleLayout, *, degraded: bool = False
@@ -41,7 +42,7 @@ class ChunkMover:
         self._preparer = Preparer(context)
 
     def exchange(self, one: int, other: int) -> list[Move]:
-        """Return the moves that let two cells change places."""
+        """Return the moves by which two cells change places."""
         disk, offset = self.layout.disk, self.layout.offset
         return [
             (one, int(disk[other]), int(offset[other])),
@@ -49,7 +50,7 @@ class ChunkMover:
         ]
 
     def problem(self, moves: Sequence[Move]) -> str | None:
-        """Say in words why *moves* cannot be done now, or None."""
+        """Return why *moves* cannot be done now, as text for a message, or None."""
         context, layout = self.context, self.layout
         member_set = context.member_set
         if member_set.watermarks or (member_set.lost and not self.degraded):
@@ -75,7 +76,7 @@ class ChunkMover:
         return None
 
     async def move(self, moves: Sequence[Move]) -> bool:
-        """Give cells their new places; False, and nothing done, if that cannot be now.
+        """Give cells their new places; return False, with nothing done, if that is impossible now.
 
         Raises what the members raise.
         """
@@ -87,10 +88,10 @@ class ChunkMover:
             self.context.locks.release_all(bundles)
 
     async def move_locked(self, bundles: Sequence[int], moves: Sequence[Move]) -> bool:
-        """Do the same under the locks of *bundles*, which the caller holds."""
+        """Do the same as `move` under the locks of *bundles*, which the caller holds."""
         promised = self.layout.promised
         places = {(role, chunk) for _cell, role, chunk in moves}
-        # A free place is under no lock: another mover may have it in a record that is on its way.
+        # No lock protects a free place: a record of another mover may be about to take it.
         if self.problem(moves) is not None or promised & places:
             return False
         promised |= places
@@ -110,7 +111,7 @@ class ChunkMover:
         def still_valid() -> bool:
             nonlocal begun
             if begun:
-                return True  # the record is written: a replay would redo it
+                return True  # the record is being written: recovery would redo it
             begun = self.problem(moves) is None
             return begun
 
@@ -120,7 +121,7 @@ class ChunkMover:
         return True
 
     async def _contents(self, moves: Sequence[Move]) -> list[MemberIO]:
-        """Read what *moves* take along; return what is to be written at the new places."""
+        """Read the content that *moves* take along; return the writes at the new places."""
         context, layout = self.context, self.layout
         size = context.chunk_bytes
         reads: list[MemberIO] = []
@@ -155,7 +156,7 @@ class ChunkMover:
     def _solve(
         self, bundle: int, column: int, buffer: bytearray, reads: list[MemberIO]
     ) -> tuple[Bytes, list[Bytes], Arena]:
-        """Add to *reads* what a lost chunk follows from; return it and the parts of its XOR.
+        """Add the reads that recover a lost chunk to *reads*; return it and the parts of its XOR.
 
         Raises UnrecoverableError.
         """

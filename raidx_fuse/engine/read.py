@@ -1,8 +1,8 @@
-"""Reading: healthy cells straight from their members, lost ones by their chains.
+"""The read path: healthy cells directly from their members, degraded reads by the chains.
 
-The way of a 4 KiB read that the members can answer at once has no suspension and no allocation but
-its tuples. The answer lies in one static buffer then, valid until the caller's next await: the
-FUSE reply has left by that time. Everything else goes the general way with a buffer of its own.
+A 4 KiB read that its member answers synchronously does not suspend and allocates nothing but its
+tuples. The answer is in one static buffer, valid until the caller's next await; the FUSE reply has
+been sent by then. Every other read takes the general path, with a buffer of its own.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ log = logging.getLogger(__name__)
 
 REPLY_BYTES = 1 << 20  # the largest FUSE read
 _VIEWS_KEPT = 64
-AT_ONCE_S = 20e-6  # to look for a copy that answers sooner would take as long as it could gain
+AT_ONCE_S = 20e-6  # looking for a faster copy would cost as much time as it could save
 
 
 class Reader:
-    """Reads ranges of the image through *context*."""
+    """Reads ranges of the image of one array."""
 
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
@@ -55,11 +55,12 @@ class Reader:
         return view
 
     def _nearest(self, stripe: int) -> tuple[int, int, int]:
-        """Return (cell, role, member chunk) of the copy of *stripe* that will answer first.
+        """Return (cell, role, member chunk) of the copy of *stripe* that should answer first.
 
-        By queue lengths and service times, as the raidx paper, section V.E: a short queue of a fast
-        member may end before an idle slow one has begun. The first copy while a resync is due:
-        copies may still differ, and what was read once must be read again.
+        Copies are compared by queue length times service time, as in section V.E of the raidx
+        paper: a short queue of a fast member may end before an idle slow member has begun. While a
+        resync is due the first copy is always taken: copies may still differ, and a read must not
+        return other content than an earlier read did.
         """
         context = self.context
         place, readable = context.layout.place, context.member_set.readable
@@ -139,7 +140,7 @@ class Reader:
                         context.count_synchronous(started_s)
                         return reply
                 except MemberError:
-                    pass  # the general way retries, fails the member and plans again
+                    pass  # the general path retries, excludes the member and plans again
         elif length <= REPLY_BYTES and not member_set.lost and not context.bad_chunks:
             if context.cache is not None:
                 reply = self._reply_of(length)
@@ -161,7 +162,7 @@ class Reader:
         return answer
 
     def _keep(self, offset: int, content: memoryview) -> None:
-        """Let the cache keep what was read, but for what was never written, or changes now."""
+        """Cache what was read, except chunks that are unwritten or whose stripe is locked."""
         context = self.context
         cache, bits, held = context.cache, context.written.bits, context.locks.held
         assert cache is not None
@@ -174,7 +175,7 @@ class Reader:
             at += size
 
     def _read_at_once(self, offset: int, length: int, reply: memoryview) -> bool:
-        """Fill *reply* from healthy members without suspending; False if that cannot be."""
+        """Fill *reply* from healthy members without suspending; return False if that fails."""
         queues = self.context.member_set.queues
         overlay = self.context.journal.overlay
         unplaced = bool(overlay)
@@ -195,13 +196,17 @@ class Reader:
     def _segments(
         self, offset: int, length: int, target: memoryview
     ) -> tuple[list[MemberIO], list[memoryview]]:
-        """Return the joined member reads of a range with nothing lost, and its dead pieces."""
+        """Return the joined member reads of a range without lost members, and its unwritten parts.
+
+        Bytes that are in the cache are copied to *target* and need no read.
+        """
         context = self.context
         shift, chunk_bytes, data_offset = context.shift, context.chunk_bytes, context.data_offset
         bits, cache = context.written.bits, context.cache
         layout = context.layout
         locate, place = layout.locate, layout.place
-        # Open I/O of each role: chunks of one member come in rising order within a request.
+        # The last I/O of each role, still open to be extended: within a request the chunks of one
+        # member come in rising order.
         latest: dict[int, list[Any]] = {}
         requests: list[list[Any]] = []
         zeros: list[memoryview] = []
@@ -243,7 +248,7 @@ class Reader:
         stamp = 0 if cache is None else cache.stamp(offset, length)
         chunks = offset >> context.shift, offset + length - 1 >> context.shift
         while True:
-            # New for each try: an operation that timed out may still write into the old one.
+            # A new buffer for each try: an operation that timed out may still fill the old one.
             answer = memoryview(bytearray(length))
             mark, reuse_epoch = context.layout.mark(*chunks), context.reuse_epoch
             try:
@@ -260,12 +265,12 @@ class Reader:
                         context.counters.cache_misses += 1
                         if stamp == cache.stamp(offset, length):
                             self._keep(offset, answer)
-                    return answer  # else what we read may belong to another chunk by now
+                    return answer  # else the place read may belong to another chunk by now
             except MemberLostError:
                 continue
 
     async def _read_pieces(self, offset: int, answer: memoryview) -> None:
-        """Fill *answer* from *offset* on, one stripe after the other."""
+        """Fill *answer* with the bytes from *offset* on, one stripe after the other."""
         context = self.context
         done, length = 0, len(answer)
         while done < length:
@@ -280,7 +285,10 @@ class Reader:
             done += size
 
     async def _finish_torn(self, offset: int, length: int) -> None:
-        """Have the stripes of a range made consistent after a crash: what is read is to stay."""
+        """Resync the stripes of a range that await it after a crash.
+
+        Otherwise a later resync could change content that this read has returned.
+        """
         context = self.context
         for chunk in range(offset >> context.shift, (offset + length - 1 >> context.shift) + 1):
             stripe, _ = context.layout.locate(chunk)
@@ -288,8 +296,9 @@ class Reader:
                 await context.locks.acquire(stripe)
                 try:
                     await context.dirty_bitmap.finish((stripe,))
-                except RaidxError as error:  # no room for parity, say: it can be read all the same
-                    log.warning("stripe %d awaits its resync still: %s", stripe, error)
+                # no space for parity, for example: the read is possible all the same
+                except RaidxError as error:
+                    log.warning("stripe %d still awaits its resync: %s", stripe, error)
                 finally:
                     context.locks.release(stripe)
 
@@ -304,7 +313,7 @@ class Reader:
                 )
 
     async def _read_degraded(self, offset: int, length: int, answer: memoryview) -> None:
-        """Fill *answer* from one stripe, solving what lies on lost members."""
+        """Fill *answer* with bytes of one stripe; recover those of lost members (degraded read)."""
         context = self.context
         if context.cache is not None and context.cache.fill(offset, answer):
             return
@@ -323,7 +332,8 @@ class Reader:
         await context.locks.acquire(stripe)
         try:
             if epoch != context.layout_epoch:
-                raise MemberLostError  # a chunk may have moved while we waited: look again
+                # a chunk may have moved while this read waited: look it up again
+                raise MemberLostError
             await self._solve(stripe, first, last, offset, length, answer)
         finally:
             context.locks.release(stripe)
@@ -350,7 +360,7 @@ class Reader:
             requests: list[MemberIO] = []
             for cell, (view, array) in zip(plan.reads, slots, strict=False):
                 role, position = context.position(stripe, cell)
-                if touched >> cell & 1:  # wanted itself: straight to its place in the answer
+                if touched >> cell & 1:  # requested itself: read directly into the answer
                     at = ((cell - first) << context.shift) + low - start
                     view = answer[at : at + size]
                     array = np.frombuffer(view, dtype=np.uint8)

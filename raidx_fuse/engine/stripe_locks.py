@@ -1,11 +1,11 @@
-"""Stripe locks: writes to one stripe in order, different stripes in parallel.
+"""Stripe locks: writes to one stripe run one after the other, different stripes in parallel.
 
-Who takes: every write, every degraded read, and each window of a background job; each takes all
-its stripes in ascending order, which rules out deadlock. Who does not: reads of healthy cells.
-A free lock is one dict insertion (0.1 us): a request that never suspends pays no more.
+Every write, every degraded read and each window of a background job takes the locks of all its
+stripes in ascending order, which rules out deadlock. Reads of healthy cells take none. Taking a
+free lock is one dict insertion (0.1 us), so a request that never suspends pays no more.
 
-`alone` closes the door for the moment in which the array changes its shape: whoever holds locks
-ends first, nobody gets new ones.
+`alone` stops new locks for the moment in which the array changes its shape: current holders finish
+first, and nobody gets a new lock until the change is done.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ import trio
 class StripeLocks:
     """Locks by stripe number; waiters are served in order of arrival."""
 
-    __slots__ = ("_door", "_free", "_waiting", "held")
+    __slots__ = ("_barrier", "_free", "_waiting", "held")
 
     def __init__(self) -> None:
         self.held: dict[int, deque[trio.lowlevel.Task] | None] = {}
-        self._door: trio.Event | None = None  # closed: opens when it is set
+        # an event while `alone` waits or runs, set at its end
+        self._barrier: trio.Event | None = None
         self._free: trio.Event | None = None  # set when the last lock is released
         self._waiting = 0
 
     async def acquire(self, stripe: int) -> None:
-        """Take the lock of *stripe*, suspending only if someone holds it."""
-        while self._door is not None:
-            await self._door.wait()
+        """Take the lock of *stripe*; suspend only if it is held or the shape is changing."""
+        while self._barrier is not None:
+            await self._barrier.wait()
         await self.take(stripe)
 
     async def take(self, stripe: int) -> None:
-        """Take the lock of *stripe* even while the door is closed: what began must end."""
+        """Take the lock of *stripe* even while `alone` waits: a write that began must end."""
         if stripe not in self.held:
             self.held[stripe] = None
             return
@@ -61,11 +62,11 @@ class StripeLocks:
         return taken
 
     def awaited(self, stripes: Iterable[int]) -> bool:
-        """Say whether somebody waits for one of *stripes*."""
+        """Return True if a task waits for the lock of one of *stripes*."""
         return self._waiting > 0 and any(self.held.get(stripe) for stripe in stripes)
 
     def release(self, stripe: int) -> None:
-        """Give the lock to the next waiter, or free it."""
+        """Hand the lock to the next waiter, or free it."""
         waiters = self.held[stripe]
         if waiters:
             self._waiting -= 1
@@ -77,8 +78,8 @@ class StripeLocks:
 
     async def acquire_all(self, stripes: Iterable[int]) -> list[int]:
         """Take the locks of *stripes* (ascending, each once) and return them as a list."""
-        while self._door is not None:
-            await self._door.wait()
+        while self._barrier is not None:
+            await self._barrier.wait()
         wanted = list(stripes)
         if self.held.keys().isdisjoint(wanted):
             self.held.update(dict.fromkeys(wanted))
@@ -100,9 +101,9 @@ class StripeLocks:
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """Run the block, which must not suspend, while nobody holds a lock; one at a time."""
-        assert self._door is None, "one change of shape at a time"
-        self._door = trio.Event()
+        """Run the block, which must not suspend, while no lock is held; one caller at a time."""
+        assert self._barrier is None, "one change of shape at a time"
+        self._barrier = trio.Event()
         try:
             while self.held:
                 self._free = trio.Event()
@@ -111,5 +112,5 @@ class StripeLocks:
             yield
         finally:
             self._free = None
-            door, self._door = self._door, None
-            door.set()
+            barrier, self._barrier = self._barrier, None
+            barrier.set()

@@ -1,11 +1,12 @@
-"""BPU, the balanced parity update algorithm: which of two plans, as a function of plain numbers.
+"""BPU, the balanced parity update algorithm: chooses one of two plans from plain numbers.
 
 Source: Chen, Xu, Li, Xu, "Balanced Parity Update Algorithm with Queueing Length Awareness for RAID
-Arrays"; the sections named below are the paper's. Nothing here does I/O, waits or remembers.
+Arrays"; the sections named below are the paper's. Nothing here does I/O, waits or keeps state.
 
-Section IV.A: the queue of member i is as long as what waits in it takes, in seconds:
-L_i = N_R * A_R + N_W * A_W. Section IV.C: the mean of all L_i tells the array's *state*, and a plan
-is judged by two numbers: how many chunks it reads first, and the longest queue it reads from.
+Section IV.A: the length of member i's queue is the time that its waiting operations take, in
+seconds: L_i = N_R * A_R + N_W * A_W. Section IV.C: the mean of all L_i gives the array's *state*,
+and a plan is judged by two numbers: its count of pre-reads in chunks, and the longest queue that it
+reads from.
 
     state     chosen
     heavy     fewer pre-reads                                            (IV.D, rule 1)
@@ -14,11 +15,11 @@ is judged by two numbers: how many chunks it reads first, and the longest queue 
               else fewer pre-reads
     light     the shorter queue, whatever it costs                       (IV.D, rule 3)
 
-Only the members that are *read first* count for a plan's queue, as in the paper's Fig. 1: the new
-data and the new parity go to the same members in either plan. Where the paper is silent: equally
-long queues leave the choice to the count of pre-reads, and equal counts give read-modify-write, as
-`traditional` does. The paper chooses for each parity chunk; here one choice is made for all parity
-cells of a stripe that a write changes, because they share most of what they read.
+Only the members that are *read first* count for a plan's queue, as in the paper's Fig. 1: both
+plans write new data and new parity to the same members. The paper leaves three points open. Here
+equally long queues leave the choice to the count of pre-reads. Equal counts give read-modify-write,
+as in `traditional`. And while the paper chooses for each parity chunk, here one choice is made for
+all parity cells of a stripe that a write changes, because they share most of their pre-reads.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from raidx_fuse.layouts.planning.stripe_plan import BandPlan
 LIGHT, NORMAL, HEAVY = STATES = ("light", "normal", "heavy")
 RMW, RCW = "rmw", "rcw"
 
-# What derived thresholds are in terms of the array (section VI.C, with the paper's own figures:
-# T_light 0.1 ms on SSDs that take about that long for a chunk, T_heavy up to 4 or 5 ms).
-LIGHT_SERVICES = 1.0  # mean queue, in operations, from which on the load is not light
-HEAVY_SERVICES = 40.0  # and from which on it is heavy
+# Derived thresholds, in terms of the array's service times (section VI.C, with the paper's own
+# figures: T_light 0.1 ms on SSDs that take about that long for a chunk, T_heavy up to 4 or 5 ms).
+LIGHT_SERVICES = 1.0  # mean queue, in operations, from which the load is normal
+HEAVY_SERVICES = 40.0  # mean queue, in operations, from which the load is heavy
 SKEW_MARGIN = 1.25  # "a little larger than the average skewness"
-UNMEASURED_SERVICE_S = 1e-4  # the paper's, until the array's own is known
+UNMEASURED_SERVICE_S = 1e-4  # the paper's figure, until the array's own is measured
 
 
 class Thresholds(NamedTuple):
@@ -49,14 +50,14 @@ class Thresholds(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """What a plan costs: *pre_reads* in chunks, *longest_s* the longest queue it reads from."""
+    """The cost of a plan: *pre_reads* in chunks, *longest_s* the longest queue it reads from."""
 
     pre_reads: int
     longest_s: float
 
 
 class Decision(NamedTuple):
-    """The choice, "rmw" or "rcw", and every number it was made from; *rule* says which rule."""
+    """The choice, "rmw" or "rcw", the *rule* that made it, and all numbers it was made from."""
 
     chosen: str
     state: str
@@ -68,17 +69,17 @@ class Decision(NamedTuple):
 
     @property
     def skew_s(self) -> float:
-        """The paper's delta_l: how much longer one plan's queue is than the other's."""
+        """The paper's delta_l: by how many seconds the longest queues of the plans differ."""
         return abs(self.rmw.longest_s - self.rcw.longest_s)
 
     @property
     def delta_pre(self) -> int:
-        """The paper's delta_pre: how many more chunks one plan reads first than the other."""
+        """The paper's delta_pre: by how many chunks the pre-reads of the plans differ."""
         return abs(self.rmw.pre_reads - self.rcw.pre_reads)
 
     @property
     def extra_pre_reads(self) -> int:
-        """What the choice reads beyond the fewest possible: 0 or delta_pre (section IV.F)."""
+        """Pre-reads of the choice beyond the fewest possible: 0 or delta_pre (section IV.F)."""
         mine = self.rmw if self.chosen == RMW else self.rcw
         return mine.pre_reads - min(self.rmw.pre_reads, self.rcw.pre_reads)
 
@@ -93,9 +94,9 @@ def state_of(mean_s: float, limits: Thresholds) -> str:
 def candidate(
     plan: BandPlan, role_of: Callable[[int], int], lengths_s: Sequence[float], cached: int = 0
 ) -> Candidate:
-    """Return what *plan* costs; *lengths_s* is by role, *role_of* maps a cell to its role.
+    """Return the cost of *plan*; *lengths_s* is by role, *role_of* maps a cell to its role.
 
-    The cells in the mask *cached* are in memory: they are not read (section V.C).
+    The cells in the mask *cached* are in memory and not read (raidx paper, section V.C).
     """
     count = 0
     longest_s = 0.0
@@ -137,8 +138,8 @@ def derive(
 ) -> Thresholds:
     """Return thresholds for an array as the paper's summary (VI.C) advises.
 
-    The services are by member, 0 where nothing was measured yet; *width* is the number of members,
-    *mean_skew_s* the mean of delta_l so far.
+    The service times are in seconds by member, 0 where nothing was measured yet. *width* is the
+    number of members, *mean_skew_s* the mean of delta_l so far.
     """
     known = [service for service in (*read_services_s, *write_services_s) if service > 0]
     service_s = sum(known) / len(known) if known else UNMEASURED_SERVICE_S
@@ -160,7 +161,7 @@ _RULES = {
 
 
 def words(decision: Decision) -> str:
-    """Return a decision as a line for people, times in milliseconds."""
+    """Return a decision as a line of text, times in milliseconds."""
     limits = decision.limits
     return (
         f"policy bpu: {_RULES[decision.rule]}, so {decision.chosen}; "

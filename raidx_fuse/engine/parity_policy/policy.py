@@ -1,8 +1,8 @@
 """Parity update policies: which of the two plans of a partial write is carried out.
 
-A policy sees the finished plans and the queues; it never does I/O. `traditional` is what md does:
-whichever reads fewer chunks first, read-modify-write when equal. `bpu` also looks at the queues
-(bpu.py has the rules).
+A policy sees the finished plans and the queues; it never does I/O. `traditional` does what md does:
+it chooses the plan with fewer pre-reads, and read-modify-write if both have as many. `bpu` also
+weighs the queue lengths (rules: bpu.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raidx_fuse.store.queue import MemberQueue
 
 
 class Policy(Protocol):
-    """Chooses between the plans of a stripe; the cells in the mask *cached* need no pre-read."""
+    """Chooses between the plans of a stripe; cells in the mask *cached* need no pre-read."""
 
     def __call__(
         self, rmw: BandPlan | None, rcw: BandPlan | None, stripe: int, cached: int = 0, /
@@ -33,8 +33,8 @@ RoleOf = Callable[[int, int], int]  # (stripe, cell) -> role
 
 Queues = Callable[[], Sequence[MemberQueue | None]]  # by role, as they are now
 
-SKEW_WEIGHT = 1 / 64  # of the newest skew in the moving average that T_skew is derived from
-DERIVED_EACH = 16  # decisions: derived thresholds move slowly
+SKEW_WEIGHT = 1 / 64  # weight of the newest skew in the moving average from which T_skew is derived
+DERIVED_EACH = 16  # thresholds are derived anew once in 16 decisions: they change slowly
 
 
 def _only(rmw: BandPlan | None, rcw: BandPlan | None) -> BandPlan:
@@ -46,7 +46,7 @@ def _only(rmw: BandPlan | None, rcw: BandPlan | None) -> BandPlan:
 def traditional(
     rmw: BandPlan | None, rcw: BandPlan | None, _stripe: int = 0, cached: int = 0
 ) -> BandPlan:
-    """Choose the plan with fewer pre-reads; what is cached need not be read."""
+    """Choose the plan with fewer pre-reads, not counting cells in the mask *cached*."""
     if rmw is None or rcw is None:
         return _only(rmw, rcw)
     if cached:
@@ -57,7 +57,7 @@ def traditional(
 def always_rmw(
     rmw: BandPlan | None, rcw: BandPlan | None, _stripe: int = 0, _cached: int = 0
 ) -> BandPlan:
-    """Choose read-modify-write, but for full stripes."""
+    """Choose read-modify-write, except for full stripes."""
     if rcw is not None and not rcw.reads:
         return rcw
     return _only(rmw, rcw)
@@ -66,19 +66,22 @@ def always_rmw(
 def always_rcw(
     rmw: BandPlan | None, rcw: BandPlan | None, _stripe: int = 0, _cached: int = 0
 ) -> BandPlan:
-    """Choose reconstruct-write wherever losses allow it."""
+    """Choose reconstruct-write wherever lost members allow it."""
     return _only(rcw, rmw)
 
 
 @dataclass(slots=True)
 class BpuCounters:
-    """What BPU decided, where there was something to decide: both plans possible, both reading.
+    """Counts of BPU's decisions between two plans that are both possible and both pre-read.
 
-    *decisions* by state; *queued*, those that found something waiting; *touched_longest*, those of
-    the queued whose choice reads from the member with the longest queue (the paper's Fig. 2);
-    *against_pre_reads*, those that chose the plan with more pre-reads; *pre_reads_least*, the
-    pre-reads of `traditional`; *extra_pre_reads*, what was read beyond (Fig. 5); *skew*, the
-    distribution of delta_l among the queued.
+    * *decisions*: by state.
+    * *queued*: decisions that found an operation waiting.
+    * *touched_longest*: those of the queued whose choice reads from the member with the longest
+      queue (the paper's Fig. 2).
+    * *against_pre_reads*: decisions for the plan with more pre-reads.
+    * *pre_reads_least*: the pre-reads of `traditional`.
+    * *extra_pre_reads*: the pre-reads beyond those (Fig. 5).
+    * *skew*: the distribution of delta_l among the queued.
     """
 
     decisions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
@@ -93,10 +96,10 @@ class BpuCounters:
 
 
 class BpuPolicy:
-    """BPU over the queues of an array, which `start` looks at until `stop`.
+    """BPU over the queues of an array, which it watches from `start` until `stop`.
 
-    *limits* are the thresholds in force: those in *by_hand* (names of `Thresholds`), the rest
-    derived from the array and moving with it.
+    *limits* are the thresholds in force: those set by hand (*by_hand*, keyed by the field names of
+    `Thresholds`), the others derived from the array and updated with it.
     """
 
     def __init__(self, role_of: RoleOf, queues: Queues, clock: Callable[[], float]) -> None:
@@ -112,28 +115,28 @@ class BpuPolicy:
     # -- settings ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Look at the queues from now on."""
+        """Watch the queues from now on."""
         self.monitor.attend(self._queues())
         self.refresh()
 
     def stop(self) -> None:
-        """Look at no queue any more."""
+        """Stop watching the queues."""
         self.monitor.leave()
 
     def note_members(self) -> None:
-        """Look at the queues that are there now, if at any."""
+        """Watch the queues of the present members, if queues are watched at all."""
         if self.monitor.active:
             self.start()
 
     def set_threshold(self, name: str, value: float | int | None) -> None:
-        """Set a threshold (a name of `Thresholds`) by hand; None: derive it again."""
+        """Set a threshold (a field name of `Thresholds`) by hand; None: derive it again."""
         self.by_hand.pop(name, None)
         if value is not None:
             self.by_hand[name] = value
         self.refresh()
 
     def set_service(self, kind: str, service_s: float | None) -> None:
-        """Set A_R (*kind* "read") or A_W ("write") of all members by hand; None: as measured."""
+        """Set A_R (*kind* "read") or A_W ("write") of all members, in seconds; None: measured."""
         if kind == "read":
             self.monitor.read_s = service_s
         else:
@@ -142,7 +145,7 @@ class BpuPolicy:
         self.refresh()
 
     def refresh(self) -> Thresholds:
-        """Derive the thresholds anew and return those in force."""
+        """Derive the thresholds again and return those in force."""
         monitor, queues = self.monitor, self._queues()
         present = [queue for queue in queues if queue is not None]
         reads_s = [q.read_service_s if monitor.read_s is None else monitor.read_s for q in present]
@@ -159,13 +162,13 @@ class BpuPolicy:
     # -- choosing ------------------------------------------------------------------------------
 
     def choose_now(self, rmw: BandPlan | None, rcw: BandPlan | None) -> BandPlan | None:
-        """Choose while nothing waits, which is what `traditional` chooses; else None."""
+        """Return the choice of `traditional` if no operation waits; else None."""
         return None if self.monitor.mean_s else traditional(rmw, rcw)
 
     def weigh(
         self, rmw: BandPlan | None, rcw: BandPlan | None, stripe: int, cached: int = 0
     ) -> Decision | None:
-        """Return the decision for *stripe* as things are now, uncounted; None if none is due."""
+        """Return the present decision for *stripe*, not counted; None if there is no choice."""
         if rmw is None or rcw is None:
             return None
         if not rmw.pre_reads_beside(cached) or not rcw.pre_reads_beside(cached):
@@ -185,7 +188,7 @@ class BpuPolicy:
     def __call__(
         self, rmw: BandPlan | None, rcw: BandPlan | None, stripe: int, cached: int = 0, /
     ) -> BandPlan:
-        """Choose the plan to be carried out in *stripe*, and count it."""
+        """Return the plan to be carried out in *stripe*, and count the decision."""
         if not self._asked % DERIVED_EACH:
             self.refresh()
         self._asked += 1
@@ -196,7 +199,7 @@ class BpuPolicy:
         return rmw if decision.chosen == bpu.RMW else rcw
 
     def report(self) -> dict[str, Any]:
-        """Return what `stats` shows: counts since the start, and how things are now."""
+        """Return the data for `stats`: counts since the start, and the present state."""
         counters = self.counters
         return {
             "state": self.monitor.state,
@@ -234,13 +237,13 @@ class BpuPolicy:
             self._mean_skew_s += SKEW_WEIGHT * (skew_s - self._mean_skew_s)
 
 
-# They look at nothing but the plans: what one of them chose once, it always chooses.
+# These look only at the plans, so their choice for a pair of plans never changes.
 POLICIES: dict[str, Policy] = {"traditional": traditional, "rmw": always_rmw, "rcw": always_rcw}
 POLICY_NAMES = (*POLICIES, "bpu")
 
 
 def check_policy(name: str) -> str:
-    """Return *name* if it is a policy's. Raises UsageError naming the others."""
+    """Return *name* if it is the name of a policy. Raises UsageError that lists the names."""
     if name not in POLICY_NAMES:
         raise UsageError(
             f"unknown parity policy {name!r}", action=f"choose one of {', '.join(POLICY_NAMES)}"

@@ -1,8 +1,8 @@
-"""The queue monitor of BPU: how long every member's queue is at any moment, and the load's state.
+"""The queue monitor of BPU: the present length of every member's queue, and the load's state.
 
 The paper's Queue Monitor (section V.C) "captures real-time information of I/O queues" and is
-"consistent with the I/O queue all the time": the member queues tell it of each change, so nothing
-is computed while nothing waits, and the time spent in each state is exact.
+"consistent with the I/O queue all the time". Here the member queues report each change to it, so
+nothing is computed while nothing waits, and the time spent in each state is exact.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from raidx_fuse.store.queue import MemberQueue
 
 
 class QueueMonitor:
-    """Watches the queues it is told to `attend`, until it is told to `leave`.
+    """Watches queues from `attend` until `leave`.
 
-    Attributes: *lengths_s*, the queue length of each role in seconds (0 for a role without
-    member); *mean_s*, their mean over the members that are there; *state*; *limits*, the thresholds
-    that the state follows. *read_s* and *write_s* are the service times set by hand, None for the
-    measured ones.
+    * *lengths_s*: the queue length of each role in seconds, 0 for a role without a member.
+    * *mean_s*: their mean over the present members.
+    * *state*: the state of the load.
+    * *limits*: the thresholds from which the state follows.
+    * *read_s* and *write_s*: the service times set by hand, None for the measured ones.
     """
 
     def __init__(self, clock: Callable[[], float], limits: Thresholds) -> None:
@@ -38,7 +39,7 @@ class QueueMonitor:
         self._seconds = dict.fromkeys(STATES, 0.0)
 
     def attend(self, queues: Sequence[MemberQueue | None]) -> None:
-        """Watch *queues* (by role) from now on, and none that were watched before."""
+        """Watch *queues* (by role) from now on, instead of those watched before."""
         self.leave()
         self.active = True
         self._queues = list(queues)
@@ -64,14 +65,14 @@ class QueueMonitor:
         self.mean_s = 0.0
 
     def refresh(self) -> None:
-        """Take every length anew: the service times or the limits are others."""
+        """Compute every length again, after a change of the service times or the limits."""
         for role, queue in enumerate(self._queues):
             if queue is not None:
                 self.lengths_s[role] = self._length_s(queue)
         self._note(self._clock())
 
     def seconds(self) -> dict[str, float]:
-        """Return the time spent in each state so far, while watching."""
+        """Return the seconds spent in each state so far, while watching."""
         if self.active:
             self._note(self._clock())
         return dict(self._seconds)
@@ -90,7 +91,7 @@ class QueueMonitor:
         self._note(now_s)
 
     def _note(self, now_s: float) -> None:
-        """Count the time until now in the state that ends here, and find the new one."""
+        """Count the time until now for the state so far, then update mean and state."""
         self._seconds[self.state] += now_s - self._since_s
         self._since_s = now_s
         self.mean_s = sum(self.lengths_s) / self._present

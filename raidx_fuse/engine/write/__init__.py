@@ -1,1 +1,1 @@
-"""Writing: a request is split, prepared, routed past or through the log, and completed."""
+"""The write path: a request is split, prepared, routed through or past the log, and completed."""

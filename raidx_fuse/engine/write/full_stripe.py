@@ -1,13 +1,14 @@
-"""Whole stripes at once: the middle of a large write, one I/O a member, without a suspension.
+"""Full-stripe writes: the middle of a large write, one I/O per member, without suspending.
 
     request            [ part | whole  | whole  | whole  | part ]
     member 0                  [ 0.0    | 1.0    | 2.P    ]         one pwritev of three buffers
     member 1                  [ 0.1    | 1.P    | 2.1    ]
     member 2                  [ 0.P    | 1.0    | 2.0    ]
 
-Nothing has to be read, and nothing depends on what the stripes hold. Should a member not write at
-once after all, what is left is the caller's to write (pending.py); if none has, the general way
-(write.py) writes it all.
+Nothing is read first, and nothing depends on the old content of the stripes. If some members cannot
+write synchronously, their writes are returned as a pending write, which the caller completes
+(pending.py). If no member can, nothing was written, and the general path (write.py) writes
+everything.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.store.buffers import Bytes
 from raidx_fuse.store.xor import encoder
 
-BUFFERS_MAX = 512  # of one I/O
+BUFFERS_MAX = 512  # in one I/O
 
 
 class FullStripeWrite:
-    """Writes the whole stripes in a range of *context*."""
+    """Writes the full stripes inside a range of the image."""
 
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
@@ -34,15 +35,15 @@ class FullStripeWrite:
         self.stripe_bytes = context.data_count << context.shift
         self._fits = layout.contiguous and layout.aligned
         self._encoder = encoder(code)
-        self.pending: PendingWrite | None = (
-            None  # what the last write has left, for the caller to take
-        )
+        # What the last write left to be completed; the caller takes it.
+        self.pending: PendingWrite | None = None
 
     def write(self, offset: int, view: memoryview, length: int) -> tuple[int, int] | None:
-        """Write the whole stripes inside the range; return their bytes in the image, begin and end.
+        """Write the full stripes inside a range; return their first and end byte in the image.
 
-        None if that cannot be: the general way writes all of it then. The caller has seen that no
-        member is lost, no chunk bad and no change of membership under way, and takes *pending*.
+        Returns None if the conditions are not met: the general path then writes everything. The
+        caller has checked that no member is lost, no chunk is lost and no membership change is
+        under way, and it takes *pending* afterwards.
         """
         stripe_bytes = self.stripe_bytes
         first, end = -(-offset // stripe_bytes), (offset + length) // stripe_bytes
@@ -62,7 +63,7 @@ class FullStripeWrite:
         size = (end - first) * rows << context.shift
         if context.cache is not None:
             self._forget(first, end)
-        context.unflushed_writes.count += 1  # also if only some members take it at once
+        context.unflushed_writes.count += 1  # even if only some members write synchronously
         left = write_synchronously(
             context, [(r, position, parts, size) for r, parts in enumerate(buffers)]
         )
@@ -76,7 +77,7 @@ class FullStripeWrite:
         return first * stripe_bytes, end * stripe_bytes
 
     def _forget(self, first: int, end: int) -> None:
-        """Drop what the cache has of the stripes: data, then parities, which lie below zero."""
+        """Drop the cached pages of the stripes: data, then parity at addresses below zero."""
         cache, sums = self.context.cache, self.context.code.parity_count
         assert cache is not None
         cache.forget(first * self.stripe_bytes, (end - first) * self.stripe_bytes)
@@ -85,7 +86,7 @@ class FullStripeWrite:
             cache.forget(-(end * sums << shift), (end - first) * sums << shift)
 
     def _may_bypass(self, first: int, end: int) -> bool:
-        """Say whether the stripes may go straight to their places now."""
+        """Return True if the stripes may be written past the log now."""
         context = self.context
         journal, held = context.journal, context.locks.held
         if journal.mode == "full":
@@ -101,7 +102,7 @@ class FullStripeWrite:
     def _buffers(
         self, first: int, end: int, view: memoryview, start: int, arena: Any
     ) -> list[list[Any]]:
-        """Return what each role writes, end to end; compute the parities into *arena*."""
+        """Return the buffers of each role in member order; compute the parities into *arena*."""
         context = self.context
         chunk_bytes, code, layout = context.chunk_bytes, context.code, context.layout
         buffers: list[list[Any]] = [[] for _ in range(layout.width)]
@@ -126,23 +127,25 @@ class FullStripeWrite:
         return buffers
 
 
-# Whole stripes at once, of an array that has grown: what `FullStripeWrite` does for the others.
+# Full-stripe writes of an array that has grown.
 #
-# A stripe of a grown RAID-4 holds blocks of several births (layouts/placements/elastic.py): those
-# of before any growth follow one another in the image, and so do those of each growth, but not the
-# ones after the others. As long as a stripe holds living blocks of one birth only, as all do after
-# a growth until the new end of the image is written, a write of those is a write of the whole
-# stripe: #
+# A stripe of a grown RAID-4 holds blocks of several generations (`births` in
+# layouts/placements/elastic.py): the original image is one generation, and each growth adds one.
+# The blocks of one generation follow one another in the image; blocks of different generations do
+# not. While all written blocks of a stripe belong to one generation, a write of all of them is a
+# write of the full stripe. After a growth this holds for every stripe until the new end of the
+# image is written:
+#
 #     4 to 5 disks, stripes 0, 1, 2           data disk 0   1   2   3     parity
-#     write of blocks 0 to 8                            -   1   2   0     0+1+2        - born since,
-#                                                       3   -   5   4     3+4+5          not written
+#     write of blocks 0 to 8                            -   1   2   0     0+1+2        - newer,
+#                                                       3   -   5   4     3+4+5          unwritten
 #                                                       6   7   -   8     6+7+8
 
 Run = list[Any]  # byte offset on the member, buffers, size
 
 
 class GrownFullStripeWrite(FullStripeWrite):
-    """Writes the whole stripes in a range of *context*, whose layout has grown or is about to."""
+    """Writes the full stripes inside a range of an array that has grown or can grow."""
 
     def __init__(self, context: ArrayContext) -> None:
         super().__init__(context)
@@ -151,7 +154,7 @@ class GrownFullStripeWrite(FullStripeWrite):
         self._births = context.layout.mapping.births()
 
     def write(self, offset: int, view: memoryview, length: int) -> tuple[int, int] | None:
-        """Write the whole stripes inside the range, as `FullStripeWrite.write` does."""
+        """Write the full stripes inside a range, as `FullStripeWrite.write` does."""
         context = self.context
         if context.growth is not None:
             return None
@@ -173,7 +176,7 @@ class GrownFullStripeWrite(FullStripeWrite):
         if context.cache is not None:
             context.cache.forget(begin, end - first << shift)
             context.cache.forget(-(stop << shift), stop - row << shift)  # the parities
-        context.unflushed_writes.count += 1  # also if only some members take it at once
+        context.unflushed_writes.count += 1  # even if only some members write synchronously
         requests = [
             (role, position, buffers, size)
             for role, parts in enumerate(runs)
@@ -189,9 +192,9 @@ class GrownFullStripeWrite(FullStripeWrite):
         return begin, end << shift
 
     def _lives_alone(self, row: int, stop: int, start: int) -> bool:
-        """Say whether the rows have no living block but of the birth that begins at *start*."""
+        """Return True if all written blocks of the rows are of the generation from *start* on."""
         if not self.context.code.parity_count:
-            return True  # nothing in a row depends on its other blocks
+            return True  # without parity no block of a row depends on the others
         none_written = self.context.written.none_written
         return all(
             none_written(other + row * count, other + stop * count)
@@ -200,7 +203,7 @@ class GrownFullStripeWrite(FullStripeWrite):
         )
 
     def _runs(self, first: int, count: int, content: memoryview, arena: Any) -> list[list[Run]]:
-        """Return what each role writes of the blocks from *first* on, *count* in each stripe."""
+        """Return the runs that each role writes: blocks from *first* on, *count* in each stripe."""
         context, layout = self.context, self._layout
         size, start = context.chunk_bytes, context.data_offset
         runs: list[list[Run]] = [[] for _ in range(layout.width)]

@@ -1,4 +1,4 @@
-"""Pending writes: some members took their part synchronously, the others complete it later."""
+"""Pending writes: some members wrote their part synchronously, the others complete it later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class PendingWrite:
-    """*left* is to be written to *stripes*, which are locked; its buffers may lie in *arena*."""
+    """The member writes *left* to do in *stripes*, which are locked; buffers may lie in *arena*."""
 
     stripes: list[int]
     left: list[MemberIO]
@@ -28,9 +28,9 @@ class PendingWrite:
 def write_synchronously(
     context: ArrayContext, requests: Sequence[MemberIO]
 ) -> list[MemberIO] | None:
-    """Write *requests* without suspending; return what is left, None if nobody took anything.
+    """Write *requests* without suspending; return those left to do, None if no member wrote.
 
-    No member is lost. The caller locks the stripes before anything else runs if anything is left.
+    No member is lost. If anything is left, the caller locks the stripes before it suspends.
     """
     queues = context.member_set.readable
     left: list[MemberIO] = []
@@ -42,7 +42,7 @@ def write_synchronously(
                 begun = True
                 continue
         except MemberError:
-            begun = True  # perhaps; it is tried once more with the rest, then the member fails
+            begun = True  # possibly; retried once with the rest, then the member is excluded
         if not begun:
             return None
         left.append(request)
@@ -52,24 +52,28 @@ def write_synchronously(
 def keep_locked(
     context: ArrayContext, stripes: Iterable[int], left: list[MemberIO], arena: Arena
 ) -> PendingWrite | None:
-    """Return what is *left* of *stripes*, which nobody holds, locked now; None if nothing is."""
+    """Lock *stripes* and return them with the writes *left* to do; None if none are left.
+
+    Nobody holds a lock of *stripes*. If nothing is left, *arena* is returned to its pool.
+    """
     if left:
         return PendingWrite(context.locks.take_free(stripes), left, arena)
     context.arenas.put(arena)
     return None
 
 
-# What the fast ways of writing leave when a member does not write at once: it is finished here.
+# Completion of what the fast paths left because a member could not write synchronously.
 #
-# Nothing else ran since they began, and the stripes are locked before anything does. A request that
-# is cancelled leaves no stripe half written: waits for members cannot be cancelled
+# No other task has run since the fast path began, and the stripes are locked before one can. A
+# request that is cancelled leaves no stripe half written: waits for members cannot be cancelled
 # (store/queue.py).
 
 
 class Completion:
-    """Finishes writes to *context*. Its methods raise what the members raise.
+    """Completes pending writes. Its methods raise what the members raise.
 
-    Nothing is acknowledged before the superblocks say who is out (`MemberSet.published`).
+    Nothing is acknowledged before the superblocks exclude every failed member
+    (`MemberSet.published`).
     """
 
     def __init__(self, context: ArrayContext) -> None:
@@ -83,7 +87,10 @@ class Completion:
         offset: int,
         view: memoryview,
     ) -> None:
-        """Write what `SmallWrite` has left of *view*, at *offset*; *sequence* if it is a record."""
+        """Complete a small write of *view* at *offset*: the member writes that `SmallWrite` left.
+
+        *sequence* is the number of its log record, or None for a write past the log.
+        """
         context = self.context
         await context.locks.take(stripe)
         if sequence is None:
@@ -104,7 +111,7 @@ class Completion:
             await context.member_set.published()
 
     async def complete_locked(self, begun: PendingWrite) -> None:
-        """Write what is left of whole stripes."""
+        """Complete a write of full stripes, whose locks are held, and release the locks."""
         context = self.context
         await self._place(begun.stripes, begun.left)
         context.arenas.put(begun.arena)
@@ -112,7 +119,7 @@ class Completion:
             await context.member_set.published()
 
     async def wait_for(self, late: CommitBatch | None) -> None:
-        """Wait until the log has all of a gathering that is *late*, if there is one."""
+        """Wait until every log member has the batch *late*; None: there is nothing to wait for."""
         if late is None:
             return
         context = self.context
@@ -126,7 +133,7 @@ class Completion:
             await context.member_set.published()
 
     async def _place(self, stripes: list[int], left: list[MemberIO]) -> None:
-        """Write what bypasses the log to *stripes*, which are locked, and release them."""
+        """Write the requests *left* past the log to the locked *stripes*; release the locks."""
         context = self.context
         marked = context.dirty_bitmap.enter_now(stripes)
         try:
@@ -136,14 +143,14 @@ class Completion:
             raise
         finally:
             context.unflushed_writes.count += 1
-            for stripe in stripes:  # who read meanwhile may have kept what was there before
+            for stripe in stripes:  # a read meanwhile may have cached the old content
                 context.forget_stripe(stripe)
             if marked:
                 context.dirty_bitmap.leave(stripes)
             context.locks.release_all(stripes)
 
     def note_torn(self, stripes: Iterable[int]) -> None:
-        """Remember which lost chunks a half-done write took down with it."""
+        """Note as lost the chunks of *stripes* that a partly done write took down (write hole)."""
         context = self.context
         for stripe in stripes:
             lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))

@@ -1,8 +1,8 @@
-"""The work of a write before its first byte goes down: pieces, plans, XORs, places.
+"""The work of a write before its first byte is written: pieces, plans, XORs, places.
 
-A request is cut into *pieces*, one for each stripe; a piece into bands, each with a plan
-(layouts/planning/stripe_plan.py); the plans become member reads, XORs over scratch memory, and
-member writes. Nothing here waits, and nothing is written.
+A request is cut into *pieces*, one for each stripe. A piece is cut into bands, each with a plan
+(layouts/planning/stripe_plan.py). The plans become member reads, XORs in scratch memory, and member
+writes. Nothing here suspends, and nothing is written.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from raidx_fuse.store.member_set import MemberIO, join
 
 
 class Content(NamedTuple):
-    """What will be at *address* (see engine/chunk_cache.py) when the work is done; *data* None:
-    nobody knows.
+    """The content that *address* (engine/chunk_cache.py) will have when the work is done.
 
-    *changed*: it is another content than before.
+    *data* is None if it is not known. *changed*: it differs from the content before.
     """
 
     address: int
@@ -42,27 +41,28 @@ class Content(NamedTuple):
 
 @dataclass(slots=True)
 class Work:
-    """What is prepared for a request before its writes begin."""
+    """The work that is prepared for a request before its writes begin."""
 
     reads: list[MemberIO] = field(default_factory=list)
     xors: list[tuple[Bytes, list[Bytes]]] = field(default_factory=list)
     writes: list[MemberIO] = field(default_factory=list)
-    fresh: list[int] = field(default_factory=list)  # logical chunks that come alive
-    reserve: list[tuple[int, int]] = field(default_factory=list)  # (role, byte offset) of chunks
+    fresh: list[int] = field(default_factory=list)  # logical chunks written for the first time
+    # (role, byte offset) of first writes
+    reserve: list[tuple[int, int]] = field(default_factory=list)
     arenas: list[Arena] = field(default_factory=list)
     plans: list[tuple[BandPlan, int]] = field(default_factory=list)  # with its pre-reads
-    contents: list[Content] = field(default_factory=list)  # what the cache is to know
-    cached: int = 0  # pre-reads that the cache has spared
+    contents: list[Content] = field(default_factory=list)  # for the chunk cache
+    cached: int = 0  # pre-reads that the cache saved
 
 
 class Preparer:
-    """Prepares pieces of requests to *context*."""
+    """Prepares the pieces of requests."""
 
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
 
     def prepare(self, piece: Piece, view: memoryview, work: Work) -> None:
-        """Add the reads, XORs and writes of *piece* to *work*."""
+        """Add the reads, XORs and writes of *piece* to *work*. Raises UnrecoverableError."""
         context = self.context
         stripe = piece.stripe
         lost_roles = context.member_set.lost
@@ -96,7 +96,7 @@ class Preparer:
             self._enliven(piece, unwritten, covered, work)
 
     def fresh(self, piece: Piece) -> list[int]:
-        """Return the logical chunks that come alive by *piece*."""
+        """Return the logical chunks that *piece* writes for the first time."""
         context, stripe = self.context, piece.stripe
         cells = cells_of(context.unwritten_cells(stripe) & piece.touched)
         return [context.layout.logical(stripe, cell) for cell in cells]
@@ -111,7 +111,10 @@ class Preparer:
         work: Work,
         known: int,
     ) -> dict[int, memoryview]:
-        """Add one band; cells in *known* come from the cache. Return what is read and computed."""
+        """Add one band to *work*; return the buffers of the cells that are read or computed.
+
+        The cells in the mask *known* come from the cache.
+        """
         context = self.context
         contents: dict[int, memoryview] = {}
         stripe, size = piece.stripe, high - low
@@ -138,7 +141,7 @@ class Preparer:
         new: dict[int, Bytes] = {}
         for output in plan.outputs:
             role, position = context.position(stripe, output.cell)
-            if not output.old and len(output.new) == 1:  # a replica: the data as it came
+            if not output.old and len(output.new) == 1:  # a replica: the request's own data
                 at = piece.at(output.new[0], chunk_bytes) + low
                 work.writes.append((role, position + low, [view[at : at + size]], size))
                 continue
@@ -165,10 +168,10 @@ class Preparer:
         contents: dict[int, memoryview],
         work: Work,
     ) -> None:
-        """Note what the cells of one band will hold: what is new, and what was read for it.
+        """Note for the cache what the cells of one band will hold: new data and pre-reads.
 
-        Of copies only the data are ever kept; of parities those that were computed, unless the
-        array grows: they are known by their stripe, and stripes change then.
+        Of copies only the data cell is cached. Computed parities are cached, except during a
+        growth: a parity is addressed by its stripe, and a growth changes the stripes.
         """
         context = self.context
         layout, code, stripe = context.layout, context.code, piece.stripe
@@ -190,7 +193,10 @@ class Preparer:
     def _enliven(
         self, piece: Piece, unwritten: int, covered: dict[int, list[tuple[int, int]]], work: Work
     ) -> None:
-        """Complete cells that come alive: zeros around what is written, unless it reads as zero."""
+        """Complete cells that are written for the first time: zeros around the new bytes.
+
+        A member that reads as zero where it is unwritten needs none.
+        """
         context = self.context
         for cell, ranges in covered.items():
             if not unwritten >> cell & 1:
@@ -206,15 +212,16 @@ class Preparer:
                 at = high
 
     def reserve(self, places: list[tuple[int, int]]) -> None:
-        """Make sure that chunks that come alive have room on their host, before anything changes.
+        """Reserve space on the host for chunks at *places* (role, byte offset) before any write.
 
-        A sparse member on a full disk then refuses a write whole: no stripe is left half written.
+        A sparse member on a full disk then refuses the whole write, and no stripe is left half
+        written. Raises NoSpaceError.
         """
         size = self.context.chunk_bytes
         self.reserve_for(join([(role, position, [], size) for role, position in places]))
 
     def reserve_for(self, writes: Iterable[MemberIO]) -> None:
-        """Make sure that *writes* have room, as `reserve` does."""
+        """Reserve space on the host for *writes*, as `reserve` does."""
         context = self.context
         for role, position, _buffers, length in writes:
             queue = context.member_set.queues[role]
@@ -223,5 +230,6 @@ class Preparer:
                     queue.member.reserve(position, length)
                 except MemberError as error:
                     refused = no_space(error)
-                    if refused is not None:  # else the write itself will find the member out
+                    # other errors: the write itself will meet them and exclude the member
+                    if refused is not None:
                         raise refused from error

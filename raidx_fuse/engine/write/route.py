@@ -1,4 +1,4 @@
-"""Which parts of a request go through the journal, and which are marked dirty meanwhile."""
+"""The route of each piece: through the log or past it, and with a dirty mark or without."""
 
 from __future__ import annotations
 
@@ -8,41 +8,49 @@ from raidx_fuse.layouts.placements.elastic import ElasticLayout
 
 
 class WriteRoute:
-    """The rules of *context*; the locks of the stripes are held."""
+    """Decides the route of pieces; the locks of their stripes are held."""
 
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
 
     def must_log(self, piece: Piece) -> bool:
-        """Say whether *piece* goes through the journal, which makes it all or nothing.
+        """Return True if *piece* must go through the log (write-ahead log), which makes it atomic.
 
-        A full stripe need not: its parity is finished by a resync, and what it overwrites was to go
-        anyway. Nor a write that changes no parity and brings nothing to life.
+        Two kinds of write need not:
+
+        * a full stripe: a resync can finish its parity, and its old content was to be overwritten
+          anyway;
+        * a write that changes no parity and writes no chunk for the first time.
         """
         context = self.context
         journal = context.journal
         if journal.holds(piece.stripe):
-            return True  # an older record may still be replayed over what lies in its place
+            return True  # recovery may still redo an older record over this write
         if journal.mode != "partial":
             return journal.mode == "full"
         if context.code.parity_count and not self._is_full(piece):
             return True
         if context.member_set.lost and context.member_set.lost_at(piece.stripe):
-            return True  # no resync can finish the parity of a stripe that lacks a member
+            return True  # no resync can finish the parity of a degraded stripe
         if context.all_read_zero:
             return False
         return bool(context.unwritten_cells(piece.stripe) & piece.touched)
 
     def must_mark(self, piece: Piece) -> bool:
-        """Say whether a crash during the direct write of *piece* leaves something to finish."""
+        """Return True if the region must be marked dirty (write intent) before *piece* is written.
+
+        That is so if a crash during the write leaves something that a resync must finish.
+        """
         context = self.context
         if context.code.parity_count or context.journal.mode == "none":
             return True
         return bool(context.unwritten_cells(piece.stripe) & piece.touched)
 
     def _is_full(self, piece: Piece) -> bool:
-        """Say whether all that lives in the stripe is overwritten: the whole of it, or one birth
-        of an array that has grown, beside which nothing lives (see `GrownFullStripeWrite`).
+        """Return True if *piece* overwrites every written chunk of its stripe.
+
+        That is the full stripe, or in an array that has grown one generation of blocks without
+        written blocks of other generations (see `GrownFullStripeWrite`).
         """
         context, layout = self.context, self.context.layout
         whole, every = piece.whole_cells(context.chunk_bytes), context.code.data_mask

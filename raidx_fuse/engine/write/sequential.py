@@ -1,4 +1,4 @@
-"""Sequential writes: requests that fill a stripe from the front, begin it or close it."""
+"""Sequential writes: requests that begin a stripe, continue it, or complete it (append)."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from raidx_fuse.store.xor import encoder, xor_into
 
 
 class StripeBegin:
-    """Writes the beginnings of stripes to *context*."""
+    """Writes the beginnings of stripes through the log with deferred parity."""
 
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
         layout, code = context.layout, context.code
         self._stripe_bytes = context.data_count << context.shift
         self._fits = layout.contiguous and layout.aligned and code.parity_count > 0
-        # By how many cells are written.
+        # Keyed by the number of cells written.
         self._plans = {n: write_plans(code, (1 << n) - 1, 0, 0) for n in range(1, code.data_count)}
 
     def write(self, offset: int, view: memoryview) -> bool:
-        """Write *view*, whole chunks from the front of a stripe; False if that cannot be at once.
+        """Write *view*, whole chunks from the front of a stripe, without suspending.
 
-        The caller has seen that no member is lost, no chunk bad and no change of membership under
-        way. After False the general way writes the same again, under the stripe's lock.
+        Returns False if that is impossible; the general path then writes everything again, under
+        the stripe's lock. The caller has checked that no member is lost, no chunk is lost and no
+        membership change is under way.
         """
         context = self.context
         stripe, inner = divmod(offset, self._stripe_bytes)
@@ -65,7 +66,7 @@ class StripeBegin:
             if not journal.commit_filled_now(filling):
                 return False
         except MemberError:
-            return False  # the general way tries again, and fails the member
+            return False  # the general path retries, and excludes the member
         finally:
             context.arenas.put(arena)
             deferred.release((stripe,))
@@ -83,7 +84,7 @@ class StripeBegin:
     def _parities(
         self, stripe: int, view: memoryview, plan: BandPlan, arena: Arena
     ) -> list[MemberIO] | None:
-        """Read what *plan* needs and compute its parities in *arena*; None if not at once."""
+        """Do *plan*'s pre-reads and compute its parities in *arena*; None if that would suspend."""
         context = self.context
         chunk_bytes, overlay = context.chunk_bytes, context.journal.overlay
         slots = iter(arena.slots(chunk_bytes, len(plan.reads) + len(plan.outputs)))
@@ -108,26 +109,28 @@ class StripeBegin:
         return parities
 
 
-# The last part of a stripe that requests have filled from the front: it goes to its place at once.
+# The last part of a stripe that earlier requests have filled from the front: it goes directly to
+# its home place.
 #
-#     log         [ 0.0 | 0.1 ]                 the request before ended here
-#     (journal/deferred_parity.py) request                 [ 0.2 | 1.0 ... ]
-#     places      [ 0.0 | 0.1 | 0.2 | parity ]  what is known now, and its parity
+#     log (journal/deferred_parity.py)   [ 0.0 | 0.1 ]                  earlier requests ended here
+#     request                                        [ 0.2 | 1.0 ... ]
+#     home places                        [ 0.0 | 0.1 | 0.2 | parity ]   all cells known, with parity
 #
-# All of the stripe is known now, as if one request had covered it, so it bypasses the log as such a
-# request does: one I/O a member, nothing is read. What the log has of it stays true: a replay lays
-# the same data there. But only while the log has nothing else of the stripe, older perhaps, that a
-# replay would lay over what the request brought (`DeferredParity.is_all_of`); else it is asked to
-# give up what it has. And only if no placement of the stripe is under way, which might bring
-# something older to its place, or its parity so far to the log, after us.
+# All data of the stripe is known now, as if one request had covered it. So it bypasses the log like
+# a full-stripe write: one I/O per member, nothing is read. The logged part stays valid: recovery
+# would redo the same data. Two conditions must hold:
 #
-# The parity that a replay computes for it comes from the places, which agree with the log now.
-# Later records of the stripe are placed over them, but those bring all of the parity that they
-# change.
+# * The log holds nothing else of the stripe. Recovery would redo such an older record over the data
+#   of this request (`DeferredParity.is_all_of`). Otherwise the log is asked to release the stripe.
+# * The checkpoint is not placing the stripe now. It could write older content to the home places,
+#   or log an older parity, after this write.
+#
+# Recovery computes the parity of the deferred cells from the home places, which now agree with the
+# log. Later records of the stripe are redone over them, and carry all parity that they change.
 
 
 class StripeEnd:
-    """Writes the ends of stripes that were filled from the front to *context*."""
+    """Completes stripes that were filled from the front."""
 
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
@@ -135,15 +138,14 @@ class StripeEnd:
         self._stripe_bytes = context.data_count << context.shift
         self._fits = layout.contiguous and layout.aligned and code.parity_count > 0
         self._encoder = encoder(code)
-        self.pending: PendingWrite | None = (
-            None  # what the last write has left, for the caller to take
-        )
+        # What the last write left to be completed; the caller takes it.
+        self.pending: PendingWrite | None = None
 
     def write(self, offset: int, view: memoryview, length: int) -> int:
-        """Write what the stripe at *offset* lacks; return how many bytes that were, 0 if it cannot.
+        """Write what the stripe at *offset* lacks; return the number of bytes written, or 0.
 
-        The caller has seen that no member is lost, no chunk bad and no change of membership under
-        way, and takes *pending*. After a 0 the general way writes all of it.
+        After a 0 the general path writes everything. The caller has checked that no member is lost,
+        no chunk is lost and no membership change is under way, and it takes *pending* afterwards.
         """
         context = self.context
         stripe, inner = divmod(offset, self._stripe_bytes)
@@ -169,7 +171,7 @@ class StripeEnd:
         places = [context.position(stripe, cell) for cell in cells_of(context.code.all_mask)]
         if overlay.frozen and any(overlay.is_placing(*at, context.chunk_bytes) for at in places):
             return 0
-        context.unflushed_writes.count += 1  # also if only some members take it at once
+        context.unflushed_writes.count += 1  # even if only some members write synchronously
         if context.cache is not None:
             context.forget_stripe(stripe)
         if not self._place(stripe, filled, view[:size]):
@@ -179,14 +181,14 @@ class StripeEnd:
             return size
         for cell in (*cells_of(filled), *cells_of(context.code.parity_mask)):
             overlay.drop(*context.position(stripe, cell), context.chunk_bytes)
-        context.member_set.place_epoch += 1  # who reads a place just now looks again
+        context.member_set.place_epoch += 1  # a read of a home place under way is repeated
         deferred.finish((stripe,))
         if context.cache is not None:
             context.cache.keep(offset, view[:size])
         return size
 
     def _place(self, stripe: int, filled: int, view: memoryview) -> bool:
-        """Write all of *stripe*; False if no member takes anything at once."""
+        """Write all of *stripe*; return False if no member can write synchronously."""
         context = self.context
         chunk_bytes, code, overlay = context.chunk_bytes, context.code, context.journal.overlay
         known = filled.bit_count()
@@ -230,11 +232,12 @@ class StripeEnd:
         return True
 
     def _keep(self, stripe: int, cells: list[Any], known: int) -> None:
-        """After some members took it: let all see the new data, and the parity that goes with it.
+        """Put the new data and the new parity of *stripe* into the overlay.
 
-        Some of the old data is gone from the places, by which the old parity would go on, and give
-        back what lies on a member that is lost now. The log does not get this parity before it gets
-        the data: after a cut it still follows from the places, as if they had been written whole.
+        Only some members have written. Some old data is already overwritten, so that the old parity
+        would no longer match and a degraded read would return wrong content. The log does not
+        receive this parity before it receives the data. After a power cut the parity still follows
+        from the home places, as after an interrupted full-stripe write.
         """
         for cell in range(known, len(self.context.code.cells)):
             role, offset = self.context.position(stripe, cell)
@@ -242,21 +245,22 @@ class StripeEnd:
         self.context.journal.deferred.finish((stripe,))
 
 
-# Pieces of requests of which only the data is logged: which they are, and their commit.
+# Pieces of which only the data is logged: which they are, and their commit.
 #
-# A piece of whole chunks that begins where the log ends in its stripe; see
+# Such a piece consists of whole chunks and begins where the logged part of its stripe ends; see
 # journal/deferred_parity.py.
 
 
 class StripeFill:
-    """Looks for such pieces of requests to *context*."""
+    """Finds and commits the pieces whose parity is deferred."""
 
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
 
     def takes(self, piece: Piece) -> bool:
-        """Say whether only the data of *piece* need be logged (journal/deferred_parity.py); note
-        what is there.
+        """Return True if only the data of *piece* need be logged; set *piece.logged*.
+
+        The parity is deferred then (journal/deferred_parity.py).
         """
         context, stripe = self.context, piece.stripe
         layout = context.layout
@@ -283,7 +287,7 @@ class StripeFill:
     async def commit(
         self, logged: Sequence[Piece], records: Sequence[Work], still_valid: Callable[[], bool]
     ) -> bool:
-        """Commit the pieces of which only the data is logged."""
+        """Commit the pieces whose parity is deferred; return False if *still_valid* said no."""
         context = self.context
         filled: list[Filling] = []
         size = 0

@@ -1,13 +1,21 @@
-"""Small writes at once: those inside one chunk of a healthy stripe, done without a suspension.
+"""Small writes: inside one chunk of a healthy stripe, done without suspending.
 
-Nothing else runs between the first look and the last member's write, so there is nothing to lock,
-to count in or to plan anew: what costs the general way (write.py) 20 us takes half of that here.
-The plan is the same; it does not depend on the place in the chunk and is prepared by data cell.
+No other task runs between the first check and the last member's write. So there is no lock to take,
+no dirty count to keep and no plan to repeat: what costs the general path (write.py) 20 us takes
+half of that here. The plan is the same as there. It does not depend on the offset inside the chunk,
+and is prepared for each data cell.
 
-Everything else is left to the general way, before anything was changed: several chunks, anything
-lost or dead, a stripe that someone holds, queues that the policy has to weigh, a member that cannot
-read at once. A member that reads at once may still not write at once; what is then left is handed
-back, to be written under the stripe's lock, and never computed again: the old data is gone by then.
+Everything else is left to the general path before anything has changed:
+
+* a write to several chunks;
+* anything lost or unwritten;
+* a stripe whose lock is held;
+* queues that the parity policy has to weigh;
+* a member that cannot read synchronously.
+
+A member that reads synchronously may still not write so. The writes that are left are then returned
+to the caller, who completes them under the stripe's lock. They are never computed again: the old
+data, from which the parity was computed, is already overwritten.
 """
 
 from __future__ import annotations
@@ -31,7 +39,7 @@ Slot = tuple[list[Any], Bytes]  # the buffers of one I/O, and the same memory as
 
 
 class SmallWrite:
-    """Writes to *context*; `write` says what it did."""
+    """Does small writes; `write` returns what it did."""
 
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
@@ -41,7 +49,7 @@ class SmallWrite:
         self._slots_needed = max(
             len(plan.reads) + len(plan.outputs) for pair in self._plans for plan in pair if plan
         )
-        self._policy: Policy | None = None  # the one that made *chosen*
+        self._policy: Policy | None = None  # the policy that made *_chosen*
         self._chosen: list[BandPlan] = []
         self._rmw_parities = [_changed_by(cell, pair[0]) for cell, pair in enumerate(self._plans)]
         self._slots: dict[int, list[Slot]] = {}
@@ -50,11 +58,11 @@ class SmallWrite:
     def write(
         self, offset: int, data: Any, length: int
     ) -> tuple[int, list[MemberIO] | CommitBatch, int | None] | None:
-        """Write *data* inside one chunk; None if that cannot be done at once: nothing was done.
+        """Write *data* inside one chunk; return None, with nothing done, if that is impossible.
 
-        Else returns the stripe, the writes that are left, usually none, and for a write that went
-        to the journal its sequence number. The caller has seen that no member is lost, no chunk bad
-        and no change of membership under way.
+        Otherwise returns the stripe, the member writes that are left to do (usually none) or a late
+        commit batch, and for a write through the log the sequence number of its record. The caller
+        has checked that no member is lost, no chunk is lost and no membership change is under way.
         """
         context = self.context
         shift = context.shift
@@ -71,7 +79,7 @@ class SmallWrite:
         plan = self._chosen[cell] if policy is self._policy else self._choose(policy, cell)
         if plan is None:
             return None
-        # The parity of a chunk that was written is alive, but its neighbours may not be.
+        # The parity of a written chunk is written too, but its neighbours may not be.
         if plan.kind == "rcw" and context.unwritten_cells(stripe):
             return None
         journal = context.journal
@@ -93,7 +101,7 @@ class SmallWrite:
         role, member_chunk = layout.place(stripe, cell)
         position = base + (member_chunk << shift)
         writes: list[MemberIO] = [(role, position, [data], length)]
-        if logged and data.__class__ is not bytes:  # the journal keeps it: it must not change
+        if logged and data.__class__ is not bytes:  # the log keeps it: it must not change
             data = bytes(data)
             writes = [(role, position, [data], length)]
         if plan.outputs:
@@ -105,13 +113,13 @@ class SmallWrite:
                     else self._modify(stripe, parities, base, data, length, writes, logged)
                 )
             except MemberError:
-                return None  # the general way tries again, and fails the member
+                return None  # the general path retries, and excludes the member
             if not done:
                 return None
         if logged:
             committed = journal.commit_now(stripe, writes)
             if committed is None:
-                return None  # no room, or not at once: the general way waits for it
+                return None  # no space, or not synchronously: the general path waits
             context.counters.count_plan(plan.kind, len(plan.reads))
             return stripe, committed[1], committed[0]
         left: list[MemberIO] = []
@@ -121,10 +129,10 @@ class SmallWrite:
                 if queues[role].try_writev(position, buffers, length):  # type: ignore[union-attr]
                     continue
             except MemberError:
-                pass  # tried once more with what else is left, then failed
+                pass  # retried once with the other writes left, then excluded
             left.append(request)
         if left:
-            self._renew()  # the memory belongs to them now
+            self._renew()  # the writes that are left own the memory now
         context.unflushed_writes.count += 1
         context.counters.count_plan(plan.kind, len(plan.reads))
         return stripe, left, None
@@ -139,9 +147,9 @@ class SmallWrite:
         writes: list[MemberIO],
         kept: bool,
     ) -> bool:
-        """Read-modify-write: what changes in the data changes in each parity.
+        """Read-modify-write: XOR the change of the data into each parity; False if not possible.
 
-        *kept*: the buffers of *writes* are not to be used again.
+        *kept*: the log keeps the buffers of *writes*, so they are not used again.
         """
         context = self.context
         overlay = context.journal.overlay
@@ -193,7 +201,7 @@ class SmallWrite:
         writes: list[MemberIO],
         kept: bool,
     ) -> bool:
-        """Carry out any *plan*: read its cells, make its outputs; *kept* as in `_modify`."""
+        """Carry out any *plan*: read its cells, compute its outputs. *kept* as in `_modify`."""
         context = self.context
         overlay = context.journal.overlay
         queues = context.member_set.readable
@@ -216,7 +224,7 @@ class SmallWrite:
             for source in output.old:
                 bitwise_xor(so_far, old[source], out)
                 so_far = out
-            if so_far is new:  # a replica: the data as it came
+            if so_far is new:  # a replica: the request's own data
                 buffers = [data]
             elif kept:
                 buffers = [bytes(buffers[0])]
@@ -224,7 +232,10 @@ class SmallWrite:
         return True
 
     def _choose(self, policy: Policy, cell: int) -> BandPlan | None:
-        """Ask *policy*; one that looks at nothing but the plans is asked once for all cells."""
+        """Return the plan that *policy* chooses, or None if it has to weigh queues.
+
+        A policy that looks only at the plans is asked once, for all cells.
+        """
         if isinstance(policy, BpuPolicy):
             return policy.choose_now(*self._plans[cell])
         self._policy = policy
@@ -244,7 +255,7 @@ class SmallWrite:
 
 
 def _changed_by(cell: int, rmw: BandPlan | None) -> tuple[int, ...] | None:
-    """Return the parities that take up the change of *cell*; None if *rmw* is no such plan."""
+    """Return the parities that a change of *cell* goes into; None if *rmw* is no such plan."""
     if rmw is None or rmw.kind != "rmw":
         return None
     if any(set(output.old) != {cell, output.cell} for output in rmw.outputs):

@@ -1,4 +1,4 @@
-"""A request is split into pieces, one for each stripe that it touches."""
+"""Splitting a request into pieces, one for each stripe that it touches."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from raidx_fuse.layouts.planning.stripe_plan import (
 
 @dataclass(slots=True)
 class Piece:
-    """The part of a request inside one stripe: bytes *start* of cell *first* .. *end* of *last*.
+    """The part of a request in one stripe: from byte *start* of cell *first* to *end* of *last*.
 
-    *data_at* is where it begins in the request. The cells between them follow one another in the
-    request. *fills*: only its data is logged, behind the cells *logged*
-    (journal/deferred_parity.py).
+    *end* is exclusive. *data_at* is where the piece begins in the request; its cells follow one
+    another there. *fills*: only its data is logged, after the cells in the mask *logged*, and its
+    parity is deferred (journal/deferred_parity.py).
     """
 
     stripe: int
@@ -32,19 +32,19 @@ class Piece:
 
     @property
     def touched(self) -> int:
-        """The set of cells."""
+        """The mask of the cells that the piece touches."""
         return (2 << self.last) - (1 << self.first)
 
     def at(self, cell: int, chunk_bytes: int) -> int:
-        """Return where byte 0 of *cell* is in the request; before its begin for a first part."""
+        """Return where byte 0 of *cell* is in the request; negative for a cut first cell."""
         return self.data_at - self.start + (cell - self.first) * chunk_bytes
 
     def bands(self, chunk_bytes: int) -> list[Band]:
-        """Return the bands, see layouts/planning/stripe_plan.py."""
+        """Return the bands of the piece (layouts/planning/stripe_plan.py)."""
         return bands(self.first, self.start, self.last, self.end, chunk_bytes)
 
     def whole_cells(self, chunk_bytes: int) -> int:
-        """Return the set of cells that are covered from end to end."""
+        """Return the mask of the cells that the piece covers completely."""
         mask = self.touched
         if self.start:
             mask &= ~(1 << self.first)
@@ -55,33 +55,33 @@ class Piece:
 
 @dataclass(slots=True)
 class ScatteredPiece(Piece):
-    """A piece whose cells follow no order in the request (layouts that are not contiguous).
+    """A piece whose cells are not in order in the request (layouts that are not contiguous).
 
-    *parts*: cell -> (first byte of it, end, where its byte 0 is in the request).
+    *parts* maps a cell to (its first byte, its end byte, where its byte 0 is in the request).
     """
 
     parts: dict[int, tuple[int, int, int]] = field(default_factory=dict)
 
     @property
     def touched(self) -> int:
-        """The set of cells."""
+        """The mask of the cells that the piece touches."""
         return sum(1 << cell for cell in self.parts)
 
     def at(self, cell: int, chunk_bytes: int) -> int:
-        """Return where byte 0 of *cell* is in the request; before its begin for a first part."""
+        """Return where byte 0 of *cell* is in the request; negative for a cut first cell."""
         return self.parts[cell][2]
 
     def bands(self, chunk_bytes: int) -> list[Band]:
-        """Return the bands, see layouts/planning/stripe_plan.py."""
+        """Return the bands of the piece (layouts/planning/stripe_plan.py)."""
         return scattered_bands({c: (start, end) for c, (start, end, _) in self.parts.items()})
 
     def whole_cells(self, chunk_bytes: int) -> int:
-        """Return the set of cells that are covered from end to end."""
+        """Return the mask of the cells that the piece covers completely."""
         return sum(1 << c for c, (s, e, _) in self.parts.items() if s == 0 and e == chunk_bytes)
 
 
 def split(context: ArrayContext, offset: int, at: int, length: int) -> list[Piece]:
-    """Cut the bytes *at*..*length* - 1 of a request at *offset* into pieces, one a stripe."""
+    """Cut the bytes *at*..*length* - 1 of a request at *offset* into pieces, one per stripe."""
     layout, shift, mask = context.layout, context.shift, context.inner_mask
     if not layout.contiguous:
         return _split_scattered(context, offset, at, length)

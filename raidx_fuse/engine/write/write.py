@@ -1,10 +1,15 @@
-"""Writing: plan, read what the plan needs, XOR, write; one stripe at a time, stripes in parallel.
+"""The write path: plan, read what the plan needs, XOR, write. Stripes run in parallel.
 
-The order that keeps a stripe solvable: the region is marked dirty on the members before the first
-byte changes; data and parity go down together; only then do the written map's bits, so that a
-crash in between leaves a dead cell dead. A member that fails during the writes is excluded and the
-request goes on: the other cells of the stripe carry its content. Nothing is acknowledged before the
-superblocks say who is out (`MemberSet.published`).
+The order of steps keeps every stripe recoverable:
+
+1. The region is marked in the dirty bitmap (write intent) before the first byte changes.
+2. Data and parity are written together.
+3. Only then the bits of the written map are set. A crash in between leaves an unwritten cell
+   unwritten.
+
+A member that fails during the writes is excluded and the request continues: the other cells of the
+stripe carry its content. Nothing is acknowledged before the superblocks exclude every failed member
+(`MemberSet.published`).
 """
 
 from __future__ import annotations
@@ -33,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Writer:
-    """Writes ranges of the image through *context*."""
+    """Writes ranges of the image of one array."""
 
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
@@ -45,7 +50,7 @@ class Writer:
         context.on_layout.append(self._prepare_fast)
 
     def _prepare_fast(self) -> None:
-        """Prepare the fast ways for the layout as it is now."""
+        """Build the fast paths for the current layout."""
         self._at_once = SmallWrite(self.context)
         grown = isinstance(self.context.layout, ElasticLayout)
         self._closing = StripeEnd(self.context)
@@ -53,10 +58,10 @@ class Writer:
         self._full_stripe = (GrownFullStripeWrite if grown else FullStripeWrite)(self.context)
 
     async def write(self, offset: int, data: Any) -> None:
-        """Write all of *data* at *offset*; returns when it is acknowledged (not flushed).
+        """Write all of *data* at *offset*; return when it is acknowledged (not yet durable).
 
-        Raises NoSpaceError, UnrecoverableError or MemberError; old content stays readable or is
-        reported as lost, never guessed.
+        Raises NoSpaceError, UnrecoverableError or MemberError. After an error the old content is
+        readable or reported as lost.
         """
         context = self.context
         started_s = context.member_set.clock()
@@ -66,7 +71,7 @@ class Writer:
         context.counters.write_bytes += length
         if not length:
             return
-        ranges = [(0, length)]  # of the request, that are left for the general way
+        ranges = [(0, length)]  # the parts of the request that are left for the general path
         member_set = context.member_set
         access = context.access
         if access is not None:
@@ -88,7 +93,7 @@ class Writer:
             if closing.pending is not None:
                 begun, closing.pending = closing.pending, None
                 await self._completion.complete_locked(begun)
-                fast = False  # something may have failed meanwhile
+                fast = False  # a member may have failed meanwhile
             if at == length:
                 context.count_synchronous(started_s)
                 return
@@ -101,7 +106,7 @@ class Writer:
             if done is not None:
                 left = done[1]
                 if isinstance(left, CommitBatch):
-                    # Cached first: others that come after it may be done before it.
+                    # Cache it first: a later request may complete before this one does.
                     if context.cache is not None:
                         context.cache.wrote(offset, view)
                     await held(left)
@@ -136,7 +141,8 @@ class Writer:
             await context.locks.acquire_all(stripes)
             if epoch == context.layout_epoch:
                 break
-            context.locks.release_all(stripes)  # a chunk may have moved while we waited: look again
+            # a chunk may have moved while this task waited: look again
+            context.locks.release_all(stripes)
         cache = context.cache
         try:
             if context.dirty_bitmap.guarded:
@@ -162,7 +168,8 @@ class Writer:
                 if marked:
                     context.dirty_bitmap.leave(marked)
         finally:
-            if context.cache is not cache:  # switched on meanwhile: readers must not keep what was
+            # switched on meanwhile: readers may have cached old content
+            if context.cache is not cache:
                 for stripe in stripes:
                     context.forget_stripe(stripe)
             context.locks.release_all(stripes)
@@ -173,9 +180,10 @@ class Writer:
     ) -> None:
         """Carry the pieces out under their locks: plan, read, XOR, then write or commit.
 
-        If a rebuild passes us by (see `_write_content`), what lies in its place in a living stripe
-        stays: rebuilds wait for the locks of those. To write it again would be wrong: its parity
-        has taken it up, but it counts as zero until its bits are set.
+        A rebuild may pass a piece's stripe meanwhile (see `_write_content`). Pieces that are
+        already written in stripes with written chunks stay as they are: a rebuild waits for the
+        locks of those stripes. Writing such a piece again would be wrong: the parity already
+        includes it, but it counts as zero until its bits in the written map are set.
         """
         context = self.context
         placed: list[Piece] = []
@@ -192,7 +200,7 @@ class Writer:
                 direct = [piece for piece in direct if context.is_unwritten(piece.stripe)]
         except RaidxError:
             unborn = [piece for piece in begun if self._preparer.fresh(piece)]
-            if unborn:  # something may lie now where nothing was ever written, and be in parity
+            if unborn:  # an unwritten place, and the parity, may hold part of it now
                 self._completion.note_torn(piece.stripe for piece in unborn)
                 context.distrust_zeros()
             raise
@@ -212,9 +220,10 @@ class Writer:
     async def _prepare(
         self, direct: list[Piece], placed: list[Piece], logged: list[Piece], view: memoryview
     ) -> tuple[list[Work], tuple[int, int]]:
-        """Plan, read and XOR; return the work past the log, that of each record, and the epoch.
+        """Plan, read and XOR; return the work past the log, that of each record, and the epochs.
 
-        Those *placed* need no work, but what comes alive by them is the first one's to say.
+        The pieces in *placed* need no further work; the chunks that they write for the first time
+        are listed in the work past the log, the first item of the list.
         """
         context = self.context
         member_set = context.member_set
@@ -241,7 +250,7 @@ class Writer:
                 try:
                     await member_set.read(join(reads))
                 except MemberLostError:
-                    continue  # nothing was written: plan again without that member
+                    continue  # nothing is written yet: plan again without that member
             for part in every:
                 if part.reserve:
                     self._preparer.reserve(part.reserve)
@@ -250,7 +259,7 @@ class Writer:
             return every, epoch
 
     async def _put_down(self, work: Work, direct: list[Piece]) -> None:
-        """Write what goes past the log to its places."""
+        """Write the pieces that bypass the log to their home places."""
         context = self.context
         try:
             await context.member_set.write(join(work.writes))
@@ -263,10 +272,10 @@ class Writer:
     async def _write_content(
         self, work: Work, logged: list[Piece], records: list[Work], epoch: tuple[int, int]
     ) -> bool:
-        """Commit what is logged and what comes alive; False if a rebuild passed us by.
+        """Commit logged pieces and first writes; return False if a rebuild passed their stripes.
 
-        A rebuild passes stripes that were never written without their locks; if one of ours was
-        passed meanwhile, everything is written again, now also to the member being rebuilt.
+        A rebuild skips unwritten stripes without taking their locks. If it skipped one of these
+        meanwhile, everything is written again, now also to the member that is rebuilt.
         """
         context = self.context
         journal = context.journal
@@ -280,7 +289,8 @@ class Writer:
 
         if fresh and journal.mode == "none":
             if not context.all_read_zero:
-                # A bit that outlives a cut must not bring to life what lay there before.
+                # If the bit survives a power cut, so must the content: otherwise the chunk
+                # would show what the members held there before.
                 await context.member_set.flush()
             if not still_valid():
                 return False
@@ -292,7 +302,8 @@ class Writer:
         for piece, record in zip(logged, records, strict=True):
             if piece.fills:
                 continue
-            # Every stripe is atomic for itself; a request of many is cut to what the ring takes.
+            # Each stripe is atomic by itself; a request of many stripes is split into records
+            # that fit the ring.
             more = sum(request[3] for request in record.writes)
             if stripes and size + more > journal.capacity // 4:
                 if not await journal.commit(stripes, join(writes), fresh, still_valid):
@@ -309,18 +320,18 @@ class Writer:
         return await self._filler.commit(logged, records, still_valid)
 
     def _forgive(self, pieces: list[Piece]) -> None:
-        """Chunks that were written whole have content again."""
+        """Remove chunks that were written completely from the list of lost chunks."""
         context = self.context
         for piece in pieces:
             for cell in cells_of(piece.whole_cells(context.chunk_bytes)):
                 context.bad_chunks.discard(context.layout.logical(piece.stripe, cell))
 
     def _may_pass_cache(self, offset: int, length: int) -> bool:
-        """Say whether the cache has nothing of what a write inside one chunk reads or changes."""
+        """Return True if the cache holds nothing that a write inside one chunk reads or changes."""
         context = self.context
         cache, layout, code = context.cache, context.layout, context.code
         if cache is None or code.is_copies or not code.parity_count:
-            return True  # nothing is read first
+            return True  # no pre-reads
         stripe, cell = layout.locate(offset >> context.shift)
         low = offset & context.inner_mask
         rmw, rcw = write_plans(code, 1 << cell, 0, 0)
@@ -331,7 +342,7 @@ class Writer:
         )
 
     def _keep(self, every: list[Work]) -> None:
-        """Let the cache know what the stripes hold now; their locks are held."""
+        """Put the new content of the stripes into the cache; their locks are held."""
         context = self.context
         cache = context.cache
         assert cache is not None
