@@ -1,1 +1,1 @@
-"""The running array: opened, changed, reported on and closed."""
+"""The running array: building it from its members, changing it, reporting on it, closing it."""

@@ -1,4 +1,4 @@
-"""What to do next: the ``action:`` line of a status. Pure: a status in, a sentence or None out."""
+"""The next step for the owner of an array: the ``action:`` line of a status. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def action(status: Mapping[str, Any]) -> str | None:
-    """Return what the owner of the array should type or do now, or None: nothing is to be done.
+    """Return what the owner of the array should type or do next, or None if nothing is needed.
 
-    *status* is as `raidx status --json` has it; its *mountpoint* is None for an array at rest. What
-    the engine itself asks for when data was lost goes first.
+    *status* is the dict of `raidx status --json`; its *mountpoint* is None for an array that is not
+    mounted. If data was lost, the engine's own advice comes first.
     """
     where = status.get("mountpoint")
     if status.get("lost_chunks"):
@@ -19,8 +19,8 @@ def action(status: Mapping[str, Any]) -> str | None:
     down = [m for m in status["members"] if m["role"] >= 0 and m["state"] != "active"]
     if status["state"] == "failed":
         roles = ", ".join(str(member["role"]) for member in down)
-        again = "unmount, then mount" if where else "mount"
-        return f"bring the members of the roles {roles} back, {again} with them"
+        mount = "unmount, then mount" if where else "mount"
+        return f"attach the members of roles {roles} again, then {mount} the array with them"
     paused = [job for job in status.get("jobs", ()) if job.get("paused")]
     if paused:
         return f"{paused[0]['kind']} is paused: raidx job {where} resume {paused[0]['id']}"
@@ -31,28 +31,31 @@ def action(status: Mapping[str, Any]) -> str | None:
         text = f"replace member {waiting[0]}: raidx replace-disk {where} {waiting[0]} NEW_MEMBER"
         return text + _restoration(status.get("restore"))
     if waiting:
-        return f"mount it read-write, then replace member {waiting[0]} with raidx replace-disk"
+        return (
+            f"mount the array read-write, then replace member {waiting[0]} with raidx replace-disk"
+        )
     grows = any(job["kind"] == "grow" for job in status.get("jobs", ()))
     if status["state"] == "growing" and where and not grows and not status.get("read_only"):
-        return "the growth was given up: unmount, then mount anew to go on with it"
+        return "the growth was aborted: unmount, then mount the array again to continue it"
     moves = any(job["kind"] == "restripe" for job in status.get("jobs", ()))
     if status["state"] == "restriping" and where and not moves and not status.get("read_only"):
-        return "the restripe was given up: unmount, then mount anew to go on with it"
+        return "the restripe was aborted: unmount, then mount the array again to continue it"
     rebuilt = any(job["kind"] == "rebuild" for job in status.get("jobs", ()))
     if down and where and not rebuilt and not status.get("read_only"):
-        return f"the rebuild of member {down[0]['role']} was given up: mount anew to go on with it"
+        return (
+            f"the rebuild of member {down[0]['role']} was aborted: unmount, then mount the array "
+            "again to continue it"
+        )
     return None
 
 
 def _restoration(restore: Mapping[str, Any] | None) -> str:
-    """Say what becomes of a lost member's chunks if nobody replaces it (raidx)."""
+    """Return what happens to a lost member's chunks if nobody replaces it (raidx layouts)."""
     if not restore:
         return ""
     if stuck := restore["chunks_without_place"]:
-        return (
-            f"; {stuck} of its chunks find no free place on the others: raidx add-disk makes some"
-        )
+        return f"; {stuck} of its chunks have no free place on the others: raidx add-disk adds some"
     if restore["begins_in_seconds"] is None:
         return ""
     seconds = restore["begins_in_seconds"]
-    return f"; else what it held goes to free chunks of the others in {seconds:.0f} s"
+    return f"; otherwise its chunks are restored to free chunks of the others in {seconds:.0f} s"

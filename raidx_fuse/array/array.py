@@ -1,10 +1,11 @@
-"""A running array: the composition root, and what doors, commands and simulations call.
+"""A running array: what front ends, commands and simulations call.
 
     async with open_array(members) as array:
         await array.write(0, b"...")
 
-Everything that belongs to one array is built here, in order, in one nursery, and closed in reverse:
-assembly -> store (queues) -> maps -> core -> reader and writer -> jobs and background tasks.
+raidx_fuse/array/open.py builds the member set, the maps, the journal and the array context. `Array`
+builds the reader, the writer, the jobs and the operations on them, starts them, and closes
+everything in reverse order.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ log = logging.getLogger(__name__)
 
 
 class Array:
-    """One running array; made by `open_array`.
+    """One running array; built by `open_array`.
 
-    *size_bytes* is the image's size; *read* and *write* are the reader's and writer's own methods,
-    so that a door pays no call in between. All ranges must lie inside the image.
+    *size_bytes* is the size of the image. *read* and *write* are the reader's and the writer's own
+    methods, so that a front end pays for no further call. All ranges must lie inside the image.
     """
 
     def __init__(self, context: ArrayContext, assembly: Assembly, nursery: Tasks) -> None:
@@ -83,7 +84,7 @@ class Array:
 
     @property
     def name(self) -> str:
-        """The array's name, also that of its image."""
+        """The name of the array, also that of its image."""
         return self.member_set.config.name
 
     @property
@@ -93,7 +94,7 @@ class Array:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the image: the layout's, or the smaller one that `create --size` asked for."""
+        """The image's size in bytes: the layout's, or a smaller one given by `create --size`."""
         limit = self.member_set.config.size_bytes
         whole = self.context.layout.size_bytes
         return whole if limit is None else min(limit, whole)
@@ -102,7 +103,7 @@ class Array:
         raise ReadOnlyError("the array was started read-only")
 
     async def flush(self) -> None:
-        """Return when every acknowledged write is durable on the members."""
+        """Return when every acknowledged write is durable on the members. Raises RaidxError."""
         self.context.counters.flushes += 1
         if not self.read_only:
             await self.member_set.flush()
@@ -110,21 +111,21 @@ class Array:
     # -- reports -------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """Return the state as INTERFACE's `status --json` has it (without output_version)."""
+        """Return the state as the dict of `status --json`, without *output_version*."""
         return status.status(self)
 
     def stats(self) -> dict[str, Any]:
-        """Return the counters since the start as INTERFACE's `stats --json` has them."""
+        """Return the counters since the start as the dict of `stats --json`."""
         return statistics.stats(self)
 
     def explain(self, offset: int, length: int, write: bool) -> dict[str, Any]:
-        """Return the plan of a request without doing it."""
+        """Return the plan of a request, without doing it. Raises UsageError, UnrecoverableError."""
         return explain(self.context, offset, length, write, self.get("parity.policy"))
 
     # -- settings ------------------------------------------------------------------------------
 
     def get(self, key: str) -> Any:
-        """Return the value of a setting. Raises UsageError for an unknown one."""
+        """Return the value of a setting. Raises UsageError if there is no such setting."""
         return setting_named(key).value(self)
 
     def settings(self) -> dict[str, Any]:
@@ -132,7 +133,10 @@ class Array:
         return {key: self.get(key) for key in sorted(SETTINGS)}
 
     async def set(self, key: str, text: str) -> Any:
-        """Parse *text*, apply it at once, keep it in the superblocks; return the value in force."""
+        """Parse *text*, apply it, keep it in the superblocks, and return the value in force.
+
+        Raises UsageError for a wrong key or value.
+        """
         setting = setting_named(key)
         value = setting.parse(str(text))
         config = self.member_set.config
@@ -152,25 +156,25 @@ class Array:
     # -- members and jobs ----------------------------------------------------------------------
 
     async def fail_disk(self, ref: str | int, *, lose_data: bool = False) -> dict[str, Any]:
-        """Take a member out as if it had failed. Raises UsageError or ArrayFailedError."""
+        """Exclude a member as if it had failed. Raises UsageError or ArrayFailedError."""
         return await self.membership.fail(ref, lose_data)
 
     async def replace_disk(
         self, ref: str | int, member: Member, *, lose_data: bool = False
     ) -> dict[str, Any]:
-        """Put *member* in the place of *ref* and start the rebuild."""
+        """Give the role of *ref* to *member* and start the rebuild. Returns *role* and *job*."""
         return await self.membership.replace(ref, member, lose_data)
 
     async def add_spare(self, member: Member) -> dict[str, Any]:
-        """Take *member* in as a spare; a degraded array starts rebuilding onto it."""
+        """Add *member* as a hot spare; a degraded array starts to rebuild onto it."""
         return await self.membership.add_spare(member)
 
     async def grow(
         self, members: Sequence[Member], parity: str = LIVE, surrogate: Member | None = None
     ) -> dict[str, Any]:
-        """Start growing onto *members*; the image is larger when the job has ended.
+        """Start to grow onto *members*; the image is larger when the job has ended.
 
-        How *parity* follows: jobs/grow/copy.py.
+        jobs/grow/copy.py says how *parity* follows.
         """
         if self.rebundle is not None:
             return await self.rebundle.add(members)
@@ -179,23 +183,23 @@ class Array:
     async def restripe(
         self, members: Sequence[Member], layout: str | None, params: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Start moving everything to *layout* (None: the same) over *members* more."""
+        """Start to move all content to *layout* (None: the present one) over more *members*."""
         return await self.restripe_operation.begin(members, layout, params)
 
     async def remove_disk(self, ref: str | int) -> dict[str, Any]:
-        """Let go of a spare; of a member in a role when its chunks can lie elsewhere."""
+        """Remove a spare, or a member with a role once its chunks have moved to other members."""
         return await self.membership.remove(ref)
 
     async def start_scrub(self, repair: bool) -> int:
-        """Start a scrub and return its job id. Raises BusyError while one runs."""
+        """Start a scrub and return its job id. Raises BusyError while another scrub runs."""
         if repair:
             self.require_writable()
         return self.jobs.start(lambda context, job_id: Scrub(context, job_id, repair)).job_id
 
     def start_tuning(self) -> int:
-        """Start moving chunks to where they are served sooner; return the job's id.
+        """Start to move chunks to members that serve them sooner; return the job id.
 
-        Raises UsageError where nothing can be moved, BusyError while a tuning runs.
+        Raises UsageError if the layout cannot move chunks, BusyError while another tuning runs.
         """
         self.require_writable()
         tuner = self.require_tuner()
@@ -203,7 +207,7 @@ class Array:
         return self.jobs.start(lambda context, job_id: TuneJob(context, job_id, tuner)).job_id
 
     def require_tuner(self) -> Tuner:
-        """Return the tuner. Raises UsageError for a layout without a table."""
+        """Return the tuner. Raises UsageError for a layout without a chunk table."""
         if self.tuner is None:
             raise UsageError(
                 f"{self.member_set.config.layout} has fixed places: there is nothing to tune",
@@ -212,16 +216,17 @@ class Array:
         return self.tuner
 
     def start_rebuild(self, roles: tuple[int, ...]) -> int:
-        """Start rebuilding *roles* (their members attached, marked rebuilding)."""
+        """Start to rebuild *roles* (members attached, marked rebuilding); return the job id."""
         job = self.jobs.start(lambda context, job_id: Rebuild(context, job_id, roles))
         self.nursery.start_soon(self._go_on_after, job)
         return job.job_id
 
     async def _go_on_after(self, rebuild: Job) -> None:
-        """A spare that came while *rebuild* ran takes the next vacant role when it has ended."""
+        """When *rebuild* has ended, give the next vacant role to a spare that came meanwhile."""
         await rebuild.finished.wait()
         self.membership.rebuild_onto_spare()
-        if self.rebundle is not None and not self.member_set.lost:  # what a larger member has more
+        # use a larger member's extra space
+        if self.rebundle is not None and not self.member_set.lost:
             self.rebundle.resume()
 
     def require_writable(self) -> None:
@@ -229,23 +234,26 @@ class Array:
         if self.read_only:
             raise ReadOnlyError("the array was started read-only", action="mount it read-write")
 
-    # -- life ----------------------------------------------------------------------------------
+    # -- start and close ---------------------------------------------------------------------------
 
     def _resync(self, context: ArrayContext, job_id: int = 0) -> Resync:
         return Resync(context, job_id, self.lost_list.save)
 
     async def _finish_torn(self, stripe: int) -> None:
-        """Do the work of the resync for one stripe, whose lock is held, before it comes by."""
+        """Resync one stripe, whose lock is held, before the resync job reaches it."""
         await finish(self._resync(self.context), [stripe])
 
     async def start(self, head: PageStore) -> None:
-        """Replay, say in the superblocks that the array runs, resume what was unfinished."""
+        """Recover the log, mark the array as running in the superblocks, resume unfinished jobs.
+
+        *head* is the page store with the head of the log. Raises RaidxError.
+        """
         member_set = self.member_set
         self.lost_list.load()
         self.warnings += apply_saved(self)
         found = await read_log(
             self.context.journal, member_set, head
-        )  # refused before anything is written
+        )  # a bad log is refused before anything is written
         member_set.on_fail.append(partial(note_failing, self.context))
         member_set.on_change.append(self.context.note_zero_roles)
         member_set.on_change.append(self.context.bpu.note_members)
@@ -276,7 +284,7 @@ class Array:
         member_set.on_change.append(self.membership.rebuild_onto_spare)
 
     async def close(self) -> None:
-        """Stop jobs, flush, mark clean. What was acknowledged is durable afterwards."""
+        """Stop the jobs, flush, mark the array clean. Every acknowledged write is durable then."""
         if self.read_only:
             return
         await self.jobs.stop_all()
@@ -290,17 +298,17 @@ class Array:
             keep = self.tuner.keep if self.tuner is not None else lambda config: config
             await self.member_set.update(lambda config: replace(keep(config), clean=True))
         except RaidxError as error:
-            # What was flushed is safe; the next start replays and resyncs.
+            # What was flushed is safe; the next start runs recovery and resync.
             log.error("the array could not be closed cleanly: %s", error)
 
     def end_superblocks(self) -> None:
-        """Write no superblock, and fail nobody, from now on."""
+        """Write no superblock and exclude no member from now on."""
         self.member_set.closed = True
 
     def abandon(self) -> None:
-        """End every operation that still waits, so that nothing holds the tasks' end up.
+        """End every operation that still waits, so that the tasks of the array can end.
 
-        From here on the superblocks are final: what fails now is our own doing.
+        The superblocks are final from here on: operations that fail now fail because of this call.
         """
         self.end_superblocks()
         for queue in self.member_set.queues:

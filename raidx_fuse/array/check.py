@@ -1,4 +1,4 @@
-"""Offline check: superblocks, maps and parity of an array at rest, without writing a byte."""
+"""Offline check: superblocks, maps and parity of an array that is not mounted; read-only."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from raidx_fuse.members.base import Member
 
 
 async def check_members(members: Sequence[Member]) -> dict[str, Any]:
-    """Check the array that *members* make and return what is wrong.
+    """Check the array of *members* and return what is wrong.
 
-    Keys: *ok*; *members*, what `examine` says of each; *problems*, a list of dicts with *member*,
-    *stripe*, *image_offset* (each None where it does not apply) and *what*; *stripes_checked*.
-    Raises AssemblyError when they make no array.
+    Keys: *ok*; *uuid*, *name*, *state*; *members*, the result of `examine` for each; *problems*,
+    dicts with *member*, *stripe*, *image_offset* (None where it does not apply) and *what*;
+    *mismatches* and *unchecked_stripes* of the scrub. Raises AssemblyError if the members form no
+    array.
     """
     problems: list[dict[str, Any]] = []
 
@@ -41,7 +42,7 @@ async def check_members(members: Sequence[Member]) -> dict[str, Any]:
         if pending:
             problem(
                 f"{pending} regions were being written when the array stopped; "
-                "their parity is finished at the next mount"
+                "the next mount resyncs their parity"
             )
         scrub = Scrub(array.context, 0, repair=False)
         await scrub.run()
@@ -54,7 +55,7 @@ async def check_members(members: Sequence[Member]) -> dict[str, Any]:
             blamed = paths if located else [None]
             for path in blamed:
                 problem(
-                    "this member's content contradicts all others"
+                    "the content of this member contradicts all others"
                     if located
                     else f"data and parity disagree, one of {', '.join(paths)} is wrong",
                     member=path,

@@ -1,4 +1,4 @@
-"""What a change will cost, told before it is made: the numbers behind ``--dry-run``."""
+"""Estimates of what a change costs, before it is made: the numbers of ``--dry-run``."""
 
 from __future__ import annotations
 
@@ -15,19 +15,17 @@ from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.rebundle import Moves
 
+# Bytes a second of a member that was not measured yet: a present-day disk, read sequentially.
 ASSUMED_RATE_BYTES = 200 << 20
-
-"""Bytes a second for a member nobody has measured yet: a disk of today, read from end to end."""
-
 SCAN_STRIPES = 1 << 14
 
 
 async def rebuild_estimate(array: Array, role: int) -> dict[str, Any]:
-    """Return what rebuilding *role* moves and how long it takes, as JSON values.
+    """Return what a rebuild of *role* moves and how long it takes, as JSON values.
 
     Only written stripes are visited, each recovered with the fewest reads. *seconds* holds while
-    nobody works on the array, *seconds_busy* at `speed_min`; *rate* is what the last job on this
-    array reached, else an assumption, as *rate_source* says.
+    nobody uses the array, *seconds_busy* at `speed_min`. *rate* (bytes a second) is what the last
+    such job on this array reached, or an assumption; *rate_source* says which.
     """
     context = array.context
     layout = context.layout
@@ -37,7 +35,7 @@ async def rebuild_estimate(array: Array, role: int) -> dict[str, Any]:
             layout, start, min(start + SCAN_STRIPES, layout.stripes)
         )
         await trio.lowlevel.checkpoint()
-    # Every column comes to lie on the role in turn when the layout rotates: take the mean.
+    # In a rotating layout the role holds every column in turn: use the mean.
     phases = min(layout.stripes, layout.width)
     holding = [layout.roles(stripe) for stripe in range(phases)]
     columns = [roles.index(role) for roles in holding if role in roles]
@@ -58,6 +56,7 @@ async def rebuild_estimate(array: Array, role: int) -> dict[str, Any]:
 
 
 def _reads(array: Array, column: int) -> int:
+    """Return how many cells must be read to recover the cells of *column*."""
     union = 0
     for _, sources in array.context.code.recover(column):
         union |= sources
@@ -67,9 +66,9 @@ def _reads(array: Array, column: int) -> int:
 async def growth_estimate(array: Array, layout: ElasticLayout, parity: str) -> dict[str, Any]:
     """Return what growing *array* to *layout* moves and how long it takes, as JSON values.
 
-    Only written blocks that get another disk are read and written, and with *parity* piggyback or
-    surrogate that of their stripes; what the journal takes of it is *bytes_logged*. See
-    `rebuild_estimate`.
+    Only written blocks that move to another disk are read and written; with *parity* piggyback or
+    surrogate, the parity of their stripes too. *bytes_logged* is the part that goes through the
+    log. Other keys: `rebuild_estimate`.
     """
     context = array.context
     blocks = parities = logged = 0
@@ -82,7 +81,7 @@ async def growth_estimate(array: Array, layout: ElasticLayout, parity: str) -> d
             parities += len(set(stripes[live].tolist()))
         elif parity == SURROGATE:
             parities += context.written.count_live(layout, start, end)
-        await trio.lowlevel.checkpoint()  # a large array takes seconds: users go first
+        await trio.lowlevel.checkpoint()  # a large array takes seconds: let requests run
     moved = blocks + parities << context.shift
     if parity == PIGGYBACK and context.journal.mode != "none":
         logged = (parities << context.shift) * (context.code.tolerance + 1)
@@ -94,7 +93,7 @@ async def growth_estimate(array: Array, layout: ElasticLayout, parity: str) -> d
 def copy_estimate(
     array: Array, kind: str, read_bytes: int, written_bytes: int, members: int
 ) -> dict[str, Any]:
-    """Return what a job of *kind* costs that writes to *members* members at a time."""
+    """Return the cost of a job of *kind* that writes to *members* members in parallel."""
     rate, source = _rate(array, kind, ASSUMED_RATE_BYTES * members)
     speed_min = array.jobs.speed_min_bytes
     return {
@@ -109,11 +108,11 @@ def copy_estimate(
 
 
 async def restripe_estimate(array: Array, layout: RestripeLayout) -> dict[str, Any]:
-    """Return what restriping *array* moves, from the beginning of *layout* on, as JSON values.
+    """Return what restriping *array* moves, from the start of *layout* on, as JSON values.
 
-    Written chunks are read once and written once, with the parity of their new stripes. Where both
-    layouts take as many rows a chunk, all of it goes through the journal first (*bytes_logged*).
-    See `rebuild_estimate`.
+    Written chunks are read once and written once, with the parity of their new stripes. If both
+    layouts use the same number of rows per chunk, everything goes through the log first
+    (*bytes_logged*). Other keys: `rebuild_estimate`.
     """
     context = array.context
     old, new = layout.below, layout.above
@@ -143,7 +142,7 @@ async def restripe_estimate(array: Array, layout: RestripeLayout) -> dict[str, A
 
 
 def _rate(array: Array, kind: str, assumed: int) -> tuple[int, str]:
-    """Return (bytes a second that a job of *kind* writes, where the number comes from)."""
+    """Return (bytes a second that a job of *kind* writes, the source of this number)."""
     limit = array.jobs.speed_max_bytes or None
     earlier = [job for job in array.jobs.list() if job["kind"] == kind]
     reached = [job["rate"] for job in earlier if job["rate"]]
@@ -151,13 +150,13 @@ def _rate(array: Array, kind: str, assumed: int) -> tuple[int, str]:
     return (limit, "speed_max") if limit and limit < rate else (rate, source)
 
 
-# What adding and removing members of a raidx array would do, told before: for ``--dry-run``.
+# Adding and removing members of a raidx array, estimated for ``--dry-run``.
 
 
 def _document(
     array: Array, does: str, kind: str, moves: Moves, members: int, sources: int, more: int
 ) -> dict[str, Any]:
-    """Return a dry run; each written chunk that moves is made of *sources* others."""
+    """Return a dry run; each written chunk that moves is computed from *sources* chunks."""
     assert array.rebundle is not None
     size = moves.written << array.context.shift
     member_set = array.member_set
@@ -176,7 +175,7 @@ def _document(
 
 
 async def of_adding(array: Array, sizes: Sequence[int]) -> dict[str, Any]:
-    """Return what members of *sizes* bytes would bring, and the written chunks to be moved for it.
+    """Return what members of *sizes* bytes add, and the written chunks that move for it.
 
     Raises UsageError.
     """
@@ -193,7 +192,7 @@ async def of_adding(array: Array, sizes: Sequence[int]) -> dict[str, Any]:
 
 
 async def of_removing(array: Array, record: MemberRecord) -> dict[str, Any]:
-    """Return what it takes to let the member of *record* go. Raises RaidxError if it cannot be."""
+    """Return the cost of removing the member of *record*. Raises RaidxError if it is impossible."""
     rebundle, layout = array.rebundle, array.context.layout
     assert rebundle is not None
     moves = await rebundle.plan_removal(record)

@@ -1,7 +1,9 @@
-"""The journal's mode: what the superblocks say of it must hold for whatever a crash may tear.
+"""Changing the journal's mode (`journal=none|partial|full`) while the array runs.
 
-A start takes a stripe for torn by any write if they say "none", else only by one that was written
-whole. So they say it before the first such write, and until what came of it is durable.
+The superblocks must describe every write that a crash may tear. If they say "none", the next start
+resyncs each stripe in flight as one that any write may have torn (write hole); otherwise only
+full-stripe writes can have torn it. So the superblocks say "none" before the first write without
+the log, and until the effects of all such writes are durable.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ log = logging.getLogger(__name__)
 
 
 async def change_mode(context: ArrayContext, mode: str) -> None:
-    """Let *mode* be in force from now on, and after a remount.
+    """Put *mode* in force from now on, and after a remount.
 
-    Raises BusyError while a resync is due after a crash without a journal.
+    Raises BusyError while a resync is due after a crash without a journal, RaidxError if a
+    superblock cannot be written.
     """
     member_set, journal, dirty = context.member_set, context.journal, context.dirty_bitmap
 
@@ -33,16 +36,16 @@ async def change_mode(context: ArrayContext, mode: str) -> None:
         else:
             if dirty.unlogged and dirty.pending_regions():
                 raise BusyError(
-                    "the resync after a crash without a journal is not done",
+                    "the resync after a crash without a journal is not finished",
                     action="wait for it: `raidx job ARRAY wait`",
                 )
             journal.mode = mode
-            for stripe in list(context.locks.held):  # who began without the log ends first
+            for stripe in list(context.locks.held):  # writes that began without the log end first
                 await context.locks.take(stripe)
                 context.locks.release(stripe)
             await member_set.flush()
             await member_set.update(change)
     try:
-        await journal.drain()  # else what the log still has of a stripe keeps it in there
+        await journal.drain()  # otherwise logged content keeps its stripe in the log
     except RaidxError as error:
-        log.error("what the log has cannot be placed yet: %s", error)
+        log.error("the log cannot be emptied yet: %s", error)

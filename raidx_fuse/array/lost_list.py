@@ -1,4 +1,4 @@
-"""The list of lost chunks in the superblocks: read at the start, kept as it changes."""
+"""The list of lost chunks in the superblocks: read at the start, saved when it changes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SAVE_EACH_S = 1.0
 
 
 class LostList:
-    """Keeps the lost chunks of *context*."""
+    """Keeps the lost chunks of one array in its superblocks."""
 
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
-        self._saved = 0  # `changes` when they were saved
+        self._saved = 0  # the list's count of `changes` when it was last saved
 
     def load(self) -> None:
-        """Take what the superblocks say. Raises FormatError."""
+        """Read the list from the superblocks. Raises FormatError."""
         jobs = self.context.member_set.config.jobs
         self.context.bad_chunks = decode_chunks(jobs.get(KEY, {}), self.context.layout.chunks)
 
@@ -34,13 +34,13 @@ class LostList:
             await trio.sleep(SAVE_EACH_S)
             try:
                 await self.save()
-            except RaidxError as error:  # they stay in memory, and it is tried again
+            except RaidxError as error:  # the list stays in memory, and is saved at the next try
                 log.critical("%s", error)
 
     async def save(self) -> None:
         """Write the list into the superblocks if it has changed.
 
-        Rounded up where it does not fit (format/configuration/fitting.py). Raises RaidxError.
+        A list that does not fit is rounded up (format/configuration/fitting.py). Raises RaidxError.
         """
         bad = self.context.bad_chunks
         changes = bad.changes

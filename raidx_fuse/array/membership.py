@@ -1,4 +1,4 @@
-"""Who belongs to the array: failing, replacing, adding and removing members while it runs."""
+"""Membership: failing, replacing, adding and removing members while the array runs (hot spares)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 
 
 class Membership:
-    """Changes to the members of one running array."""
+    """Changes the members of one running array."""
 
     def __init__(self, array: RunningArray) -> None:
         self.array = array
         self.member_set = array.member_set
-        self.waiting = False  # a spare is about to take a role, or must not take one now
-        self.attaching = trio.Lock()  # held while a member takes a role, or leaves with it
+        self.waiting = False  # True while a spare takes a role, or must not take one
+        self.attaching = trio.Lock()  # held while a member takes a role or leaves one
 
     # -- finding members -----------------------------------------------------------------------
 
@@ -56,7 +56,7 @@ class Membership:
         return matches[0]
 
     def path_of(self, record: MemberRecord) -> str:
-        """Return the path of a member as it is attached, else as it was last seen."""
+        """Return the path of an attached member, or the path where it was last seen."""
         if record.role >= 0 and (queue := self.member_set.queues[record.role]) is not None:
             return queue.member.path
         if record.member_uuid in self.member_set.spares:
@@ -66,13 +66,14 @@ class Membership:
     # -- failing -------------------------------------------------------------------------------
 
     def require_spare(self, role: int, *, lose_data: bool = False) -> int:
-        """Return how many chunks may be lost with *role*, if the array can do without it.
+        """Check that the array can lose *role*; return how many chunks may be lost with it.
 
-        Raises ArrayFailedError if it cannot, or if there are any and they are not to be given up.
+        Raises ArrayFailedError if the array cannot lose the role, or if chunks may be lost and
+        *lose_data* is False.
         """
         if not self.member_set.tolerates(self.member_set.lost | {role}):
             raise ArrayFailedError(
-                f"role {role} cannot be spared: its data would be lost",
+                f"role {role} cannot be spared: data would be lost",
                 action="rebuild or replace the lost members first",
             )
         chunks = chunks_at_stake(self.array.context, role)
@@ -80,14 +81,16 @@ class Membership:
             raise ArrayFailedError(
                 f"without role {role} up to {chunks} chunks would be lost: they await the resync "
                 "after a crash without a journal",
-                action="wait for it: `raidx job ARRAY wait`, or give them up with --lose-data",
+                action="wait for the resync: `raidx job ARRAY wait`, or accept the loss with "
+                "--lose-data",
             )
         return chunks
 
     async def fail(self, ref: str | int, lose_data: bool = False) -> dict[str, Any]:
-        """Take a member out; the superblocks of the others say so when this returns.
+        """Exclude a member; the superblocks of the others say so when this returns.
 
-        Only with *lose_data* if chunks may be lost with it.
+        Raises UsageError for a wrong member, ArrayFailedError if data would be lost. Chunks that
+        await a resync may be lost only with *lose_data*.
         """
         self.array.require_writable()
         record = self.find(ref)
@@ -104,10 +107,10 @@ class Membership:
         await self.member_set.published()
         return {"role": record.role, "state": "failed"}
 
-    # -- joining -------------------------------------------------------------------------------
+    # -- adding --------------------------------------------------------------------------------
 
     def check_joining(self, member: Member, role: int | None = None) -> None:
-        """Raise UsageError unless *member* can hold the data of *role*, None: of any role."""
+        """Raise UsageError unless *member* is usable and large enough for *role* (None: any)."""
         config = self.member_set.config
         if shares_of(config):
             needed = bytes_needed(config, role)
@@ -122,7 +125,10 @@ class Membership:
         self.check_usable(member)
 
     def check_usable(self, member: Member) -> None:
-        """Raise UsageError if *member* cannot be written, or belongs to the array already."""
+        """Check that *member* can be written and does not belong to the array already.
+
+        Raises UsageError, or BusyError while a write to it is overdue.
+        """
         if member.read_only:
             raise UsageError(f"{member.path} is read-only")
         for other in self.member_set.present().values():
@@ -130,22 +136,22 @@ class Membership:
                 raise UsageError(f"{member.path} belongs to this array already")
         if member.overdue:
             raise BusyError(
-                f"{member.path}: a write that it did not answer may still land",
-                action="try again when it answers",
+                f"{member.path}: a write that the member did not answer may still arrive",
+                action="try again when the member answers",
             )
 
     async def _prepare(self, member: Member) -> None:
-        """Clear the newcomer's metadata and take the room that it will need."""
+        """Clear the metadata regions of a new member and reserve the space for its metadata."""
         regions = self.member_set.config.regions
         await prepare_member(member, regions)
         reserve_metadata(member, regions, self.array.context.layout.chunks)
 
     async def add_spare(self, member: Member) -> dict[str, Any]:
-        """Take *member* in as a spare; a degraded array starts rebuilding onto it at once."""
+        """Add *member* as a hot spare; a degraded array starts to rebuild onto it."""
         self.array.require_writable()
         if self.array.context.code.tolerance == 0:
             raise UsageError(
-                f"{self.member_set.config.layout} cannot rebuild: a spare would be of no use"
+                f"{self.member_set.config.layout} has no redundancy: a spare would be useless"
             )
         self.check_joining(member)
         await self._prepare(member)
@@ -155,7 +161,7 @@ class Membership:
             await self.member_set.update(
                 lambda c: replace(c, members=(*c.members, record)), asked=True
             )
-        except FormatError:  # no room for one more
+        except FormatError:  # no space for one more record
             del self.member_set.spares[record.member_uuid]
             raise
         if member not in self.member_set.present().values():
@@ -166,9 +172,9 @@ class Membership:
     async def replace(
         self, ref: str | int, member: Member, lose_data: bool = False
     ) -> dict[str, Any]:
-        """Fail *ref* if it is still active, put *member* in its role and start the rebuild.
+        """Exclude *ref* if it is active, give its role to *member* and start the rebuild.
 
-        Only with *lose_data* if chunks may be lost meanwhile.
+        Chunks that await a resync may be lost only with *lose_data*.
         """
         self.array.require_writable()
         record = self.find(ref)
@@ -192,13 +198,13 @@ class Membership:
             self.waiting = False
 
     async def fail_for_replacement(self, record: MemberRecord, lose_data: bool = False) -> None:
-        """Take an active member out because another one takes its place."""
+        """Exclude an active member because another one takes its role. Raises ArrayFailedError."""
         if self.member_set.tolerates(self.member_set.lost | {record.role}):
             self.require_spare(record.role, lose_data=lose_data)
         if not self.member_set.fail(record.role, "replaced by the user"):
             raise ArrayFailedError(
                 f"role {record.role} cannot be replaced by a rebuild: without it the array "
-                "cannot give its data back",
+                "cannot recover its data",
                 action="copy the image to another array",
             )
         await self.member_set.published()
@@ -209,11 +215,11 @@ class Membership:
                 raise BusyError(
                     f"a rebuild is running (job {job.job_id})",
                     action=f"wait for it: `raidx job ARRAY wait {job.job_id}`, or add the new "
-                    "member with --as spare: its turn comes then",
+                    "member with --as spare: it is used afterwards",
                 )
 
     async def _seat(self, record: MemberRecord, member: Member) -> None:
-        """Attach *member* in a role, marked rebuilding from the first stripe on, maps and all."""
+        """Attach *member* in the role of *record*, to be rebuilt from stripe 0; save the maps."""
         member_set = self.member_set
         role = record.role
         if self.array.rebundle is not None:
@@ -225,7 +231,7 @@ class Membership:
             return replace(config.with_record(record), jobs=jobs)
 
         await self.array.context.journal.chunk_table.erase(role, member)
-        # No record of the member that was here before may ever be replayed onto this one.
+        # Recovery must never redo a record of the former member onto this one.
         await self.array.context.journal.drain()
         member_set.role_epoch += 1
         member_set.watermarks[role] = 0
@@ -241,7 +247,7 @@ class Membership:
     # -- spares --------------------------------------------------------------------------------
 
     def rebuild_onto_spare(self) -> None:
-        """If the array is degraded and a spare is there, start seating it (in a task)."""
+        """If a role is vacant and a spare fits, start a task that rebuilds onto the spare."""
         running = any(job.kind == "rebuild" for job in self.array.jobs.running())
         if self.array.jobs.closing:
             return
@@ -250,7 +256,7 @@ class Membership:
             self.array.nursery.start_soon(self._take_spares)
 
     def _vacant(self) -> list[int]:
-        """Return the roles that nobody holds."""
+        """Return the roles without a member."""
         return [
             record.role
             for record in self.member_set.config.members
@@ -258,7 +264,7 @@ class Membership:
         ]
 
     def spare_for(self) -> tuple[int, str] | None:
-        """Return a vacant role and the UUID of a spare that is large enough for it, if any."""
+        """Return a vacant role and the UUID of a spare that is large enough for it, or None."""
         for role in self._vacant():
             needed = bytes_needed(self.member_set.config, role)
             for uuid, member in self.member_set.spares.items():
@@ -267,7 +273,7 @@ class Membership:
         return None
 
     async def _take_spares(self) -> None:
-        """Seat spares while there are roles for them, then rebuild all of these at once."""
+        """Assign spares to vacant roles while there are both; rebuild these roles in one job."""
         member_set = self.member_set
         try:
             roles = []
@@ -280,11 +286,12 @@ class Membership:
                     record = next(r for r in member_set.config.members if r.member_uuid == uuid)
                     log.warning("rebuilding role %d onto the spare %s", role, member.path)
                     await self._seat(replace(record, role=role, state="rebuilding"), member)
-                    roles += [role] if role not in roles else []  # again: the first one died
+                    # seen twice if the first spare failed
+                    roles += [role] if role not in roles else []
                 for job in self.array.jobs.running():
-                    if job.kind == "rebuild":  # of a member that failed: it is about to notice
+                    if job.kind == "rebuild":  # a rebuild of a member that has failed: it ends soon
                         await job.finished.wait()
-                if roles and not self.array.jobs.closing:  # else the next mount goes on with it
+                if roles and not self.array.jobs.closing:  # else the next mount starts it
                     self.array.start_rebuild(tuple(roles))
         except RaidxError as error:
             log.error("a spare could not take its role: %s", error)
@@ -292,12 +299,12 @@ class Membership:
             self.waiting = False
 
     async def wait_for_attaching(self) -> None:
-        """Return when no member is being seated."""
+        """Return when no member is being attached."""
         async with self.attaching:
             pass
 
     def resume_rebuilds(self) -> None:
-        """At the start: go on with the roles that were being rebuilt, or use a spare."""
+        """At the start of the array: continue unfinished rebuilds, or rebuild onto a spare."""
         roles = tuple(sorted(self.member_set.watermarks))
         if roles:
             self.array.start_rebuild(roles)
@@ -305,7 +312,10 @@ class Membership:
             self.rebuild_onto_spare()
 
     async def remove(self, ref: str | int) -> dict[str, Any]:
-        """Let go of a spare, or of a failed member's record (its role stays vacant)."""
+        """Remove a spare, or in a raidx layout a member whose chunks then move to the others.
+
+        Raises UsageError if the layout cannot shrink.
+        """
         self.array.require_writable()
         record = self.find(ref)
         if record.role >= 0 and self.array.rebundle is not None:

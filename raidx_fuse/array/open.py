@@ -1,4 +1,4 @@
-"""Opening an array: assembly, the start, the end; and when it may not start at all."""
+"""Opening an array: assembly, start and close; and the conditions under which it may not start."""
 
 from __future__ import annotations
 
@@ -29,35 +29,33 @@ from raidx_fuse.tasks import Tasks
 
 
 def runs_unlogged(config: ArrayConfig) -> bool:
-    """Say whether the array ran without a journal, or had been before and was not flushed since."""
+    """Return True if the superblocks say that writes without a log may be in flight (mode none).
+
+    That is so while the mode is none, and after a change of the mode until the next flush.
+    """
     return bool(config.settings.get("journal", "partial") == "none")
 
 
 def check_startable(
     assembly: Assembly, rebuilding: Iterable[int], pending_regions: int, start_degraded: bool
 ) -> None:
-    """Refuse to start where data could be wrong without a word. Raises AssemblyError.
+    """Refuse to start where data could be silently wrong (write hole). Raises AssemblyError.
 
-    A role that is being rebuilt is as lost as a missing one beyond its watermark.
+    A role that is being rebuilt counts as lost: above its watermark it has no content yet.
     """
     lost = sorted({*assembly.missing_roles, *rebuilding})
     if lost and pending_regions and not start_degraded and runs_unlogged(assembly.config):
         missing = ", ".join(str(role) for role in lost)
         raise AssemblyError(
-            f"the array was writing when it stopped and role {missing} is not whole: "
-            "what was being written then may read back wrong (the write hole)",
-            action="attach the missing member, or accept that with --start-degraded",
+            f"the array was writing when it stopped, and role {missing} is not complete: "
+            "data that was being written then may read back wrong (the write hole)",
+            action="attach the missing member, or accept the risk with --start-degraded",
         )
 
 
-# A running array: the composition root, and what doors, commands and simulations call.
-#
-#     async with open_array(members) as array:
-#         await array.write(0, b"...")
-#
-# Everything that belongs to one array is built here, in order, in one nursery, and closed in
-# reverse: assembly -> store (queues) -> maps -> core -> reader and writer -> jobs and background
-# tasks.
+# Everything that belongs to one array is built here in order, in one nursery, and closed in
+# reverse: assembly, chunk table, member set (queues), written map, dirty bitmap, journal, array
+# context, reader and writer, jobs and background tasks.
 
 
 @asynccontextmanager
@@ -69,7 +67,8 @@ async def open_array(
 ) -> AsyncIterator[Array]:
     """Assemble *members* and run their array until the block ends; then close it cleanly.
 
-    The members stay open: their owner closes them. Raises AssemblyError, FormatError.
+    The members stay open: their owner closes them. Raises AssemblyError or FormatError if the array
+    cannot start.
     """
     assembly = await assemble(members)
     error: BaseException | None = None
@@ -85,10 +84,10 @@ async def open_array(
                     await tasks.end(array.close, array.member_set.flush, array.abandon)
         except MemoryError:
             error = RaidxError(
-                f"array {assembly.config.name!r} needs more memory than there is",
-                action="close other programs, or take a larger machine",
+                f"array {assembly.config.name!r} needs more memory than is available",
+                action="close other programs, or use a machine with more memory",
             )
-        except BaseException as caught:  # raised below as it is, not wrapped in a group
+        except BaseException as caught:  # raised below as it is, not inside an exception group
             error = caught
         nursery.cancel_scope.cancel()
     if error is not None:
@@ -98,7 +97,7 @@ async def open_array(
 async def _build(
     assembly: Assembly, nursery: Tasks, read_only: bool, start_degraded: bool
 ) -> Array:
-    """Build and start the array of *assembly* with its tasks in *nursery*."""
+    """Build and start the array of *assembly*, with its tasks in *nursery*."""
     config = assembly.config
     layout = layout_of(config)
     check_progress(config, layout.stripes)

@@ -1,4 +1,4 @@
-"""What settings, reports and membership need of the running array that they belong to."""
+"""What settings, reports and membership need of the running array: one protocol."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raidx_fuse.tasks import Starter
 
 
 class RunningArray(ArrayServices, Protocol):
-    """The running array, as the modules of this package see it."""
+    """The running array as the modules of this package see it."""
 
     read_only: bool
     started_s: float
@@ -23,13 +23,13 @@ class RunningArray(ArrayServices, Protocol):
 
     @property
     def nursery(self) -> Starter:
-        """What starts background tasks of the array."""
+        """The nursery that starts background tasks of the array."""
 
     def get(self, key: str) -> Any:
-        """Return the value of a setting. Raises UsageError for an unknown one."""
+        """Return the value of a setting. Raises UsageError if there is no such setting."""
 
     def stats(self) -> dict[str, Any]:
         """Return the counters since the start."""
 
     def start_rebuild(self, roles: tuple[int, ...]) -> int:
-        """Start rebuilding *roles* (their members attached, marked rebuilding)."""
+        """Start to rebuild *roles*, whose members are attached and marked rebuilding."""

@@ -1,4 +1,4 @@
-"""Settings that can be changed while the array runs: their names, types, limits and effect."""
+"""Settings that can be changed while the array runs: names, types, limits and effect."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from raidx_fuse.units import parse_seconds, parse_size
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: *parse* makes a value of text (raises UsageError), *apply* makes it work.
+    """One setting of an array.
 
-    *in_force*, if given, tells the value that counts at present, where none is kept. *keeps*, if
-    given, returns what the array is to remember by setting names; else it remembers the value.
+    *parse* makes a value from text (raises UsageError); *apply* puts it into force. *in_force*, if
+    given, returns the value in force where no value is kept. *keeps*, if given, returns the values
+    to keep in the superblocks, keyed by setting name; otherwise the value itself is kept.
     """
 
     name: str
@@ -32,13 +33,13 @@ class Setting:
     keeps: Callable[[RunningArray, Any], dict[str, Any]] | None = None
 
     def value(self, array: RunningArray) -> Any:
-        """Return the value of *array*."""
+        """Return the value of the setting in *array*."""
         if self.in_force is not None:
             return self.in_force(array)
         return array.member_set.config.settings.get(self.name, self.default)
 
     def restored(self, value: Any) -> Any:
-        """Return *value* of a superblock if the parser could have made it. Raises UsageError."""
+        """Return *value* from a superblock if `parse` can produce it. Raises UsageError if not."""
         if value is None:
             texts = ["auto", "off"]
         elif isinstance(value, str):
@@ -51,10 +52,10 @@ class Setting:
                     return value
             except UsageError:
                 continue
-        raise UsageError(f"{str(value)[:40]!r} is no value of {self.name}")
+        raise UsageError(f"{str(value)[:40]!r} is not a value of {self.name}")
 
     def kept(self, array: RunningArray, value: Any) -> dict[str, Any]:
-        """Return what *array* is to remember when it is set to *value*."""
+        """Return what the superblocks keep when the setting of *array* becomes *value*."""
         return {self.name: value} if self.keeps is None else self.keeps(array, value)
 
 
@@ -118,7 +119,7 @@ _PRE_READS_MAX = 255
 
 
 def _queue_time(text: str) -> float | None:
-    """Parse a queue length or a service time: "auto" is None."""
+    """Parse a queue length or a service time in seconds; None for "auto"."""
     if text == "auto":
         return None
     value = parse_seconds(text)
@@ -142,7 +143,7 @@ def _switch(text: str) -> str:
 
 
 def _threshold(name: str, parse: Callable[[str], Any], help: str) -> Setting:
-    """Return the setting of one field of `bpu.Thresholds`; unless set by hand it is derived."""
+    """Return the setting of one field of `bpu.Thresholds`, derived unless set by hand."""
     field = _THRESHOLDS[name]
 
     def apply(array: RunningArray, value: Any) -> None:
@@ -155,7 +156,7 @@ def _threshold(name: str, parse: Callable[[str], Any], help: str) -> Setting:
 
 
 def _service(name: str, kind: str, help: str) -> Setting:
-    """Return the setting of A_R or A_W; unless set by hand it is measured, member by member."""
+    """Return the setting of A_R or A_W, measured for each member unless set by hand."""
 
     def apply(array: RunningArray, value: Any) -> None:
         array.context.bpu.set_service(kind, value)
@@ -201,15 +202,15 @@ _BPU_SETTINGS = (
     ),
     _threshold("bpu.t_light", _queue_time, "mean queue (time) below which the load is light"),
     _threshold("bpu.t_heavy", _queue_time, "mean queue (time) from which the load is heavy"),
-    _threshold("bpu.t_pre", _pre_reads, "pre-reads that a shorter queue may cost"),
-    _threshold("bpu.t_skew", _queue_time, "difference of queues (time) that is worth them"),
-    _service("bpu.a_read", "read", "what a waiting read counts in a queue (time)"),
-    _service("bpu.a_write", "write", "what a waiting write counts in a queue (time)"),
+    _threshold("bpu.t_pre", _pre_reads, "additional pre-reads that a shorter queue may cost"),
+    _threshold("bpu.t_skew", _queue_time, "difference of queue lengths (time) worth them"),
+    _service("bpu.a_read", "read", "service time of a waiting read in the queue length"),
+    _service("bpu.a_write", "write", "service time of a waiting write in the queue length"),
 )
 
 
 def _slice(text: str) -> float:
-    """Parse a time that others wait at most: 1 ms to 10 s."""
+    """Parse a longest waiting time: 1 ms to 10 s, in seconds."""
     value = parse_seconds(text)
     if not 1e-3 <= value <= 10:
         raise UsageError(f"{text} is outside 1 ms to 10 s")
@@ -226,7 +227,7 @@ def _scrub_interval(text: str) -> float:
 def _tuner_setting(
     name: str, default: Any, help: str, parse: Callable[[str], Any], attribute: str
 ) -> Setting:
-    """Return the setting of one attribute of the tuner; kept, but idle, without one."""
+    """Return the setting of one attribute of the tuner; kept, without effect, if there is none."""
 
     def apply(array: RunningArray, value: Any) -> None:
         if array.tuner is not None:
@@ -249,14 +250,14 @@ _TUNER_SETTINGS = (
     _tuner_setting(
         "tuner.slice",
         0.05,
-        "longest work of the tuner before it lets others run (time)",
+        "longest time that the tuner works before it lets requests run",
         _slice,
         "slice_s",
     ),
     _tuner_setting(
         "tuner.idle_s",
         1.0,
-        "seconds after the last request until the tuner begins",
+        "seconds without a request after which the tuner begins",
         _seconds,
         "idle_s",
     ),
@@ -271,7 +272,7 @@ _TUNER_SETTINGS = (
 
 
 def _restore_after(text: str) -> float | None:
-    """Parse the time until redundancy is restored without a new member: "off" is None."""
+    """Parse the time until lost redundancy is restored without a new member; None for "off"."""
     return None if text == "off" else parse_seconds(text)
 
 
@@ -293,42 +294,42 @@ SETTINGS = {
         Setting(
             "journal",
             "partial",
-            "what is logged before it changes its place: partial stripes, full ones too, or none",
+            "writes that go through the log: partial (of partial stripes), full (all) or none",
             _journal_mode,
             _set_journal,
         ),
         Setting(
             "speed_min",
             8 << 20,
-            "bytes a second that background jobs may use while users work",
+            "bytes a second that background jobs may use while the array is in use",
             parse_size,
             _set_speed_min,
         ),
         Setting(
             "speed_max",
             0,
-            "bytes a second that background jobs may use at all; 0: no limit",
+            "bytes a second that background jobs may use at most; 0: no limit",
             parse_size,
             _set_speed_max,
         ),
         Setting(
             "io.timeout_s",
             30.0,
-            "seconds after which a member that does not answer is failed",
+            "seconds after which a member that does not answer is excluded",
             _seconds,
             _set_timeout,
         ),
         Setting(
             "cache.size",
             0,
-            "bytes of memory for what was read or written last, beside the kernel's cache; 0: none",
+            "bytes of memory for the chunk cache, in addition to the page cache; 0: none",
             _cache_size,
             _set_cache,
         ),
         Setting(
             "restore.after",
             RESTORE_AFTER_S,
-            "time until a raidx array restores what a lost member held onto free chunks; or off",
+            "time after which a raidx array restores a lost member's chunks to free chunks; or off",
             _restore_after,
             _set_restore_after,
         ),
@@ -339,7 +340,7 @@ SETTINGS = {
 
 
 def setting_named(name: str) -> Setting:
-    """Return the setting called *name*. Raises UsageError naming the nearest."""
+    """Return the setting called *name*. Raises UsageError that suggests the nearest name."""
     setting = SETTINGS.get(name)
     if setting is None:
         near = get_close_matches(name, SETTINGS, 1)
@@ -351,9 +352,9 @@ def setting_named(name: str) -> Setting:
 
 
 def restored_settings(kept: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return what of the settings in a superblock can be, and a warning for each that cannot.
+    """Return the valid settings of a superblock, and a warning for each that is not valid.
 
-    Those of a newer version stay as they are.
+    Settings of a newer version, which are not known here, are returned unchanged.
     """
     values, warnings = dict(kept), []
     for name in sorted(kept.keys() & SETTINGS.keys()):
@@ -361,12 +362,12 @@ def restored_settings(kept: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
             SETTINGS[name].restored(kept[name])
         except UsageError as error:
             del values[name]
-            warnings.append(f"a setting in the superblocks is impossible: {error}; not used")
+            warnings.append(f"a setting in the superblocks is not valid and not used: {error}")
     return values, warnings
 
 
 def apply_saved(array: RunningArray) -> list[str]:
-    """Make the settings in the superblocks work; return warnings of those that cannot be."""
+    """Apply the settings in the superblocks; return warnings for those that are not valid."""
     member_set = array.member_set
     kept, warnings = restored_settings(member_set.config.settings)
     member_set.config = replace(member_set.config, settings=kept)
@@ -377,7 +378,7 @@ def apply_saved(array: RunningArray) -> list[str]:
 
 
 def unit_of(key: str) -> str:
-    """Return what the number of a setting counts: "seconds", "bytes", or "" (a plain number)."""
+    """Return the unit of a setting's number: "seconds", "bytes", or "" for a plain number."""
     parse = SETTINGS[key].parse if key in SETTINGS else None
     if parse in (_queue_time, _slice, _scrub_interval):
         return "seconds"

@@ -1,4 +1,4 @@
-"""Statistics: the counters of an array as `stats` shows them, and of an interval."""
+"""Statistics: the counters of an array as `stats` shows them, since the start or of an interval."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ HOTTEST_SHOWN = 10
 
 
 def bpu_ratios(counts: dict[str, Any]) -> dict[str, Any]:
-    """Return the shares that *counts*, of BPU over any time, come to.
+    """Return ratios of *counts*, the counters of BPU over any time.
 
-    *of_time* by state; *touched_longest_ratio*, of the decisions that found a queue, those that
-    read from the longest (the paper's Fig. 2); *extra_pre_reads_ratio*, to those of `traditional`
-    (Fig. 5); *against_ratio*, of all decisions, those against the count of pre-reads.
+    * *of_time*: the fraction of time in each state.
+    * *touched_longest_ratio*: of the decisions that found an operation waiting, those that read
+      from the longest queue (the paper's Fig. 2).
+    * *extra_pre_reads_ratio*: extra pre-reads to the pre-reads of `traditional` (Fig. 5).
+    * *against_ratio*: of all decisions, those against the count of pre-reads.
     """
     seconds = counts["seconds"]
     whole_s = sum(seconds.values()) or 1.0
@@ -30,7 +32,7 @@ def bpu_ratios(counts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bpu(array: RunningArray) -> dict[str, Any] | None:
-    """Return what BPU did; None while another policy chooses."""
+    """Return the counters and ratios of BPU; None while another policy is in use."""
     context = array.context
     if context.policy is not context.bpu:
         return None
@@ -94,7 +96,7 @@ def stats(array: RunningArray) -> dict[str, Any]:
 
 
 def _cache(array: RunningArray) -> dict[str, int]:
-    """Return what the chunk cache did: reads answered without a member or not, cells spared."""
+    """Return the counters of the chunk cache: hits, misses, and pre-reads saved."""
     cache, counters = array.context.cache, array.context.counters
     return {
         "size": 0 if cache is None else cache.size_bytes,
@@ -106,7 +108,7 @@ def _cache(array: RunningArray) -> dict[str, int]:
 
 
 def _hottest(array: RunningArray) -> list[dict[str, Any]]:
-    """Return the chunks that are used most; a layout without a table does not know."""
+    """Return the most used chunks; empty for a layout without a chunk table."""
     context = array.context
     if context.access is None:
         return []
@@ -121,10 +123,10 @@ def _hottest(array: RunningArray) -> list[dict[str, Any]]:
 
 # Statistics of an interval: the difference of two snapshots, percentiles included.
 #
-# Counters are subtracted, means and percentiles come from the difference of the histograms,
-# averages over time (queue length, utilisation) from the difference of their areas.
+# Counters are subtracted. Means and percentiles come from the difference of the histograms.
+# Averages over time (queue length, utilisation) come from the difference of value times seconds.
 
-OVER_TIME = ("queue_mean", "utilisation")  # averages: multiplied by the seconds, they add up
+OVER_TIME = ("queue_mean", "utilisation")  # averages over time: they add up times the seconds
 
 AS_NOW = (
     *("role", "path", "queue_now", "mean_queue_s", "mean_skew_s", "thresholds", "of_time"),
@@ -134,7 +136,7 @@ AS_NOW = (
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The statistics of one moment and the histograms behind them; *members* is by path."""
+    """The statistics of one moment and the histograms behind them; *members* is keyed by path."""
 
     stats: dict[str, Any]
     latency: Latency
@@ -142,7 +144,7 @@ class Snapshot:
 
 
 def snapshot(array: RunningArray) -> Snapshot:
-    """Return what has been counted so far."""
+    """Return the statistics and histograms so far."""
     queues = [queue for queue in array.member_set.queues if queue is not None]
     return Snapshot(
         array.stats(),
@@ -152,9 +154,9 @@ def snapshot(array: RunningArray) -> Snapshot:
 
 
 def difference(before: Snapshot, after: Snapshot) -> dict[str, Any]:
-    """Return the statistics of the time between two snapshots, shaped like those since the start.
+    """Return the statistics between two snapshots, in the form of `stats`.
 
-    A member that joined in between counts from its first operation.
+    A member that was attached in between counts from its first operation.
     """
     start_s, end_s = before.stats["interval_seconds"], after.stats["interval_seconds"]
     known = {member["path"]: member for member in before.stats["members"]}
@@ -175,7 +177,7 @@ def difference(before: Snapshot, after: Snapshot) -> dict[str, Any]:
 
 
 def minus(after: Latency, before: Latency) -> Latency:
-    """Return what *after* counted beyond *before*."""
+    """Return the latencies that *after* has counted since *before*."""
     result = Latency()
     result.count = after.count - before.count
     result.total_s = after.total_s - before.total_s

@@ -1,4 +1,4 @@
-"""What an array says of itself: `status` and `stats` as INTERFACE.md fixes them, plus more."""
+"""The status of a running array: the dict of `raidx status --json`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from raidx_fuse.format.shapes import RESTRIPE
 
 
 def redundancy_left(array: RunningArray) -> int:
-    """Return how many more members, whichever they are, may be lost without losing data.
+    """Return how many further members, whichever they are, may be lost without losing data.
 
-    None while stripes await their resync after a crash without a log, unless they are copies: what
-    was flushed lies beside what was in flight (jobs/resync.py).
+    The result is 0 while stripes await their resync after a crash without a log: content that was
+    flushed long ago is in one stripe with content that was in flight (write hole; jobs/resync.py).
+    Layouts of copies are the exception.
     """
     member_set, context = array.member_set, array.context
     if (
@@ -26,8 +27,10 @@ def redundancy_left(array: RunningArray) -> int:
 
 
 def state(array: RunningArray) -> str:
-    """Return one word: clean, growing, restriping, evacuating, resyncing, rebuilding, restoring,
-    degraded or failed.
+    """Return the state of the array in one word.
+
+    One of clean, growing, restriping, evacuating, resyncing, rebuilding, restoring, degraded,
+    failed.
     """
     member_set = array.member_set
     if member_set.lost and not member_set.tolerates(member_set.lost):
@@ -48,17 +51,18 @@ def state(array: RunningArray) -> str:
 
 
 def _action(array: RunningArray, word: str) -> str | None:
+    """Return the next step for the owner if data or members are lost, or None."""
     if array.context.bad_chunks:
         return (
             f"the content of {array.context.bad_chunks.count()} chunks was lost: restore the files "
-            "that lie there from a copy (`stats` lists the image offsets)"
+            "at these places from a copy (`raidx stats --json` lists the image offsets)"
         )
     if word == "failed":
-        return "too many members are lost: attach them again and mount anew"
+        return "too many members are lost: attach them again, then mount the array again"
     if word == "degraded":
         lost = sorted(array.member_set.lost)
         return (
-            f"role {lost[0]} is lost: put a new member in its place with "
+            f"role {lost[0]} is lost: replace its member with "
             f"`raidx replace-disk ARRAY {lost[0]} NEW`"
         )
     return None
