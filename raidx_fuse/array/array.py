@@ -140,7 +140,8 @@ class Array:
         setting = setting_named(key)
         value = setting.parse(str(text))
         config = self.member_set.config
-        if not self.read_only:  # refused before it takes effect
+        # a value that does not fit the superblock is refused before it takes effect
+        if not self.read_only:
             fitted(replace(config, settings={**config.settings, key: value}), RESERVE_BYTES)
         if key == "journal" and not self.read_only:
             await change_mode(self.context, value)

@@ -40,7 +40,7 @@ async def rebuild_estimate(array: Array, role: int) -> dict[str, Any]:
     holding = [layout.roles(stripe) for stripe in range(phases)]
     columns = [roles.index(role) for roles in holding if role in roles]
     cells = sum(_reads(array, column) for column in columns) / phases
-    # A bundle need not have a chunk on the role.
+    # Not every bundle has a chunk on the role.
     written = round(stripes * layout.cells_on([role]) * context.chunk_bytes)
     rate, source = _rate(array, "rebuild", ASSUMED_RATE_BYTES)
     speed_min = array.jobs.speed_min_bytes
@@ -86,7 +86,7 @@ async def growth_estimate(array: Array, layout: ElasticLayout, parity: str) -> d
     if parity == PIGGYBACK and context.journal.mode != "none":
         logged = (parities << context.shift) * (context.code.tolerance + 1)
     added = layout.history[-1] - layout.history[-2]
-    # The new disks write.
+    # Only the new disks write.
     return {**copy_estimate(array, "grow", moved, moved, added), "bytes_logged": logged}
 
 

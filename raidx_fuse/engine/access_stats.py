@@ -26,11 +26,11 @@ TICKS_A_SECOND = 64
 INTERVAL_MAX = 65535
 NOTED_MAX = 8192  # chunks in the list before they are digested into the table
 SAMPLE_MASK = 15  # one chunk in 16
-QUEUE_WEIGHT = 1 / 8  # of the newest queue length in its moving average
-SPEED_STEP = 1 / 16  # of a member's service time, towards the newest
-SHARE_WEIGHT = 1 / 128  # of the newest request in the share of writes
+QUEUE_WEIGHT = 1 / 8  # weight of the newest queue length in its moving average
+SPEED_STEP = 1 / 16  # step of a member's median service time towards the newest
+SHARE_WEIGHT = 1 / 128  # weight of the newest request in the fraction of writes
 CHANGED_MAX = 1 << 16
-OLD_WEIGHT = 3  # of the old interval beside the newest time between two accesses
+OLD_WEIGHT = 3  # weight of the old interval; the newest time between two accesses weighs 1
 
 Intervals = NDArray[np.float64]
 Chunks = NDArray[np.int64]
@@ -164,7 +164,7 @@ class AccessStats:
         newest = passed / counts
         seen_once = (last == 0) & (counts == 1)
         newest[seen_once] = INTERVAL_MAX
-        # As many steps of the moving average as there were accesses.
+        # One step of the moving average for each access.
         share = (OLD_WEIGHT / (OLD_WEIGHT + 1)) ** counts
         mixed = np.where(old == 0, newest, share * old + (1 - share) * newest)
         mixed = np.clip(np.ceil(mixed), 1, INTERVAL_MAX)

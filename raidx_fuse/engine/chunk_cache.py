@@ -64,7 +64,7 @@ class ChunkCache:
         return len(self._pages) << PAGE_SHIFT
 
     def items(self) -> list[tuple[int, bytes]]:
-        """Return every kept page with its address, the least recently used first."""
+        """Return every cached page as (address, content), the least recently used first."""
         return [(page << PAGE_SHIFT, content) for page, content in self._pages.items()]
 
     # -- looking -------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class ChunkCache:
         return True
 
     def stamp(self, address: int, length: int) -> int:
-        """Return a number that is another one after any write into the chunks of a range."""
+        """Return a number that changes with every write into the chunks of a range."""
         stamps, shift = self._stamps, self._shift
         chunks = range(address >> shift, (address + length - 1 >> shift) + 1)
         return sum(stamps[chunk % _STAMPS] for chunk in chunks)
@@ -136,7 +136,7 @@ class ChunkCache:
 
     def wrote(self, address: int, data: Any) -> None:
         """Cache *data*, which was written at *address*."""
-        if len(data) == PAGE_BYTES and not address & _PAGE_MASK:  # as most do
+        if len(data) == PAGE_BYTES and not address & _PAGE_MASK:  # the usual case
             self._stamps[(address >> self._shift) % _STAMPS] += 1
             page = address >> PAGE_SHIFT
             self._pages[page] = bytes(data)

@@ -137,10 +137,10 @@ class ArrayContext:
         self.policy: Policy
         self.bpu = BpuPolicy(self._role, lambda: self.member_set.queues, member_set.clock)
         self.use_policy("traditional")
-        self.access: AccessStats | None = None  # layouts with a table: how often chunks are used
+        self.access: AccessStats | None = None  # only for layouts with a chunk table
         if isinstance(layout, BundleLayout):
             self.access = AccessStats(layout, member_set.queues, member_set.clock)
-        self.cache: ChunkCache | None = None  # off
+        self.cache: ChunkCache | None = None  # None: switched off
         self.bad_chunks = LostChunks()
         self.foreground_s = -1e9  # when the last foreground request ended
         self.zero_roles: frozenset[int] = frozenset()

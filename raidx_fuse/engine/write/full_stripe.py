@@ -175,7 +175,7 @@ class GrownFullStripeWrite(FullStripeWrite):
         runs = self._runs(first, count, view[begin - offset : (end << shift) - offset], arena)
         if context.cache is not None:
             context.cache.forget(begin, end - first << shift)
-            context.cache.forget(-(stop << shift), stop - row << shift)  # the parities
+            context.cache.forget(-(stop << shift), stop - row << shift)  # parity
         context.unflushed_writes.count += 1  # even if only some members write synchronously
         requests = [
             (role, position, buffers, size)

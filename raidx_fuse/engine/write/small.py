@@ -35,7 +35,7 @@ from raidx_fuse.store.member_set import MemberIO
 
 _LENGTHS_KEPT = 64
 
-Slot = tuple[list[Any], Bytes]  # the buffers of one I/O, and the same memory as an array
+Slot = tuple[list[Any], Bytes]  # the buffers of one I/O; the same memory as an array
 
 
 class SmallWrite:
@@ -183,7 +183,7 @@ class SmallWrite:
                 if known is not None:
                     overlay.patch(role, position, buffers)
             if kept:
-                # As bytes, which the garbage collector need not look at.
+                # Stored as bytes, which the garbage collector does not scan.
                 buffers = [bitwise_xor(old, change, content).tobytes()]
             else:
                 bitwise_xor(old, change, content)
