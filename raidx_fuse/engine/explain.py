@@ -63,17 +63,17 @@ def _why(
     known: int,
 ) -> str:
     if plan.kind == "full":
-        return "nothing must be read first: the new data, with cells never written, make the parity"
+        return "no pre-reads: parity follows from the new data and unwritten cells"
     if rmw is None:
-        return "reconstruct-write: what read-modify-write needs is lost"
+        return "reconstruct-write: a chunk that read-modify-write needs is lost"
     if rcw is None:
-        return "read-modify-write: what reconstruct-write needs is lost"
-    beside = " beside what is in the cache" if (rmw.read_mask | rcw.read_mask) & known else ""
+        return "read-modify-write: a chunk that reconstruct-write needs is lost"
+    uncached = " (not counting cached chunks)" if (rmw.read_mask | rcw.read_mask) & known else ""
     if decision is not None:
-        return bpu.words(decision) + beside
+        return bpu.words(decision) + uncached
     return (
         f"policy {policy}: read-modify-write would read {rmw.pre_reads_beside(known)} chunks"
-        f"{beside}, reconstruct-write {rcw.pre_reads_beside(known)}"
+        f"{uncached}, reconstruct-write {rcw.pre_reads_beside(known)}"
     )
 
 
@@ -96,7 +96,7 @@ def explain(
     """
     longest = min(LENGTH_MAX, CHUNKS_MAX << context.shift)
     if length < 1 or length > longest:
-        raise UsageError(f"a length of {length} cannot be explained: take 1 to {longest} bytes")
+        raise UsageError(f"length {length} is out of range: take 1 to {longest} bytes")
     if offset < 0 or offset + length > context.layout.size_bytes:
         raise UsageError(
             f"bytes {offset} to {offset + length} are outside the image "
@@ -153,9 +153,13 @@ def _stripe(
                 why = _why(plan, rmw, rcw, policy, decision, known)
             else:
                 plan = read_plan(context.code, touched, lost & ~known, unwritten)
-                why = "reconstructed by the chains" if plan.outputs else "read where it lies"
+                why = (
+                    "degraded read: reconstructed by the chains"
+                    if plan.outputs
+                    else "read directly"
+                )
                 if plan.reads and not plan.pre_reads_beside(known):
-                    why = "all of it is in the cache"
+                    why = "everything is in the cache"
                 elif plan.read_mask & known:
                     why += ", or in the cache"
                 if not plan.reads:

@@ -38,7 +38,7 @@ JOB_KEY = "grow"
 PARITY_WORDS = {
     LIVE: "",
     PIGGYBACK: "; old copies stay part of the parity",
-    SURROGATE: "; parity goes to the surrogate, who has it now becomes a spare",
+    SURROGATE: "; parity moves to the surrogate, and its present member becomes a spare",
 }
 
 
@@ -49,13 +49,13 @@ def parity_way(role: str | None, parity: str | None, surrogate: str | None) -> s
     that is not possible.
     """
     if role is not None and (parity or surrogate):
-        raise UsageError("a spare moves nothing: how parity follows belongs to a growth")
+        raise UsageError("parity and surrogate apply to a growth, not to adding a spare")
     if parity not in (None, LIVE, PIGGYBACK):
-        raise UsageError(f"parity cannot follow as {parity!r}: it can as live or piggyback")
+        raise UsageError(f"unknown way for parity: {parity!r}; choose live or piggyback")
     if surrogate is None:
         return parity or LIVE
     if parity is not None:
-        raise UsageError("with a surrogate parity goes to it: give no other way")
+        raise UsageError("parity and surrogate exclude each other: parity moves to the surrogate")
     return SURROGATE
 
 
