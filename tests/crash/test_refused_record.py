@@ -53,7 +53,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> tuple[Recording, int, int]:
         events.append(player.event)
         with monkeypatch.context() as patched:
             patched.setattr(Journal, "write_now", by_the_first_only)
-            assert player.array.writer._beginning.write(0, memoryview(data))
+            assert player.array.writer._stripe_begin.write(0, memoryview(data))
         assert player.array.context.journal.is_late
         assert player.event == events[0] + 1, "one member took it"
 

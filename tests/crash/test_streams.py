@@ -78,7 +78,7 @@ def overtaken(first: int, chunks: int) -> Step:
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(journal, "commit_filled", late)
-            patched.setattr(StripeEnd, "write", lambda *_: 0)  # which would not use the log
+            patched.setattr(StripeEnd, "write", lambda *_: None)  # which would not use the log
             await write(first, chunks)(player)
         assert overtakes
 

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from raidx_fuse.engine.write.full_stripe import FullStripeWrite, GrownFullStripeWrite
+from raidx_fuse.engine.write.pending import PendingWrite
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.store.latency import TIMED_ALL
@@ -44,10 +45,10 @@ def test_large_writes_of_every_alignment(
 
     def noting(
         self: FullStripeWrite, offset: int, view: memoryview, length: int
-    ) -> tuple[int, int] | None:
+    ) -> tuple[int, int, PendingWrite | None] | None:
         done = write(self, offset, view, length)
         if done is not None:
-            taken.append(done)
+            taken.append(done[:2])
         return done
 
     monkeypatch.setattr(FullStripeWrite, "write", noting)
@@ -127,10 +128,10 @@ def test_large_writes_to_a_grown_array(
 
     def noting(
         self: GrownFullStripeWrite, offset: int, view: memoryview, length: int
-    ) -> tuple[int, int] | None:
+    ) -> tuple[int, int, PendingWrite | None] | None:
         done = write(self, offset, view, length)
         if done is not None:
-            taken.append(done)
+            taken.append(done[:2])
         return done
 
     monkeypatch.setattr(GrownFullStripeWrite, "write", noting)

@@ -13,6 +13,7 @@ import pytest
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
+from raidx_fuse.engine.write.pending import PendingWrite
 from raidx_fuse.engine.write.sequential import StripeEnd
 from raidx_fuse.journal import recovery
 from raidx_fuse.journal.parity_replay import ParityReplay
@@ -86,10 +87,13 @@ def test_another_member_that_fails_then(
             if gone == last:
                 return
 
-            def failing(closing: StripeEnd, offset: int, view: memoryview, length: int) -> int:
-                done = write(closing, offset, view, length)
-                assert done == length
-                assert closing.pending is not None, "all took it at once"
+            def failing(
+                end: StripeEnd, offset: int, view: memoryview, length: int
+            ) -> tuple[int, PendingWrite | None] | None:
+                done = write(end, offset, view, length)
+                assert done is not None
+                assert done[0] == length
+                assert done[1] is not None, "no member is late"
                 assert array.member_set.fail(gone, "pulled out")
                 return done
 

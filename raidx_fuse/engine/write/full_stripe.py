@@ -35,15 +35,16 @@ class FullStripeWrite:
         self.stripe_bytes = context.data_count << context.shift
         self._fits = layout.contiguous and layout.aligned
         self._encoder = encoder(code)
-        # What the last write left to be completed; the caller takes it.
-        self.pending: PendingWrite | None = None
 
-    def write(self, offset: int, view: memoryview, length: int) -> tuple[int, int] | None:
+    def write(
+        self, offset: int, view: memoryview, length: int
+    ) -> tuple[int, int, PendingWrite | None] | None:
         """Write the full stripes inside a range; return their first and end byte in the image.
 
-        Returns None if the conditions are not met: the general path then writes everything. The
-        caller has checked that no member is lost, no chunk is lost and no membership change is
-        under way, and it takes *pending* afterwards.
+        The third item is the pending write, if some members could not write synchronously: the
+        caller completes it. Returns None if the conditions are not met: the general path then
+        writes everything. The caller has checked that no member is lost, no chunk is lost and no
+        membership change is under way.
         """
         stripe_bytes = self.stripe_bytes
         first, end = -(-offset // stripe_bytes), (offset + length) // stripe_bytes
@@ -69,12 +70,12 @@ class FullStripeWrite:
         )
         if left is None:
             return None
-        self.pending = keep_locked(context, range(first, end), left, arena)
+        pending = keep_locked(context, range(first, end), left, arena)
         context.counters.full_stripe += end - first
-        if context.cache is not None and self.pending is None:
+        if context.cache is not None and pending is None:
             at = first * stripe_bytes
             context.cache.keep(at, view[at - offset : end * stripe_bytes - offset])
-        return first * stripe_bytes, end * stripe_bytes
+        return first * stripe_bytes, end * stripe_bytes, pending
 
     def _forget(self, first: int, end: int) -> None:
         """Drop the cached pages of the stripes: data, then parity at addresses below zero."""
@@ -153,7 +154,9 @@ class GrownFullStripeWrite(FullStripeWrite):
         self._layout: ElasticLayout = context.layout
         self._births = context.layout.mapping.births()
 
-    def write(self, offset: int, view: memoryview, length: int) -> tuple[int, int] | None:
+    def write(
+        self, offset: int, view: memoryview, length: int
+    ) -> tuple[int, int, PendingWrite | None] | None:
         """Write the full stripes inside a range, as `FullStripeWrite.write` does."""
         context = self.context
         if context.growth is not None:
@@ -185,11 +188,11 @@ class GrownFullStripeWrite(FullStripeWrite):
         left = write_synchronously(context, requests)
         if left is None:
             return None
-        self.pending = keep_locked(context, range(row, stop), left, arena)
+        pending = keep_locked(context, range(row, stop), left, arena)
         context.counters.full_stripe += stop - row
-        if context.cache is not None and self.pending is None:
+        if context.cache is not None and pending is None:
             context.cache.keep(begin, view[begin - offset : (end << shift) - offset])
-        return begin, end << shift
+        return begin, end << shift, pending
 
     def _lives_alone(self, row: int, stop: int, start: int) -> bool:
         """Return True if all written blocks of the rows are of the generation from *start* on."""

@@ -138,57 +138,62 @@ class StripeEnd:
         self._stripe_bytes = context.data_count << context.shift
         self._fits = layout.contiguous and layout.aligned and code.parity_count > 0
         self._encoder = encoder(code)
-        # What the last write left to be completed; the caller takes it.
-        self.pending: PendingWrite | None = None
 
-    def write(self, offset: int, view: memoryview, length: int) -> int:
-        """Write what the stripe at *offset* lacks; return the number of bytes written, or 0.
+    def write(
+        self, offset: int, view: memoryview, length: int
+    ) -> tuple[int, PendingWrite | None] | None:
+        """Write what the stripe at *offset* lacks; return the number of bytes written.
 
-        After a 0 the general path writes everything. The caller has checked that no member is lost,
-        no chunk is lost and no membership change is under way, and it takes *pending* afterwards.
+        The second item is the pending write, if some members could not write synchronously: the
+        caller completes it. Returns None if the conditions are not met: the general path then
+        writes everything. The caller has checked that no member is lost, no chunk is lost and no
+        membership change is under way.
         """
         context = self.context
         stripe, inner = divmod(offset, self._stripe_bytes)
         size = self._stripe_bytes - inner
         if size > length or not inner or inner & context.inner_mask or not self._fits:
-            return 0
+            return None
         filled = (1 << (inner >> context.shift)) - 1
         journal, overlay = context.journal, context.journal.overlay
         deferred = journal.deferred
         if deferred.cells(stripe) != filled or journal.mode != "partial" or deferred.paused:
-            return 0
+            return None
         if not deferred.is_all_of(stripe, filled):
             journal.give_up_soon()
-            return 0
+            return None
         if (
             journal.is_gated
             or stripe in context.locks.held
             or not context.dirty_bitmap.touch(stripe)
         ):
-            return 0
+            return None
         if not context.written.whole(context.layout, stripe, stripe + 1):
-            return 0
+            return None
         places = [context.position(stripe, cell) for cell in cells_of(context.code.all_mask)]
         if overlay.frozen and any(overlay.is_placing(*at, context.chunk_bytes) for at in places):
-            return 0
+            return None
         context.unflushed_writes.count += 1  # even if only some members write synchronously
         if context.cache is not None:
             context.forget_stripe(stripe)
-        if not self._place(stripe, filled, view[:size]):
-            return 0
+        placed, pending = self._place(stripe, filled, view[:size])
+        if not placed:
+            return None
         context.counters.full_stripe += 1
-        if self.pending is not None:
-            return size
+        if pending is not None:
+            return size, pending
         for cell in (*cells_of(filled), *cells_of(context.code.parity_mask)):
             overlay.drop(*context.position(stripe, cell), context.chunk_bytes)
         context.member_set.place_epoch += 1  # a read of a home place under way is repeated
         deferred.finish((stripe,))
         if context.cache is not None:
             context.cache.keep(offset, view[:size])
-        return size
+        return size, None
 
-    def _place(self, stripe: int, filled: int, view: memoryview) -> bool:
-        """Write all of *stripe*; return False if no member can write synchronously."""
+    def _place(
+        self, stripe: int, filled: int, view: memoryview
+    ) -> tuple[bool, PendingWrite | None]:
+        """Write all of *stripe*; return if any member could, and what the others left."""
         context = self.context
         chunk_bytes, code, overlay = context.chunk_bytes, context.code, context.journal.overlay
         known = filled.bit_count()
@@ -203,7 +208,7 @@ class StripeEnd:
             if as_logged is not None:
                 buffer, array = as_logged, np.frombuffer(as_logged, dtype=np.uint8)
             elif not overlay.read(*place, buffer):
-                return False
+                return False, None
             cells.append(buffer)
             arrays.append(array)
         for at in range(0, len(view), chunk_bytes):
@@ -225,11 +230,10 @@ class StripeEnd:
         )
         if left is None:
             context.arenas.put(arena)
-            return False
+            return False, None
         if left:
             self._keep(stripe, cells, known)
-        self.pending = keep_locked(context, (stripe,), left, arena)
-        return True
+        return True, keep_locked(context, (stripe,), left, arena)
 
     def _keep(self, stripe: int, cells: list[Any], known: int) -> None:
         """Put the new data and the new parity of *stripe* into the overlay.

@@ -43,18 +43,18 @@ class Writer:
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
         self._preparer = Preparer(context)
-        self._filler = StripeFill(context)
-        self._rules = WriteRoute(context)
+        self._stripe_fill = StripeFill(context)
+        self._route = WriteRoute(context)
         self._completion = Completion(context)
         self._prepare_fast()
         context.on_layout.append(self._prepare_fast)
 
     def _prepare_fast(self) -> None:
         """Build the fast paths for the current layout."""
-        self._at_once = SmallWrite(self.context)
+        self._small_write = SmallWrite(self.context)
         grown = isinstance(self.context.layout, ElasticLayout)
-        self._closing = StripeEnd(self.context)
-        self._beginning = StripeBegin(self.context)
+        self._stripe_end = StripeEnd(self.context)
+        self._stripe_begin = StripeBegin(self.context)
         self._full_stripe = (GrownFullStripeWrite if grown else FullStripeWrite)(self.context)
 
     async def write(self, offset: int, data: Any) -> None:
@@ -87,13 +87,13 @@ class Writer:
         fast = fast and not context.dirty_bitmap.guarded
         at = 0
         if fast and context.journal.deferred.unfinished:
-            closing = self._closing
-            at = closing.write(offset, view, length)
-            ranges = [(at, length)]
-            if closing.pending is not None:
-                begun, closing.pending = closing.pending, None
-                await self._completion.complete_locked(begun)
-                fast = False  # a member may have failed meanwhile
+            ended = self._stripe_end.write(offset, view, length)
+            if ended is not None:
+                at, pending = ended
+                ranges = [(at, length)]
+                if pending is not None:
+                    await self._completion.complete_locked(pending)
+                    fast = False  # a member may have failed meanwhile
             if at == length:
                 context.count_synchronous(started_s)
                 return
@@ -102,7 +102,7 @@ class Writer:
         elif not at and (offset & context.inner_mask) + length <= context.chunk_bytes:
             done = None
             if context.cache is None or self._may_pass_cache(offset, length):
-                done = self._at_once.write(offset, data, length)
+                done = self._small_write.write(offset, data, length)
             if done is not None:
                 left = done[1]
                 if isinstance(left, CommitBatch):
@@ -119,18 +119,17 @@ class Writer:
                 context.count_synchronous(started_s)
                 return
         elif whole := self._full_stripe.write(offset + at, view[at:], length - at):
-            middle, tail = whole[0], whole[1] - offset
-            if self._full_stripe.pending is not None:
-                begun, self._full_stripe.pending = self._full_stripe.pending, None
-                await self._completion.complete_locked(begun)
-            elif tail < length and self._beginning.write(offset + tail, view[tail:]):
+            middle, tail, pending = whole[0], whole[1] - offset, whole[2]
+            if pending is not None:
+                await self._completion.complete_locked(pending)
+            elif tail < length and self._stripe_begin.write(offset + tail, view[tail:]):
                 tail = length
                 await self._completion.wait_for(context.journal.late)
             ranges = [(at, middle - offset), (tail, length)]
             if middle == offset + at and tail == length:
                 context.count_synchronous(started_s)
                 return
-        elif self._beginning.write(offset + at, view[at:]):
+        elif self._stripe_begin.write(offset + at, view[at:]):
             await self._completion.wait_for(context.journal.late)
             context.count_synchronous(started_s)
             return
@@ -150,11 +149,11 @@ class Writer:
             growth = context.growth
             if growth is not None and any(growth.threatens(p.stripe, p.touched) for p in pieces):
                 await growth.save()
-            logged = [piece for piece in pieces if self._rules.must_log(piece)]
+            logged = [piece for piece in pieces if self._route.must_log(piece)]
             direct = pieces if not logged else [piece for piece in pieces if piece not in logged]
             if logged and context.unflushed_writes.may_tear(offset, length):
                 await member_set.flush()
-            marked = [piece.stripe for piece in direct if self._rules.must_mark(piece)]
+            marked = [piece.stripe for piece in direct if self._route.must_mark(piece)]
             if marked and not context.dirty_bitmap.enter_now(marked):
                 await context.dirty_bitmap.enter(marked)
             try:
@@ -237,7 +236,7 @@ class Writer:
             every = [work]
             for piece in logged:
                 record = Work()
-                piece.fills = self._filler.takes(piece)
+                piece.fills = self._stripe_fill.takes(piece)
                 self._preparer.prepare(piece, view, record)
                 every.append(record)
             if context.cache is not None:
@@ -317,7 +316,7 @@ class Writer:
             stripes, join(writes), fresh, still_valid
         ):
             return False
-        return await self._filler.commit(logged, records, still_valid)
+        return await self._stripe_fill.commit(logged, records, still_valid)
 
     def _forgive(self, pieces: list[Piece]) -> None:
         """Remove chunks that were written completely from the list of lost chunks."""
