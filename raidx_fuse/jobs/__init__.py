@@ -1,1 +1,1 @@
-"""Background jobs: what to do in one window of stripes; the loop is in job.py."""
+"""Background jobs. A job defines the work in one window of stripes; job.py has the common loop."""

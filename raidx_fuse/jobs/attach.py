@@ -1,7 +1,8 @@
-"""Members that come to a running array and members that leave it: spares first, roles later.
+"""Attaching members to a running array, and detaching them: first as spares, then with a role.
 
-A crash in the middle of the round of superblocks that gives roles must find whoever it names, so
-newcomers are members without a role until all of them have a superblock.
+An update of the superblocks that assigns roles may be interrupted by a crash. Assembly must then
+find every member that the update names. New members are therefore recorded as spares, without a
+role, until each of them has a superblock.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def record_of(member: Member, role: int, state: str) -> MemberRecord:
-    """Return a new record for *member*."""
+    """Return a new record for *member*, with a fresh member UUID."""
     return MemberRecord(
         role=role,
         member_uuid=new_member_uuid(),
@@ -36,9 +37,10 @@ def record_of(member: Member, role: int, state: str) -> MemberRecord:
 
 
 async def join(member_set: MemberSet, members: Sequence[Member], chunks: int) -> list[MemberRecord]:
-    """Make members of the newcomers, spares for now, in an array of *chunks* logical chunks.
+    """Make *members* spares of an array of *chunks* logical chunks; return their records.
 
-    Raises NoSpaceError, MemberError; RaidxError if one could not be written: nobody joined then.
+    Raises NoSpaceError or MemberError if a member cannot be prepared, and RaidxError if the
+    superblock of one could not be written. In each case none of them belongs to the array.
     """
     regions = member_set.config.regions
     for member in members:
@@ -52,7 +54,7 @@ async def join(member_set: MemberSet, members: Sequence[Member], chunks: int) ->
         await member_set.update(
             lambda config: replace(config, members=(*config.members, *records)), asked=True
         )
-    except FormatError:  # no room for so many
+    except FormatError:  # the configuration region cannot hold so many records
         for record in records:
             del member_set.spares[record.member_uuid]
         raise
@@ -64,7 +66,7 @@ async def join(member_set: MemberSet, members: Sequence[Member], chunks: int) ->
 
 
 async def leave(member_set: MemberSet, records: Sequence[MemberRecord]) -> None:
-    """Let go of newcomers that got no role."""
+    """Remove members that got no role from the configuration."""
     gone = {record.member_uuid for record in records}
     for uuid in gone:
         member_set.spares.pop(uuid, None)
@@ -78,7 +80,10 @@ async def leave(member_set: MemberSet, records: Sequence[MemberRecord]) -> None:
 def assign_role(
     member_set: MemberSet, config: ArrayConfig, records: Sequence[MemberRecord]
 ) -> ArrayConfig:
-    """Attach newcomers in the roles behind those of *config*, in memory; return the successor."""
+    """Attach the spares *records* in the roles after those of *config*; return the new config.
+
+    Only memory changes: the caller publishes the configuration.
+    """
     for role, record in enumerate(records, config.width):
         member = member_set.spares.pop(record.member_uuid)
         member_set.queues.append(MemberQueue(member, member_set.nursery, member_set.clock))
@@ -87,7 +92,7 @@ def assign_role(
 
 
 async def release(members: Iterable[Member], hooks: Sequence[Callable[[Member], None]]) -> None:
-    """Let those who left not look like members any more, and tell *hooks* of each."""
+    """Erase the superblocks of members that left the array, then call *hooks* with each of them."""
     for member in members:
         try:
             await member.writev(0, [bytes(SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS)])

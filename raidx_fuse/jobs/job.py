@@ -1,9 +1,9 @@
-"""The one loop under every background job: lock a window, work, commit progress, unlock, pay.
+"""The loop of every background job: lock a window, work, record progress, unlock, throttle.
 
-A job says which stripes come next and what to do with them; the loop holds their locks, measures,
-throttles and obeys pause, resume and cancel. Speed follows md: at least *speed_min* while users
-work on the array, up to *speed_max* (0: no limit) while they do not. A window is small (about
-1 MiB a member), so that a user's write never waits for long.
+A job names the next stripes and does the work on them. The loop holds the locks, measures the rate,
+throttles, and obeys pause, resume and cancel. Speed limits work as in md: the job runs at
+*speed_min* while users access the array, and at up to *speed_max* (0: no limit) while the array is
+idle. A window is small (about 1 MiB per member), so that a user's write never waits long for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 WINDOW_BYTES = 1 << 20  # per member
 
-BUSY_S = 0.1  # a foreground request this recent means that users are at work
+BUSY_S = 0.1  # a foreground request within this time means that the array is in use
 
 CHECKPOINT_S = 10.0  # longest time between two saved positions
 
@@ -33,8 +33,9 @@ RATE_WINDOW_S = 10.0
 class Job(ABC):
     """One background job over stripes in rising order.
 
-    *kind*; *done_bytes* of *total_bytes*, fixed at the start; *state*: "running", "paused",
-    "done", "cancelled" or "failed" (then *error* says why).
+    *kind* names the sort of job. *done_bytes* of *total_bytes* are done; `prepare` fixes the total.
+    *state* is "running", "paused", "done", "cancelled" or "failed"; *error* gives the reason of a
+    failure, or what the job waits for.
     """
 
     kind = "job"
@@ -55,63 +56,63 @@ class Job(ABC):
         self._cancelled = False
         self._marks: list[tuple[float, int]] = []
 
-    # -- what a job says -----------------------------------------------------------------------
+    # -- what a subclass defines ---------------------------------------------------------------
 
     @abstractmethod
     async def prepare(self) -> None:
-        """Fix *total_bytes* and the first window."""
+        """Set *total_bytes* and the first window."""
 
     @abstractmethod
     def next_window(self) -> list[int] | None:
-        """Return the next stripes to lock, ascending, or None at the end."""
+        """Return the next stripes to lock, in rising order, or None when the job has no more."""
 
     @abstractmethod
     async def work(self, stripes: list[int]) -> int:
-        """Do the work of one window under its locks; return the bytes of progress."""
+        """Do the work of one window, whose locks are held; return the progress in bytes."""
 
     async def ready(self) -> None:  # noqa: B027  # optional: most jobs never wait
-        """Return when the next window may begin; no locks are held."""
+        """Return when the next window may begin. The loop holds no locks here."""
 
     async def checkpoint(self) -> None:  # noqa: B027  # optional: most jobs keep no position
-        """Make the progress so far survive a remount."""
+        """Save the position, so that the job continues from it after a remount."""
 
     @abstractmethod
     async def finish(self, completed: bool) -> None:
-        """Conclude after the last window (*completed*) or after a cancel."""
+        """Conclude the job after its last window (*completed*), or after a stop or a cancel."""
 
     def detail(self) -> dict[str, Any]:
-        """Return what `job list` adds for this kind."""
+        """Return the keys that this kind of job adds to `status`."""
         return {}
 
-    # -- what users do -------------------------------------------------------------------------
+    # -- control by users and by the array -----------------------------------------------------
 
     def pause(self) -> None:
-        """Stop before the next window."""
+        """Pause the job before its next window."""
         if self.state == "running":
             self.state = "paused"
             self._resumed = trio.Event()
 
     def resume(self) -> None:
-        """Go on after a pause."""
+        """Continue a paused job."""
         if self.state == "paused":
             self.state = "running"
             self._resumed.set()
 
     def cancel(self) -> None:
-        """Give the job up, as its user asks."""
+        """Cancel the job at its user's request."""
         self.stop()
 
     def stop(self) -> None:
-        """End before the next window, because the array is closed."""
+        """End the job before its next window, because the array is being closed."""
         self._cancelled = True
         self._resumed.set()
 
     def result(self, completed: bool) -> str:
-        """Return the state after the end."""
+        """Return the final state: "done" or "cancelled"."""
         return "done" if completed else "cancelled"
 
     def status(self) -> dict[str, Any]:
-        """Return the job as INTERFACE's `status` shows it."""
+        """Return the job as the control socket's `status` shows it."""
         rate = self.rate()
         rest = self.total_bytes - self.done_bytes
         return {
@@ -131,7 +132,7 @@ class Job(ABC):
         }
 
     def rate(self) -> float:
-        """Return bytes a second over the last seconds of work."""
+        """Return the recent speed in bytes per second, 0.0 before the second window."""
         if len(self._marks) < 2:
             return 0.0
         (first_s, first_bytes), (last_s, last_bytes) = self._marks[0], self._marks[-1]
@@ -140,7 +141,7 @@ class Job(ABC):
     # -- the loop ------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run to the end, a cancel or a failure; never raises for the members' misdeeds."""
+        """Run the job until it is done, cancelled or failed. A RaidxError ends up in *error*."""
         try:
             await self.prepare()
             completed = await self._loop()
@@ -174,7 +175,8 @@ class Job(ABC):
             finally:
                 locks.release_all(stripes)
             self.done_bytes += progress
-            # Users write on meanwhile: what came alive ahead of the job was not counted before.
+            # Users write while the job runs: chunks that were first written ahead of it were not
+            # counted.
             self.total_bytes = max(self.total_bytes, self.done_bytes)
             await self._pay(progress, start_s)
             now = clock()
@@ -186,7 +188,7 @@ class Job(ABC):
                 saved_s = clock()
 
     async def _pay(self, progress: int, start_s: float) -> None:
-        """Sleep as long as the speed limits ask for *progress* bytes; at least let others run."""
+        """Sleep until *progress* bytes since *start_s* fit the speed limits; always yield."""
         clock = self.context.member_set.clock
         await trio.lowlevel.checkpoint()
         while not self._cancelled:
@@ -203,38 +205,38 @@ class Job(ABC):
             await trio.sleep(min(rest_s, BUSY_S / 2))
 
 
-# Jobs that move what lives: they never skip anything, but wait until somebody mends what is amiss.
+# Jobs that move written blocks skip nothing. They wait until the cause of an error is removed:
 #
-# A host without room is tried again now and then; at content that cannot be had a job pauses until
-# it is told to go on.
+# - If a host file system is full, the job tries again every few seconds.
+# - If content cannot be read, the job pauses until the user resumes it.
 
-NO_SPACE_S = 5.0  # until a host without room is tried again
+NO_SPACE_S = 5.0  # until the next attempt after a host file system was full
 
-TRY_AGAIN_S = 1.0  # until something else is
+TRY_AGAIN_S = 1.0  # until the next attempt of `insist`
 
 
 class StallableJob(Job):
-    """A job that waits for whoever mends; *error* says for what."""
+    """A job that waits at an error instead of failing; *error* says what it waits for."""
 
     @property
     def title(self) -> str:
-        """Its name in the log."""
+        """The name of the job in log messages."""
         return self.kind
 
     def note_wait(self, error: MemberError | NoSpaceError) -> None:
-        """Say what is waited for; the log says it once."""
+        """Record *error* as what the job waits for; log it only the first time."""
         if self.error is None:
             log.error("the %s waits: %s", self.title, error)
         self.error = str(error)
 
     def retry_s(self) -> float:
-        """Return when, on the array's clock, what was in the way may be tried again."""
+        """Return the time, on the array's clock, at which the job may try again."""
         return self.context.member_set.clock() + (NO_SPACE_S if self.error else 0.0)
 
     async def insist(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Do *step*, again and again until the members let it be done.
+        """Repeat *step* until it succeeds.
 
-        Raises what they raise if the array is closed meanwhile.
+        Raises its MemberError or NoSpaceError if the job was stopped meanwhile.
         """
         while True:
             try:
@@ -248,13 +250,13 @@ class StallableJob(Job):
         self.error = None
 
     def stall(self, where: str, error: RaidxError) -> None:
-        """Pause at something, *where*, that cannot be had: whoever mends it lets the job go on."""
+        """Pause the job because *error* prevents its work at *where*, until the user resumes it."""
         log.error("the %s is paused at %s: %s", self.title, where, error)
-        self.error = f"{error}; then let it go on: `raidx job ARRAY resume`, or cancel it"
+        self.error = f"{error}; then resume it with `raidx job ARRAY resume`, or cancel it"
         self.pause()
 
     def resume(self) -> None:
-        """Go on after a pause; what could not be read is tried again."""
+        """Continue a paused job; it tries again to read what it could not."""
         if self.state == "paused":
             self.error = None
         super().resume()

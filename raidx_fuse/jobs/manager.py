@@ -1,4 +1,4 @@
-"""The jobs of one array: started one after the other for each kind, listed, steered, waited for."""
+"""The jobs of one array: start, list, control and await them. One job of a kind runs at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ ENDED_KEPT = 20
 
 
 class Jobs:
-    """Running and recently ended jobs; `speed_min_bytes` and `speed_max_bytes` go to new ones."""
+    """The running and recently ended jobs.
+
+    New jobs get the speed limits `speed_min_bytes` and `speed_max_bytes`, in bytes per second.
+    """
 
     def __init__(self, context: ArrayContext, nursery: Starter) -> None:
         self.context = context
@@ -27,9 +30,9 @@ class Jobs:
         self.closing = False
 
     def start(self, make: Callable[[ArrayContext, int], Job]) -> Job:
-        """Start the job that *make* builds.
+        """Build a job with *make*, start it, and return it.
 
-        Raises BusyError while one of its kind runs, or when the array is being closed.
+        Raises BusyError if a job of the same kind runs, or if the array is being closed.
         """
         if self.closing:
             raise BusyError("the array is being unmounted")
@@ -57,7 +60,7 @@ class Jobs:
     def require_finished(self, refused: str) -> None:
         """Raise BusyError or RaidxError unless the layout may change now.
 
-        *refused* says what a degraded array is not, or does not.
+        *refused* ends the sentence "a degraded array ...", for example "does not grow".
         """
         context, running = self.context, self.running()
         member_set = context.member_set
@@ -65,7 +68,7 @@ class Jobs:
             what = running[0].kind if running else "change of the layout"
             raise BusyError(f"a {what} is under way", action="wait for it: `raidx job ARRAY wait`")
         if context.dirty_bitmap.pending_regions():
-            raise BusyError("a resync is due", action="unmount and mount anew: it is tried again")
+            raise BusyError("a resync is due", action="unmount and mount again to retry it")
         if member_set.lost:
             raise RaidxError(
                 f"role {min(member_set.lost)} is lost: a degraded array {refused}",
@@ -83,19 +86,19 @@ class Jobs:
         return job
 
     def pause(self, job_id: int) -> None:
-        """Stop a job before its next window."""
+        """Pause a job before its next window."""
         self._get(job_id).pause()
 
     def resume(self, job_id: int) -> None:
-        """Let a paused job go on."""
+        """Continue a paused job."""
         self._get(job_id).resume()
 
     def cancel(self, job_id: int) -> None:
-        """End a job before its next window."""
+        """Cancel a job before its next window."""
         self._get(job_id).cancel()
 
     def limit(self, job_id: int, minimum: int | None, maximum: int | None) -> None:
-        """Set a job's speed limits in bytes a second (None: as it is; 0: no limit)."""
+        """Set a job's speed limits in bytes per second (None: unchanged; 0: no limit)."""
         job = self._get(job_id)
         if minimum is not None:
             job.speed_min_bytes = minimum
@@ -103,13 +106,13 @@ class Jobs:
             job.speed_max_bytes = maximum
 
     async def wait(self, job_id: int) -> dict[str, Any]:
-        """Return a job's final status when it has ended."""
+        """Wait until a job has ended and return its final status."""
         job = self._get(job_id)
         await job.finished.wait()
         return job.status()
 
     async def stop_all(self) -> None:
-        """Stop every job and return when all have ended; rebuilds keep their position."""
+        """Stop every job and wait until all have ended. Rebuilds keep their position."""
         self.closing = True
         running = self.running()
         for job in running:

@@ -1,9 +1,9 @@
-"""Rebuild: give the roles of replaced members their content back, written stripes only.
+"""Rebuild: restore the content of roles whose members were replaced (by a hot spare or by hand).
 
-The role counts as lost from its watermark on and as present below it, so reads and writes use what
-is done already. A stripe that nobody has ever written is skipped; should one come alive while the
-watermark passes it, the write itself notices and goes down again with the member
-(engine/write/write.py), and the watermark stops short of it here.
+A rebuilding role is present below its watermark and lost from there on, so that reads and writes
+already use the rebuilt stripes. Unwritten stripes are skipped. If a skipped stripe is first written
+while the watermark passes it, two things keep it consistent: the write notices the move and repeats
+with the member included (engine/write/write.py), and the watermark stops before the stripe.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from raidx_fuse.store.xor import Program, compile_steps
 log = logging.getLogger(__name__)
 
 Equations = tuple[tuple[Place, tuple[Place, ...]], ...]
-"""Places and the places whose XOR they are, in the order of computing."""
+"""Pairs (place, places whose XOR it is), in the order of computation."""
 
 
 @lru_cache(maxsize=1024)
 def compiled(equations: Equations) -> tuple[tuple[Place, ...], Program]:
-    """Return the places that *equations* name, and the program over them in that order."""
+    """Return the places that *equations* name, and the XOR program over them in that order."""
     places = tuple(sorted({place for target, old in equations for place in (target, *old)}))
     number = {place: i for i, place in enumerate(places)}
     steps = [
@@ -41,12 +41,12 @@ def compiled(equations: Equations) -> tuple[tuple[Place, ...], Program]:
 
 
 def checkpoint_key(role: int) -> str:
-    """Return the key of a role's rebuild position in the superblock's `jobs`."""
+    """Return the key of *role*'s rebuild position in the superblock's `jobs`."""
     return f"rebuild:{role}"
 
 
 class Rebuild(Job):
-    """Reconstructs the strips of *roles*, whose members are attached and marked rebuilding."""
+    """Reconstructs the strips of *roles*, whose members are attached and in state rebuilding."""
 
     kind = "rebuild"
 
@@ -55,23 +55,23 @@ class Rebuild(Job):
         self.roles = roles
         self.chunks_read = 0
         self._equations: dict[tuple[tuple[int, ...], int, int], Equations] = {}
-        # Of bundles only some have a chunk on these roles.
+        # In a raidx layout only some of the bundles have a chunk on these roles.
         per_member = WINDOW_BYTES * context.layout.width // context.code.columns
         self._window = max(1, per_member // (context.code.rows << context.shift))
 
     def detail(self) -> dict[str, Any]:
-        """Name the roles that are rebuilt."""
+        """Return the roles that are rebuilt."""
         return {"roles": list(self.roles)}
 
     @property
     def watermark(self) -> int:
-        """First stripe that is not rebuilt yet."""
+        """The first stripe that is not rebuilt yet."""
         return min(
             (self.context.member_set.watermarks.get(role, 0) for role in self.roles), default=0
         )
 
     async def prepare(self) -> None:
-        """Count the written stripes; those below the watermark are done already."""
+        """Count the written stripes; those below the watermark are done."""
         context = self.context
         stripe_bytes = context.layout.cells_on(self.roles) * context.chunk_bytes
         live = context.written.count_live(context.layout, 0, context.layout.stripes)
@@ -80,14 +80,18 @@ class Rebuild(Job):
         self.done_bytes = round(done * stripe_bytes)
 
     def next_window(self) -> list[int] | None:
-        """Return the next written stripes from the watermark on."""
+        """Return the next written stripes, starting at the watermark."""
         stripes = self.context.written.written_stripes(
             self.context.layout, self.watermark, self._window
         )
         return stripes or None
 
     async def work(self, stripes: list[int]) -> int:
-        """Rebuild *stripes* and move the watermark behind them."""
+        """Rebuild *stripes* and move the watermark past them; return the progress in bytes.
+
+        Raises ArrayFailedError if the member being rebuilt fails, UnrecoverableError if a cell is
+        lost.
+        """
         context = self.context
         member_set = context.member_set
         start = self.watermark
@@ -96,16 +100,16 @@ class Rebuild(Job):
                 raise ArrayFailedError(
                     "the member being rebuilt failed", action="replace it with another one"
                 )
-            if context.dirty_bitmap.guarded:  # not two stories of one stripe
+            if context.dirty_bitmap.guarded:  # a torn stripe would give two contents of one cell
                 await context.dirty_bitmap.finish(stripes)
             try:
                 for batch in batches(context, stripes, self._equations_of):
                     await self._rebuild_batch(batch)
                 break
             except MemberLostError:
-                self._equations.clear()  # another member went: solve without it, if possible
+                self._equations.clear()  # another member failed: solve without it, if possible
         end = stripes[-1] + 1
-        if end - start > len(stripes):  # some were passed over, unwritten
+        if end - start > len(stripes):  # unwritten stripes were skipped
             came_alive = set(
                 context.written.written_stripes(context.layout, start, len(stripes) + 1, end)
             )
@@ -121,7 +125,10 @@ class Rebuild(Job):
         return sum(context.layout.lost_cells(s, roles).bit_count() for s in done) << context.shift
 
     def _equations_of(self, stripe: int) -> Equations:
-        """Return how the places of *roles* follow from others; equal for stripes that are alike."""
+        """Return the equations that give the cells on *roles*, cached by (roles, lost, unwritten).
+
+        Raises UnrecoverableError if the code cannot give a cell back.
+        """
         context = self.context
         layout, code = context.layout, context.code
         roles = layout.roles(stripe)
@@ -189,11 +196,12 @@ class Rebuild(Job):
         return requests
 
     async def checkpoint(self) -> None:
-        """Save the watermark after what lies below it is durable on the member.
+        """Save the watermark in the superblocks, after everything below it is durable.
 
-        A stripe that was passed over unwritten may be coming alive in a write that began before:
-        its record lacks the role, and only the next one, by which the write mends that, makes it
-        good. So who holds a stripe below the watermark ends first.
+        A stripe that was skipped as unwritten may be in the middle of its first write, which began
+        before the watermark passed. The record of that write lacks the rebuilt role; the write
+        repairs this with a second record. Therefore wait until every write that holds a stripe
+        below the watermark has ended.
         """
         member_set, locks = self.context.member_set, self.context.locks
         marks = {
@@ -206,7 +214,8 @@ class Rebuild(Job):
             await locks.take(stripe)
             locks.release(stripe)
         if self.context.growth is not None:
-            # We left out what is dead as the stripes lie now: they must lie so after a crash.
+            # Cells were skipped as unwritten under the current growth position. It must be durable,
+            # so that a crash does not bring an earlier one back.
             await self.context.growth.save()
         await member_set.flush()
 
@@ -219,18 +228,19 @@ class Rebuild(Job):
         await member_set.update(note)
 
     async def finish(self, completed: bool) -> None:
-        """Make the roles active; after a cancel keep the position for the next mount."""
+        """Make the roles active; after a cancel, save the position for the next mount."""
         member_set = self.context.member_set
         done = [role for role in self.roles if role in member_set.watermarks]
         if completed:
-            # From here on writes reach the roles everywhere; no suspension since the last window.
+            # From here on writes include the roles everywhere. There was no await since the last
+            # window.
             for role in done:
                 member_set.watermarks[role] = self.context.layout.stripes
             member_set.rebuild_epoch += 1
         await self.checkpoint()
         if not completed:
             return
-        self.total_bytes = self.done_bytes  # of unlike bundles it was an estimate
+        self.total_bytes = self.done_bytes  # with unlike bundles the total was an estimate
 
         def activate(config: ArrayConfig) -> ArrayConfig:
             jobs = {k: v for k, v in config.jobs.items() if k not in map(checkpoint_key, done)}
@@ -247,4 +257,4 @@ class Rebuild(Job):
         try:
             await self.context.journal.reform()
         except RaidxError as error:
-            log.error("the log will be on the rebuilt members later: %s", error)
+            log.error("the log is not on the rebuilt members yet: %s", error)

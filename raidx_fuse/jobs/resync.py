@@ -1,19 +1,20 @@
-"""After a crash: finish the stripes that were being written, in the dirty regions only.
+"""Resync: after a crash, make the stripes of the dirty regions consistent (closes the write hole).
 
-A region is coarse: most of its stripes were not in flight, and a replay has made those good that
-were logged. What is left to tear is what went past the log and was not flushed:
+A dirty region is coarse: most of its stripes were not in flight. Recovery has already redone the
+logged writes. Only writes that bypassed the log and were not flushed can leave a torn stripe:
 
-    journal full      nothing
-    journal partial   stripes that were written whole: all they hold was to go anyway
-    journal none      any write; what was flushed long ago lies in one stripe with it (*unlogged*)
+    journal full      no write bypasses the log
+    journal partial   full-stripe writes only: all content of the stripe was being replaced
+    journal none      any write; the stripe may also hold chunks flushed long ago (*unlogged*)
 
-So only without a log a member that fails before the resync has seen a stripe takes flushed data
-with it, and only if no parity is left to tell whether the stripe is torn (`is_undecidable`):
-another copy is good in any case, and of two parities the resync asks the second.
+So only with journal=none can a member that fails before the resync has visited a stripe take
+flushed data with it, and only if no parity is left to tell whether the stripe is torn
+(`is_undecidable`). With copies, another copy is valid in any case; with two parities, the resync
+checks the second one.
 
-Whoever reads or writes a stripe that awaits the resync has it finished first
-(`DirtyBitmap.finish`). So what was read once is read again, whichever member fails then, and what
-is written after the crash is never built on parity that the crash has torn.
+A read or write of a stripe that awaits the resync has it finished first (`DirtyBitmap.finish`).
+Therefore content that was read once is read again, whichever member fails later, and no write after
+the crash builds on torn parity.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ log = logging.getLogger(__name__)
 class Resync(Scrub):
     """Makes the stripes in flight consistent; *keep_lost* saves which chunks were lost meanwhile.
 
-    Parity follows data, unless copies outvote one, or two parities name one liar: in a stripe that
-    was written whole he has what all others lack, and that is old or new. Cells that were never
-    acknowledged as written are zeroed again, because a write may have reached them before its bit
-    in the written map.
+    Parity is recomputed from data, with two exceptions: a majority of copies corrects one copy, and
+    two parities that locate one wrong member correct that member's cells. The latter is safe in a
+    stripe that was written whole: that member has either the old or the new content, all others the
+    opposite. Cells that were never acknowledged as written are zeroed again, because a write may
+    have reached them before its bit in the written map.
     """
 
     kind = "resync"
@@ -53,7 +55,7 @@ class Resync(Scrub):
         self._regions: list[int] = []
 
     async def prepare(self) -> None:
-        """Count all stripes of the dirty regions: dead ones are cleaned, live ones checked."""
+        """Count all stripes of the dirty regions: unwritten cells are zeroed, others checked."""
         self._regions = self.context.dirty_bitmap.regions_to_resync()
         strip_bytes = self.context.code.rows << self.context.shift
         stripes = sum(len(self.context.dirty_bitmap.stripes_of(region)) for region in self._regions)
@@ -71,7 +73,7 @@ class Resync(Scrub):
         return None
 
     async def work(self, stripes: list[int]) -> int:
-        """Finish those of *stripes* that nobody wanted earlier."""
+        """Finish those of *stripes* that no read or write had finished earlier."""
         context = self.context
         await finish(
             self, [stripe for stripe in stripes if context.dirty_bitmap.awaits_resync(stripe)]
@@ -80,15 +82,16 @@ class Resync(Scrub):
         return len(stripes) * context.code.columns * (context.code.rows << context.shift)
 
     async def check(self, stripes: list[int]) -> None:
-        """Make the living *stripes* consistent; their locks are held."""
+        """Make the written *stripes* consistent; their locks are held."""
         await super().work(stripes)
 
     def liars(self, stripe: int, chains: Chains, syndromes: list[Bytes]) -> dict[Place, Bytes]:
-        """Return what is wrong with each lying cell of *stripe*, if anybody can say; else {}.
+        """Return {place: error} of the wrong cells of *stripe*, {} if they cannot be located.
 
-        A sector that most copies have is old or new. Of a stripe under parity all was in flight, or
-        nothing: there the whole of it must point at one member, and without a log it may be a
-        neighbour of what was in flight.
+        - Copies: a sector that most copies agree on is valid, be it old or new content.
+        - Parity: a stripe written whole was in flight as a whole or not at all, so the syndromes of
+          all its sectors must locate one member. Without a log, the located cell might be a
+          neighbour of the chunk in flight, so nothing is located.
         """
         context = self.context
         if context.code.is_copies:
@@ -100,13 +103,13 @@ class Resync(Scrub):
         return locate(chains, syndromes, by_sector=False)
 
     def note_undecided(self, stripe: int) -> None:
-        """Give up what only a torn stripe could tell, and flushed long ago perhaps."""
+        """Record the lost cells as lost: only this torn stripe's parity gave them, and wrongly."""
         context = self.context
         if context.dirty_bitmap.unlogged and not context.code.is_copies:
             give_up_cells(context, stripe, context.member_set.lost_at(stripe))
 
     async def finish(self, completed: bool) -> None:
-        """Make the repairs durable, and what was lost, then forget the dirty regions."""
+        """Make the repairs and the list of lost chunks durable, then clear the dirty regions."""
         await self._keep_lost()
         await self.context.member_set.flush()
         if completed:
@@ -115,9 +118,9 @@ class Resync(Scrub):
 
 
 async def finish(resync: Resync, stripes: list[int]) -> None:
-    """Zero the dead cells of *stripes*, then make the live ones consistent; their locks are held.
+    """Zero the unwritten cells of *stripes*, then make the written ones consistent.
 
-    Raises what the members raise.
+    The stripes' locks are held. Raises MemberError and MemberLostError as the members do.
     """
     context = resync.context
     live = []
@@ -135,21 +138,22 @@ async def _clean(context: ArrayContext, stripe: int, cell: int) -> None:
     member_set, size = context.member_set, context.chunk_bytes
     role, offset = context.position(stripe, cell)
     if member_set.queues[role] is None or role not in context.recorded_zero_roles():
-        return  # nobody relies on it: the first write fills the whole chunk
+        return  # not relied on to be zero: the first write fills the whole chunk
     done = False
-    with suppress(MemberError):  # else write zeros
+    with suppress(MemberError):  # then write zeros
         done = await member_set.punch(role, offset, size)
     if not done:
         await member_set.write([(role, offset, zero_buffers(size), size)], background=True)
 
 
-# -- when a member fails before the resync has come by -------------------------------------------
+# -- when a member fails before the resync has visited a stripe ---------------------------------
 
 
 def torn_stripes(context: ArrayContext, role: int) -> Iterator[tuple[int, frozenset[int]]]:
-    """Yield (stripe, roles lost in it then) where the loss of *role* could cost flushed data.
+    """Yield (stripe, lost roles including *role*) where losing *role* could cost flushed data.
 
-    Those that await the resync after a crash without a log, and have something living on *role*.
+    These are the stripes that await the resync after a crash without a log and have a written cell
+    on *role*.
     """
     dirty = context.dirty_bitmap
     if not dirty.unlogged or context.code.is_copies:
@@ -168,13 +172,13 @@ def torn_stripes(context: ArrayContext, role: int) -> Iterator[tuple[int, frozen
 
 
 def is_undecidable(context: ArrayContext, stripe: int, lost: frozenset[int]) -> bool:
-    """Say whether nothing is left of *stripe* without *lost* to tell if a crash has torn it."""
+    """Return whether *stripe* without the roles *lost* has no parity left to show a tear."""
     cells = context.layout.lost_cells(stripe, lost) & ~context.unwritten_cells(stripe)
     return len({context.code.column_of[cell] for cell in cells_of(cells)}) >= context.code.tolerance
 
 
 def chunks_at_stake(context: ArrayContext, role: int) -> int:
-    """Return how many chunks could not be given back, or not surely, were *role* lost now."""
+    """Return how many chunks would be lost, or could be wrong, if *role* were lost now."""
     chunks = 0
     for stripe, lost in torn_stripes(context, role):
         cells = (
@@ -188,14 +192,14 @@ def chunks_at_stake(context: ArrayContext, role: int) -> int:
 
 
 def note_failing(context: ArrayContext, role: int) -> None:
-    """Note what *role*, which is failing, takes with it; the rest is the resync's to decide."""
+    """Record the chunks that the failing *role* takes with it; the resync decides the rest."""
     for stripe, lost in torn_stripes(context, role):
         if is_undecidable(context, stripe, lost):
             give_up_cells(context, stripe, lost)
 
 
 def give_up_cells(context: ArrayContext, stripe: int, lost: frozenset[int]) -> None:
-    """Count what lives of *stripe* on the roles *lost* among the lost chunks."""
+    """Record the written data cells of *stripe* on the roles *lost* as lost chunks."""
     cells = (
         context.layout.lost_cells(stripe, lost)
         & context.code.data_mask

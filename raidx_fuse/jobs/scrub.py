@@ -1,10 +1,11 @@
-"""Scrub: read every written stripe, compare what the chains promise, name what does not hold.
+"""Scrub: read every written stripe, check its parity chains, report (and repair) violations.
 
-Violated chains point at the cells that lie (`raidx_fuse.layouts.codes.error_location`): three
-copies outvote a liar, two parities locate one cell, or several of one member. Where the chains
-cannot tell (single parity, two copies, two liars in one sector) the report says so; `repair` then
-takes the data for right and rewrites the parity, as md does, and counts it apart (*assumed*).
-Restarting after a crash runs the same job over the stripes that were in flight (resync.py).
+Violated chains locate the wrong cells (`raidx_fuse.layouts.codes.error_location`): three copies
+outvote one wrong copy; two parities locate one cell, or several cells of one member. `scrub
+--repair` fixes every inconsistency that it can attribute to one member. Where the chains cannot
+tell which chunk is wrong (single parity, two copies, two wrong cells in one sector), it trusts the
+data, rewrites the parity as md does, and reports those stripes separately (*assumed*). After a
+crash the same job runs over the stripes that were in flight (resync.py).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Chains = tuple[tuple[Place, ...], ...]
 
 
 def holds(rows: Sequence[Bytes], scratch: Bytes, equal: Any) -> bool:
-    """Say whether the XOR of flat *rows* is zero; *scratch* and *equal* are work space."""
+    """Return whether the XOR of flat *rows* is zero; *scratch* and *equal* are work buffers."""
     size = rows[0].shape[0]
     for start in range(0, size, BLOCK_BYTES):
         block = [row[start : start + BLOCK_BYTES] for row in rows]
@@ -58,7 +59,7 @@ class Scrub(Job):
     """Checks all written stripes; with *repair*, corrects what it can."""
 
     kind = "scrub"
-    solves_lost = False  # a scrub repairs what is there
+    solves_lost = False  # a scrub repairs cells that are present, not lost ones
 
     def __init__(self, context: ArrayContext, job_id: int, repair: bool) -> None:
         super().__init__(context, job_id)
@@ -73,7 +74,7 @@ class Scrub(Job):
         self._equal = np.empty(BLOCK_BYTES // 8, dtype=np.bool_)
 
     def detail(self) -> dict[str, Any]:
-        """Say what was found."""
+        """Return the findings and their counts."""
         return {
             "repair": self.repair,
             "mismatches": self.mismatches,
@@ -85,7 +86,7 @@ class Scrub(Job):
         }
 
     async def prepare(self) -> None:
-        """Count the written stripes, on all members."""
+        """Count the written stripes on all members."""
         context = self.context
         live = context.written.count_live(context.layout, 0, context.layout.stripes)
         self.total_bytes = live * context.code.columns * (context.code.rows << context.shift)
@@ -100,7 +101,7 @@ class Scrub(Job):
         return stripes or None
 
     async def work(self, stripes: list[int]) -> int:
-        """Check *stripes* (and correct them)."""
+        """Check *stripes* and, with *repair*, correct them; return the progress in bytes."""
         context = self.context
         while True:
             self._seat_epoch = context.member_set.role_epoch
@@ -120,7 +121,7 @@ class Scrub(Job):
         return len(stripes) * context.code.columns * (context.code.rows << context.shift)
 
     def _chains_of(self, stripe: int) -> Chains:
-        """Return the chains that can be checked, as places; equal for stripes that are alike."""
+        """Return the chains that can be checked, as places; cached by (roles, lost, unwritten)."""
         context = self.context
         layout, code = context.layout, context.code
         roles = layout.roles(stripe)
@@ -158,10 +159,10 @@ class Scrub(Job):
                 await self._judge(first + index, chains, strips, index)
         strips.release()
 
-    # -- a stripe that may be wrong ------------------------------------------------------------
+    # -- a stripe that may be inconsistent -----------------------------------------------------
 
     async def _judge(self, stripe: int, chains: Chains, strips: Strips, index: int) -> None:
-        """Find what is wrong in one stripe, report it, and repair it if asked to."""
+        """Find what is wrong in one stripe, report it, and with *repair* correct it."""
         chunk_bytes = self.context.chunk_bytes
         cells: dict[Place, Bytes] = {}
         for chain in chains:
@@ -200,14 +201,15 @@ class Scrub(Job):
         self._report(stripe, violated, sorted(liars), syndromes, repaired, assumed)
 
     def liars(self, stripe: int, chains: Chains, syndromes: list[Bytes]) -> dict[Place, Bytes]:
-        """Return what is wrong with each lying cell of *stripe*; {} if nobody can say.
+        """Return {place: error} of the wrong cells of *stripe*, {} if they cannot be located.
 
-        What a crash tore may hold parities of content that was never acknowledged: no witnesses.
+        A stripe that awaits the resync locates nothing: its parity may belong to content that was
+        never acknowledged.
         """
         return {} if self.context.dirty_bitmap.awaits_resync(stripe) else locate(chains, syndromes)
 
     def note_undecided(self, stripe: int) -> None:
-        """Note that the chains of *stripe* contradict each other and nobody knows who lies."""
+        """Handle a *stripe* whose chains contradict each other without locating the wrong cell."""
 
     def _write_of(self, stripe: int, place: Place, content: Bytes) -> MemberIO:
         context = self.context
@@ -217,10 +219,11 @@ class Scrub(Job):
         return role, offset, [content.data], context.chunk_bytes
 
     async def _complete(self, stripe: int, cells: dict[Place, Bytes]) -> None:
-        """Read the data cells that no checkable chain holds: a lost member breaks many chains.
+        """Add to *cells* the data cells that no checkable chain holds; a lost member breaks chains.
 
-        A resync also solves the lost ones, one way of several: a write that a cut tore has left
-        them undecided, and unless the survivors agree, the next loss takes whole cells with it.
+        A resync also solves the lost cells, by one of several possible chains: a torn write has
+        left them undecided, and unless the remaining cells are made consistent, the next failure
+        loses whole cells.
         """
         context = self.context
         code = context.code
@@ -241,7 +244,7 @@ class Scrub(Job):
         if requests:
             await context.member_set.read(requests, background=True)
         roles = context.layout.roles(stripe)
-        for cell, mask in steps:  # what a degraded read returns; the other chains follow that
+        for cell, mask in steps:  # a degraded read returns this; the other chains are made to agree
             place = (roles[code.column_of[cell]], code.row_of[cell])
             content = cells[place] = np.zeros(context.chunk_bytes, dtype=np.uint8)
             if given := cells_of(mask & ~unwritten):
@@ -251,7 +254,7 @@ class Scrub(Job):
     def _rewrite_parity(
         self, stripe: int, cells: dict[Place, Bytes]
     ) -> tuple[list[MemberIO], bool]:
-        """Return writes that make the parities follow the data, if all data could be read."""
+        """Return (writes that recompute the parities, True); [], False if data are missing."""
         context = self.context
         code = context.code
         roles = context.layout.roles(stripe)
@@ -321,9 +324,9 @@ class Scrub(Job):
 
 
 def _without(lost: int, masks: list[int]) -> list[int]:
-    """Return all that can be checked of chains *masks*: sums without any of the cells *lost*.
+    """Return all checkable sums of the chains *masks*: XORs of chains without the cells *lost*.
 
-    Two chains through one lost cell still tell something together: their sum does not hold it.
+    Two chains through one lost cell still give one check: their XOR does not contain that cell.
     """
     for cell in cells_of(lost):
         through = [mask for mask in masks if mask >> cell & 1]

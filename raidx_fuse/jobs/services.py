@@ -1,6 +1,6 @@
-"""What the operations of jobs need of the running array that they belong to.
+"""Protocols: what the operations of the jobs need of the running array.
 
-The array hands itself over; an operation sees no more of it than this.
+The array passes itself to an operation, which sees only these members of it.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from raidx_fuse.store.member_set import MemberSet
 
 
 class MembershipServices(Protocol):
-    """Who belongs to the array, for those that change it."""
+    """The membership of the array, for operations that change it."""
 
     waiting: bool
 
     @property
     def attaching(self) -> trio.Lock:
-        """Held while a member takes a role, or leaves with it."""
+        """Held while a member takes a role or gives one up."""
 
     def path_of(self, record: MemberRecord) -> str:
-        """Return the path of a member, or what was known of it last."""
+        """Return the path of a member, or its last known path."""
 
     def check_joining(self, member: Member, role: int | None = None) -> None:
-        """Raise UsageError unless *member* can hold the data of *role*, None: of any role."""
+        """Raise UsageError unless *member* can hold the data of *role* (None: of any role)."""
 
     def check_usable(self, member: Member) -> None:
-        """Raise UsageError if *member* cannot be written, or belongs to the array already."""
+        """Raise UsageError if *member* is not writable or belongs to the array already."""
 
     def spare_for(self) -> tuple[int, str] | None:
-        """Return a role that is vacant and the spare that fits it."""
+        """Return (vacant role, path of a spare that fits it), or None."""
 
 
 class GrowthHooks(Protocol):
-    """Who is told when the image has become larger, and when a member was given back."""
+    """Hooks: called when the image has grown, and when a member was released."""
 
     @property
     def on_size(self) -> list[Callable[[], Awaitable[None]]]:
-        """Called when the image has become larger."""
+        """Awaited when the image has grown."""
 
     @property
     def on_release(self) -> list[Callable[[Member], None]]:
-        """Called for each member that belongs to nobody any more."""
+        """Called with each member that no longer belongs to the array."""
 
 
 class ArrayServices(Protocol):
-    """The running array, as operations see it."""
+    """The running array as operations see it."""
 
     @property
     def context(self) -> ArrayContext:
-        """What the parts of the array share."""
+        """The context that the engine and the jobs of this array share."""
 
     @property
     def member_set(self) -> MemberSet:
@@ -68,18 +68,18 @@ class ArrayServices(Protocol):
 
     @property
     def membership(self) -> MembershipServices:
-        """Who belongs to the array."""
+        """The membership of the array."""
 
     @property
     def grow_operation(self) -> GrowthHooks:
-        """Who hears of growth."""
+        """The hooks that are called on growth."""
 
     @property
     def size_bytes(self) -> int:
-        """Size of the image."""
+        """The size of the image in bytes."""
 
     def require_writable(self) -> None:
         """Raise ReadOnlyError if the array was started read-only."""
 
     async def start_scrub(self, repair: bool) -> int:
-        """Start a scrub and return its job id. Raises BusyError while one runs."""
+        """Start a scrub and return its job id. Raises BusyError if one runs."""

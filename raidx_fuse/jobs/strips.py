@@ -1,9 +1,9 @@
 """Strips in bulk: runs of stripes whose cells obey the same equations between members.
 
-Rebuild and scrub see a stripe as equations between (role, row) places. Stripes that follow one
-another with equal equations form a run, and a run is computed with one XOR over its whole length:
-in RAID-5 every stripe of an array is alike in this sense, whatever its rotation, because the strip
-of one member is the XOR of all others. RAM members lend their memory, so nothing is copied.
+Rebuild and scrub treat a stripe as equations between places (role, row). Neighbouring stripes with
+equal equations form a run, which is computed with one XOR over its whole length. In RAID-5 all
+stripes of an array are alike in this sense, whatever the rotation, because the strip of each member
+is the XOR of all others. RAM members lend their memory, so that nothing is copied.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def runs(
 ) -> Iterator[tuple[int, int, K]]:
     """Yield (first stripe, count, key) of neighbouring *stripes* with equal keys.
 
-    A key depends on nothing but the stripe's roles, what is lost in it and what is dead.
+    *key_of* may depend only on the stripe's roles, its lost cells and its unwritten cells.
     """
     layout = context.layout
     aligned = layout.aligned
@@ -62,9 +62,10 @@ def runs(
 def batches(
     context: ArrayContext, stripes: Sequence[int], key_of: Callable[[int], K]
 ) -> Iterator[list[tuple[int, int, K]]]:
-    """Yield the `runs` of *stripes* in lots that are read, computed and written side by side.
+    """Yield the `runs` of *stripes* in batches that are read, computed and written concurrently.
 
-    Where strips lie anywhere a run is one stripe, and members would wait for each other.
+    If strips of neighbouring stripes are not adjacent on the members, a run is a single stripe; one
+    run per batch would then leave members idle.
     """
     size = 1 if context.layout.aligned else LOT_RUNS
     found = list(runs(context, stripes, key_of))
@@ -73,7 +74,7 @@ def batches(
 
 
 async def read_all(context: ArrayContext, wanted: Sequence[tuple[Strips, Sequence[Place]]]) -> None:
-    """Read the places of all *wanted* strips together, neighbours in one I/O."""
+    """Read the places of all *wanted* strips in one round; adjacent ranges share one I/O."""
     requests = [request for strips, places in wanted for request in strips.requests(places)]
     if requests:
         await context.member_set.read(join(requests), background=True)
@@ -82,7 +83,7 @@ async def read_all(context: ArrayContext, wanted: Sequence[tuple[Strips, Sequenc
 class Strips:
     """The strips of *count* stripes from *first* on, for the roles asked for.
 
-    `array(place)` is a (count, chunk) array of one row of one role. Use as an async context.
+    `array(place)` is a (count, chunk) array of one row of one role. Call `release` when done.
     """
 
     def __init__(self, context: ArrayContext, first: int, count: int) -> None:
@@ -96,7 +97,7 @@ class Strips:
         self._arenas: list[Arena] = []
 
     def offset(self, role: int) -> int:
-        """Return the byte offset on the member of *role*'s strip of the first stripe."""
+        """Return the byte offset on *role*'s member of its strip of the first stripe."""
         context = self.context
         if context.layout.aligned:
             return context.data_offset + self.first * self.strip_bytes
@@ -104,9 +105,9 @@ class Strips:
         return context.position(self.first, context.code.column_cells[column][0])[1]
 
     def requests(self, places: Sequence[Place]) -> list[MemberIO]:
-        """Make room for *places*; return the reads that fill it: those and nothing else.
+        """Allocate buffers for *places*; return the reads that fill them, and only those.
 
-        Whole strips at once, or neighbouring rows together; none where members lend their memory.
+        Whole strips or single rows are read; a member that lends its memory needs no read.
         """
         context = self.context
         by_role: dict[int, list[int]] = {}
@@ -142,7 +143,7 @@ class Strips:
         return requests
 
     def array(self, place: Place) -> Bytes:
-        """Return the row as a flat array when it is contiguous, else as (count, chunk)."""
+        """Return the row *place*: a flat array if it is contiguous, else (count, chunk)."""
         rows = self._rows.get(place)
         if rows is None:
             rows = self._strips[place[0]]
@@ -156,9 +157,9 @@ class Strips:
         return rows
 
     def space(self, role: int, whole: bool) -> memoryview | None:
-        """Make room for *role*'s strips; return what must be written, None if it is there already.
+        """Allocate *role*'s strips; return the buffer to write, None if no write is needed.
 
-        When the strips are filled *whole*, a RAM member lends the place itself.
+        When the strips are filled *whole*, a RAM member lends its own memory.
         """
         size = self.strip_bytes * self.count
         queue = self.context.member_set.queues[role]
@@ -174,7 +175,7 @@ class Strips:
         return buffer
 
     def release(self) -> None:
-        """Give the scratch memory back; no view may be used any more."""
+        """Return the scratch memory to the pool. No array of these strips may be used then."""
         self._rows.clear()
         self._strips.clear()
         for arena in self._arenas:

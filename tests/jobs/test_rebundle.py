@@ -142,14 +142,14 @@ def test_a_member_leaves_only_if_the_others_have_room() -> None:
         used = rig.bundles.used_chunks()
         with pytest.raises(RaidxError, match=rf"holds {used[1]} chunks, and the other .* free"):
             await array.remove_disk(1)
-        with pytest.raises(RaidxError, match="find no place"):
+        with pytest.raises(RaidxError, match="find no member without"):
             await estimate.of_removing(array, array.member_set.config.record(1))
         assert "reshape" not in array.member_set.config.jobs
         await array.grow([disk := rig.disk(60)])
         rig.members.append(disk)
         await rig.settle()
         assert array.size_bytes == usable(rig)
-        with pytest.raises(RaidxError, match="find no place"):  # the image uses it all
+        with pytest.raises(RaidxError, match="find no member without"):  # the image uses it all
             await array.remove_disk(1)
         await rig.check()
 

@@ -232,7 +232,7 @@ def test_what_cannot_be_is_refused_in_one_line_and_changes_nothing() -> None:
         await refuse(rig, "has room for .* chunks of the image's", 0, "rdp")
         await refuse(rig, "does not exist for 5 members", 1, "upc")
         await refuse(rig, "unknown layout", 1, "raid9")
-        await refuse(rig, "place each by a table", 1, "raidx-parity")
+        await refuse(rig, "place each chunk by a table", 1, "raidx-parity")
         await refuse(rig, "too small for stripes of rdp on 20 members", 16, "rdp")
         assert rig.array is not None
         await rig.array.fail_disk(1)

@@ -1,17 +1,17 @@
-"""What a growth copies, and how parity follows: live, piggyback or surrogate.
+"""The copies of a growth, and the parity mode of the stripes: live, piggyback or surrogate.
 
-    live       parity stays: the place that a block leaves counts as zero (DESIGN.md, section 2)
-    piggyback  P' = P xor the moved blocks; the old copies stay part of the stripe, as the blocks
-               that are born there (the mcpod paper, section 3.3)
-    surrogate  parity stays too, but of the stripes that have migrated it lies on the surrogate: it
+    live       parity is unchanged: the vacated place counts as zero (DESIGN.md, section 2)
+    piggyback  P' = P xor the moved blocks; the old copies stay part of the stripe, as the content
+               of the new blocks there (the mcpod paper, section 3.3)
+    surrogate  parity is unchanged too, but for migrated stripes it lies on the surrogate member: it
                is copied like a block that moves (section 3.4)
 
-Piggyback changes parity in its place, and what is born on the new disks comes alive with it: one
-commit, after the copies are durable. From then on the sum over the places of the stripe is the same
-whichever of the two copies is the block, so the position may be made durable later as for `live`.
-A stripe that a crash, or a growth that turned round, left that way while it lies as before is first
-brought back by `drop`. With the journal off parity goes down beside the copies, as in the paper,
-and a crash leaves the stripe to a resync.
+Piggyback updates parity in place. One commit writes the parity and marks the new blocks as written,
+after the copies are durable. From then on the XOR over the places of the stripe is the same
+whichever of the two copies is the current block, so the position may become durable later, as for
+`live`. A crash or a cancelled growth can leave a stripe in that state below the old shape; `drop`
+takes the old copies out of its parity again. With journal=none the parity is written together with
+the copies, as in the paper, and a crash leaves the stripe to a resync.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.member_set import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import xor_into
 
-DROPPED_MAX = 64  # old copies taken out at once
+DROPPED_MAX = 64  # old copies that `drop` removes in one commit
 
 Batch = tuple[Sequence[int], Sequence[int], Sequence[int]]  # stripes, sources, targets
 
 
 @dataclass(slots=True)
 class Load:
-    """What was read: cells to copy, and the new parity of each stripe that gets one.
+    """What was read: cells to copy, and the new parity of each stripe whose parity changes.
 
-    *views* hold the content of the cells *sources*, which goes to the cells *targets* of *stripes*.
+    *views* hold the content of the cells *sources*; it is written to the cells *targets* of
+    *stripes*.
     """
 
     stripes: Sequence[int]
@@ -55,8 +56,9 @@ class Load:
 
 @dataclass(slots=True)
 class Change:
-    """One change of *stripe*'s parity: chunks come alive (*fresh*) or are *unwritten* again with
-    it.
+    """One change of *stripe*'s parity.
+
+    With it, the chunks *fresh* become written and the chunks *unwritten* become unwritten again.
     """
 
     stripe: int
@@ -66,9 +68,9 @@ class Change:
 
 
 class CellReader:
-    """Reads whole cells, those on lost members by their chain; at most *count* of them.
+    """Reads at most *count* whole cells; cells on lost members are solved by their chain.
 
-    RAM members lend their memory, so nothing is copied that need not be.
+    RAM members lend their memory, so that nothing is copied without need.
     """
 
     def __init__(self, context: ArrayContext, count: int) -> None:
@@ -80,7 +82,7 @@ class CellReader:
         self._xors: list[tuple[Bytes, list[Bytes]]] = []
 
     def _slot(self) -> tuple[memoryview, Bytes]:
-        """Return room for one cell more."""
+        """Return a buffer for one more cell."""
         if self._slots is None:
             size = self.context.chunk_bytes
             self.arenas.append(self.context.arenas.get(self._count * size))
@@ -88,21 +90,23 @@ class CellReader:
         return next(self._slots)
 
     def lend(self, stripes: Sequence[int], cells: Sequence[int]) -> list[Any]:
-        """Return views of *cells* of *stripes*, only to be looked at."""
+        """Return read-only views of *cells* of *stripes*; `run` fills those that are not lent."""
         context, member_set = self.context, self.context.member_set
-        if member_set.lost or member_set.overlay:  # the members' memory alone does not tell
+        # The members' memory alone is not the current content.
+        if member_set.lost or member_set.overlay:
             return [self.add(*place)[0] for place in zip(stripes, cells, strict=True)]
         size, first = context.chunk_bytes, min(stripes)
         span = max(stripes) + 1 - first << context.shift
         lent: dict[int, memoryview | None] = {}
-        for cell, count in Counter(cells).items():  # of one window: all on one side of the position
+        # One window, so all cells are on one side of the position.
+        for cell, count in Counter(cells).items():
             role, offset = context.position(first, cell)
             queue = member_set.queues[role]
             share = count * size / span
             try:
                 lent[cell] = None if queue is None else queue.view(offset, span, share)
             except MemberError:
-                lent[cell] = None  # the queue finds the member out
+                lent[cell] = None  # the read through the queue detects the failure
         views = []
         for stripe, cell in zip(stripes, cells, strict=True):
             whole = lent[cell]
@@ -111,7 +115,10 @@ class CellReader:
         return views
 
     def add(self, stripe: int, cell: int) -> tuple[Any, Bytes]:
-        """Return where *cell* of *stripe*, which is alive, will be. Raises UnrecoverableError."""
+        """Return (buffer, array) into which `run` reads the written *cell* of *stripe*.
+
+        Raises UnrecoverableError if the cell is lost and no chain gives it back.
+        """
         context, member_set = self.context, self.context.member_set
         size = context.chunk_bytes
         view, array = self._slot()
@@ -137,14 +144,14 @@ class CellReader:
         return view, array
 
     async def run(self) -> None:
-        """Read. Raises MemberLostError, MemberError."""
+        """Read all cells that were added. Raises MemberLostError, MemberError."""
         await self.context.member_set.read(join(self._requests), background=True)
         for out, parts in self._xors:
             xor_into(out, parts)
 
 
 class Copier:
-    """Copies cells of stripes whose locks are held; *back* to where they were."""
+    """Copies cells of stripes whose locks are held, or with *back* to their old places."""
 
     def __init__(self, context: ArrayContext, growth: GrowthPosition, back: bool) -> None:
         self.context = context
@@ -154,7 +161,7 @@ class Copier:
         self._preparer = Preparer(context)
 
     async def read(self, stripes: Sequence[int], sources: Sequence[int], targets: Any) -> Load:
-        """Read the *sources*; piggyback: and the parities of their stripes, and sum them up."""
+        """Read the *sources*; in piggyback mode also the parities, and add the sources to them."""
         each = dict.fromkeys(stripes) if self.piggyback and not self.back else ()
         reader = CellReader(self.context, len(stripes) + len(each))
         views = reader.lend(stripes, sources)
@@ -173,7 +180,10 @@ class Copier:
         return self.layout.lost_cells(stripe, member_set.lost_at(stripe)) if member_set.lost else 0
 
     async def write(self, load: Load) -> None:
-        """Write copies, and parities; by way of the journal where it may replay (law 4)."""
+        """Write copies and parities, through the log for stripes that recovery may redo (law 4).
+
+        Raises MemberLostError, MemberError, NoSpaceError.
+        """
         context = self.context
         epoch = context.member_set.role_epoch
         direct: list[MemberIO] = []
@@ -202,27 +212,27 @@ class Copier:
             await self._commit(changes, epoch)
 
     async def _make_durable(self) -> None:
-        """Flush the copies: a record that is replayed must find them."""
+        """Flush the copies: recovery that redoes the record must find them."""
         await self.context.member_set.flush()
 
     def _raised(self, load: Load) -> Iterator[Change]:
-        """Yield what makes the old copies part of their stripes."""
+        """Yield the changes that make the old copies part of their stripes' parity."""
         context = self.context
-        born: dict[int, list[int]] = {}
+        new_chunks: dict[int, list[int]] = {}
         for stripe, source in zip(load.stripes, load.sources, strict=True):
             chunk = self.layout.mapping.logical(source, stripe)
-            born.setdefault(stripe, []).append(chunk)
-        for stripe, chunks in born.items():
+            new_chunks.setdefault(stripe, []).append(chunk)
+        for stripe, chunks in new_chunks.items():
             writes: list[MemberIO] = []
             if stripe in load.parities:
                 position = context.position(stripe, self.layout.parity_cell)
                 writes = [(*position, [load.parities[stripe][0]], context.chunk_bytes)]
             yield Change(stripe, writes, chunks, [])
 
-    # -- back ----------------------------------------------------------------------------------
+    # -- going back ----------------------------------------------------------------------------
 
     def stale_copies(self, first: int, end: int) -> tuple[Any, Any, Any]:
-        """Return (stripes, cells, chunks) of old copies that are part of their stripes."""
+        """Return (stripes, cells, chunks) of old copies that are still part of their parity."""
         stripes, old, new, _ = self.layout.moving(first, end)
         chunks = self.layout.mapping.logical_many(old, stripes)
         live = self.context.written.is_written_many(chunks)
@@ -230,9 +240,9 @@ class Copier:
         return stripes[live], cells[live], chunks[live]
 
     async def drop(self, window: Sequence[int]) -> None:
-        """Take old copies out of the stripes of *window*, rising: as `live` would have it.
+        """Take old copies out of the parity of the stripes *window*, in rising order, as in `live`.
 
-        Raises MemberLostError when a member went: look again.
+        Raises MemberLostError if a member failed; the caller then tries again.
         """
         found = self.stale_copies(window[0], window[-1] + 1)
         if not len(found[0]):
@@ -272,12 +282,12 @@ class Copier:
     # -- changing parity -----------------------------------------------------------------------
 
     def _forget(self, changes: Sequence[Change]) -> None:
-        """Drop what the cache knows of parities that change; their stripes' locks are held."""
+        """Drop the cached parities that are about to change; their stripes' locks are held."""
         for change in changes:
             self.context.forget_stripe(change.stripe)
 
     async def _commit(self, changes: Sequence[Change], epoch: int) -> None:
-        """Log *changes*, each all or nothing. Raises MemberLostError if a role changed hands."""
+        """Log *changes*, each atomically. Raises MemberLostError if a role's member changed."""
         context = self.context
         self._forget(changes)
         most = max(1, context.journal.capacity // 8 >> context.shift)
@@ -293,7 +303,10 @@ class Copier:
                 raise MemberLostError
 
     async def _change_in_place(self, changes: Sequence[Change], beside: list[MemberIO]) -> None:
-        """Write *changes* and what goes down *beside* them; a resync finishes what a crash cuts."""
+        """Write *changes* together with *beside*, past the log.
+
+        The regions are marked dirty first, so that a resync repairs what a crash interrupts.
+        """
         context = self.context
         stripes = [change.stripe for change in changes]
         self._forget(changes)

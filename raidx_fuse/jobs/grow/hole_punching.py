@@ -1,8 +1,8 @@
-"""Places that blocks have left in a growth: their room goes back to the host, where it can.
+"""Hole punching: the space that a growth vacates goes back to the host file system.
 
-Safe once the position that the blocks passed is durable, and until the growth is over: a crash
-finds the new places, and nobody is born in the old ones yet. A read that looked a place up before
-the block left it would find zeros: it is made to look again (`ArrayContext.reuse_epoch`).
+Punching is safe from the moment that the position past the blocks is durable until the growth ends:
+a crash finds the new places, and no new block is written to the old ones yet. A read that looked
+its place up before the block moved would find zeros; `ArrayContext.reuse_epoch` makes it repeat.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ SCAN_STRIPES = 1 << 14
 
 
 class HolePunching:
-    """Gives back what the growth of *layout* leaves, in rising stripes.
+    """Punches the places that the growth of *layout* vacates, in rising stripes.
 
-    Memory is not: it would only cost the time to fault it in again. A member that cannot punch
-    holes, or fails to, is not asked any more.
+    RAM members are left out: punching would only cost the page faults to get the memory back. A
+    member that cannot punch holes, or fails to, is not asked again.
     """
 
     def __init__(self, context: ArrayContext, layout: ElasticLayout) -> None:
         self.context = context
         self.layout = layout
-        self._next = 0  # the first stripe that was not looked at
+        self._next = 0  # the first stripe that was not scanned
         self._not_asked: set[int] = set()
 
     async def give_back(self, end: int) -> None:
-        """Punch holes in the old disks below stripe *end*: the position has durably passed it."""
+        """Punch holes in the old disks below stripe *end*; the position has durably passed it."""
         if not any(map(self._may_ask, range(self.layout.disks_before))):
             self._next = end
         while self._next < end:
@@ -64,6 +64,6 @@ class HolePunching:
             offset = context.data_offset + (row << context.shift)
             done = await context.member_set.punch(role, offset, count << context.shift)
         except MemberError as error:
-            log.warning("%s; no more room is given back there", error)
+            log.warning("%s; no more holes are punched there", error)
         if not done:
             self._not_asked.add(role)

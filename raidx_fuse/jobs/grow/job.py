@@ -1,17 +1,16 @@
-"""Grow: move the blocks that McPod's mapping gives to the new disks, and nothing else.
+"""Grow: move the blocks that McPod's mapping assigns to the new disks, and no others.
 
-A window reads the written blocks that move, writes them to the new disks in runs that are as long
-as the mapping allows (the mcpod paper, section 3.2), and lets the growth's position pass it;
+A window reads the written blocks that move, writes them to the new disks in runs as long as the
+mapping allows (the mcpod paper, section 3.2), and then moves the growth's position past them.
 engine/growth_position.py says when the position becomes durable, and why a crash at any point
-leaves every block whole. How parity follows is copy.py's business; by default it stays as it
-is, for the place that a block leaves belongs to a block that nobody has written yet, which counts
-as zero.
+leaves every block intact. copy.py updates parity; by default parity stays unchanged, because the
+vacated place belongs to a new, unwritten block, which counts as zero.
 
-Cancelled, the job goes the same way back: blocks return to their old places, which are dead until
-the growth is over, and the array has its old shape again. A block is only ever moved onto a member
-that is there and has room: while one is lost, or its host full, the job waits. What lies on a lost
-member is read by its chain; at a block that nobody can give back it pauses until it is told to go
-on.
+If the job is cancelled, it runs backwards: blocks return to their old places, which are unwritten
+until the growth ends, and the array gets its old shape again. A block is only moved onto a healthy
+member with free space: while a target is lost or its host file system is full, the job waits.
+Blocks on a lost member are read by their chain. At a block that cannot be read the job pauses until
+the user resumes it.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, StallableJob
 from raidx_fuse.store.member_set import MemberLostError
 
 STRIPES_MAX = 4096  # whose locks one window takes
-BATCH_BYTES_MAX = 16 << 20  # read at once, from all members together
-BATCHES_IDLE = 32  # in a window at full speed with no users: one is read while one is written
-UNSAVED_BYTES_MAX = 1 << 30  # of a member: how far the position may run ahead of its checkpoint
+BATCH_BYTES_MAX = 16 << 20  # read in one batch, from all members together
+BATCHES_IDLE = 32  # per window when nothing slows the job: one is read while one is written
+UNSAVED_BYTES_MAX = 1 << 30  # per member: how far the position may run ahead of its durable copy
 COUNT_STRIPES = 1 << 14
 POLL_S = 0.25
 
@@ -46,7 +45,7 @@ End = Callable[[bool], Awaitable[None]]
 
 
 class Grow(StallableJob):
-    """Moves the blocks of the growth under way; *back* undoes it. *end* concludes the growth."""
+    """Moves the blocks of the growth under way; *back* reverts it. *end* concludes the growth."""
 
     kind = "grow"
     title = "growth"
@@ -63,14 +62,12 @@ class Grow(StallableJob):
         self._ending = False
         self._copier = Copier(context, self.growth, back)
         self._vacated = HolePunching(context, self.layout)
-        self._stale_copies: list[
-            int
-        ] = []  # beyond the position, but with old copies in their parity
+        self._stale_copies: list[int] = []  # past the position, but with old copies in their parity
         sources = self.layout.disks_before
         self._batch = max(1, min(sources * WINDOW_BYTES, BATCH_BYTES_MAX) >> context.shift)
 
     def detail(self) -> dict[str, Any]:
-        """Say where the growth stands."""
+        """Return direction, progress and what the job waits for."""
         return {
             "members_before": self.layout.history[-2],
             "members_after": self.layout.history[-1],
@@ -83,16 +80,16 @@ class Grow(StallableJob):
         }
 
     def cancel(self) -> None:
-        """Turn round: from the next window on the array goes back to its old shape."""
+        """Turn round: from the next window on the array returns to its old shape."""
         if not self._ending:
             self._turn = not self.back
         self.resume()
 
     def result(self, completed: bool) -> str:
-        """Return the state after the end: a growth that went back was cancelled."""
+        """Return the final state: "cancelled" for a growth that went back."""
         return "cancelled" if self.back else super().result(completed)
 
-    # -- where ---------------------------------------------------------------------------------
+    # -- which stripes -------------------------------------------------------------------------
 
     def _rest(self) -> tuple[int, int]:
         """Return (first, end) of the stripes that still have to change."""
@@ -100,7 +97,7 @@ class Grow(StallableJob):
         return (0, migrated) if self.back else (migrated, self.layout.stripes)
 
     def _targets(self) -> set[int]:
-        """Return the roles that something moves to."""
+        """Return the roles that blocks move to."""
         layout, before = self.layout, self.layout.disks_before
         cells = range(before) if self.back else range(before, layout.mapping.disks)
         roles = {layout.role_of(cell, after=not self.back) for cell in cells}
@@ -109,9 +106,9 @@ class Grow(StallableJob):
         return roles
 
     def _reach(self) -> tuple[int, int | None]:
-        """Return the first stripe where a target is lost, and its role; the end and None if none.
+        """Return (first stripe where a target is lost, its role); (end, None) if there is none.
 
-        A role that is being rebuilt is there below its watermark.
+        A role that is being rebuilt is present below its watermark.
         """
         member_set = self.context.member_set
         reach, missing = self.layout.stripes, None
@@ -122,12 +119,12 @@ class Grow(StallableJob):
         return reach, missing
 
     def _live(self, first: int, end: int) -> tuple[Any, Any, Any]:
-        """Return stripes, sources and targets of the written cells that move, stripes rising."""
+        """Return (stripes, sources, targets) of the written cells that move, by rising stripe."""
         stripes, old, new, chunks = self.layout.moving(first, end)
         written = self.context.written
         live = written.is_written_many(chunks)
         stripes, old, new = stripes[live], old[live], new[live]
-        if self.growth.parity == SURROGATE:  # the parity cell too: to another member
+        if self.growth.parity == SURROGATE:  # the parity cell moves too, to the surrogate
             rows = np.array(written.written_stripes(self.layout, first, end - first, end), np.int64)
             cells = np.full(len(rows), self.layout.parity_cell, np.int64)
             order = np.argsort(np.concatenate((stripes, rows)), kind="stable")
@@ -136,7 +133,7 @@ class Grow(StallableJob):
         return (stripes, new, old) if self.back else (stripes, old, new)
 
     def _find_strays(self) -> None:
-        """Going back: note the stripes that a crash left with old copies in their parity."""
+        """Going back: find the stripes that a crash left with old copies in their parity."""
         self._stale_copies = []
         if self.back and self._copier.piggyback:
             for at in range(self.layout.migrated, self.layout.stripes, COUNT_STRIPES):
@@ -159,7 +156,7 @@ class Grow(StallableJob):
             await trio.lowlevel.checkpoint()
 
     async def ready(self) -> None:
-        """Before each window: turn round if asked to, save what ran far ahead, wait for targets."""
+        """Before a window: turn round if asked to, save a position far ahead, wait for targets."""
         if self._turn and not self.back:
             await self.insist(self._turn_round)
         if len(self.growth.unsaved) << self.context.shift > UNSAVED_BYTES_MAX:
@@ -167,15 +164,15 @@ class Grow(StallableJob):
         again_s = self.retry_s()
         while not self._cancelled and not (self._turn and not self.back):
             self.waits_for = self._blocked_by()
-            # A resync fills dead places with zeros, and blocks may have left them only just now;
-            # and what is lost follows from parity, which it makes good.
+            # A resync zeroes unwritten places, which blocks may have left only a moment ago; and
+            # lost cells are solved from parity, which the resync makes consistent first.
             resync = self.context.dirty_bitmap.pending_regions()
             if self.waits_for is None and not resync and self.context.member_set.clock() >= again_s:
                 break
             await trio.sleep(POLL_S)
 
     def _blocked_by(self) -> int | None:
-        """Return the lost role without which the next stripes cannot change, None if they can."""
+        """Return the lost role that the next stripes need, None if they can be moved."""
         reach, role = self._reach()
         first, end = self._rest()
         if first == end:
@@ -192,7 +189,7 @@ class Grow(StallableJob):
         await self._count()
 
     def next_window(self) -> list[int] | None:
-        """Return the stripes that change next; all between the positions, written or not."""
+        """Return the stripes that migrate next, whether written or not."""
         if self._stale_copies:
             return self._stale_copies[:STRIPES_MAX]
         first, end = self._rest()
@@ -214,9 +211,9 @@ class Grow(StallableJob):
         return list(range(first, end))
 
     async def work(self, stripes: list[int]) -> int:
-        """Copy what moves in *stripes* and let the position pass them."""
+        """Copy the blocks of *stripes* and move the position past them; return the bytes copied."""
         if not stripes or (self._turn and not self.back):
-            return 0  # a target went, or a cancel came, while the locks were waited for
+            return 0  # a target failed, or a cancel came, while waiting for the locks
         context = self.context
         first, end = stripes[0], stripes[-1] + 1
         if self._copier.piggyback:
@@ -230,7 +227,7 @@ class Grow(StallableJob):
             if self._stale_copies:
                 del self._stale_copies[: len(stripes)]
                 return 0
-        moves = self._live(first, end)  # now: more may be written than before we had the locks
+        moves = self._live(first, end)  # again: more may have been written before the locks
         if not len(moves[0]):
             context.migrate_to(first if self.back else end)
             return 0
@@ -239,7 +236,7 @@ class Grow(StallableJob):
         return copied << context.shift
 
     async def checkpoint(self) -> None:
-        """Make the position durable; what blocks have left below it goes back to the host."""
+        """Make the position durable; then punch holes where blocks were vacated below it."""
         await self.growth.save()
         if not self.back and not self._copier.piggyback:
             await self._vacated.give_back(self.growth.saved)
@@ -255,10 +252,11 @@ class Grow(StallableJob):
     # -- copying -------------------------------------------------------------------------------
 
     async def _copy_all(self, moves: tuple[Any, Any, Any], window: list[int]) -> int:
-        """Copy in batches, the next one read while one is written; the position follows.
+        """Copy in batches, reading the next one while one is written; advance the position.
 
-        Returns how many blocks were copied: fewer than all when a member went (`ready` sees who)
-        or when somebody waits for the window. Pauses the job at what cannot be read or written.
+        Returns the number of blocks copied. It is less than all if a member failed (`ready` finds
+        out which) or if a user waits for a lock of the window. An error of a read or write pauses
+        the job.
         """
         stripes, sources, targets = (
             (column[::-1] if self.back else column).tolist() for column in moves
@@ -276,7 +274,7 @@ class Grow(StallableJob):
                 for arena in load.arenas:
                     self.context.arenas.put(arena)
                 if self._reach()[0] <= max(batch[0]):
-                    return copied  # a target went while it was written
+                    return copied  # a target failed during the write
                 copied += len(load.views)
                 self.error = None
                 if following is None or read is None:
@@ -298,7 +296,7 @@ class Grow(StallableJob):
         self.stall(f"stripe {self.layout.migrated}", error)
 
     def _cuts(self, stripes: list[int]) -> list[int]:
-        """Return where to cut moves into batches, between two stripes."""
+        """Return the indexes that cut the moves into batches, each between two stripes."""
         cuts = []
         at = self._batch
         while at < len(stripes):
@@ -310,7 +308,7 @@ class Grow(StallableJob):
         return cuts
 
     async def _write_and_read(self, load: Load, following: Batch | None) -> Load | None:
-        """Write *load* and read the *following* batch side by side; raise what either raises."""
+        """Write *load* while reading the *following* batch, and return that; raise any error."""
         errors: list[Exception] = []
         read: list[Load] = []
 

@@ -1,13 +1,13 @@
 """Growing an array onto more members: the change of shape at the beginning and at the end.
 
-    add members:  prepare them -> alone: wider layout, 0 stripes migrated -> maps -> superblocks
+    add members:  prepare them -> all locks: wider layout, 0 stripes migrated -> maps -> superblocks
     job `grow`:   windows (job.py), positions made durable (engine/growth_position.py)
-    at the end:   superblocks: the new shape -> the image is larger; a surrogate has the role of
-                  the parity then, and who had it is a spare
-    cancelled:    back to 0 stripes migrated -> alone: narrower layout -> superblocks
+    at the end:   superblocks: the new shape -> the image is larger; a surrogate has taken the role
+                  of the parity, and the former parity member is a spare
+    cancelled:    back to 0 stripes migrated -> all locks: narrower layout -> superblocks
 
-With no stripe migrated both layouts say the same of every block, so the change of shape itself
-moves nothing, and a crash beside it finds the array whole in either.
+With no stripe migrated, both layouts give every block the same place. The change of shape itself
+therefore moves nothing, and after a crash around it the array is intact in either shape.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ HISTORY = "history"
 class GrowOperation:
     """Begins and concludes the growths of one running array.
 
-    *on_size* is awaited when the image has become larger, *on_release* for each member that a
-    cancelled growth gave back: it belongs to nobody then.
+    *on_size* is awaited when the image has become larger. *on_release* is called with each member
+    that a cancelled growth releases, and that therefore belongs to no array.
     """
 
     def __init__(self, array: ArrayServices) -> None:
@@ -52,24 +52,24 @@ class GrowOperation:
         self.on_size: list[Callable[[], Awaitable[None]]] = []
         self.on_release: list[Callable[[Member], None]] = []
 
-    # -- may it? -------------------------------------------------------------------------------
+    # -- checks --------------------------------------------------------------------------------
 
     def wider(self, added: int, parity: str = LIVE) -> ElasticLayout:
-        """Return the layout with *added* members more, nothing migrated.
+        """Return the layout with *added* more members and no stripe migrated.
 
-        *parity*: how it is to follow, see copy.py; a surrogate comes on top. Raises
-        RaidxError (UsageError, BusyError) when the array cannot grow, or not now.
+        *parity* is the parity mode of the growth (copy.py); a surrogate is not counted in *added*.
+        Raises RaidxError (UsageError, BusyError) if the array cannot grow, or not now.
         """
         config = self.member_set.config
         self.array.require_writable()
         if not grows_in_place(config.layout):
             able = ", ".join(name for name in LAYOUTS if grows_in_place(name))
             raise RaidxError(
-                f"{config.layout} cannot grow by the fewest moves: only {able} can",
-                action="move everything: --method restripe; or add spares: --as spare",
+                f"{config.layout} cannot grow by moving the fewest chunks: only {able} can",
+                action="move all chunks: --method restripe; or add spares: --as spare",
             )
         if parity != LIVE and not self.context.code.parity_count:
-            raise UsageError(f"{config.layout} has no parity that could follow by {parity}")
+            raise UsageError(f"{config.layout} has no parity: --parity {parity} does not apply")
         self.array.jobs.require_finished("does not grow")
         history = [*config.params.get(HISTORY, [config.width]), config.width + added]
         try:
@@ -92,13 +92,13 @@ class GrowOperation:
         return make_layout(config.layout, width, chunks, config.chunk_bytes, **params)
 
     def _check_room(self, layout: ElasticLayout) -> None:
-        """Raise UsageError unless the metadata regions can serve the wider array."""
+        """Raise UsageError unless the metadata regions are large enough for the wider array."""
         regions = self.member_set.config.regions
         bits = regions.pages("written").pages * PAYLOAD_BITS
         record = record_bytes(2 * layout.width, layout.width * layout.chunk_bytes)
         if layout.chunks > bits or 2 * record > self.context.journal.capacity:
             raise UsageError(
-                f"{layout.width} members are more than this array's metadata has room for",
+                f"this array's metadata is too small for {layout.width} members",
                 action="add fewer, or make a new array",
             )
 
@@ -107,13 +107,14 @@ class GrowOperation:
     async def begin(
         self, members: Sequence[Member], parity: str = LIVE, surrogate: Member | None = None
     ) -> dict[str, Any]:
-        """Take *members* in, in the order of their new roles, and start the job.
+        """Add *members*, in the order of their new roles, and start the job; return its summary.
 
-        *parity* LIVE or PIGGYBACK, or a member that takes the parity over, the *surrogate*.
+        *parity* is LIVE or PIGGYBACK. With a *surrogate* member, parity moves to that member
+        instead.
         """
         if surrogate is not None:
             if parity != LIVE:
-                raise UsageError(f"parity cannot follow by {parity} and go to a surrogate")
+                raise UsageError(f"parity mode {parity} and a surrogate exclude each other")
             parity = SURROGATE
         added = len(members)
         self.wider(added, parity)
@@ -123,15 +124,16 @@ class GrowOperation:
             membership.check_joining(member)
         async with membership.attaching:
             layout = self.wider(added, parity)
-            membership.waiting = True  # these are not there to replace a member that fails now
+            membership.waiting = True  # the new members must not replace a member that fails now
             try:
                 records = await join(member_set, members, layout.chunks)
                 try:
-                    # No record of who had one of the new roles before may ever be replayed.
+                    # No record that names a new role's former member may ever be redone by
+                    # recovery.
                     self.context.journal.deferred.paused = True
                     await self.context.journal.drain()
                     async with self.context.locks.alone():
-                        layout = self.wider(added, parity)  # nothing began, nobody failed meanwhile
+                        layout = self.wider(added, parity)  # checked again, under the locks
                         self._widen(layout, records, parity)
                 except RaidxError:
                     await leave(member_set, records)
@@ -152,13 +154,13 @@ class GrowOperation:
         }
 
     def size_after(self, layout: ElasticLayout) -> int:
-        """Return the image's size when *layout*'s growth is over."""
+        """Return the size of the image in bytes after *layout*'s growth."""
         limit = self.member_set.config.size_bytes
         whole = layout.chunks * layout.chunk_bytes
         return whole if limit is None else min(limit, whole)
 
     def _widen(self, layout: ElasticLayout, records: Sequence[MemberRecord], parity: str) -> None:
-        """Change to the wider shape, in memory, in one moment."""
+        """Change to the wider shape in memory, without an await."""
         member_set, config = self.member_set, self.member_set.config
         changed = assign_role(member_set, config, records)
         member_set.config = replace(
@@ -180,7 +182,7 @@ class GrowOperation:
         ).job_id
 
     def resume(self) -> None:
-        """At the start: go on with a growth that was under way."""
+        """When the array starts: continue a growth that was under way."""
         if self.context.growth is not None:
             self._start(back=bool(self.member_set.config.jobs.get(JOB_KEY, {}).get("back")))
 
@@ -193,13 +195,13 @@ class GrowOperation:
             await self._finish()
 
     async def _finish(self) -> None:
-        """All blocks lie as they are to: the places they left become the image's new end."""
+        """Conclude: all blocks are at their new places, and the vacated ones extend the image."""
         assert self.context.growth is not None
         layout = self.context.growth.layout
         before = layout.history[-2]
 
         def final_config(config: ArrayConfig) -> ArrayConfig:
-            # What blocks have left there does not read as zero.
+            # The vacated places on these members hold old content: they do not read as zero.
             members = tuple(
                 replace(r, reads_zero=False) if 0 <= r.role < before else r for r in config.members
             )
@@ -224,14 +226,14 @@ class GrowOperation:
     async def _hand_over(
         self, layout: ElasticLayout, final_config: Callable[[ArrayConfig], ArrayConfig]
     ) -> None:
-        """Give the surrogate the role of the parity; who had it becomes a spare."""
+        """Give the surrogate the role of the parity; the former parity member becomes a spare."""
         async with self.array.membership.attaching, self._undisturbed():
-            # Records name roles: none may be replayed under the names that are given now. Nobody
-            # writes until the superblocks have them: the door is closed, and what needs no lock
-            # waits while a change of membership is not settled.
+            # Records name roles, so recovery must not redo any of them under the new assignment.
+            # Nothing is written until the superblocks hold it: all stripe locks are held, and
+            # writes that take no lock wait while a change of membership is unpublished.
             journal = self.context.journal
             await journal.drain(journal.believe_all)
-            while self.context.locks.held:  # what began at once ends
+            while self.context.locks.held:  # writes that take no lock end
                 await trio.lowlevel.checkpoint()
                 await journal.drain(journal.believe_all)
             self._take_role(layout, final_config)
@@ -241,7 +243,7 @@ class GrowOperation:
     def _take_role(
         self, layout: ElasticLayout, final_config: Callable[[ArrayConfig], ArrayConfig]
     ) -> None:
-        """Let the surrogate have the role of the parity, in memory, in one moment."""
+        """Assign the role of the parity to the surrogate, in memory, without an await."""
         member_set, config = self.member_set, final_config(self.member_set.config)
         assert layout.surrogate is not None
         role = layout.role_of(layout.parity_cell, after=False)
@@ -265,10 +267,10 @@ class GrowOperation:
 
     @asynccontextmanager
     async def _undisturbed(self) -> AsyncIterator[None]:
-        """Run the block while nobody holds a lock, and no job but the growth runs."""
+        """Run the block while nobody holds a stripe lock and no job but the growth runs."""
         jobs = self.array.jobs
         while True:
-            for job in jobs.running():  # they work with the shape as it is
+            for job in jobs.running():  # those jobs rely on the current shape
                 if job.kind != Grow.kind:
                     await job.finished.wait()
             await self.context.journal.drain()
@@ -278,7 +280,7 @@ class GrowOperation:
                     return
 
     async def _narrow(self) -> None:
-        """All blocks lie as before: the members that came let go of."""
+        """Conclude a cancelled growth: all blocks are back, and the new members leave."""
         member_set = self.member_set
         assert self.context.growth is not None
         history = self.context.growth.layout.history[:-1]
@@ -290,7 +292,7 @@ class GrowOperation:
         await release(released, self.on_release)
 
     def _take_back(self, history: Sequence[int]) -> list[Member]:
-        """Change to the narrower shape, in memory, in one moment; return who left."""
+        """Change to the narrower shape in memory, without an await; return members that left."""
         member_set, config = self.member_set, self.member_set.config
         width = history[-1]
         kept = list(history) if len(history) > 1 else None

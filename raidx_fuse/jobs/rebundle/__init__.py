@@ -1,1 +1,1 @@
-"""Chunks of bundles find other members: joining, leaving, self-healing."""
+"""Rebundling: chunks of a raidx layout move when members are added, removed or lost."""

@@ -1,4 +1,4 @@
-"""What fits on the members of a raidx array: chunks by role, and moves that make room for more."""
+"""The capacity of a raidx array: chunks by role, and the moves that make space for more bundles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from raidx_fuse.members.threads import in_thread
 
 
 class Capacity:
-    """The room on the members of *context*, and how it could be used; nothing is changed."""
+    """The capacity of the members of *context* and how it could be used. Nothing is changed."""
 
     def __init__(self, context: ArrayContext, layout: BundleLayout) -> None:
         self.context = context
@@ -28,7 +28,7 @@ class Capacity:
         self.layout = layout
 
     def _living(self) -> Callable[[], NDArray[np.bool_]]:
-        """Return what says of each cell, (bundles, L), whether it holds anything now."""
+        """Return a function that gives the bit map, (bundles, L), of the cells written now."""
         layout = self.layout
         chunks, stripes, length = layout.chunks, layout.stripes, layout.length
         data = layout.code.data_count
@@ -43,9 +43,10 @@ class Capacity:
         return live
 
     def caps(self, counts: Sequence[int], leaving: Collection[int], spare: int) -> list[int]:
-        """Return how many chunks each role may hold: all but the *spare* ones for moves.
+        """Return the maximum number of chunks on each role; *spare* chunks stay free for moves.
 
-        What is more on it already may stay. Leaving roles hold nothing, lost ones nothing more.
+        A role that exceeds its maximum keeps its chunks. Leaving roles hold nothing, and lost roles
+        receive nothing more.
         """
         used = [*self.layout.used_chunks(), *[0] * (len(counts) - self.layout.width)]
         caps = []
@@ -55,7 +56,7 @@ class Capacity:
         return caps
 
     def more(self, caps: Sequence[int]) -> int:
-        """Return how many more bundles there can be, within image limit and metadata."""
+        """Return how many more bundles fit, within the image limit and the metadata."""
         layout, limit = self.layout, self.member_set.config.size_bytes
         data = layout.code.data_count
         most = maximum(caps, layout.length)
@@ -71,19 +72,19 @@ class Capacity:
     def plan(
         self, counts: Sequence[int], leaving: Collection[int] = (), *, spare: int = SPARE_CHUNKS
     ) -> tuple[Moves, int]:
-        """Return the moves that make room for as many bundles as can be, and how many that are;
-        with *leaving*, those that empty these roles instead.
+        """Return (moves that allow the most new bundles, number of those bundles).
 
-        What lost members hold finds other places first.
+        With *leaving*, the moves empty these roles instead. Chunks of lost members are placed
+        first.
         """
         return self._planning(counts, leaving, spare)()
 
     async def plan_aside(
         self, counts: Sequence[int], leaving: Collection[int] = (), *, spare: int = SPARE_CHUNKS
     ) -> tuple[Moves, int]:
-        """Return what `plan` returns for the table of this moment, planned in a thread.
+        """Return what `plan` returns for the current table, computed in a thread.
 
-        For commands: 12 s on 58 million chunks, and users' requests go on meanwhile.
+        For commands: planning 58 million chunks takes 12 s, during which users' requests continue.
         """
         planning = self._planning(counts, leaving, spare)
         return await in_thread("planning the moves", planning, limit_s=math.inf)
@@ -91,7 +92,7 @@ class Capacity:
     def _planning(
         self, counts: Sequence[int], leaving: Collection[int], spare: int
     ) -> Callable[[], tuple[Moves, int]]:
-        """Return the work of `plan`, which touches nothing that changes meanwhile."""
+        """Return the work of `plan` as a function that uses only copies of mutable state."""
         growing = not leaving
         leaving = leaving or sorted(self.member_set.lost)
         caps = self.caps(counts, leaving, spare)
@@ -106,7 +107,7 @@ class Capacity:
         return work
 
     def counts_with(self, sizes: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return the chunks by role with newcomers of *sizes* bytes, and the newcomers' roles.
+        """Return (chunks by role with new members of *sizes* bytes, roles of those members).
 
         Raises UsageError.
         """
@@ -129,7 +130,7 @@ class Capacity:
         return counts, roles
 
     def size_with(self, more: int) -> int:
-        """Return the image's size with *more* bundles."""
+        """Return the size of the image in bytes with *more* bundles."""
         layout, limit = self.layout, self.member_set.config.size_bytes
         whole = (layout.stripes + more) * layout.code.data_count * layout.chunk_bytes
         return whole if limit is None else min(limit, whole)

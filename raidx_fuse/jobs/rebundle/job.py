@@ -1,9 +1,9 @@
-"""Relocate: give chunks of bundles other members as a plan says, and look again until all is done.
+"""Rebundle job: move chunks of bundles to other members by a plan, again until no move is left.
 
-A move is one record of the journal (engine/move_chunks.py), so there is no position to keep:
-whoever goes on after a crash makes a new plan from the table as it is. Chunks that nobody has
-written move many to a record, as entries of the table alone. A target must have a free chunk;
-where a ring of moves has none anywhere, its chunks change places in one record.
+Each move is one record of the log (engine/move_chunks.py), so the job has no position to save:
+after a crash it makes a new plan from the table. Unwritten chunks move many to a record, as mere
+entries of the table. A target needs a free chunk. If the moves form a ring of full members, the
+chunks of the ring change places in one record.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ End = Callable[["RebundleJob", bool], Awaitable[None]]
 
 
 class RebundleJob(StallableJob):
-    """Moves chunks until *plan* has none left; *waits* names a lost role that must come back first.
+    """Moves chunks until *plan* returns none; *waits* names a lost role that must return first.
 
-    *end* concludes what the moves were for. *written* counts chunks moved with their content,
-    *placed* those without; *given_up* says that a user cancelled.
+    *end* concludes the purpose of the moves. *written* counts the chunks moved with their content,
+    *placed* those without content; *given_up* is set when a user cancelled the job.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class RebundleJob(StallableJob):
         self._pending: dict[int, list[int]] = {}  # target -> cells, taken from the end
         self._records: list[list[Move]] = []
         self._stale = True  # the plan may not fit the table any more
-        self._moved_since = True  # since the last plan
+        self._moved_since = True  # a move was done since the last plan
         self._limit = max(1, min(WRITTEN_MAX, WINDOW_BYTES >> context.shift))
 
     def detail(self) -> dict[str, Any]:
-        """Say what moved, and what it waits for."""
+        """Return what moved and what the job waits for."""
         return {
             "chunks_moved": self.written,
             "places_changed": self.placed,
@@ -79,7 +79,7 @@ class RebundleJob(StallableJob):
         }
 
     def cancel(self) -> None:
-        """Give up: what was moved stays where it is."""
+        """Give up: chunks that moved stay where they are."""
         self.given_up = True
         super().cancel()
 
@@ -100,7 +100,7 @@ class RebundleJob(StallableJob):
         self._stale = self._moved_since = False
 
     async def ready(self) -> None:
-        """Wait while a member is lost that the moves cannot do without, or a resync is due."""
+        """Wait while the moves need a lost member, or while a resync or a rebuild is pending."""
         again_s = self.retry_s()
         while not self._cancelled:
             self.waits_for = self._waits()
@@ -122,7 +122,7 @@ class RebundleJob(StallableJob):
             self._make_plan()
         self._records = self._next_records()
         if not self._records and self._moved_since:
-            self._make_plan()  # users wrote meanwhile, or a move could not be made
+            self._make_plan()  # users wrote meanwhile, or a move was impossible
             self._records = self._next_records()
         if not self._records:
             return None
@@ -130,7 +130,7 @@ class RebundleJob(StallableJob):
         return sorted({cell // length for record in self._records for cell, _, _ in record})
 
     def _next_records(self) -> list[list[Move]]:
-        """Take the next moves off the plan: a record each, those without content in one."""
+        """Take the next moves off the plan, one per record; unwritten chunks share one record."""
         length, context = self.layout.length, self.context
         taken: set[int] = set()
         records: list[list[Move]] = []
@@ -157,19 +157,19 @@ class RebundleJob(StallableJob):
         return records or self._ring()
 
     def _ring(self) -> list[list[Move]]:
-        """Return one record in which chunks hand their places on in a ring, if all are full."""
+        """Return one record whose chunks move in a ring, if every target is full; [] if none."""
         first = next((target for target, cells in self._pending.items() if cells), None)
         if first is None:
             return []
-        way: list[tuple[int, int]] = []  # cell, its target
-        seen: dict[int, int] = {}  # target -> index in the way
+        way: list[tuple[int, int]] = []  # (cell, its target)
+        seen: dict[int, int] = {}  # target -> index in *way*
         target: int | None = first
         while target is not None and target not in seen:
             seen[target] = len(way)
             cell = self._leaving(target)
             if cell is None:
                 return []
-            way.append((cell, target))  # it lies on *target*, and makes room there
+            way.append((cell, target))  # the cell lies on *target* and frees a chunk there
             target = next((t for t, cells in self._pending.items() if cell in cells), None)
         assert target is not None
         ring = way[seen[target] :]
@@ -181,7 +181,7 @@ class RebundleJob(StallableJob):
         return [moves]
 
     def _leaving(self, role: int) -> int | None:
-        """Return a cell on *role* that is to move."""
+        """Return a cell on *role* that has to move, None if there is none."""
         for cells in self._pending.values():
             for cell in cells:
                 if int(self.layout.disk[cell]) == role:
@@ -189,7 +189,7 @@ class RebundleJob(StallableJob):
         return None
 
     async def work(self, stripes: list[int]) -> int:
-        """Make the moves of one window, side by side."""
+        """Do the moves of one window concurrently; return the bytes moved."""
         records, self._records = self._records, []
         before = self.written
         async with trio.open_nursery() as nursery:
@@ -221,5 +221,5 @@ class RebundleJob(StallableJob):
             self.placed += len(record) - live
 
     async def finish(self, completed: bool) -> None:
-        """Conclude what the moves were for."""
+        """Conclude the purpose of the moves."""
         await self._end(self, completed)

@@ -1,14 +1,14 @@
-"""Members of a raidx array come, leave and are lost: its chunks find other places.
+"""Members of a raidx array are added, removed or lost: their chunks move to other members.
 
     add      spares -> roles, all chunks free -> job `grow`: the fewest moves that make room for
-             more bundles -> their places durable in the shares -> superblocks: more bundles
+             more bundles -> chunk table durable -> superblocks: more bundles
     remove   job `evacuate`: every chunk off the member -> superblocks: a vacant role
-    restore  job `restore`: every chunk off a lost member onto free chunks of the others, what it
-             held from its bundle -> superblocks: a vacant role (self_heal.py says when)
+    restore  job `restore`: every chunk off a lost member onto free chunks of the others, content
+             solved from its bundle -> superblocks: a vacant role (self_heal.py says when)
 
-Each step leaves an array that is whole: a move is a record of the journal; a place of a bundle that
-the superblocks do not count yet means nothing; a role is given up when nothing lies on it and no
-record names it. What was begun is in the superblocks' `jobs` and goes on at the next start.
+Every step leaves a consistent array: a move is a record of the log; the place of a bundle that the
+superblocks do not count yet is ignored; a role is given up only when no chunk is on it and no
+record names it. A change under way is in the superblocks' `jobs` and continues at the next start.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GROW, EVACUATE, RESTORE = "grow", "evacuate", "restore"
 
 
 class RebundleOperation:
-    """Changes of the members of one running raidx array, as far as its *capacity* allows."""
+    """Adds and removes members of one running raidx array, within its *capacity*."""
 
     def __init__(self, array: ArrayServices, layout: BundleLayout) -> None:
         self.array = array
@@ -51,12 +51,12 @@ class RebundleOperation:
         self.mover = ChunkMover(array.context, layout, degraded=True)
         self.capacity = Capacity(array.context, layout)
         self.declined: frozenset[int] = frozenset()  # lost roles that a user does not want restored
-        self.break_ordering = False  # tests only: show that the campaign notices
+        self.break_ordering = False  # tests only: shows that the campaign detects it
 
-    # -- may it? -------------------------------------------------------------------------------
+    # -- checks --------------------------------------------------------------------------------
 
     def require_free(self) -> None:
-        """Raise RaidxError (UsageError, BusyError) when members cannot come or leave now."""
+        """Raise RaidxError (UsageError, BusyError) if members cannot be added or removed now."""
         self.array.require_writable()
         for job in self.array.jobs.running():
             if job.kind != "scrub":
@@ -64,18 +64,20 @@ class RebundleOperation:
                     f"a {job.kind} is under way", action="wait for it: `raidx job ARRAY wait`"
                 )
         if KEY in self.member_set.config.jobs:
-            raise BusyError("a change of members is unfinished", action="unmount and mount anew")
+            raise BusyError(
+                "a change of members is unfinished", action="unmount and mount again to continue it"
+            )
         if self.context.dirty_bitmap.pending_regions():
-            raise BusyError("a resync is due", action="unmount and mount anew: it is tried again")
+            raise BusyError("a resync is due", action="unmount and mount again to retry it")
 
     def require_growable(self) -> None:
-        """Raise RaidxError (UsageError, BusyError) when no members can be added now."""
+        """Raise RaidxError (UsageError, BusyError) if no members can be added now."""
         self.require_free()
 
     # -- add -----------------------------------------------------------------------------------
 
     async def add(self, members: Sequence[Member]) -> dict[str, Any]:
-        """Take *members* of any sizes in and start the growth."""
+        """Add *members* of any sizes and start the growth; return its summary."""
         array, member_set = self.array, self.member_set
         before = len(member_set.config.roles())
         self.require_growable()
@@ -84,17 +86,18 @@ class RebundleOperation:
         sizes = [member.size_bytes for member in members]
         counts, roles = self.capacity.counts_with(sizes)
         async with array.membership.attaching:
-            array.membership.waiting = True  # they are not there to replace one that fails now
+            # The new members must not replace a member that fails now.
+            array.membership.waiting = True
             try:
                 _moves, more = await self.capacity.plan_aside(counts)
                 chunks = (self.layout.stripes + more) * self.layout.code.data_count
                 records = await join(member_set, members, chunks)
                 try:
-                    # No record of who had one of the roles before may ever be replayed.
+                    # No record that names a role's former member may ever be redone by recovery.
                     await self.context.journal.drain()
                     await self._clear_shares(members, [counts[role] for role in roles])
                     async with self.context.locks.alone():
-                        self.require_growable()  # nothing began, nobody failed meanwhile
+                        self.require_growable()  # checked again, under the locks
                         counts, roles = self.capacity.counts_with(sizes)
                         self._seat(records, roles, counts)
                 except RaidxError:
@@ -105,9 +108,9 @@ class RebundleOperation:
             for pages in member_set.page_stores:
                 if (
                     pages is not self.context.journal.chunk_table
-                ):  # all chunks of newcomers are free
+                ):  # all chunks of new members are free
                     await pages.save_all()
-            await member_set.flush()  # the maps before the superblock that gives a role
+            await member_set.flush()  # maps first, then the superblock that assigns a role
             await member_set.update(lambda config: config)
             moves, more = await self.capacity.plan_aside(counts)
             job = self.start(GROW)
@@ -122,7 +125,7 @@ class RebundleOperation:
         }
 
     async def _clear_shares(self, members: Sequence[Member], counts: Sequence[int]) -> None:
-        """Let nothing be left of shares that the newcomers had in earlier lives."""
+        """Clear the table pages that the new members may hold from an earlier array."""
         config = self.member_set.config
         for member, count in zip(members, counts, strict=True):
             region = share_region(self.member_set.data_offset, config.chunk_bytes, count)
@@ -132,7 +135,7 @@ class RebundleOperation:
     def _seat(
         self, records: Sequence[MemberRecord], roles: Sequence[int], counts: Sequence[int]
     ) -> None:
-        """Give the newcomers their roles, in memory, in one moment."""
+        """Assign their roles to the new members, in memory, without an await."""
         member_set = self.member_set
         config = member_set.config
         for record, role in zip(records, roles, strict=True):
@@ -148,7 +151,7 @@ class RebundleOperation:
         self._renew(roles)
 
     def _described(self, config: ArrayConfig, bundles: int | None = None) -> ArrayConfig:
-        """Return *config* with the layout's parameters as they are now."""
+        """Return *config* with the current parameters of the layout."""
         layout = self.layout
         params = {
             **config.params,
@@ -159,7 +162,7 @@ class RebundleOperation:
         return replace(config, width=layout.width, params=params)
 
     def _renew(self, fresh: Sequence[int] = ()) -> None:
-        """Let everything that goes by roles know of the new ones, *fresh* members' among them."""
+        """Refresh everything that is indexed by role; *fresh* roles have a new member."""
         self.context.journal.chunk_table.renew()
         if self.context.access is not None:
             self.context.access.renew(fresh)
@@ -167,7 +170,7 @@ class RebundleOperation:
         self.member_set.refresh()
 
     def welcome(self, role: int, member: Member) -> None:
-        """Take note of a larger *member* that is about to take *role*: its space becomes usable."""
+        """Make the space of a larger *member* usable that is about to take *role*."""
         config, counts = self.member_set.config, list(self.layout.counts)
         fits = chunks_that_fit(member.size_bytes, self.member_set.data_offset, config.chunk_bytes)
         if fits <= counts[role]:
@@ -202,7 +205,7 @@ class RebundleOperation:
         return self.array.jobs.start(make).job_id
 
     def resume(self) -> None:
-        """Go on with a change that was under way."""
+        """When the array starts: continue a change that was under way."""
         begun = self.member_set.config.jobs.get(KEY)
         kinds = {job.kind for job in self.array.jobs.running()}
         if begun is not None and not kinds & {GROW, EVACUATE} and not self.array.jobs.closing:
@@ -210,7 +213,7 @@ class RebundleOperation:
 
     async def _conclude(self, job: RebundleJob, completed: bool) -> None:
         if not completed and not job.given_up:
-            return  # the array is closed: the next start goes on
+            return  # the array is being closed: the next start continues
         if job.kind == GROW:
             await self._extend()
         elif job.kind == RESTORE:
@@ -222,7 +225,7 @@ class RebundleOperation:
         elif completed and not await self._retire(job.extra["role"]):
             await self._forget_job()
             raise RaidxError(
-                f"{job.stuck} chunks of role {job.extra['role']} found no other place: it stays"
+                f"role {job.extra['role']} stays: {job.stuck} of its chunks found no other place"
             )
         else:
             await self._forget_job()
@@ -237,9 +240,9 @@ class RebundleOperation:
             await self.member_set.update(without)
 
     async def _extend(self) -> None:
-        """Make bundles of all chunks that are free for them: the image is larger then.
+        """Make bundles of all free chunks that are available: the image becomes larger.
 
-        Their places are durable in the shares before a superblock counts them.
+        Their places are durable in the chunk table before a superblock counts the bundles.
         """
         context, layout, member_set = self.context, self.layout, self.member_set
         async with context.journal.placing:
@@ -272,7 +275,7 @@ class RebundleOperation:
         """Make the places of new bundles durable, then count them in the superblocks."""
 
         def grown(config: ArrayConfig) -> ArrayConfig:
-            # What chunks have left on these members does not read as zero.
+            # Chunks that moved off these members left old content: it does not read as zero.
             members = tuple(replace(r, reads_zero=False) for r in config.members)
             jobs = {k: v for k, v in config.jobs.items() if k != KEY}
             return replace(self._described(config, bundles), members=members, jobs=jobs)
@@ -285,14 +288,14 @@ class RebundleOperation:
             await self.member_set.update(grown)
 
     async def _retire(self, role: int) -> bool:
-        """Give up *role* if nothing lies on it; False if something does, or it is being taken."""
+        """Give up *role* if it is empty; return False if it is not, or is being assigned."""
         membership, member_set, journal = (
             self.array.membership,
             self.member_set,
             self.context.journal,
         )
         if role in member_set.lost:
-            try:  # whoever seats a member waits for us
+            try:  # a task that attaches a member waits for this
                 membership.attaching.acquire_nowait()
             except trio.WouldBlock:
                 return False
@@ -317,11 +320,11 @@ class RebundleOperation:
         if queue is not None:
             queue.close()
             await release([queue.member], self.array.grow_operation.on_release)
-        log.warning("role %d is vacant now: nothing lies on it", role)
+        log.warning("role %d is vacant now: no chunk is on it", role)
         return True
 
     def _vacate(self, role: int) -> MemberQueue | None:
-        """Let *role* have no member, in memory, in one moment; return who held it."""
+        """Remove the member of *role*, in memory, without an await; return its queue."""
         member_set = self.member_set
         queue, member_set.queues[role] = member_set.queues[role], None
         self.layout.forget_founder(role)
@@ -338,12 +341,12 @@ class RebundleOperation:
     # -- remove --------------------------------------------------------------------------------
 
     async def plan_removal(self, record: MemberRecord) -> Moves:
-        """Return the moves that empty the role of *record*. Raises RaidxError if it cannot be."""
+        """Return the moves that empty the role of *record*. Raises RaidxError if impossible."""
         role = record.role
         lost = self.member_set.lost
         if lost - {role}:
             raise RaidxError(
-                f"role {min(lost - {role})} is lost: nobody else can leave",
+                f"role {min(lost - {role})} is lost: no other member can be removed",
                 action="replace it, or remove it first",
             )
         spare = 0 if role in lost else SPARE_CHUNKS
@@ -358,16 +361,16 @@ class RebundleOperation:
             )
             raise RaidxError(
                 f"role {role} holds {used[role]} chunks, and the other members have {free} free: "
-                f"{moves.stuck} of them would find no place on a member of its own",
+                f"{moves.stuck} of them would find no member without a chunk of their bundle",
                 action="add a disk first, or put another one in its place with replace-disk",
             )
         return moves
 
     async def remove(self, record: MemberRecord) -> dict[str, Any]:
-        """Let a member go when its chunks lie elsewhere; a lost one's are restored there."""
+        """Release a member after its chunks moved; chunks of a lost member are restored."""
         self.require_free()
         moves = await self.plan_removal(record)
-        self.require_free()  # nothing began meanwhile
+        self.require_free()  # checked again: nothing started meanwhile
         role = record.role
         if role in self.member_set.lost:
             job = self.start(RESTORE)
@@ -386,11 +389,11 @@ class RebundleOperation:
     # -- restore -------------------------------------------------------------------------------
 
     def plan_restoration(self) -> Moves:
-        """Return the moves that restore what lost members held, as far as there is room."""
+        """Return the moves that restore chunks of lost members, as far as free chunks exist."""
         return self.capacity.plan(self.layout.counts, sorted(self.member_set.lost), spare=0)[0]
 
     async def give_way(self) -> None:
-        """End a restoration: another member takes the role."""
+        """Cancel a restoration, because another member takes the role."""
         for job in self.array.jobs.running():
             if job.kind == RESTORE:
                 job.stop()

@@ -1,8 +1,9 @@
-"""After a loss without a spare: when the lost chunks are restored onto free chunks of the others.
+"""Self-healing: after a loss without a hot spare, restore lost chunks onto the others' free chunks.
 
-Not at once: somebody may have another disk at hand, and a rebuild onto it keeps the free chunks.
-After `restore.after` seconds the job `restore` begins by itself; written chunks go first. As far as
-there is no room the array stays degraded; it looks again each minute.
+It does not start immediately: a user may have another disk at hand, and a rebuild onto that disk
+keeps the free chunks. The job `restore` starts `restore.after` seconds after the loss, and restores
+written chunks first. If the free chunks do not suffice, the array stays degraded, and the check is
+repeated each minute.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ LOOK_S = 1.0
 
 
 class SelfHeal:
-    """Begins restorations of *array*, *after_s* seconds after a loss (None: never)."""
+    """Starts restorations of *array*, *after_s* seconds after a loss (None: never)."""
 
     def __init__(self, array: ArrayServices, rebundle: RebundleOperation) -> None:
         self.array = array
@@ -34,10 +35,10 @@ class SelfHeal:
         self._lost_s = 0.0
         self._looked_s = -RETRY_S
         self._in_vain: object = None
-        self.stuck = 0  # chunks of lost members without a place, when it looked last
+        self.stuck = 0  # chunks of lost members without a free chunk, at the last check
 
     async def run(self) -> None:
-        """Restore what is lost for long enough, as far as there is room (a background task)."""
+        """Background task: restore roles that were lost long enough ago, as far as space allows."""
         while True:
             await trio.sleep(LOOK_S)
             try:
@@ -46,7 +47,7 @@ class SelfHeal:
                 log.error("redundancy cannot be restored: %s", error)
 
     def status(self) -> dict[str, Any] | None:
-        """Return what `status` shows while a member is lost."""
+        """Return what `status` shows while a member is lost, else None."""
         member_set = self.array.member_set
         if not member_set.lost:
             return None
@@ -84,7 +85,7 @@ class SelfHeal:
         layout = self.rebundle.layout
         basis = (layout.counts, tuple(layout.used_chunks()), layout.moves)
         if basis == self._in_vain:
-            return  # nothing has changed since there was no room
+            return  # nothing has changed since space did not suffice
         moves = self.rebundle.plan_restoration()
         self.stuck = moves.stuck
         if len(moves) or not moves.stuck:

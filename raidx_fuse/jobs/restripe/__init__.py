@@ -1,1 +1,1 @@
-"""Moving everything from one layout to another, in the order of the image."""
+"""Moving all chunks from one layout to another, in the order of the image."""

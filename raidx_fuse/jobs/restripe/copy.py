@@ -1,7 +1,7 @@
-"""The work of one window of a restripe: cells read, target stripes made, their parity in full.
+"""One window of a restripe: read its cells, assemble the target stripes, compute all their parity.
 
-Nothing here writes: what is to be written comes back as requests, those that may go straight to
-their places and those that must go by the log (layouts/planning/restripe_schedule.py).
+Nothing here writes. The writes are returned as requests, in two groups: those that may go straight
+to their places and those that must go through the log (layouts/planning/restripe_schedule.py).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Slot = tuple[memoryview, Bytes]
 class Prepared:
     """What one window writes: *direct* and *logged* requests.
 
-    *stripes* that it fills, and which of them go by the log (*touched*); *places* that come alive:
-    (role, byte offset) of whole chunks; *moved*: how many chunks.
+    *stripes* are the target stripes, *touched* those of them that go through the log; *places* are
+    the whole chunks (role, byte offset) that become written; *moved* counts the chunks.
     """
 
     direct: list[MemberIO] = field(default_factory=list)
@@ -41,14 +41,14 @@ class Prepared:
 
     @property
     def logged_chunks(self) -> int:
-        """How many chunks go by the log."""
+        """The number of chunks that go through the log."""
         return sum(len(buffers) for _, _, buffers, _ in self.logged)
 
 
 class Copier:
-    """Reads and computes windows of the restripe of *context* onto *target*, below or above.
+    """Reads and computes windows of the restripe of *context* onto *target*.
 
-    The memory is kept from window to window.
+    The buffers are kept from window to window.
     """
 
     def __init__(self, context: ArrayContext, target: RotatedLayout) -> None:
@@ -62,13 +62,13 @@ class Copier:
         self._used = 0
 
     async def prepare(self, window: Window) -> Prepared:
-        """Read what moves in *window* and make its target stripes, under their locks.
+        """Read the chunks that move in *window* and assemble their target stripes, under locks.
 
         The requests are valid until the next call. Raises MemberLostError, RaidxError.
         """
         live = self._live(window)
         stripes = self._stripes(window, live)
-        wanted: dict[int, int] = {}  # stripe -> set of cells
+        wanted: dict[int, int] = {}  # stripe -> bit mask of cells
         for chunk in live:
             stripe, cell = self.layout.locate(chunk)
             wanted[stripe] = wanted.get(stripe, 0) | 1 << cell
@@ -78,7 +78,7 @@ class Copier:
         return self._make(window, live, stripes, values)
 
     def _live(self, window: Window) -> list[int]:
-        """Return the written chunks of the target stripes: those that move, those there already."""
+        """Return the written chunks of the target stripes, both moving and already there."""
         count = self.target.code.data_count
         first = window.targets.start * count
         end = min(window.targets.stop * count, self.layout.image_chunks)
@@ -91,7 +91,7 @@ class Copier:
         return live
 
     def _stripes(self, window: Window, live: Sequence[int]) -> list[int]:
-        """Return the target stripes that something moves to."""
+        """Return the target stripes that receive a chunk."""
         count = self.target.code.data_count
         moving = (chunk for chunk in live if window.first <= chunk < window.end)
         return list(dict.fromkeys(chunk // count for chunk in moving))
@@ -110,7 +110,7 @@ class Copier:
         return self._arena.slots(self.context.chunk_bytes, self._used)[first : self._used]
 
     async def _read(self, wanted: dict[int, int]) -> dict[int, Slot]:
-        """Return the content of cells by logical chunk; those on lost members by their chains."""
+        """Return the content of cells by logical chunk; lost ones are solved by their chains."""
         context, layout = self.context, self.layout
         member_set, size = context.member_set, context.chunk_bytes
         requests: list[MemberIO] = []
@@ -141,7 +141,7 @@ class Copier:
             xor_into(out, parts)
         return values
 
-    # -- making --------------------------------------------------------------------------------
+    # -- assembling ----------------------------------------------------------------------------
 
     def _make(
         self, window: Window, live: Sequence[int], stripes: Sequence[int], values: dict[int, Slot]
@@ -174,7 +174,7 @@ class Copier:
     def _stripe(
         self, stripe: int, written: int, moving: int, values: dict[int, Slot]
     ) -> list[MemberIO]:
-        """Return the writes of one target stripe: cells that move to it, and all its parity."""
+        """Return the writes of one target stripe: the cells that move to it and all its parity."""
         context, code = self.context, self.target.code
         size, base = context.chunk_bytes, stripe * code.data_count
         writes: list[MemberIO] = []
@@ -191,7 +191,7 @@ class Copier:
         if slots:
             self._encode(arrays + [array for _, array in slots])
         for parity, (view, _) in enumerate(slots):
-            if code.support[parity] & written:  # else it is dead, as its cells are
+            if code.support[parity] & written:  # else it is unwritten, as its cells are
                 place = self._position(stripe, code.data_count + parity)
                 writes.append((*place, [view], size))
         return writes

@@ -1,20 +1,20 @@
-"""Restripe: move everything, in the order of the image, from one layout to another.
+"""Restripe: move all chunks, in the order of the image, from one layout to another.
 
-What md calls a reshape, without a backup file. A window of chunks is read, its target stripes are
-made with all their parity, written, flushed; then one record in the journal carries the watermark
-past it, together with those few stripes that could not be written in place. Laws:
+md calls this a reshape; no backup file is needed here. A window of chunks is read, and its target
+stripes are assembled with all their parity, written and flushed. Then one record in the log moves
+the watermark past the window; it carries the few stripes that could not be written in place. Laws:
 
- 1. The watermark moves by records and by nothing else (`Journal.mark`): whoever looks, users, a
-    crash, a replay, finds every chunk on the side of the last record.
- 2. A stripe is written past the journal only where nothing counts: its rows hold no cell that a
-    start from the *durable* watermark would look at, and no record that may be replayed speaks of
-    them. Both end when the tail of the journal has passed (`Journal.durable_mark`).
- 3. What is written so is flushed before the record that makes it count.
- 4. As long as both layouts live, everything that users write goes through the journal
-    (`Journal.forced`): a write past it could be undone by a record of other rows.
+ 1. Only log records move the watermark (`Journal.mark`). Users, a crash and recovery therefore
+    find every chunk on the side that the last record says.
+ 2. A stripe is written past the log only where no current content can be: its rows hold no cell
+    that a start from the *durable* watermark would read, and no record that recovery may redo
+    covers them. Both conditions end when the tail of the log has passed (`Journal.durable_mark`).
+ 3. What is written past the log is flushed before the record that makes it current.
+ 4. While both layouts are in use, every user write goes through the log (`Journal.forced`):
+    recovery could overwrite a write past it by a record of other rows.
 
-A member that is lost on the way does not stop it, unless the new stripes need it; while one is
-being rebuilt it waits. Cancelled, it goes the same way back.
+A member that is lost on the way does not stop the restripe unless the new stripes need it; while a
+member is being rebuilt the restripe waits. If it is cancelled, it runs backwards.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule, Wind
 from raidx_fuse.store.member_set import MemberLostError
 
 JOB_KEY = "restripe"
-IDLE_BYTES = 64 << 20  # of the image, in a window at full speed with no users
+IDLE_BYTES = 64 << 20  # of the image, per window when nothing slows the job
 STRIPES_MAX = 4096  # of the source, whose locks one window takes
-LEAP_CHUNKS_MAX = 1 << 16  # of which nothing is written; the other side may have a stripe for each
+# Unwritten chunks of a window; in the other layout each may lie in a stripe of its own.
+LEAP_CHUNKS_MAX = 1 << 16
 COUNT_CHUNKS = 1 << 20
 POLL_S = 0.25
 
@@ -51,16 +52,17 @@ End = Callable[[bool], Awaitable[None]]
 
 
 def record_chunks(capacity: int, chunk_bytes: int) -> int:
-    """Return how many chunks one record of a journal of *capacity* bytes takes."""
+    """Return how many chunks fit into one record of a log of *capacity* bytes."""
     room = capacity // 2 - RECORD_HEADER_BYTES - ENTRY_BYTES - SECTOR_BYTES
     return max(0, room // (chunk_bytes + ENTRY_BYTES))
 
 
 class Restripe(StallableJob):
-    """Moves the chunks of the restripe under way; *back* undoes it. *end* concludes it.
+    """Moves the chunks of the restripe under way; *back* reverts it. *end* concludes it.
 
-    *window_bytes* of the image a window; 0: as much as suits the load. *checkpoints* counts how
-    often the watermark had to be made durable before the next window could begin.
+    *window_bytes* is the part of the image that a window moves; 0: as the load permits.
+    *checkpoints* counts how often the watermark had to be made durable before the next window could
+    begin.
     """
 
     kind = "restripe"
@@ -86,7 +88,7 @@ class Restripe(StallableJob):
         self._copier = Copier(self.context, self.schedule.target)
 
     def detail(self) -> dict[str, Any]:
-        """Say where the restripe stands."""
+        """Return direction, progress and what the job waits for."""
         before, after = self.schedule.source, self.schedule.target
         if self.back:
             before, after = after, before
@@ -102,13 +104,13 @@ class Restripe(StallableJob):
         }
 
     def cancel(self) -> None:
-        """Turn round: from the next window on the chunks go back to their old layout."""
+        """Turn round: from the next window on the chunks return to their old layout."""
         if not self._ending:
             self._turn = not self.back
         self.resume()
 
     def result(self, completed: bool) -> str:
-        """Return the state after the end: one that went back was cancelled."""
+        """Return the final state: "cancelled" for a restripe that went back."""
         return "cancelled" if self.back else super().result(completed)
 
     # -- the job -------------------------------------------------------------------------------
@@ -127,7 +129,7 @@ class Restripe(StallableJob):
             await trio.lowlevel.checkpoint()
 
     async def ready(self) -> None:
-        """Before each window: turn round if asked to, wait for members, make room."""
+        """Before a window: turn round if asked to, wait for members, free log space if needed."""
         self._window = None
         if self._turn and not self.back:
             await self.insist(self._turn_round)
@@ -145,7 +147,7 @@ class Restripe(StallableJob):
             await self.insist(self.checkpoint)
 
     async def checkpoint(self) -> None:
-        """Make the watermark durable, with everything that was logged on its way."""
+        """Make the watermark durable, with everything that was logged before it."""
         self.checkpoints += 1
         await self.context.journal.place()
         await self.context.member_set.flush()
@@ -156,14 +158,14 @@ class Restripe(StallableJob):
         again_s = self.retry_s()
         while not self._cancelled and not (self._turn and not self.back):
             self.waits_for = self._blocked_by()
-            # A resync finishes parity where the stripes lie as they lay before the crash.
+            # A resync repairs parity at the places that stripes had before the crash.
             resync = self.context.dirty_bitmap.pending_regions()
             if self.waits_for is None and not resync and member_set.clock() >= again_s:
                 return
             await trio.sleep(POLL_S)
 
     def _blocked_by(self) -> int | None:
-        """Return a role without which no stripe may be made now, None if they may."""
+        """Return a lost role that the target stripes need now, None if there is none."""
         member_set = self.context.member_set
         if member_set.watermarks:
             return min(member_set.watermarks)
@@ -172,7 +174,7 @@ class Restripe(StallableJob):
         return None
 
     def _limit(self) -> int:
-        """Return how many chunks the next window may have."""
+        """Return the maximum number of chunks of the next window."""
         code = self.schedule.source.code
         size = self.window_bytes
         if not size:
@@ -183,7 +185,7 @@ class Restripe(StallableJob):
         return max(1, min(size >> self.context.shift, STRIPES_MAX * code.data_count))
 
     def _leap(self) -> Window | None:
-        """Return a large window of chunks that nobody has written, None if some come soon."""
+        """Return a large window of unwritten chunks to skip, None if written ones come soon."""
         rest = self.schedule.rest
         count = min(STRIPES_MAX * self.schedule.source.code.data_count, LEAP_CHUNKS_MAX)
         near = rest[:count] if self.schedule.upward else rest[-count:]
@@ -205,7 +207,7 @@ class Restripe(StallableJob):
         await self._count()
 
     def next_window(self) -> list[int] | None:
-        """Return the stripes of both sides that the next window touches."""
+        """Return the stripes of both layouts that the next window touches."""
         if self._window is None:
             if self.schedule.rest:
                 return []
@@ -217,7 +219,7 @@ class Restripe(StallableJob):
         return sorted(stripes)
 
     async def work(self, stripes: list[int]) -> int:
-        """Move the window, and the watermark behind it."""
+        """Move the window, then the watermark past it; return the progress in bytes."""
         window = self._window
         if window is None or (self._turn and not self.back):
             return 0
@@ -227,15 +229,16 @@ class Restripe(StallableJob):
             try:
                 prepared = await self._copier.prepare(window)
                 if prepared.logged_chunks > self.schedule.record_chunks:
-                    return 0  # it was to be a leap, but somebody has written there meanwhile
+                    # The window was to be skipped, but a chunk in it was written meanwhile.
+                    return 0
                 if await self._write(prepared, window, epoch):
                     context.counters.chunks_moved += prepared.moved
-                    for stripe in prepared.stripes:  # their parity is another one now
+                    for stripe in prepared.stripes:  # their parity has changed
                         context.forget_stripe(stripe)
                     self.error = None
                     return prepared.moved << context.shift
             except MemberLostError:
-                # A read that was given up may still write into the memory we used.
+                # A read that was abandoned may still write into the buffers.
                 self._copier = Copier(context, self.schedule.target)
             except NoSpaceError as error:
                 self.note_wait(error)
@@ -246,19 +249,19 @@ class Restripe(StallableJob):
         return 0
 
     async def _write(self, prepared: Prepared, window: Window, epoch: int) -> bool:
-        """Write what was prepared, then commit; False if the members changed meanwhile."""
+        """Write what was prepared, then commit; return False if the members changed meanwhile."""
         context = self.context
         self._preparer.reserve(prepared.places)
         if prepared.direct:
             await context.member_set.write(prepared.direct, background=True)
             await context.member_set.flush()
             if self._blocked_by() is not None:
-                return False  # whoever went is needed to read this back
+                return False  # the member that failed is needed to read this back
         begun = False
 
         def still_valid() -> bool:
             nonlocal begun
-            if not begun:  # once the record is written a replay would take its watermark
+            if not begun:  # once the record is written, recovery would take its watermark
                 begun = epoch == context.member_set.role_epoch and self._blocked_by() is None
             return begun
 
@@ -267,6 +270,6 @@ class Restripe(StallableJob):
         )
 
     async def finish(self, completed: bool) -> None:
-        """Conclude the restripe; else the next mount goes on from the watermark."""
+        """Conclude the restripe; unless *completed*, the next mount goes on from the watermark."""
         if completed:
             await self.insist(lambda: self._end(self.back))

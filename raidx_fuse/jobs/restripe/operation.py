@@ -1,13 +1,14 @@
 """Restriping an array to another layout: the change of shape at the beginning and at the end.
 
-    begin:    newcomers join -> nothing is marked dirty, everything is logged from here on
-              -> the watermark at its start, durable -> alone: two layouts -> superblocks
-    job:      windows (job.py)
-    end:      the journal empty -> alone: the new layout -> superblocks -> the image is larger
-    went back: the same with the old layout, and newcomers let go of
+    begin:     new members join -> no region is marked dirty, all writes are logged from here on
+               -> the watermark at its start, durable -> all locks: two layouts -> superblocks
+    job:       windows (job.py)
+    end:       the log is empty -> all locks: the new layout -> superblocks -> the image is larger
+    cancelled: the same with the old layout, and the new members are released
 
-With the watermark at either end both layouts of the pair, and one of them alone, say the same of
-every chunk: the changes of shape move nothing, and a crash beside them finds the array whole.
+With the watermark at either end, the pair of layouts and one of them alone give every chunk the
+same place. The changes of shape therefore move nothing, and after a crash around one of them the
+array is intact.
 """
 
 from __future__ import annotations
@@ -38,9 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class RestripeOperation:
-    """Begins and concludes the restripes of one running array; hooks as those of
-    `GrowOperation`.
-    """
+    """Begins and concludes the restripes of one running array; hooks as in `GrowOperation`."""
 
     def __init__(self, array: ArrayServices) -> None:
         self.array = array
@@ -49,10 +48,10 @@ class RestripeOperation:
         self.on_size: list[Callable[[], Awaitable[None]]] = []
         self.on_release: list[Callable[[Member], None]] = []
 
-    # -- may it? -------------------------------------------------------------------------------
+    # -- checks --------------------------------------------------------------------------------
 
     def target(self, added: int, name: str | None, params: Mapping[str, Any]) -> Shape:
-        """Return the shape on *added* more members; the layout *name*, None: as it is.
+        """Return the shape with *added* more members and the layout *name* (None: unchanged).
 
         Raises UsageError.
         """
@@ -65,7 +64,7 @@ class RestripeOperation:
             if info.build is None or LAYOUTS[old.layout].bundled:
                 raise UsageError(
                     f"{old.layout} cannot be restriped to {name}: chunks move in the order of the "
-                    "image, and raidx layouts place each by a table",
+                    "image, and raidx layouts place each chunk by a table",
                     action="copy the image to a new array",
                 )
             info.check_width(config.width + added)
@@ -82,7 +81,7 @@ class RestripeOperation:
     def moving(self, shape: Shape) -> RestripeLayout:
         """Return the layout at the begin of a restripe to *shape*.
 
-        Raises RaidxError (UsageError, BusyError) when it cannot be, or not now.
+        Raises RaidxError (UsageError, BusyError) if a restripe is impossible, or not possible now.
         """
         self.array.require_writable()
         self.array.jobs.require_finished("is not restriped")
@@ -95,12 +94,12 @@ class RestripeOperation:
         return layout
 
     def _check_room(self, layout: RestripeLayout) -> None:
-        """Raise UsageError or LayoutError unless map and log can serve both layouts."""
+        """Raise UsageError or LayoutError unless written map and log are large enough for both."""
         chunk_bytes, capacity = layout.chunk_bytes, self.context.journal.capacity
         bits = self.member_set.config.regions.pages("written").pages * PAYLOAD_BITS
         if layout.chunks > bits:
             raise UsageError(
-                f"the written map of these members has no room for {layout.chunks} chunks",
+                f"the written map of these members is too small for {layout.chunks} chunks",
                 action="add fewer members, or make a new array",
             )
         for side in (layout.below, layout.above):
@@ -111,7 +110,7 @@ class RestripeOperation:
                     f"{side.name} on {side.width} members: {cells} chunks of {chunk_bytes} bytes",
                     action="make a new array, of larger members or smaller chunks",
                 )
-        for upward in (True, False):  # it may be cancelled
+        for upward in (True, False):  # both directions: it may be cancelled
             RestripeSchedule(layout, upward, record_chunks(capacity, chunk_bytes)).check()
 
     # -- begin ---------------------------------------------------------------------------------
@@ -119,7 +118,7 @@ class RestripeOperation:
     async def begin(
         self, members: Sequence[Member], name: str | None, params: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Take *members* in, in the order of their new roles, and start the job."""
+        """Add *members*, in the order of their new roles, and start the job; return its summary."""
         shape = self.target(len(members), name, params)
         self.moving(shape)
         membership, context = self.array.membership, self.context
@@ -127,18 +126,18 @@ class RestripeOperation:
             membership.check_joining(member)
         async with membership.attaching:
             layout = self.moving(shape)
-            membership.waiting = True  # these are not there to replace a member that fails now
+            membership.waiting = True  # the new members must not replace a member that fails now
             records: list[MemberRecord] = []
             try:
                 records = await join(self.member_set, members, layout.chunks)
                 context.journal.forced = True
                 async with context.locks.alone():
-                    pass  # who writes past the journal has ended, and nobody does any more
+                    pass  # all writes past the log have ended, and none begins any more
                 await context.dirty_bitmap.clean_quiet(all_regions=True)
                 await context.journal.drain()
                 await context.journal.save_mark(layout.start)
                 async with context.locks.alone():
-                    layout = self.moving(shape)  # nothing began, nobody failed meanwhile
+                    layout = self.moving(shape)  # checked again, under the locks
                     self._widen(layout, shape, records)
             except BaseException:
                 context.journal.forced = isinstance(context.layout, RestripeLayout)
@@ -149,7 +148,7 @@ class RestripeOperation:
                 membership.waiting = False
             for pages in self.member_set.page_stores:
                 await pages.save_all()
-            await self.member_set.flush()  # the maps before the superblock that gives a role
+            await self.member_set.flush()  # maps first, then the superblock that assigns a role
             await self.member_set.update(lambda config: config)
             job = self._start(back=False)
         old = shapes_of(self.member_set.config)[0]
@@ -164,13 +163,13 @@ class RestripeOperation:
         }
 
     def size_after(self, layout: RestripeLayout) -> int:
-        """Return the image's size when the restripe of *layout* is over."""
+        """Return the size of the image in bytes after the restripe of *layout*."""
         limit = self.member_set.config.size_bytes
         whole = (layout.below if layout.rises else layout.above).size_bytes
         return whole if limit is None else min(limit, whole)
 
     def _widen(self, layout: RestripeLayout, shape: Shape, records: Sequence[MemberRecord]) -> None:
-        """Change to both layouts, in memory, in one moment."""
+        """Change to the pair of layouts in memory, without an await."""
         config = self.member_set.config
         sides = {"from": shape_of(config).as_dict(), "to": shape.as_dict()}
         changed = assign_role(self.member_set, config, records)
@@ -191,19 +190,19 @@ class RestripeOperation:
         ).job_id
 
     def resume(self) -> None:
-        """At the start: go on with a restripe that was under way."""
+        """When the array starts: continue a restripe that was under way."""
         if isinstance(self.context.layout, RestripeLayout):
             self._start(back=bool(self.member_set.config.jobs.get(JOB_KEY, {}).get("back")))
 
     # -- end -----------------------------------------------------------------------------------
 
     async def _conclude(self, back: bool) -> None:
-        """All chunks lie on one side: be that layout alone."""
+        """Conclude: all chunks are on one side, whose layout becomes the only one."""
         context, member_set = self.context, self.member_set
         released: list[Member] = []
         async with self.array.membership.attaching:
             while True:
-                for job in self._others():  # they work with both codes
+                for job in self._others():  # those jobs rely on both codes
                     await job.finished.wait()
                 await context.dirty_bitmap.clean_quiet(all_regions=True)
                 await context.journal.drain()
@@ -221,7 +220,10 @@ class RestripeOperation:
             await hook()
 
     async def _reform(self) -> None:
-        """Keep the log on as many members as may be lost now; in vain if the array is closed."""
+        """Put the log on as many members as the new code tolerates to lose.
+
+        Errors are retried, but not while the array is being closed: the next start does it then.
+        """
         while True:
             try:
                 await self.context.journal.reform()
@@ -229,14 +231,14 @@ class RestripeOperation:
             except (MemberError, NoSpaceError) as error:
                 if self.array.jobs.closing:
                     raise
-                log.error("the log cannot be emptied: %s; it is tried again", error)
+                log.error("the log cannot be emptied: %s; retrying", error)
             await trio.sleep(TRY_AGAIN_S)
 
     def _others(self) -> list[Any]:
         return [job for job in self.array.jobs.running() if job.kind != Restripe.kind]
 
     def _finish(self, back: bool) -> list[Member]:
-        """Change to one layout, in memory, in one moment; return the members let go of."""
+        """Change to one layout in memory, without an await; return the members that leave."""
         context, member_set, config = self.context, self.member_set, self.member_set.config
         layout = context.layout
         assert isinstance(layout, RestripeLayout)
@@ -244,7 +246,8 @@ class RestripeOperation:
         final = layout.below if layout.rises != back else layout.above
         gone = [queue for queue in member_set.queues[shape.width :] if queue is not None]
         jobs = {key: value for key, value in config.jobs.items() if key != JOB_KEY}
-        for role in list(member_set.watermarks):  # a rebuild that was given up: stripes count anew
+        # Drop rebuild positions: stripes are numbered anew.
+        for role in list(member_set.watermarks):
             del member_set.watermarks[role]
             jobs.pop(checkpoint_key(role), None)
             if role < shape.width:
@@ -256,7 +259,8 @@ class RestripeOperation:
             layout=shape.layout,
             width=shape.width,
             params=shape.params,
-            members=tuple(r for r in _used(config) if r.role < shape.width),  # and who came later
+            # Members may have joined as spares meanwhile; they stay.
+            members=tuple(r for r in _used(config) if r.role < shape.width),
             jobs=jobs,
         )
         context.written.extend(final.chunks)
@@ -270,5 +274,5 @@ class RestripeOperation:
 
 
 def _used(config: ArrayConfig) -> tuple[MemberRecord, ...]:
-    """Return the members, none with a role read as zero: what moved away is still there."""
+    """Return the members, none marked as reading zero: chunks that moved left old content."""
     return tuple(replace(r, reads_zero=r.reads_zero and r.role < 0) for r in config.members)

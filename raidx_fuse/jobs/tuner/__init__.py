@@ -1,1 +1,1 @@
-"""The tuner: hot chunks move to where they are served sooner."""
+"""The tuner moves hot chunks to the members that serve them sooner."""

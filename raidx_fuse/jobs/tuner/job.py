@@ -1,4 +1,4 @@
-"""Tuning at the user's word: a job that can be paused, limited and waited for."""
+"""`raidx tune --now`: tuning as a job, which can be paused, throttled and awaited."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.tuner.plan import Step
 from raidx_fuse.jobs.tuner.tuner import Tuner
 
-ROUNDS_MAX = 256  # speeds that waver must not make it endless
+ROUNDS_MAX = 256  # bounds the job when measured speeds fluctuate
 
 
 class TuneJob(Job):
-    """Moves all that is worth moving now, without waiting for idle time."""
+    """Makes all moves that pay now, without waiting for idle time."""
 
     kind = "tuning"
 
@@ -26,11 +26,11 @@ class TuneJob(Job):
         self._tried = 0
 
     def detail(self) -> dict[str, Any]:
-        """Say how many chunks moved."""
+        """Return how many chunks moved."""
         return {"chunks_moved": self.moved}
 
     async def prepare(self) -> None:
-        """Measure, and plan the first round."""
+        """Measure the members and plan the first round."""
         self.tuner.planner.survey()
         await self.tuner.measure(patiently=True)
         self._plan()
@@ -51,7 +51,7 @@ class TuneJob(Job):
         return sorted({cell // length for cell, _role, _chunk in self._steps[-1].moves})
 
     async def work(self, stripes: list[int]) -> int:
-        """Carry out one step; its bundles are locked."""
+        """Do one step, whose bundles are locked; return the bytes moved."""
         step = self._steps.pop()
         if not await self.tuner.mover.move_locked(stripes, step.moves):
             return 0

@@ -1,20 +1,21 @@
-"""Which chunks should lie elsewhere: the tuner's choice (the raidx paper, sections IV and V.A).
+"""The tuner's plan: which chunks should move (the raidx paper, sections IV and V.A).
 
-The cost of a member is the time a request is likely to take there: its measured service time for
-the array's mix of reads and writes, times one more than the queue that requests find on arrival.
-If all queues are near zero that is the speed alone and the fastest member is best; when it has a
-queue, a slower one without may be better: it is under-used. Members are grouped by cost, L to a
-group. Every planned move takes its part of the queue along, so a plan ends where costs meet.
+The cost of a member is the expected time of a request there: its measured service time for the
+array's mix of reads and writes, times one more than the queue length that requests find on arrival.
+If all queues are nearly empty, cost is speed alone and the fastest member is best. If that member
+has a queue, a slower member without one may be better: it is under-used. Members are grouped by
+cost, L to a group. Every planned move carries its part of the queue along, so a plan ends where
+costs meet.
 
     most frequently used chunks, hottest first; when a plan had found nothing to do, only those
     whose interval has changed since
-        on a member that costs twice as much as another one, or more:
+        on a member that costs at least twice as much as another one:
             a free chunk there?          move
-            else one of the least used there, of a sample, that is used half as often or less?
-                                         let them change places
+            else, in a sample of the least used chunks there, one used half as often or less?
+                                         exchange the two
 
-A move must pay within a day. Never two chunks of a bundle on one member. The gain is in
-seconds of service a second.
+A move must pay for itself within a day. Two chunks of a bundle never share a member. The gain is in
+seconds of service per second.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from raidx_fuse.layouts.placements.bundled import BLOCK_CELLS, NOWHERE, BundleLa
 from raidx_fuse.store.chunk_table import Move
 
 COST_RATIO = 2.0
-COST_STEP_S = 20e-6  # members of memory differ by microseconds and noise: that is not worth a move
-PAID_BACK_S = 86400.0  # a move, made in idle time, must save what it takes within a day
+COST_STEP_S = 20e-6  # RAM members differ by microseconds and noise, which no move is worth
+PAID_BACK_S = 86400.0  # a move, made in idle time, must save its own cost within a day
 VICTIM_SAMPLE = 64
 VICTIM_RATIO = 2.0
-MISSES_MAX = 32  # no less used chunk found there: those who come next are used less themselves
-HOTTEST_MAX = 4096  # cells looked at in one plan
+MISSES_MAX = 32  # failed searches for a less used chunk; later candidates are used less themselves
+HOTTEST_MAX = 4096  # cells considered in one plan
 
 
 @dataclass(frozen=True, slots=True)
 class MemberLoad:
-    """What is known of the member in *role*: service times, arrival-instant queue, channels."""
+    """Measurements of the member in *role*: service times, arrival-instant queue, channels."""
 
     role: int
     read_s: float
@@ -50,16 +51,16 @@ class MemberLoad:
     depth: int
 
     def cost_s(self, write_share: float) -> float:
-        """Return how long a request is likely to take, *write_share* of them being writes."""
+        """Return the expected time of a request in seconds; *write_share* of them are writes."""
         service_s = (1 - write_share) * self.read_s + write_share * self.write_s
         return service_s * (1 + self.queue / self.depth)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One move, or two that change places; *gain* in seconds of service a second.
+    """One move, or an exchange of two chunks; *gain* in seconds of service per second.
 
-    *queues* are the arrival-instant queues of source and target to be expected afterwards.
+    *queues* are the expected arrival-instant queues of source and target afterwards.
     """
 
     moves: tuple[Move, ...]
@@ -71,7 +72,7 @@ class Step:
 
 @dataclass(slots=True)
 class Plan:
-    """*steps*, the best first; *mean_s* is the service time of a request now, *after_s* then."""
+    """*steps*, best first; *mean_s*, *after_s*: mean service time of a request before and after."""
 
     steps: list[Step] = field(default_factory=list)
     mean_s: float = 0.0
@@ -81,27 +82,27 @@ class Plan:
 
     @property
     def chunks(self) -> int:
-        """How many chunks move."""
+        """The number of chunks that move."""
         return sum(len(step.moves) for step in self.steps)
 
 
 class Planner:
-    """Plans moves of the cells of *layout* by what *access* knows."""
+    """Plans moves of the cells of *layout* from the access statistics *access*."""
 
     def __init__(self, layout: BundleLayout, access: AccessStats, seed: int = 0) -> None:
         self.layout = layout
         self.access = access
-        self.pinned: set[int] = set()  # cells that are not to move again for now
+        self.pinned: set[int] = set()  # cells that must not move again for now
         self._random = random.Random(seed)
-        # From which member to which a move paid when the last plan found nothing to do.
+        # (source, target) pairs that paid when the last plan found nothing to do.
         self._surveyed: frozenset[tuple[int, int]] | None = None
 
     def survey(self) -> None:
-        """Look at all chunks next time, not only at those that are used otherwise than before."""
+        """Consider all chunks in the next plan, not only those whose use has changed."""
         self._surveyed = None
 
     def plan(self, loads: Sequence[MemberLoad], write_share: float, limit: int) -> Plan:
-        """Return up to *limit* steps that are worth it now."""
+        """Return a plan of up to *limit* steps that pay now."""
         layout, access = self.layout, self.access
         access.digest()
         costs = {load.role: load.cost_s(write_share) for load in loads}
@@ -130,7 +131,7 @@ class Planner:
         misses = dict.fromkeys(costs, 0)
         gained = 0.0
         considered = np.arange(len(active))
-        if pays == self._surveyed and len(access.changed) < CHANGED_MAX:  # the others lie well
+        if pays == self._surveyed and len(access.changed) < CHANGED_MAX:  # only these may pay
             changed = np.fromiter(access.changed, np.int64, len(access.changed))
             considered = considered[np.isin(active, changed)]
         for at in considered[_hottest(rates[considered])].tolist():
@@ -155,7 +156,7 @@ class Planner:
                     continue
                 planned.take(moves)
                 gained += net_rate * better_s
-                # The queue goes where its requests go, as long as the other one serves them.
+                # The queue moves with its requests, as far as the target can serve them.
                 part = net_rate / carried[source] if carried[source] else 0.0
                 shift = queues[source] * min(1.0, part)
                 queues[source] -= shift
@@ -176,7 +177,7 @@ class Planner:
     def _step(
         self, cell: int, rate: float, target: int, planned: _Planned
     ) -> tuple[tuple[Move, ...], float] | None:
-        """Return the moves that bring *cell* to *target*, and the load that changes sides."""
+        """Return (moves that bring *cell* to *target*, request rate that changes sides) or None."""
         layout = self.layout
         chunk = planned.free_chunk(target)
         if chunk is not None:
@@ -206,7 +207,7 @@ class Planner:
 
 
 class _Planned:
-    """The table as it will be when the steps so far are done."""
+    """The chunk table as it will be after the steps planned so far."""
 
     def __init__(self, layout: BundleLayout, pinned: set[int]) -> None:
         self.layout = layout
@@ -215,7 +216,7 @@ class _Planned:
         self._free: dict[int, list[int]] = {}
 
     def is_touched(self, cell: int) -> bool:
-        """Say whether *cell* moves already, or has moved."""
+        """Return whether *cell* is part of a planned move or is pinned."""
         return cell in self._places or cell in self._pinned
 
     def place(self, cell: int) -> tuple[int, int]:
@@ -224,18 +225,18 @@ class _Planned:
         return known or self.layout.place(*divmod(cell, self.layout.length))
 
     def roles(self, bundle: int) -> set[int]:
-        """Return the roles of a bundle."""
+        """Return the roles that *bundle* lies on."""
         first = bundle * self.layout.length
         return {self.place(first + column)[0] for column in range(self.layout.length)}
 
     def free_chunk(self, role: int) -> int | None:
-        """Return a chunk of *role* that is free and not promised to anyone."""
+        """Return a chunk of *role* that is free and not yet a target, None if there is none."""
         if role not in self._free:
             self._free[role] = self.layout.free_chunks(role)[::-1].tolist()
         return self._free[role][-1] if self._free[role] else None
 
     def take(self, moves: Sequence[Move]) -> None:
-        """Note *moves*."""
+        """Record *moves* as planned."""
         for cell, role, chunk in moves:
             self._places[cell] = (role, chunk)
             free = self._free.get(role)
@@ -244,7 +245,7 @@ class _Planned:
 
 
 def _used_twice(layout: BundleLayout) -> NDArray[np.int64]:
-    """Return the cells that were used twice at least; block by block, to need little memory."""
+    """Return the cells used at least twice, collected block by block to save memory."""
     parts = []
     for start in range(0, len(layout.interval), BLOCK_CELLS):
         block = layout.interval[start : start + BLOCK_CELLS]
@@ -253,12 +254,12 @@ def _used_twice(layout: BundleLayout) -> NDArray[np.int64]:
 
 
 def _is_better(cost_s: float, than_s: float) -> bool:
-    """Say whether *cost_s* is so much less than *than_s* that a move pays."""
+    """Return whether *cost_s* is so much less than *than_s* that a move pays."""
     return than_s - cost_s >= COST_STEP_S and than_s >= COST_RATIO * cost_s
 
 
 def _grouped(order: list[int], length: int) -> list[list[int]]:
-    """Return the members from the cheapest on, *length* to a group; the rest in the last one."""
+    """Return the members from the cheapest on, *length* to a group; the last may be shorter."""
     return [order[at : at + length] for at in range(0, len(order), length)]
 
 

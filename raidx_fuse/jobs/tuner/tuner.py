@@ -1,11 +1,11 @@
-"""The performance tuner: one task that moves hot chunks to where they are served sooner.
+"""The performance tuner: one task that moves hot chunks to the members that serve them sooner.
 
-The raidx paper, section V.A, in its order: wait until no request has come for a second; flush what
-is dirty; read a little of every member whose speed is not known; choose (plan.py) and move
-(engine/move_chunks.py) in slices of 50 ms. A request that comes in between ends the round, and the
-next one begins a second after the last request. A scrub is started when the last one is long ago.
+It follows the raidx paper, section V.A: wait until no request has come for a second; flush; read a
+little of every member whose speed is not known; plan (plan.py) and move (engine/move_chunks.py) in
+slices of 50 ms. A request ends the round, and the next round begins a second after the last
+request. A scrub is started when the last one is long ago.
 
-job.py does the same at the user's word, as a job that can be paused, limited and waited for.
+job.py does the same on a user's command, as a job that can be paused, throttled and awaited.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from raidx_fuse.store.member_set import MemberLostError
 
 log = logging.getLogger(__name__)
 
-PROBE_READS = 32  # of each member whose speed is not known; the moving average forgets its 0 then
+PROBE_READS = 32  # of each unmeasured member: the moving average then forgets its initial 0
 PROBE_BYTES = 4096
 MEASURE_AGAIN_S = 60.0
 STEPS_A_ROUND = 64  # planning them takes some 25 ms, which a request may have to wait
 STEPS_SHOWN_MAX = 256
 REST_S = 1.0
-ROUNDING_S = 1e-3  # a rest too short to move the clock would be asked for again and again
+ROUNDING_S = 1e-3  # a shorter rest would not advance the clock, and would be asked for repeatedly
 SHOWN_MAX = 20
 SCRUB_EACH_S = 7 * 86400.0
 JOB_KEY, SINCE_SCRUB = "tuner", "since_scrub_s"  # in the superblock's `jobs`
 
 
 class Tuner:
-    """The tuner of one array with *layout*; *enabled*, *slice_s*, *idle_s* are settings.
+    """The tuner of one array with *layout*; *enabled*, *slice_s* and *idle_s* are settings.
 
-    *state* is one word and *why* the reason in a few; *moved* counts chunks since the start.
+    *state* is one word, *why* its reason; *moved* counts the chunks since the start.
     """
 
     def __init__(self, array: ArrayServices, layout: BundleLayout, access: AccessStats) -> None:
@@ -72,10 +72,10 @@ class Tuner:
         self._unscrubbed_s = float(kept.get(SINCE_SCRUB, 0.0))  # before *_counted_from_s*
         self._counted_from_s = self.context.member_set.clock()
 
-    # -- what is known -------------------------------------------------------------------------
+    # -- measurements --------------------------------------------------------------------------
 
     def obstacle(self) -> str | None:
-        """Say in words what forbids moves now, or None."""
+        """Return what prevents moves now, in words, or None."""
         member_set = self.context.member_set
         if member_set.read_only:
             return "the array is read-only"
@@ -89,11 +89,12 @@ class Tuner:
         return None
 
     def loads(self) -> list[MemberLoad]:
-        """Return what is known of the members."""
+        """Return the measurements of the members."""
         found = []
         for role, queue in enumerate(self.context.member_set.readable):
             if queue is not None and queue.reads:
-                # As users found it: the tuner's own work, and maps and log, have another pattern.
+                # As users' requests measured it: the tuner's own I/O, the maps and the log have
+                # another access pattern.
                 read_s, write_s = self.access.speeds[role]
                 read_s = read_s or queue.read_service_s
                 write_s = write_s or (queue.write_service_s if queue.writes else read_s)
@@ -103,11 +104,11 @@ class Tuner:
         return found
 
     async def measure(self, *, patiently: bool = False) -> None:
-        """Read a little of every member that was hardly read: a first guess of its speed.
+        """Read a little of every member with few reads, for a first estimate of its speed.
 
-        Again of those that nobody read for a minute: what was held up then may be idle now, and a
-        copy that once answered late is not asked any more. Ends early when a request comes, unless
-        *patiently*.
+        Members that nobody read for a minute are measured again: a disk that was busy may be idle
+        now, and a copy that once answered late gets no more reads. Ends early when a request comes,
+        unless *patiently*.
         """
         context = self.context
         now_s = context.member_set.clock()
@@ -135,11 +136,11 @@ class Tuner:
                 self._reads_seen[role] = queue.reads
 
     def plan(self, limit: int = STEPS_A_ROUND) -> Plan:
-        """Return what is worth moving now.
+        """Return the plan of moves that pay now.
 
-        Speeds are those of when the last request came, and a chunk moves once until the next one
-        comes: the tuner's own reads and writes say nothing about the users', and two disks that
-        are alike would hand chunks to and fro.
+        It uses the speeds at the time of the last request, and moves a chunk only once until the
+        next request: the tuner's own I/O says nothing about users' requests, and otherwise two
+        equal disks would pass chunks to and fro.
         """
         means = self.access.queue_means
         basis_at = (self.access.arrivals, self.context.member_set.role_epoch, self.layout.counts)
@@ -156,7 +157,7 @@ class Tuner:
     # -- the task ------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Tune for ever, in idle time."""
+        """Background task: tune in idle time, for ever."""
         while True:
             await trio.sleep(self._until_idle_s())
             try:
@@ -172,7 +173,7 @@ class Tuner:
         return left_s + ROUNDING_S if left_s > 0 else REST_S
 
     def _is_idle(self) -> bool:
-        """Say whether no request has come for `idle_s`, and none is under way."""
+        """Return whether no request has come for `idle_s` and none is under way."""
         passed = self.context.member_set.clock() - self.context.foreground_s
         return passed >= self.idle_s and not self._is_busy()
 
@@ -182,7 +183,7 @@ class Tuner:
         )
 
     def _is_wanted(self) -> bool:
-        """Say whether a request came since this slice of work began, or waits."""
+        """Return whether a request has come since this slice of work began, or waits."""
         return self.context.foreground_s > self._began_s or self._is_busy()
 
     async def _round(self) -> None:
@@ -194,7 +195,7 @@ class Tuner:
             return
         self._began_s = self.context.member_set.clock()
         if any(queue is not None and queue.unflushed for queue in self.context.member_set.queues):
-            self.state, self.why = "flushing", "members hold in their caches what was written"
+            self.state, self.why = "flushing", "recent writes are still in the members' caches"
             await self.context.member_set.flush()
         obstacle = self.obstacle()
         if obstacle is not None:
@@ -206,7 +207,7 @@ class Tuner:
         if self.access.arrivals == self._planned_at:
             self.state, self.why = "balanced", "no move would gain anything"
             return
-        self.state, self.why = "measuring", "reads a little of members whose speed is not known"
+        self.state, self.why = "measuring", "reads a little of members whose speed is unknown"
         await self.measure()
         if self._is_wanted():
             self.state, self.why = "waiting", "a request came"
@@ -221,9 +222,9 @@ class Tuner:
         self.state, self.why = "balanced", "no move would gain anything"
 
     async def _carry_out(self, plan: Plan) -> None:
-        """Move until a request comes."""
+        """Do the steps of *plan* until a request comes."""
         clock = self.context.member_set.clock
-        gain = f"{plan.mean_s * 1e3:.3g} to {plan.after_s * 1e3:.3g} ms a request"
+        gain = f"{plan.mean_s * 1e3:.3g} to {plan.after_s * 1e3:.3g} ms per request"
         self.state, self.why = "moving", f"{plan.chunks} chunks, {gain}"
         slice_end_s = clock() + self.slice_s
         for step in plan.steps:
@@ -237,16 +238,16 @@ class Tuner:
         self.work_s += clock() - self._began_s
 
     async def step(self, step: Step) -> int:
-        """Carry out one step; return the bytes moved."""
+        """Do one step; return the bytes moved."""
         if not await self.mover.move(step.moves):
             return 0
         return self.note(step)
 
     def note(self, step: Step) -> int:
-        """Count a step that was done; return its bytes.
+        """Account for a step that was done; return its bytes.
 
-        Until requests tell, the queues are taken to be what the plan expects: the next plan must
-        not move as much again.
+        Until requests measure the queues, take them as the plan expects them, so that the next plan
+        does not move as much again.
         """
         self.moved += len(step.moves)
         self.planner.pinned.update(cell for cell, _role, _chunk in step.moves)
@@ -255,12 +256,12 @@ class Tuner:
         return len(step.moves) << self.context.shift
 
     async def _scrub_when_due(self) -> bool:
-        """Start a scrub, which only reports, if the last one is long ago; say whether one runs.
+        """Start a report-only scrub if the last scrub is long ago; return whether one runs.
 
-        One that a user started counts, too. What is too long is counted in time of running.
+        Scrubs started by users count too. The interval is measured in running time of the array.
         """
         if not self.context.code.parity_count:
-            return False  # there is nothing to compare with
+            return False  # there is no redundancy to compare
         running = any(job.kind == "scrub" for job in self.array.jobs.running())
         if running or (self.scrub_each_s and self.since_scrub_s >= self.scrub_each_s):
             self._unscrubbed_s, self._counted_from_s = 0.0, self.context.member_set.clock()
@@ -271,11 +272,11 @@ class Tuner:
 
     @property
     def since_scrub_s(self) -> float:
-        """For how long the array has been running since the last scrub, earlier mounts included."""
+        """Return the running time in seconds since the last scrub, earlier mounts included."""
         return self._unscrubbed_s + self.context.member_set.clock() - self._counted_from_s
 
     def keep(self, config: ArrayConfig) -> ArrayConfig:
-        """Return *config* with what the tuner of the next mount is to know."""
+        """Return *config* with the tuner's state for the next mount."""
         kept = {SINCE_SCRUB: round(self.since_scrub_s)}
         return replace(config, jobs={**config.jobs, JOB_KEY: kept})
 
@@ -303,7 +304,7 @@ class Tuner:
         }
 
     async def dry_run(self) -> dict[str, Any]:
-        """Return what a tuning would move now, and what it would gain."""
+        """Return what tuning would move now, and the expected gain."""
         self.require()
         self.planner.survey()
         await self.measure(patiently=True)
