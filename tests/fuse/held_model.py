@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import trio
 
-from raidx_fuse.fuse import workers as workers
+from raidx_fuse.fuse import workers as session_workers
 from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch, held
 from tests.fuse.pipe_model import Model, model, until
 
@@ -124,7 +124,7 @@ def run_watched(handle: Handle, use: Any, workers: int = 1, wrote: bool = True) 
         return made
 
     # A busy machine may stop us for longer than a turn: only the number of requests ends one here.
-    with patch.object(workers, "TURN_TIME_MAX_S", 20.0):
+    with patch.object(session_workers, "TURN_TIME_MAX_S", 20.0):
         return trio.run(main)
 
 
