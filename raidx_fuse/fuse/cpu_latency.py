@@ -1,15 +1,15 @@
-"""Keep idle processors awake while a caller waits for each answer.
+"""The CPU latency request: keep idle processors awake while a caller waits for each answer.
 
-A caller with one request at a time sleeps until its answer comes, and with it its processor, if
-nothing else runs there. Waking one costs a virtual machine two changes to its host and back: 10 to
-20 us here, more than the request itself. Linux has a promise against that, made for just such
-programs: while /dev/cpu_dma_latency is open and holds 0, idle processors wait actively. Measured
-here: 43 k random reads of 4 KiB a second, one at a time, become 96 k.
+A caller with one request at a time sleeps until its answer comes, and its processor goes idle if
+nothing else runs there. Waking a processor costs a virtual machine two exits to its host: 10 to 20
+us here, more than the request itself. Linux has an interface against that (PM QoS): while
+/dev/cpu_dma_latency is open and holds 0, idle processors poll instead of sleeping. Measured here:
+43 k random reads of 4 KiB per second, one at a time, become 96 k.
 
-The price is that an idle processor looks busy to the host, so the promise is asked for only while
-it pays: after `HITS_MIN` requests that came while the daemon looked on (session_loop.py), until
-fewer than `HITS_KEPT` came in `LOOK_S`. On machines of more than `PROCESSORS_MAX` it is not asked
-for, since it would keep all of them awake for one caller; those rarely are small virtual machines.
+The price is that an idle processor looks busy to the host. The request is therefore made only while
+it pays: after `HITS_MIN` requests that arrived during busy polling (session_loop.py), until fewer
+than `HITS_KEPT` arrived in `LOOK_S`. It is not made on machines with more than `PROCESSORS_MAX`
+processors, where it would keep all of them awake for one caller.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ HITS_KEPT = 4
 LOOK_S = 0.005
 PROCESSORS_MAX = 16
 
-_HELD = struct.pack("=i", 0)  # microseconds that waking up may take
+_HELD = struct.pack("=i", 0)  # permitted wake-up latency in microseconds
 _RELEASED = struct.pack("=i", 2_000_000_000)  # the kernel's own default
 
 StartTask = Callable[[Callable[[], Awaitable[None]]], None]
 
 
 class CpuLatencyRequest:
-    """Asks for the promise when it pays. *reason* says why it cannot, None if it can.
+    """Holds the CPU latency request while it pays; *reason* says why it cannot, else None.
 
-    *start_task* starts a trio task; *device* is opened at once and held until `close`.
+    *start_task* starts a trio task. *device* is opened immediately and kept open until `close`.
     """
 
     def __init__(self, start_task: StartTask, device: str = DEVICE) -> None:
@@ -55,7 +55,7 @@ class CpuLatencyRequest:
             self.reason = f"this system has no {device}"
 
     def hit(self) -> None:
-        """Note that a request came while its arrival was looked for."""
+        """Count a request that arrived during busy polling."""
         self._hits += 1
         if self._hits >= HITS_MIN and not self.held and self._fd >= 0:
             self.held = True
@@ -63,7 +63,7 @@ class CpuLatencyRequest:
             self._start_task(self._watch)
 
     def miss(self) -> None:
-        """Note that none came in time."""
+        """Count a busy poll during which no request arrived."""
         if not self.held:
             self._hits = 0
 
@@ -77,14 +77,14 @@ class CpuLatencyRequest:
             self.release()
 
     def release(self) -> None:
-        """Let processors sleep again."""
+        """Withdraw the request: processors may sleep again."""
         if self.held:
             self.held = False
             self._hits = 0
             os.write(self._fd, _RELEASED)
 
     def close(self) -> None:
-        """Release and close. Closing alone would release too."""
+        """Withdraw the request and close the device. Closing alone would withdraw it too."""
         self.release()
         if self._fd >= 0:
             os.close(self._fd)

@@ -1,15 +1,17 @@
-"""Session loops that the door holds until their writes share one record (journal/group_commit.py).
+"""Deferred replies: session loops wait, so that their writes share one record (group commit).
 
-A session loop of pyfuse3 receives a request, runs its handler and answers. One whose handler awaits
-`gather.held` stands still without trio knowing, and another takes the next request:
+A session loop of pyfuse3 receives a request, runs its handler and answers. A handler that awaits
+`CommitBatch.held` (journal/group_commit.py) suspends its loop without trio's knowledge, and another
+loop takes the next request:
 
-    worker's loop --- held --> loops, while a spare loop (or a new one) looks for the next request
+    worker's loop --- held --> loops, while an idle loop (or a new one) looks for the next request
     queue empty, HELD_MAX held, a request that wrote nothing, trio to run --> the record is written;
-    each held loop runs on in turn: it answers, comes back for work, and is a spare
+    each held loop continues in turn: it answers, asks for a request, and becomes an idle loop
 
-All that passes in one step of the worker, so no other task sees a loop held. If a handler that goes
-on suspends after all (its record is late), the worker stays with it, and those not yet run get
-tasks of their own; so do all that are held when the loop in front suspends.
+All of this happens in one step of the worker's task, so that no other task sees a held loop. If a
+continued handler does suspend (its record completes asynchronously), the worker stays with it, and
+the remaining held loops get tasks of their own. The same happens to all held loops when the loop in
+front suspends.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ class _Step:
     """What a loop yields to its worker instead of to trio."""
 
 
-SPARE = _Step()  # it has answered and nothing to do
-RELEASE = _Step()  # what is held shall go on first
+SPARE = _Step()  # the loop has answered and is idle
+RELEASE = _Step()  # the held loops must continue first
 
 
 @types.coroutine
 def idle() -> Generator[_Step, None, None]:
-    """Return when the loop that awaits this is to take a request."""
+    """Suspend an idle loop; it returns when the loop must take a request."""
     yield SPARE
 
 
@@ -47,10 +49,9 @@ def release() -> Generator[_Step, None, None]:
 
 
 class DeferredReplies:
-    """*loops* that are held, in order; *idle_loops*; *finishing* while a loop runs on only to
-    answer.
+    """The held *loops*, in order, and the *idle_loops* of one session.
 
-    *finish* finishes a loop in a task of its own.
+    *finishing* is true while a loop runs only to answer. *finish* finishes a loop in its own task.
     """
 
     def __init__(self, finish: Callable[[Loop], None]) -> None:
@@ -61,13 +62,13 @@ class DeferredReplies:
         self._gatherings: list[CommitBatch] = []
 
     def hold(self, loop: Loop, batch: CommitBatch) -> None:
-        """Keep *loop*, whose handler's write is in *batch*."""
+        """Hold *loop*, whose handler's write is in *batch*."""
         self.loops.append(loop)
         if batch not in self._gatherings:
             self._gatherings.append(batch)
 
     def _write(self) -> list[Loop]:
-        """Write the records. If that raises, their loops are dropped: they must not answer."""
+        """Write the records; return the held loops. A write that raises drops them unanswered."""
         loops, self.loops = self.loops, []
         gatherings, self._gatherings = self._gatherings, []
         for batch in gatherings:
@@ -76,18 +77,18 @@ class DeferredReplies:
         return loops
 
     def let_go(self) -> None:
-        """Write the records; every loop goes on in a task of its own."""
+        """Write the records; each held loop continues in a task of its own."""
         for loop in self._write():
             self._finish(loop)
 
     def release(self, front: Loop, before: Callable[[], None]) -> tuple[Loop, Any] | None:
-        """Write the records and run each loop until it is a spare, calling *before* each time.
+        """Write the records and run each held loop until it is idle, calling *before* each time.
 
-        One that suspends ends this: it is returned with its trap, for trio, and *front*, which
-        asked for this, is a spare. Raises StopIteration when the session is over.
+        If a loop suspends, the run ends: return that loop with its trap, for trio; *front*, the
+        caller's loop, becomes idle. Raises StopIteration when the session is over.
         """
         loops = self._write()
-        DEFERRAL.holds = False  # what a handler still does is its own
+        DEFERRAL.holds = False  # handlers that continue must not be held again
         self.finishing = True
         done = False
         try:
@@ -108,7 +109,7 @@ class DeferredReplies:
         return None
 
     def close(self) -> None:
-        """Run the spares to their end, which frees their buffers; the session must be over."""
+        """Run the idle loops to their end, which frees their buffers. The session must be over."""
         while self.idle_loops:
             with contextlib.suppress(StopIteration):
                 self.idle_loops.pop().send(None)

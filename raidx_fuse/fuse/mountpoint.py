@@ -1,8 +1,8 @@
-"""Mount points seen from outside: who is mounted where, may we mount here, and how to unmount.
+"""Mount points: find mounts, check whether a mount is possible, unmount.
 
-Only `check` ever asks a mounted file system anything: ``stat`` of a mount point asks its daemon,
-which hangs when the daemon hangs, and deadlocks when the daemon is the one that asks. The kernel's
-table (/proc/self/mountinfo) answers without asking anyone.
+Only `check` accesses a mounted file system: ``stat`` of a mount point sends a request to its
+daemon, which hangs if the daemon hangs, and deadlocks if the daemon itself calls it. The kernel's
+mount table (/proc/self/mountinfo) is read without a request to any file system.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOOPS = Path("/sys/block")
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One line of the kernel's table; *device* is (major, minor), *owner* the user who mounted.
+    """One line of the kernel's mount table; *device* is (major, minor), *owner* the mounting uid.
 
     *options* are those of the file system, not of this mount of it.
     """
@@ -42,7 +42,7 @@ class Mount:
 
 
 def mounts() -> Iterator[Mount]:
-    """Yield what is mounted, the topmost of a path last."""
+    """Yield all mounts; of several on one path, the topmost last."""
     for line in Path(_MOUNTINFO).read_text(errors="surrogateescape").splitlines():
         before, _, after = line.partition(" - ")
         fields, kind = before.split(" "), after.split(" ")
@@ -64,13 +64,13 @@ def _unescape(field: str) -> str:
 
 
 def find(mountpoint: str | os.PathLike[str]) -> Mount | None:
-    """Return what is mounted on *mountpoint* itself, None if nothing is."""
+    """Return the topmost mount on exactly *mountpoint*, None if there is none."""
     path = real_path(mountpoint)
     return next((mount for mount in reversed(list(mounts())) if mount.path == path), None)
 
 
 def real_path(mountpoint: str | os.PathLike[str]) -> str:
-    """Resolve links in *mountpoint* without asking a file system that is mounted on it."""
+    """Resolve links in *mountpoint* without accessing a file system that is mounted on it."""
     path = os.path.abspath(mountpoint)
     parent, name = os.path.split(path)
     unresolved = os.path.join(os.path.realpath(parent), name)
@@ -80,7 +80,7 @@ def real_path(mountpoint: str | os.PathLike[str]) -> str:
 
 
 def check(mountpoint: str | os.PathLike[str], *, allow_other: bool = False) -> str:
-    """Return the real path if an image may be mounted there; raise RaidxError saying why not."""
+    """Return the real path if a volume can be mounted there; raise RaidxError if not."""
     path = real_path(mountpoint)
     mount = find(path)
     if mount is not None:
@@ -98,26 +98,26 @@ def check(mountpoint: str | os.PathLike[str], *, allow_other: bool = False) -> s
     try:
         busy = os.listdir(path)
     except PermissionError:
-        raise RaidxError(f"mount point {path} may not be read by this user") from None
+        raise RaidxError(f"mount point {path} is not readable for this user") from None
     if busy:
         raise UsageError(
             f"mount point {path} is not empty (it holds {sorted(busy)[0]})",
             action="choose an empty directory",
         )
     if os.geteuid() and not os.access(path, os.W_OK):
-        raise RaidxError(f"mount point {path} may not be written by this user")
+        raise RaidxError(f"mount point {path} is not writable for this user")
     check_fuse(allow_other=allow_other)
     return path
 
 
 def _raise_mounted(mount: Mount) -> None:
     try:
-        # A dead mount answers at once, with this one errno.
+        # A mount whose daemon died fails immediately with this errno.
         os.statvfs(mount.path)
     except OSError as error:
         if error.errno == errno.ENOTCONN:
             raise BusyError(
-                f"mount point {mount.path} is what a daemon that died has left",
+                f"mount point {mount.path} is left over from a daemon that died",
                 action=f"clear it: {unmount_command(mount.path)}",
             ) from None
     if mount.fs_type == FUSE_TYPE:
@@ -137,22 +137,22 @@ def check_fuse(*, allow_other: bool = False) -> None:
         )
     root = os.geteuid() == 0
     try:
-        # fusermount3 opens it with its user's rights, and root in a container may have none.
+        # fusermount3 opens it with its caller's permissions, and root in a container may lack them.
         os.close(os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
         raise RaidxError(
-            f"{_DEVICE} may not be opened: {os.strerror(error.errno or 0)}",
+            f"{_DEVICE} cannot be opened: {os.strerror(error.errno or 0)}",
             action="in a container: start it with --device /dev/fuse --cap-add SYS_ADMIN"
             if root
             else f"as root, type: chmod 666 {_DEVICE}",
         ) from None
     if root:
-        return  # mounts without a helper
+        return  # root mounts without the helper
     if shutil.which("fusermount3") is None:
         raise RaidxError("fusermount3 is missing", action="install it: apt install fuse3")
     if allow_other and not _config_allows_other():
         raise RaidxError(
-            "--allow-other is not permitted to users here",
+            "--allow-other is permitted only to root here",
             action="as root, put the line user_allow_other into /etc/fuse.conf",
         )
 
@@ -166,34 +166,34 @@ def _config_allows_other() -> bool:
 
 
 def unmount_command(path: str) -> str:
-    """Return what to type to unmount *path*, for this user."""
+    """Return the shell command with which this user unmounts *path*."""
     return f"fusermount3 -u {path}" if shutil.which("fusermount3") else f"umount {path}"
 
 
 def unmount_argv(path: str) -> list[str]:
-    """Return the command that unmounts *path* unless it is busy."""
+    """Return the argument vector that unmounts *path* unless it is busy."""
     if os.geteuid() == 0 and shutil.which("umount"):
         return ["umount", path]
     return ["fusermount3", "-u", path]
 
 
 def loop_devices(path: str) -> list[tuple[str, str]]:
-    """Return (loop device, image) of each loop device whose image lies under mount point *path*."""
+    """Return (loop device, image) of each loop device whose image is below mount point *path*."""
     found = []
     for backing in sorted(_LOOPS.glob("loop*/loop/backing_file")):
         try:
             image = backing.read_text(errors="surrogateescape").rstrip("\n")
         except OSError:
-            continue  # detached between the listing and the reading
+            continue  # detached between listing and reading
         if image.startswith(path.rstrip("/") + "/"):
             found.append((f"/dev/{backing.parent.parent.name}", image))
     return found
 
 
 def unmount(mountpoint: str | os.PathLike[str]) -> None:
-    """Unmount a raidx mount unless something uses it; raise BusyError naming a loop device.
+    """Unmount a raidx mount unless it is in use; raise BusyError naming a loop device.
 
-    The caller sees to the daemon's end: see `control.wait_for_exit`.
+    The caller waits for the daemon's end: see `control_socket.wait_for_exit`.
     """
     path = real_path(mountpoint)
     mount = find(path)
@@ -211,6 +211,6 @@ def unmount(mountpoint: str | os.PathLike[str]) -> None:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["no reason given"]
         if "busy" in lines[-1].lower():
             raise BusyError(
-                f"{path} is in use", action=f"see who: fuser -vm {path}, or lsof +f -- {path}"
+                f"{path} is in use", action=f"see by whom: fuser -vm {path}, or lsof +f -- {path}"
             )
         raise RaidxError(f"{path} could not be unmounted: {lines[-1]}")

@@ -1,25 +1,25 @@
-"""The FUSE door: inodes, attributes and errno, and nothing else.
+"""The FUSE operations: inodes, attributes and errno; the volumes do the rest.
 
 The mount's directory lists one regular file for each volume. Such a file behaves like a disk:
 
-- its size is fixed from inside the mount: ``O_TRUNC`` and truncation to the size it has do
-  nothing (as with ``cp image /dev/sdX``), any other truncation is EPERM;
-- a read past the end is short, a write past the end is ENOSPC, one across it is cut there;
-- files are not made, renamed or removed (EPERM); owner, mode and times may be set, as on a device
-  node, and last until unmount.
+- its size is fixed from inside the mount: ``O_TRUNC`` and truncation to the current size do nothing
+  (as with ``cp image /dev/sdX``), any other truncation is EPERM;
+- a read past the end is short, a write past the end is ENOSPC, a write across the end is cut;
+- files cannot be created, renamed or removed (EPERM); owner, mode and times can be set, as on a
+  device node, and last until unmount.
 
-Handlers await only the volume, and the volume's fast path does not suspend; so between a request's
-arrival and its answer nothing else runs (session_loop.py). The handle *fh* says all that a request
-needs: ``2 * index of the volume + 1 if each write must be durable``.
+Handlers await only the volume, and the volume's fast path does not suspend. Between a request's
+arrival and its answer nothing else runs then (session_loop.py). The handle *fh* encodes all that a
+request needs: ``2 * index of the volume + 1 if each write must be durable``.
 
-``O_SYNC`` and ``O_DSYNC`` are honoured here, because the kernel leaves them to the daemon under
-direct I/O. It leaves it the flag of a single write (``pwritev2`` with ``RWF_DSYNC``) too, but
-pyfuse3 does not pass that one on: with direct I/O such a caller must call ``fsync``.
+``O_SYNC`` and ``O_DSYNC`` are implemented here, because the kernel leaves them to the daemon under
+direct I/O. The same holds for the flag of a single write (``pwritev2`` with ``RWF_DSYNC``), but
+pyfuse3 does not pass it on: under direct I/O such a caller must call ``fsync``.
 
-A new size is pushed into the kernel (`VolumeOperations._resizing`). To let it forget the old one is
-not enough: it throws an answer with attributes away if a write completed while it was under way, so
-on a busy image the size of its inode stays what it was for ever. `stat` shows the new one then, and
-so does ``losetup -c``, but each asynchronous read behind the old end is cut to nothing.
+A new size is pushed into the kernel (`VolumeOperations._resizing`). Invalidating the old size is
+not enough: the kernel discards the attributes of an answer if a write completed while it was under
+way, so that on a busy image the inode would keep its old size for ever. `stat` and ``losetup -c``
+would then show the new size, but each asynchronous read past the old end would return nothing.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ from raidx_fuse.pool.volume import Volume
 log = logging.getLogger(__name__)
 
 _FIRST_INODE = pyfuse3.ROOT_INODE + 1
-# Names never come or go while mounted, and a resize tells the kernel, so it may remember for long.
+# Names never change while mounted, and a resize notifies the kernel, so long timeouts are safe.
 _TIMEOUT_S = 3600
-# After so long the kernel has taken in an answer, however late its caller got a processor.
+# After this time the kernel has processed an answer, however late its caller was scheduled.
 _TAKEN_S = 1.0
 _BLOCK_BYTES = 4096
-# After so many failures each further one is logged only at powers of two: a failed array under
-# load would otherwise fill the log's disk.
+# After this many failures, further ones are logged only at powers of two: under load, a failed
+# array would otherwise fill the disk with its log.
 _FAILURES_LOGGED = 64
 
 
 class _Node:
-    """What the mount remembers of one inode: mode, owner, times in ns since 1970."""
+    """The attributes of one inode: mode, owner, times in ns since 1970."""
 
     __slots__ = ("atime_ns", "gid", "mode", "mtime_ns", "uid")
 
@@ -90,8 +90,8 @@ class VolumeOperations(pyfuse3.Operations):
 
     *page_cache* lets the kernel cache file data; without it every read and write comes here.
     *started* is called once, when the kernel has accepted the session. *mounted_ns* becomes the
-    files' time stamps (nanoseconds since 1970). *bugs* counts handlers that raised something
-    other than RaidxError: each was answered EIO and logged with its traceback.
+    files' time stamps (ns since 1970). *bugs* counts handlers that raised something other than
+    RaidxError; each was answered EIO and logged with its traceback.
     """
 
     supports_dot_lookup = True
@@ -125,26 +125,26 @@ class VolumeOperations(pyfuse3.Operations):
             volume.on_resize(functools.partial(self._resizing, inode))
 
     def init(self) -> None:
-        """Note that the kernel has accepted the session."""
+        """Called by pyfuse3 when the kernel has accepted the session."""
         self._started()
 
     @contextlib.asynccontextmanager
     async def _resizing(self, inode: InodeT) -> AsyncIterator[None]:
-        """Let a volume become larger inside the block; the kernel has the new size behind it.
+        """A volume grows inside the block; afterwards the kernel has the new size.
 
-        To store a byte behind the end is the one notification that sets the size of an inode, at
-        once and whatever else is under way. The byte is the last one of the new end, which nobody
-        has written yet; its page is new too, for ends lie on chunks, so that no reader can have it
+        Storing a byte just before the new end is the only notification that sets an inode's size
+        immediately, whatever else is under way. Nobody has written that byte yet. Its page is new
+        as well, because image ends are multiples of the chunk size; so no reader can hold it
         locked, and it does not become a valid page of the cache.
         """
         async with self._sizes:
-            # The kernel takes the size from a `_described` answer whatever it learnt meanwhile.
+            # The kernel takes the size of a `_described` answer even if it was notified meanwhile.
             await trio.sleep_until(self._size_told_s + _TAKEN_S)
-            yield  # from here on nothing suspends: nobody hears the new size before the kernel
+            yield  # no await from here on: nobody reads the new size before the kernel has it
             try:
                 pyfuse3.notify_store(inode, self._volume(inode).size_bytes - 1, b"\0")
             except OSError as error:
-                if error.errno != errno.ENOENT:  # else nobody has looked at the image yet
+                if error.errno != errno.ENOENT:  # ENOENT: nobody has accessed the image yet
                     log.warning("the kernel did not take the new size: %s", error)
 
     # ---- data ----
@@ -163,7 +163,7 @@ class VolumeOperations(pyfuse3.Operations):
             self._fail("read", volume, off, size, error)
 
     async def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:
-        """Write *buf* at *off*; return the number of bytes taken."""
+        """Write *buf* at *off*; return the number of bytes written."""
         volume = self._by_handle[fh]
         size = len(buf)
         try:
@@ -173,7 +173,7 @@ class VolumeOperations(pyfuse3.Operations):
                     raise FUSEError(errno.ENOSPC)
                 buf = buf[:size]
             if fh & 1:
-                DEFERRAL.holds = False  # it is not answered before a flush
+                DEFERRAL.holds = False  # a flush comes before its answer
                 await volume.write(off, buf)
                 await volume.flush()
             else:
@@ -194,14 +194,14 @@ class VolumeOperations(pyfuse3.Operations):
     def _fail(
         self, operation: str, volume: Volume, off: int, size: int, error: Exception
     ) -> NoReturn:
-        """Raise FUSEError for *error*, having logged it."""
+        """Log *error* and raise the FUSEError for it."""
         if isinstance(error, FUSEError):
             raise error
         self.failures += 1
         what = f"{operation} of {size} bytes at {off} of {volume.name}"
         if not isinstance(error, RaidxError):
-            # pyfuse3 would end the session, and with it a mounted file system's disk. The bug is
-            # counted and shown by `status`; the request fails.
+            # pyfuse3 would end the session, and with it the disk of a mounted file system. Instead
+            # the bug is counted and shown by `status`, and the request fails.
             self.bugs += 1
             log.critical("bug: %s", what, exc_info=error)
             raise FUSEError(errno.EIO) from error
@@ -213,7 +213,7 @@ class VolumeOperations(pyfuse3.Operations):
 
     @contextlib.asynccontextmanager
     async def _described(self) -> AsyncIterator[None]:
-        """Make an answer inside the block whose size the kernel believes, be it the old one."""
+        """Answer inside the block with a size that the kernel accepts, even if it grows then."""
         async with self._sizes:
             yield
             self._size_told_s = trio.current_time()
@@ -246,7 +246,7 @@ class VolumeOperations(pyfuse3.Operations):
     async def lookup(
         self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext
     ) -> EntryAttributes:
-        """Return the attributes of a name in the root directory."""
+        """Return the attributes of a name in the root directory. Raises FUSEError (ENOENT)."""
         if name in {b".", b".."}:
             return self._attributes(pyfuse3.ROOT_INODE if name == b".." else parent_inode)
         inode = self._by_name.get(name)
@@ -267,7 +267,7 @@ class VolumeOperations(pyfuse3.Operations):
         fh: FileHandleT | None,
         ctx: RequestContext,
     ) -> EntryAttributes:
-        """Accept new times, owner and mode; refuse another size."""
+        """Accept new times, owner and mode; refuse a different size."""
         async with self._described():
             return self._set_attributes(inode, attr, fields, fh)
 
@@ -324,7 +324,7 @@ class VolumeOperations(pyfuse3.Operations):
         )
 
     async def flush(self, fh: FileHandleT) -> None:
-        """Tell the kernel not to ask again: close(2) promises no durability, fsync(2) does."""
+        """Tell the kernel not to call again: close(2) promises no durability, fsync(2) does."""
         raise FUSEError(errno.ENOSYS)
 
     async def release(self, fh: FileHandleT) -> None:

@@ -1,34 +1,34 @@
-"""Poll first, park only when the queue is empty: the reader wait that makes pyfuse3 fast.
+"""The session loop: poll first, park only when the queue is empty. This makes pyfuse3 fast.
 
-pyfuse3's session loop asks `_wait_fuse_readable` before each request. The stock answer takes a
-``trio.Lock`` and a ``wait_readable``: 70 of the 90 us of CPU that a 4 KiB request costs. A busy
-disk needs neither, since the next request is already in the queue. So here a worker looks (0.3 us):
+pyfuse3's session loop awaits `_wait_fuse_readable` before each request. The stock function takes a
+``trio.Lock`` and a ``wait_readable``: 70 of the 90 us of CPU time of a 4 KiB request. A busy disk
+needs neither, since the next request is already in the queue. Here a worker polls instead (0.3 us):
 
-    worker comes back for work
-        |-- requests in the queue? ------- yes --> take one (nothing suspends: no lock is needed)
+    worker asks for a request
+        |-- requests in the queue? ------- yes --> take one (no await, so no lock is needed)
         `-- no: is there a watcher? ------ yes --> park
-                                     `---- no ---> look on for 50 us, if that paid lately; then
+                                     `---- no ---> busy-poll for 50 us, if that paid lately; then
                                                    become the watcher: trio's wait_readable
 
-*Watcher* is the one worker that sleeps on the device. A caller that waits for each answer needs
-5 to 20 us to ask again, where sleeping and waking cost 30; so looking on doubles its speed if it
-runs on another processor, and cpu_latency.py doubles it again. Where it does not pay (a slow
-caller, no free processor) the pauses between two attempts double. The law of this file:
+The *watcher* is the only worker that sleeps on the device. A caller that waits for each answer
+sends its next request after 5 to 20 us, while sleeping and waking cost 30 us. Busy polling doubles
+its speed if it runs on another processor, and cpu_latency.py doubles it again. Where polling does
+not pay (a slow caller, no free processor), the pauses between two attempts double. The laws:
 
-1. Between the look and the receive nothing suspends, so what was seen is what is received.
-2. **Hand-over.** A worker whose handler suspends leaves nobody to read the queue. `_drive` steps
-   the whole session loop as one generator, so it sees each suspension (and costs nothing while
-   there is none); a parked worker is then appointed watcher, or a new one started. Without that
-   16 readers of a slow disk fall to the speed of one. There are as many workers as handlers were
-   ever suspended at once, and one: each holds a receive buffer of 1 MiB.
+1. No await comes between the poll and the receive, so that the request seen is the one received. 2.
+**Hand-over.** If a worker's handler suspends, no worker would read the queue. `_drive` steps the
+   whole session loop as one generator, so it notices each suspension (at no cost otherwise). Then a
+   parked worker becomes the watcher, or a new worker is started. Without that, 16 readers of a slow
+   disk fall to the speed of one. The number of workers is one more than the largest number of
+   handlers ever suspended together; each worker holds a receive buffer of 1 MiB.
 3. **Checkpoint.** Handlers that never suspend starve trio: timers, rebuild and the control socket.
-   After `TURNS_MAX` requests or `TURN_TIME_MAX_S` the worker lets trio run once, and after 8 while
-   handlers of other requests are suspended, because their answers wait for that.
-4. **Wake-up.** Whoever sees the end (unmount, `terminate`) wakes every parked worker; otherwise
-   ``pyfuse3.main()`` would never return.
+   After `TURNS_MAX` requests or `TURN_TIME_MAX_S` the worker lets trio run once, and after 8
+   requests while other handlers are suspended, because their answers wait for that.
+4. **Wake-up.** The worker that sees the end (unmount, `terminate`) wakes every parked worker;
+   otherwise ``pyfuse3.main()`` would never return.
 
-One more thing differs from stock: the device is non-blocking. A request can leave the queue after
-the look (its caller was killed); a blocking receive would then stop the daemon until the next one.
+Another difference from stock: the device is non-blocking. A request can leave the queue after the
+poll (its caller was killed); a blocking receive would then stop the daemon until the next request.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch
 
 log = logging.getLogger(__name__)
 
-# The sources of these versions were read: the loop looks both names up in its module on each turn.
+# Versions whose source was checked: the loop looks both names up in its module on each turn.
 VERSIONS_KNOWN = ((3, 4), (3, 5))
 
 _REPLACED = ("_wait_fuse_readable", "_session_loop", "terminate")
@@ -65,9 +65,9 @@ _SessionLoop = Callable[[trio.Nursery, int, int], Coroutine[Any, Any, None]]
 def _drive(
     start: Callable[[], Coroutine[Any, Any, None]], workers: SessionWorkers
 ) -> Generator[Any, Any, None]:
-    """Run one session loop for trio step by step, telling *workers* of each suspension.
+    """Step one session loop for trio and tell *workers* of each suspension.
 
-    While loops are held it runs several in turn (deferred_replies.py).
+    While loops are held it runs several loops in turn (deferred_replies.py).
     """
     deferred = workers.deferred
     idle_loops = deferred.idle_loops
@@ -96,8 +96,8 @@ def _drive(
         except OSError as error:
             if not workers.took_nothing(error):
                 raise
-            # pyfuse3 cannot free its receive buffer (1 MiB, one page touched) on this way out.
-            log.debug("a request was withdrawn between the look and the receive")
+            # pyfuse3 leaks its receive buffer (1 MiB, one page touched) on this path.
+            log.debug("a request was withdrawn between poll and receive")
             loop = start()
             step, sent, in_handler = loop.send, None, False
             continue
@@ -114,7 +114,7 @@ def _drive(
 
 
 async def _finish(loop: Loop, workers: SessionWorkers) -> None:
-    """Run a loop that was held until it has answered; then it is a spare."""
+    """Run a loop that was held until it has answered; then it becomes an idle loop."""
     await _drive_held(loop, workers)
 
 
@@ -150,11 +150,11 @@ def _drive_held(loop: Loop, workers: SessionWorkers) -> Generator[Any, Any, None
 
 
 def reason_against() -> str | None:
-    """Say why this pyfuse3 must run its stock loop; None if poll-first fits it."""
+    """Return why this pyfuse3 must run its stock loop; None if the poll-first loop fits it."""
     found = re.match(r"(\d+)\.(\d+)", str(getattr(pyfuse3, "__version__", "")))
     version = (int(found[1]), int(found[2])) if found else (0, 0)
     if not VERSIONS_KNOWN[0] <= version <= VERSIONS_KNOWN[1]:
-        return f"pyfuse3 {getattr(pyfuse3, '__version__', '?')} is not a version known to fit"
+        return f"pyfuse3 {getattr(pyfuse3, '__version__', '?')} is not a version that was checked"
     for name in ("_wait_fuse_readable", "_session_loop", "terminate", "main"):
         if not callable(getattr(pyfuse3, name, None)):
             return f"pyfuse3 has no {name}"
@@ -165,7 +165,7 @@ def reason_against() -> str | None:
 
 @contextlib.contextmanager
 def installed(device_fd: int) -> Iterator[SessionWorkers | None]:
-    """Let ``pyfuse3.main()`` wait poll-first inside this context; yield None where it cannot.
+    """Make ``pyfuse3.main()`` poll first inside this context; yield None where it cannot.
 
     *device_fd* is the FUSE device that ``pyfuse3.init`` opened. Call inside trio.
     """
@@ -181,7 +181,7 @@ def installed(device_fd: int) -> Iterator[SessionWorkers | None]:
     nursery_of_main: trio.Nursery | None = None
 
     def start_worker() -> None:
-        assert nursery_of_main is not None  # the first worker, which calls this, has set it
+        assert nursery_of_main is not None  # set by the first worker, which calls this
         nursery_of_main.start_soon(session_loop, nursery_of_main, 0, 0)
 
     async def session_loop(nursery: trio.Nursery, min_tasks: int, max_tasks: int) -> None:
@@ -189,7 +189,7 @@ def installed(device_fd: int) -> Iterator[SessionWorkers | None]:
         nursery_of_main = nursery
         workers.worker_starts()
         try:
-            # No more tasks than there are: the stock loop would start one with each request.
+            # Give it a limit of 0 further tasks: the stock loop would start one with each request.
             await _drive(lambda: stock_loop(nursery, 0, 0), workers)
         finally:
             workers.worker_ends()

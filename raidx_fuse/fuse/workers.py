@@ -1,6 +1,4 @@
-"""The workers that read the FUSE device: who looks, who watches, who is parked
-(session_loop.py).
-"""
+"""The workers that read the FUSE device: polling, waiting in epoll, or parked (session_loop.py)."""
 
 from __future__ import annotations
 
@@ -15,8 +13,8 @@ from raidx_fuse.fuse.cpu_latency import CpuLatencyRequest
 from raidx_fuse.fuse.deferred_replies import HELD_MAX, DeferredReplies, Loop, idle, release
 from raidx_fuse.journal.group_commit import DEFERRAL
 
-# Multiples of 4. With suspended handlers about, a pass of trio (4 to 10 us) after each 8 requests
-# buys their latency.
+# Multiples of 4. While handlers are suspended, a pass of trio (4 to 10 us) after every 8 requests
+# keeps their latency low.
 TURNS_MAX = 48
 TURNS_MAX_IN_COMPANY = 8
 TURN_TIME_MAX_S = 0.001
@@ -26,12 +24,12 @@ SPIN_PAUSE_MAX = 255
 
 
 class SessionWorkers:
-    """The workers of one session: who looks, who watches, who is parked.
+    """The workers of one session and their states.
 
-    *device_fd* is the open FUSE device; *start_worker* starts one more worker, *finish* a task that
-    finishes a held loop; *cpu_latency*, if set, hears whether looking on pays. *turns* counts
-    requests taken since trio last ran, *passes* the waits for trio, *suspended* the handlers now
-    waiting for something, *workers* those there are.
+    *device_fd* is the open FUSE device. *start_worker* starts one more worker; *finish* starts a
+    task that finishes a held loop. *cpu_latency*, if set, is told whether busy polling pays.
+    *turns* counts the requests taken since trio last ran, *passes* the waits for trio, *suspended*
+    the handlers that are waiting now, *workers* the workers that exist.
     """
 
     def __init__(
@@ -56,12 +54,12 @@ class SessionWorkers:
         self._watched = False
         self._coming = False
         self._passing = False
-        # Of the worker that runs now: it took a request and has not suspended since; it came out
-        # of a suspension inside a handler that has not ended yet.
+        # State of the running worker. *_taken*: it took a request and has not suspended since.
+        # *_resumed*: it was suspended inside a handler that has not ended yet.
         self._taken = False
         self._resumed = False
         self._left_trio_s = trio.current_time()
-        # Empty queues to go by without looking on; how many it will be after the next failure.
+        # How many empty queues to skip without busy polling, now and after the next failure.
         self._spin_pause = 0
         self._spin_backoff = 0
         self._spin_allowed = len(os.sched_getaffinity(0)) > 1
@@ -90,7 +88,7 @@ class SessionWorkers:
             await release()
             if self.ended:
                 return False
-        # trio's clock costs as much as the look, so only each fourth request asks it.
+        # trio's clock costs as much as the poll, so only each fourth request reads it.
         if not turns & 3 and self._turn_is_over():
             if deferred.loops:
                 await release()
@@ -99,13 +97,13 @@ class SessionWorkers:
             self._taken = False
             await self._let_trio_run()
         if self._look(0, 1):
-            # The queue was not empty, so there may be more: what is written may share a record.
-            # Not among reads, which would keep it waiting, and not with suspended handlers about,
-            # which wait for a pass of trio.
+            # The queue was not empty, so more requests may follow, and writes may share a record.
+            # Not so after a read, which would be delayed, or while handlers are suspended, which
+            # wait for a pass of trio.
             DEFERRAL.holds = wrote and not self.suspended
             self._taken = True
             return True
-        # Again and again: this loop may have been a spare meanwhile, and others held since.
+        # Repeat: this loop may have been idle meanwhile, and others held since.
         while deferred.loops:
             await release()
             if self.ended:
@@ -140,7 +138,7 @@ class SessionWorkers:
 
     async def _let_trio_run(self) -> None:
         if self._passing:
-            # Another worker waits for trio and will look then. Were both to go on, a pass of trio
+            # Another worker waits for trio and polls afterwards. If both continued, a pass of trio
             # would cost two turns, and with sixty workers sixty.
             await self._park()
             return
@@ -157,7 +155,7 @@ class SessionWorkers:
         self._left_trio_s = trio.current_time()
 
     def _spin(self) -> bool:
-        """Look on for a while, if it may pay; say whether a request came."""
+        """Poll the queue for some 50 us, if that may pay; return whether a request came."""
         if not self._spin_allowed or self.suspended:
             return False
         if self._spin_pause:
@@ -187,7 +185,7 @@ class SessionWorkers:
         self._start_turn()
 
     async def _park(self) -> None:
-        """Sleep until appointed watcher or until the end."""
+        """Sleep until this worker becomes the watcher, or until the session ends."""
         task = trio.lowlevel.current_task()
         self._parked.append(task)
 
@@ -200,22 +198,22 @@ class SessionWorkers:
         self._start_turn()
 
     def held_resumes(self) -> None:
-        """Note that a held handler runs on, in whatever task."""
+        """A held handler continues, in this or another task."""
         self._taken, self._resumed = True, False
 
     def handler_ends(self) -> None:
-        """Note that what ran in a handler is over, or never came back."""
+        """The handler of the running worker has ended, or was abandoned."""
         if self._resumed:
             self._resumed = False
             self.suspended -= 1
         self._taken = False
 
     def worker_resumes(self, in_handler: bool) -> None:
-        """Note that a worker runs on, after a suspension inside a handler or not."""
+        """A worker continues after a suspension; *in_handler*: inside a handler."""
         self._resumed = in_handler
 
     def worker_suspends(self) -> bool:
-        """Say whether the running worker suspends inside a handler; if so see to a watcher."""
+        """Return whether the running worker suspends inside a handler; if so, ensure a watcher."""
         if self._resumed:
             self._resumed = False
             return True
@@ -224,7 +222,7 @@ class SessionWorkers:
         self._taken = False
         self.suspended += 1
         if not self._watched and not self.ended:
-            # *_watched* is set before that worker runs: a second hand-over need not wake another.
+            # *_watched* is set before that worker runs, so that a second hand-over wakes nobody.
             if self._parked:
                 self._watched = True
                 trio.lowlevel.reschedule(self._parked.pop())
@@ -234,16 +232,16 @@ class SessionWorkers:
         return True
 
     def worker_starts(self) -> None:
-        """Note a new worker; it looks next."""
+        """Register a new worker, which polls next."""
         self.workers += 1
         if self._coming:
             self._coming = False
             self._watched = False
 
     def worker_ends(self) -> None:
-        """Note the end of a worker: workers end only with the session, so wake all others.
+        """Unregister a worker. Workers end only with the session, so wake all others.
 
-        What it still held is answered, whatever ended it.
+        Requests of held loops are still answered, whatever ended the worker.
         """
         self.handler_ends()
         DEFERRAL.holds = False
@@ -251,7 +249,7 @@ class SessionWorkers:
         self.end()
 
     def took_nothing(self, error: OSError) -> bool:
-        """Say whether *error* is the receive finding the queue empty after the look."""
+        """Return whether *error* means that the queue was empty when the request was received."""
         return (
             self._taken
             and error.errno == errno.EAGAIN
@@ -259,7 +257,7 @@ class SessionWorkers:
         )
 
     def end(self) -> None:
-        """Make each `wait` say False; wake the watcher and whoever is parked."""
+        """Make every `wait` return False; wake the watcher and all parked workers."""
         if self._watched and not self.ended:
             trio.lowlevel.notify_closing(self.device_fd)
         self.ended = True

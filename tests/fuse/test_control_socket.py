@@ -294,7 +294,7 @@ def test_the_directory_is_closed_to_others(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(paths, "directory_of", lambda user: tmp_path / "raidx")
     assert stat.S_IMODE(paths.own_directory().stat().st_mode) == 0o700
     (tmp_path / "raidx").chmod(0o755)
-    with pytest.raises(RaidxError, match="open to others; close it: chmod 700"):
+    with pytest.raises(RaidxError, match="accessible to other users; close it: chmod 700"):
         paths.own_directory()
 
 
@@ -304,12 +304,12 @@ def test_a_directory_that_someone_prepared_is_refused(
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / "raidx").symlink_to("elsewhere")
     monkeypatch.setattr(paths, "directory_of", lambda user: tmp_path / "raidx")
-    with pytest.raises(RaidxError, match="belongs to someone else"):
+    with pytest.raises(RaidxError, match="belongs to another user"):
         paths.own_directory()
     (tmp_path / "raidx").unlink()
     (tmp_path / "raidx").mkdir(mode=0o700)
     monkeypatch.setattr(os, "getuid", lambda: 4321)
-    with pytest.raises(RaidxError, match="belongs to someone else"):
+    with pytest.raises(RaidxError, match="belongs to another user"):
         paths.own_directory()
 
 
@@ -430,7 +430,7 @@ def test_a_daemon_stopped_by_a_signal_is_named(
     monkeypatch.setattr(control_socket, "PATIENCE_S", 0.1)
     fake = fake_mount()
     pid = fake.process.pid
-    said = f"process {pid}, which serves the mount, is stopped .*; let it go on: kill -CONT {pid}"
+    said = f"process {pid}, which serves the mount, is stopped .*; continue it: kill -CONT {pid}"
     os.kill(pid, signal.SIGSTOP)
     try:
         while not any(" (stopped)" in line for line in state(pid)):

@@ -79,7 +79,7 @@ def test_a_fuse_device_that_may_not_be_opened(
     device.mkdir()  # opening a directory for writing fails for root too
     monkeypatch.setattr(mountpoints, "_DEVICE", str(device))
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    with pytest.raises(RaidxError, match=f"may not be opened: .*{action}"):
+    with pytest.raises(RaidxError, match=f"cannot be opened: .*{action}"):
         mountpoints.check(tmp_path / "mnt")
 
 
@@ -120,7 +120,7 @@ def test_what_a_killed_daemon_leaves_is_named_with_the_command(fake_mount: Make)
     fake.end()
     done = run_fake(fake.path)
     assert done.returncode == 1
-    assert "a daemon that died has left; clear it: fusermount3 -u" in done.stderr
+    assert "left over from a daemon that died; clear it: fusermount3 -u" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     with pytest.raises(control_socket.ControlError, match=r"is gone; clear the mount point: "):
         fake.call("counts")
@@ -256,7 +256,10 @@ def test_sigterm_ends_a_mount_in_use(fake_mount: Make) -> None:
 @mounted
 def test_unmounting_a_mount_in_use_is_refused(fake_mount: Make) -> None:
     fake = fake_mount()
-    with fake.image.open("rb"), pytest.raises(BusyError, match=r"is in use; see who: fuser -vm"):
+    with (
+        fake.image.open("rb"),
+        pytest.raises(BusyError, match=r"is in use; see by whom: fuser -vm"),
+    ):
         mountpoints.unmount(fake.path)
     assert fake.unmount() == ""
 
