@@ -1,1 +1,1 @@
-"""The process that serves a mount: its life, its files, its control socket."""
+"""The process that serves a mount: its lifecycle, files, control socket and commands."""

@@ -1,14 +1,14 @@
-"""What a path stands on: file systems and block devices, all the way down.
+"""The file systems and block devices below a path, down to the hardware.
 
     /mnt/ext4/disk3.img  ->  ext4 on /dev/md0  ->  /dev/loop1p2  ->  /dev/loop1  ->  /mnt/array/disk
 
-An array must not become a member of itself, however far down: its daemon would wait for an answer
-that only it can give, and everybody on the disk with it. Everything here asks the host about paths
-that users named, and the host may ask the daemon, so all of it belongs into a thread
-(`members.threads.in_thread`), never onto the event loop.
+An array must not become a member of itself, through any number of layers: its daemon would wait for
+an answer that only it can give, and so would every user of the disk. All functions here ask the
+kernel about paths that users named, and the kernel may in turn ask this daemon. They must run in a
+thread (`members.threads.in_thread`), never on the event loop.
 
-What cannot be followed: a network server that exports the array's own image, and what another FUSE
-file system than raidx keeps behind it.
+Two cases cannot be detected: a network server that exports the array's own image, and the backing
+store of a FUSE file system other than raidx.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ _OVERLAY_LAYERS = re.compile(r"(?:^|,)(?:lowerdir|upperdir)=([^,]*)")
 def refuse_own(path: str, own: Device, members_of: MembersOf) -> None:
     """Raise UsageError if *path* stands on the mount whose device is *own*.
 
-    A path that does not exist yet stands on its folder. *members_of* tells the members of another
-    array by its mount point. Raises OSError where the host cannot say.
+    For a path that does not exist yet its folder is checked. *members_of* returns the members of
+    another array by its mount point. Raises OSError where the kernel cannot tell.
     """
     there = path if os.path.exists(path) else os.path.dirname(os.path.realpath(path))
     way = _Search(own, members_of).way_down(there)
     if way is None:
         return
-    by = f" (by way of {', '.join(way)})" if way else ""
+    by = f" (through {', '.join(way)})" if way else ""
     raise UsageError(
-        f"{path} stands on this array's own image{by}: it cannot be a member of itself",
+        f"{path} is on this array's own image{by}: it cannot be a member of itself",
         action="name a file or device outside the mount",
     )
 
 
 class _Search:
-    """One way down from a path; each device and path is looked at once."""
+    """A depth-first search below a path; each device and path is visited once."""
 
     def __init__(self, own: Device, members_of: MembersOf) -> None:
         self._own = own
@@ -62,14 +62,14 @@ class _Search:
     def way_down(self, path: str) -> list[str] | None:
         """Return the devices and mounts between *path* and the array's own image, None if none."""
         if any(path == own or path.startswith(own.rstrip("/") + "/") for own in self._own_paths):
-            return []  # without asking it
+            return []  # without a request to it
         if self._known(path):
             return None
         try:
-            # O_PATH: a look at the name, nothing is opened on the device itself.
+            # O_PATH resolves the name only; the device itself is not opened.
             descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except FileNotFoundError:
-            return None  # the image of a loop device that was deleted or lies in another namespace
+            return None  # the image of a loop device is deleted or in another namespace
         try:
             status = os.fstat(descriptor)
             mount = self._mounts.get(_mount_id(descriptor))
@@ -105,7 +105,7 @@ class _Search:
             yield self.way_down(backing.read_text(errors="surrogateescape").rstrip("\n"))
 
     def _below_mount(self, mount: Mount) -> list[str] | None:
-        """Follow a file system that has no block device of its own number."""
+        """Follow a file system whose device number is not that of a block device."""
         for path in self._sources(mount):
             way = self.way_down(path)
             if way is not None:
@@ -118,7 +118,7 @@ class _Search:
         elif mount.fs_type == "overlay":
             for layers in _OVERLAY_LAYERS.findall(mount.options):
                 yield from layers.split(":")
-        elif mount.fs_type == "btrfs":  # its files carry numbers of their own
+        elif mount.fs_type == "btrfs":  # its files have device numbers of their own
             disk = os.path.basename(os.path.realpath(mount.source))
             for system in _BTRFS.glob("*/devices"):
                 disks = os.listdir(system)
@@ -129,7 +129,7 @@ class _Search:
 
     def _known(self, place: str | Device) -> bool:
         if len(self._seen) >= _STEPS_MAX:
-            raise RaidxError(f"what lies below {place} is too deep to be looked through")
+            raise RaidxError(f"too many layers of devices below {place}")
         known = place in self._seen
         self._seen.add(place)
         return known

@@ -1,12 +1,11 @@
-"""The daemon's side of the control socket; what is said on it stands in
-`raidx_fuse.daemon.control_socket`.
+"""The server side of the control socket; `raidx_fuse.daemon.control_socket` defines the protocol.
 
 A connection carries any number of requests, one after the other. Whatever a client does (sends
-nothing, sends garbage, reads nothing, goes away) costs the daemon at most one of `CLIENTS_MAX`
-connections for a bounded time, and the one that has been idle longest makes room for the next
-client; a handler that has begun is never cancelled by its client's going, because half a
-`replace-disk` is worse than one nobody waits for. A bug in a handler is logged with its traceback
-and answered; the mount goes on.
+nothing, sends garbage, reads nothing, disconnects), it occupies at most one of `CLIENTS_MAX`
+connections for a bounded time, and the connection that has been idle longest is closed for the next
+client. A handler that has begun is not cancelled when its client disconnects: a `replace-disk` that
+stops halfway is worse than one whose answer nobody reads. A bug in a handler is logged with its
+traceback and answered as an error; the mount continues.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _RECEIVE_BYTES = 65536
 class ControlServer:
     """Serves *handler* on the socket *path* until cancelled.
 
-    The socket exists from construction on; `close` removes it.
+    The constructor creates the socket; `close` removes it.
     """
 
     def __init__(
@@ -60,14 +59,14 @@ class ControlServer:
         _remove_stale(path)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # Bound inside a directory that nobody else can enter; the mode is the second lock.
+            # The directory is closed to other users; the mode is a second protection.
             self._listener.bind(os.fspath(path))
             path.chmod(0o600)
             self._listener.listen(CLIENTS_MAX)
         except OSError as error:
             self._listener.close()
             raise RaidxError(
-                f"the control socket {path} cannot be made: {error.strerror or error}"
+                f"the control socket {path} cannot be created: {error.strerror or error}"
             ) from None
 
     def close(self) -> None:
@@ -83,7 +82,7 @@ class ControlServer:
                 try:
                     client, _ = await listener.accept()
                 except OSError as error:
-                    # Out of file descriptors: those clients wait, the mount goes on.
+                    # Out of file descriptors: such clients wait, and the mount continues.
                     log.warning("a control client could not be accepted: %s", error)
                     await trio.sleep(1)
                     continue
@@ -105,7 +104,7 @@ class ControlServer:
             async with stream:
                 await self._serve_lines(stream)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # the client went away
+            pass  # the client disconnected
         finally:
             self._clients -= 1
 
@@ -148,7 +147,7 @@ class ControlServer:
         if not isinstance(command, str) or not isinstance(arguments, dict):
             return _error_answer("command must be a string, arguments an object", status=2)
         try:
-            # An answer that cannot be encoded is the handler's bug as well.
+            # An answer that cannot be encoded is a bug of the handler too.
             return _encoded({"result": await self._handler(command, arguments)})
         except RaidxError as error:
             return _error_answer(error.message, error.action, error.exit_status)
@@ -170,17 +169,17 @@ def _error_answer(message: str, action: str | None = None, status: int = 1) -> b
 
 
 def _turn_away(client: Any) -> None:
-    """Say to *client* that all connections are at work; never wait for it."""
+    """Tell *client* that all connections are busy, without waiting for it."""
     busy = _error_answer(
         f"{CLIENTS_MAX} commands are under way on this mount", "try again when one has ended"
     )
     with contextlib.suppress(OSError):
-        os.write(client.fileno(), busy)  # its buffer is empty, and it does not block
+        os.write(client.fileno(), busy)  # its buffer is empty, and the socket is non-blocking
     client.close()
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove a socket that nobody listens on; raise BusyError if somebody does."""
+    """Remove a socket without a listener; raise BusyError if there is one."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1)
         try:

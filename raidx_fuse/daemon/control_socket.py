@@ -1,13 +1,13 @@
-"""The control socket of a running mount: one JSON line asks, one JSON line answers.
+"""The control socket of a running mount, client side: one JSON line per request and per answer.
 
     --> {"command": "status", "arguments": {}}
     <-- {"result": {...}}
     <-- {"error": {"message": "...", "action": "..." or null, "exit_status": 1}}
 
-This is the side of the commands; the daemon's is `raidx_fuse.daemon.control_server`. A client does
-not believe what answers it: bytes and time of an answer are bounded, who answers must be who
-mounted, and a daemon that says nothing for `PATIENCE_S` is asked on a second connection whether it
-is alive: a command may take long, but one of a daemon that is stopped never ends.
+`raidx_fuse.daemon.control_server` is the server side. A client does not trust its peer: it bounds
+the size and time of an answer, and the peer must run as the user who mounted. A command may take
+long, but one of a stopped daemon never ends. Therefore, if the daemon is silent for `PATIENCE_S`,
+the client asks on a second connection whether it still answers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _UCRED = struct.Struct("3i")
 
 
 class ControlError(RaidxError):
-    """What the daemon answered, or why it could not be asked."""
+    """An error answered by the daemon, or the reason why it could not be asked."""
 
     def __init__(self, message: str, *, action: str | None = None, exit_status: int = 1) -> None:
         super().__init__(message, action=action)
@@ -48,10 +48,10 @@ def peer(client: Any) -> tuple[int, int]:
 
 
 class Connection:
-    """One connection to the daemon of *mountpoint*; `with` closes it.
+    """One connection to the daemon of *mountpoint*; a context manager that closes it.
 
-    An answer may take *timeout_s* and have *answer_bytes_max*; without a time limit it may take as
-    long as the daemon is alive. Raises ControlError, in one line, if nothing of raidx is mounted
+    An answer may take *timeout_s* and have *answer_bytes_max* bytes. Without a time limit, it may
+    take as long as the daemon is responsive. Raises ControlError if no raidx array is mounted
     there.
     """
 
@@ -68,7 +68,7 @@ class Connection:
         self._waiting = bytearray()
         self._path = os.fspath(paths.files_of_mount(mountpoint).socket)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # Without blocking, connecting would fail at once while others wait to be accepted.
+        # On a non-blocking socket, connect would fail while other clients wait to be accepted.
         patience = struct.pack("@ll", int(PATIENCE_S), int(PATIENCE_S % 1 * 1e6))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
         try:
@@ -97,11 +97,11 @@ class Connection:
 
     @property
     def daemon_pid(self) -> int:
-        """The process that serves the mount."""
+        """The process id of the daemon."""
         return peer(self._socket)[0]
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """Return the result of *command*; raise ControlError with what the daemon answered."""
+        """Return the result of *command*; raise ControlError with the error that was answered."""
         request = json.dumps({"command": command, "arguments": arguments}).encode() + b"\n"
         try:
             self._socket.sendall(request)
@@ -142,7 +142,7 @@ class Connection:
         return line
 
     def _is_alive(self) -> bool:
-        """Say whether the daemon answers anything at all, be it a refusal."""
+        """Return whether the daemon answers on a new connection, be it with a refusal."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
             other.settimeout(PATIENCE_S)
             try:
@@ -168,7 +168,7 @@ class Connection:
         except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
             result = None
         if not isinstance(result, dict):
-            raise ControlError(f"the daemon of {self._where} answers what is no answer of raidx")
+            raise ControlError(f"the daemon of {self._where} sent an answer that is not valid")
         return result
 
 
@@ -180,7 +180,7 @@ def call(
     answer_bytes_max: int = ANSWER_BYTES_MAX,
     **arguments: Any,
 ) -> dict[str, Any]:
-    """Ask the daemon of *mountpoint* one thing; see `Connection`."""
+    """Send one command to the daemon of *mountpoint* and return its result; see `Connection`."""
     with Connection(
         mountpoint, timeout_s=timeout_s, answer_bytes_max=answer_bytes_max
     ) as connection:
@@ -188,7 +188,7 @@ def call(
 
 
 def _require_owner(mountpoint: str | os.PathLike[str], connection: socket.socket) -> None:
-    """Raise ControlError unless who answers is who mounted: others may have put a socket there."""
+    """Raise ControlError unless the peer is the user who mounted, not another socket's owner."""
     mount = mountpoints.find(mountpoint)
     uid = peer(connection)[1]
     if mount is not None and mount.owner not in {None, uid}:
@@ -200,7 +200,7 @@ def _require_owner(mountpoint: str | os.PathLike[str], connection: socket.socket
 def _hangs(where: str, pid: int | None = None) -> ControlError:
     return ControlError(
         f"the daemon of {where} does not answer: it hangs",
-        action=None if pid is None else f"its stacks go to its log: kill -USR1 {pid}",
+        action=None if pid is None else f"write its stacks to its log: kill -USR1 {pid}",
     )
 
 
@@ -224,9 +224,9 @@ def _unreachable(mountpoint: str | os.PathLike[str], error: OSError) -> ControlE
 
 
 def wait_for_exit(pid: int, timeout_s: float | None = None) -> bool:
-    """Wait until process *pid* has ended: a daemon flushes and closes its array after unmounting.
+    """Wait until process *pid* has ended: after unmounting, a daemon flushes and closes its array.
 
-    Returns False when *timeout_s* passed first. Raises ControlError if it is stopped by a signal.
+    Returns False after *timeout_s*. Raises ControlError if the process is stopped by a signal.
     """
     end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
     try:
@@ -254,5 +254,5 @@ def require_running(pid: int) -> None:
     if text.rpartition(")")[2].split()[:1] == ["T"]:
         raise ControlError(
             f"process {pid}, which serves the mount, is stopped by a signal",
-            action=f"let it go on: kill -CONT {pid}",
+            action=f"continue it: kill -CONT {pid}",
         )

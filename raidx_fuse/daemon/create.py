@@ -1,4 +1,4 @@
-"""Making an array from members as the user names them: check everything first, then write."""
+"""Creating an array from members as the user names them: first check everything, then write."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from raidx_fuse.members.base import Member
 
 @dataclass(frozen=True, slots=True)
 class CreateRequest:
-    """What `raidx create` was asked for.
+    """The arguments of `raidx create`.
 
-    *members* as given; *member_bytes* is the size of member files that are missing (None: none may
-    be); *image_bytes* limits the image; *params* belong to the layout.
+    *members* are specs as given. *member_bytes* is the size of missing member files (None: no file
+    may be missing). *image_bytes* limits the image. *params* belong to the layout.
     """
 
     members: tuple[str, ...]
@@ -38,7 +38,7 @@ class CreateRequest:
 
 @dataclass(frozen=True, slots=True)
 class CreatePlan:
-    """What creating will do: *missing* files are made; *sizes* are the members' bytes by role."""
+    """What creating does: *missing* files are created; *sizes* are the members' bytes by role."""
 
     layout: Layout
     missing: tuple[str, ...]
@@ -46,7 +46,7 @@ class CreatePlan:
     metadata_bytes: int
 
     def as_dict(self, request: CreateRequest) -> dict[str, Any]:
-        """Return the plan as JSON values, in the words of other dry runs."""
+        """Return the plan as JSON values, with the keys of other dry runs."""
         size = self.layout.size_bytes
         return {
             "dry_run": True,
@@ -70,11 +70,10 @@ class CreatePlan:
 
 
 def member_use(plan: CreatePlan) -> list[dict[str, int]]:
-    """Return for each member its *size* and what of it is *used* by chunks and is *wasted*.
+    """Return for each member its *size*, and what of it is *used* by chunks or *wasted*, in bytes.
 
-    Wasted is all that no chunk of a stripe will ever lie on, metadata aside: what other members
-    are too small to go with. The chunk that each member of a raidx layout keeps free for moves
-    counts as used.
+    Wasted is the space, metadata aside, where no chunk can ever be placed because the other members
+    are too small. The chunk that each member of a raidx layout keeps free for moves counts as used.
     """
     layout, chunk_bytes = plan.layout, plan.layout.chunk_bytes
     if isinstance(layout, BundleLayout):
@@ -91,9 +90,9 @@ def member_use(plan: CreatePlan) -> list[dict[str, int]]:
 
 
 def alternatives(sizes: Sequence[int], request: CreateRequest) -> list[dict[str, Any]]:
-    """Return what every layout that these members fit would make of them, the largest image first.
+    """Return what each possible layout would make of these members, the largest image first.
 
-    raidx layouts are shown with their shortest bundles, and with the length that was asked for.
+    raidx layouts are listed with their shortest bundles and with the length that was asked for.
     """
     shown = []
     for name, info in LAYOUTS.items():
@@ -119,7 +118,7 @@ def alternatives(sizes: Sequence[int], request: CreateRequest) -> list[dict[str,
 
 
 async def plan(request: CreateRequest) -> CreatePlan:
-    """Return what *request* will do; check all that can be checked without writing a byte.
+    """Return what *request* will do; check all that can be checked without writing.
 
     Raises UsageError, LayoutError, SignatureFoundError, BusyError, MemberError.
     """
@@ -149,14 +148,14 @@ async def plan(request: CreateRequest) -> CreatePlan:
 def _size_to_make(member: str, request: CreateRequest) -> int:
     size_bytes = size_in(member) or request.member_bytes
     if size_bytes is None:
-        raise UsageError(f"{member} does not exist", action="--size S makes missing member files")
+        raise UsageError(f"{member} does not exist", action="--size S creates missing member files")
     if not size_bytes or size_bytes % SECTOR_BYTES:
         raise UsageError(f"a member's size is a multiple of {SECTOR_BYTES} bytes")
     return size_bytes
 
 
 async def create(request: CreateRequest) -> CreatePlan:
-    """Make the array; files made for it are removed again if that fails. Raises as `plan`."""
+    """Create the array. If that fails, files created for it are removed. Raises as `plan`."""
     planned = await plan(request)
     with Disks() as disks:
         members: list[Member] = []
@@ -176,7 +175,7 @@ async def create(request: CreateRequest) -> CreatePlan:
                 name=request.name,
                 size_bytes=request.image_bytes,
                 overwrite_signature=request.overwrite_signature,
-                now_s=int(time.time()),  # the date of birth; nothing computes with it
+                now_s=int(time.time()),  # the creation date; no computation uses it
             )
         except BaseException:
             for opened in members:

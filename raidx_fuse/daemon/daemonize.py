@@ -1,4 +1,4 @@
-"""Going into the background: fork, report readiness or the one-line error, keep a log.
+"""Daemonize: fork, report readiness or the one-line error to the parent, keep a log.
 
     parent                         daemon
     fork ------------------------> new session, output to the log
@@ -7,8 +7,8 @@
     or raises                 <--- the RaidxError, as a line of JSON
     or raises "died"          <--- end of the pipe
 
-Fork before trio starts and before any member is opened: neither threads nor locks of members pass
-through a fork.
+The fork comes before trio starts and before any member is opened, because neither threads nor locks
+of members survive a fork.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _LOG_BYTES_MAX = 4 << 20
 def start(body: Body, log_path: Path) -> dict[str, Any]:
     """Run *body* in a daemon; return what it passes to its argument *ready*.
 
-    The daemon lives until *body* returns. Raises ControlError with the daemon's own message and
-    exit status if *body* raises RaidxError before it is ready, and if the daemon dies.
+    The daemon runs until *body* returns. Raises ControlError with the daemon's own message and exit
+    status if *body* raises RaidxError before it is ready, and if the daemon dies.
     """
     reading, writing = os.pipe()
     sys.stdout.flush()
@@ -71,7 +71,7 @@ def start(body: Body, log_path: Path) -> dict[str, Any]:
 
 
 def run_in_foreground(body: Body, ready: Ready) -> None:
-    """Run *body* here, logging to standard error; it reports to *ready*."""
+    """Run *body* in this process, logging to standard error; it reports to *ready*."""
     _log_to(logging.StreamHandler())
     enable_stack_dumps()
     body(ready)
@@ -89,12 +89,12 @@ def _describe(wait_status: int) -> str:
 
 
 def _become_daemon(body: Body, writing: int, log_path: Path) -> NoReturn:
-    """Be the child: never return into the parent's code, whatever happens."""
+    """Run as the child; never return into the parent's code, whatever happens."""
     status = 1
     try:
         os.setsid()
         _detach_output(log_path)
-        # Not to hold the caller's directory busy. The caller made its paths absolute.
+        # The daemon must not keep the caller's directory busy. The caller made its paths absolute.
         os.chdir("/")
         enable_stack_dumps()
         status = _run(body, writing)
@@ -116,7 +116,7 @@ def _run(body: Body, writing: int) -> int:
         try:
             os.write(writing, json.dumps(message).encode() + b"\n")
         except BrokenPipeError:
-            log.warning("whoever started this daemon did not wait for it")
+            log.warning("the process that started this daemon did not wait for it")
         os.close(writing)
 
     def ready(message: dict[str, Any]) -> None:
@@ -143,9 +143,9 @@ def _run(body: Body, writing: int) -> int:
 
 
 class _DaemonLog(RotatingFileHandler):
-    """A log of bounded size that standard output and standard error follow.
+    """A log of bounded size that standard output and standard error also go to.
 
-    What C code prints (libfuse, faulthandler) thus lands in the same file.
+    Therefore the output of C code (libfuse, faulthandler) is in the same file.
     """
 
     def follow(self) -> None:

@@ -1,4 +1,4 @@
-"""Arrays at rest, looked at through their members' paths; nothing is written, nothing started."""
+"""Examine arrays that are not mounted, by their members' paths; nothing is written or started."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from raidx_fuse.format.shapes import RESTRIPE, layout_of
 
 
 async def examine(spec: str) -> dict[str, Any]:
-    """Return what one member says of itself; *problem* says why it says nothing.
+    """Return what one member's superblock says; *problem* says why it cannot be read.
 
-    A member that a mount is using can be examined too.
+    A member that is in use by a mount can be examined too.
     """
     try:
         with Disks(read_only=True, lock=False) as disks:
@@ -29,9 +29,9 @@ async def examine(spec: str) -> dict[str, Any]:
 
 
 async def status(specs: Sequence[str]) -> dict[str, Any]:
-    """Return the status of the array that *specs* make, as `raidx status --json` has it.
+    """Return the status of the array that *specs* form, as `raidx status --json` prints it.
 
-    Raises AssemblyError when they make none. *state* is what a mount would start with.
+    *state* is the state that a mount would start with. Raises AssemblyError if they form no array.
     """
     with Disks(read_only=True, lock=False) as disks:
         document = describe(await assemble(disks.attach(specs)))
@@ -42,7 +42,7 @@ async def status(specs: Sequence[str]) -> dict[str, Any]:
 
 
 def _in_use(specs: Sequence[str]) -> bool:
-    """Say whether someone holds one of the members."""
+    """Return whether another process holds the lock of a member."""
     try:
         with Disks(read_only=True) as disks:
             disks.attach(specs)
@@ -52,7 +52,7 @@ def _in_use(specs: Sequence[str]) -> bool:
 
 
 def describe(assembly: Assembly) -> dict[str, Any]:
-    """Return the status of an array at rest."""
+    """Return the status of an array that is not mounted."""
     config, layout = assembly.config, layout_of(assembly.config)
     paths = {role: member.path for role, member in assembly.by_role.items()}
     members: list[dict[str, Any]] = [
@@ -93,9 +93,9 @@ def describe(assembly: Assembly) -> dict[str, Any]:
 
 
 async def check(specs: Sequence[str]) -> dict[str, Any]:
-    """Check superblocks, maps and parity of the array that *specs* make; see `check_members`.
+    """Check superblocks, maps and parity of the array that *specs* form; see `check_members`.
 
-    Its members are locked against a mount meanwhile.
+    The members are locked against a mount meanwhile.
     """
     try:
         with Disks(read_only=True) as disks:

@@ -1,10 +1,11 @@
-"""The member disks that one process opened: makes missing files, guards signatures, closes all.
+"""The members that one process has opened: creates missing files, protects signatures, closes all.
 
-Attributes of a member given by the user (``disk3.img,model=hdd``) are read by `open_member`.
+`open_member` parses attributes that the user gave with a member (``disk3.img,model=hdd``).
 
-While an array is mounted, no path of a user's may be asked for on the event loop: it may lie on a
-network disk that is dead, or on the array's own image, and the loop is who answers there. `open`,
-`check` and `release` are for that time; `attach` is for before and after.
+While an array is mounted, no path named by a user may be accessed on the event loop: the path may
+be on a network disk that does not answer, or on the array's own image, which the event loop itself
+serves. `open`, `check` and `release` therefore use threads. `attach` is for the time before the
+mount.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 class Disks:
     """Opens members and closes all of them at the end of its ``with`` block.
 
-    *read_only* and *lock* are for all of them: false *lock* is for a look at members that a mount
+    *read_only* and *lock* apply to all of them. *lock* is false for examining members that a mount
     may be using.
     """
 
@@ -41,11 +42,11 @@ class Disks:
         self._read_only = read_only
         self._lock = lock
         self._opened: list[Member] = []
-        self._made: dict[int, str] = {}  # by id of the member: the file made for it
+        self._made: dict[int, str] = {}  # by id of the member: the file created for it
         self._refuse_own: Callable[[str], None] = lambda path: None
 
     def mounted(self, own: Device, members_of: MembersOf) -> None:
-        """From now on refuse what stands on the mount *own*; see `beneath.refuse_own`."""
+        """From now on refuse paths on the mount *own*; see `backing_devices.refuse_own`."""
         self._refuse_own = partial(refuse_own, own=own, members_of=members_of)
 
     def __enter__(self) -> Disks:
@@ -68,9 +69,9 @@ class Disks:
     async def open(
         self, path: str, *, overwrite_signature: bool, create_bytes: int | None
     ) -> Member:
-        """Open a member that will be written from scratch; make a missing file of *create_bytes*.
+        """Open a member whose content will be overwritten; create a missing file of *create_bytes*.
 
-        A size in the spec itself (``disk.img,size=1GiB``) goes before *create_bytes*.
+        A size in the spec itself (``disk.img,size=1GiB``) takes precedence over *create_bytes*.
         Raises SignatureFoundError, MemberError, BusyError, UsageError.
         """
         make = partial(self._open_or_make, path, size_in(path) or create_bytes)
@@ -89,9 +90,10 @@ class Disks:
         return member
 
     async def check(self, path: str, *, overwrite_signature: bool, may_create: bool) -> int | None:
-        """Raise what `open` would raise; no file is made and none written.
+        """Raise what `open` would raise. No file is created or written.
 
-        Returns the member's size in bytes, None for a file that is to be made as large as others.
+        Returns the member's size in bytes, None for a missing file whose size the other members
+        decide.
         """
         member = await in_thread(
             path_of(path),
@@ -110,29 +112,29 @@ class Disks:
             await self.release(member)
 
     async def release(self, member: Member) -> None:
-        """Close a member that did not join an array; a file that was made for it is removed."""
+        """Close a member that did not join an array; remove the file that was created for it."""
         undo = self._forget(member)
         with trio.CancelScope(shield=True):
             try:
                 await in_thread(member.path, undo)
             except BusyError:
                 in_background(member.path, undo)
-            except RaidxError as error:  # it goes on in its thread
+            except RaidxError as error:  # the thread continues in the background
                 log.warning("%s", error)
 
     def let_go(self, member: Member) -> None:
-        """Close a member that left an array, without waiting for it."""
+        """Close a member that left an array, in the background."""
         in_background(member.path, self._forget(member))
 
     def _forget(self, member: Member) -> Callable[[], None]:
-        """Forget *member*; return what closes it and removes the file that was made for it."""
+        """Forget *member*; return the function that closes it and removes its created file."""
         self._opened.remove(member)
         return partial(_undo, member, self._made.pop(id(member), None))
 
     # -- in threads ----------------------------------------------------------------------------
 
     def _open_or_make(self, spec: str, create_bytes: int | None) -> tuple[Member, str | None]:
-        """Return the member and, if its file was made for it, that path."""
+        """Return (member, path of the file created for it or None)."""
         path = path_of(spec)
         with _host_errors(path):
             self._refuse_own(path)
@@ -143,7 +145,7 @@ class Disks:
         return create_member(spec, create_bytes), path
 
     def _open_or_none(self, spec: str, may_create: bool) -> Member | None:
-        """Return the member, None if its file can be made."""
+        """Return the member, None if its file can be created."""
         path = path_of(spec)
         with _host_errors(path):
             self._refuse_own(path)
@@ -153,11 +155,11 @@ class Disks:
             raise _not_there(spec)
         folder = os.path.dirname(path) or "."
         if not os.access(folder, os.W_OK):
-            raise UsageError(f"{spec} cannot be made: {folder} is not a folder to write in")
+            raise UsageError(f"{spec} cannot be created: {folder} is not a writable directory")
         return None
 
     def _open_other(self, spec: str) -> Member:
-        """Open a member that is none of those opened before, whatever its name."""
+        """Open a member; refuse one that is open already under any name."""
         path = path_of(spec)
         with _host_errors(path):
             found = identity(path)
@@ -166,9 +168,9 @@ class Disks:
                 also = "" if other.path == path else f", as {other.path}"
                 raise BusyError(f"{path}: in use by this array already{also}")
         member = open_member(spec, read_only=self._read_only, lock=self._lock)
-        if member.identity != found:  # and nobody has looked at what this one stands on
+        if member.identity != found:  # replaced after the checks of what it stands on
             member.close()
-            raise UsageError(f"{path} was exchanged while it was opened")
+            raise UsageError(f"{path} was replaced while it was being opened")
         return member
 
     def _open(self, spec: str) -> Member:
@@ -179,7 +181,7 @@ class Disks:
 
 @contextmanager
 def _host_errors(path: str) -> Iterator[None]:
-    """Translate what the host says about *path* before it is opened."""
+    """Translate an OSError about *path* that occurs before the member is open."""
     try:
         yield
     except OSError as error:
@@ -201,21 +203,21 @@ async def _check_unsigned(member: Member) -> None:
 
 
 def _not_there(spec: str) -> UsageError:
-    return UsageError(f"{spec} does not exist", action="--create makes it")
+    return UsageError(f"{spec} does not exist", action="--create creates it")
 
 
 def size_in(spec: str) -> int | None:
-    """Return the size that a spec gives itself (``disk.img,size=1GiB``)."""
+    """Return the size in bytes in a spec (``disk.img,size=1GiB``), None without one."""
     return parse_spec(spec).size_bytes
 
 
 def check_distinct(specs: Sequence[str]) -> None:
-    """Raise UsageError if two of *specs* are one file or device: by a link of either kind too."""
+    """Raise UsageError if two of *specs* are one file or device, also by hard or symbolic links."""
     seen: dict[str | Identity, str] = {}
     for spec in specs:
         path = path_of(spec)
         names: list[str | Identity] = [os.path.realpath(path)]
-        with suppress(OSError):  # not there yet
+        with suppress(OSError):  # it does not exist yet
             names.append(identity(path))
         for name in names:
             if name in seen:
@@ -225,10 +227,10 @@ def check_distinct(specs: Sequence[str]) -> None:
 
 
 def identity(path: str) -> Identity:
-    """Return what tells a file or device from all others, whatever it is called. Raises OSError."""
+    """Return an identity of the file or device that is the same under all names. Raises OSError."""
     return identity_of(os.stat(path))
 
 
 def is_there(spec: str) -> bool:
-    """Say whether the file or device of a member exists."""
+    """Return whether the file or device of a member exists."""
     return os.path.exists(path_of(spec))

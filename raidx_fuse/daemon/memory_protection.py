@@ -1,13 +1,14 @@
-"""What keeps a daemon in the kernel's I/O path from deadlocking under memory pressure.
+"""Protections of a daemon in the kernel's I/O path against deadlock under memory pressure.
 
-A loop device with a file system on the image makes this process part of writeback: to free memory
-the kernel writes dirty pages, the write comes here, and if answering needs memory that only
-writeback can free, everything stops. Three remedies, each asked for and each reported:
+A loop device with a file system on the image makes this process part of writeback. To free memory
+the kernel writes dirty pages; the writes come here; and if answering them needs memory that only
+writeback can free, everything stops. Three protections are requested and reported one by one:
 
 - ``PR_SET_IO_FLUSHER``: our allocations never start writeback or file-system reclaim (Linux 5.6).
-- ``mlockall``: our pages are never swapped out. With MCL_ONFAULT only pages that were touched are
-  locked, so a sparse RAM member of 1 TiB costs what it holds.
-- ``oom_score_adj``: the kernel kills something else first; the disk's users would only lose data.
+- ``mlockall``: our pages are never swapped out. With MCL_ONFAULT only touched pages are locked, so
+  that a sparse RAM member of 1 TiB costs only what it holds.
+- ``oom_score_adj``: the OOM killer chooses other processes first. Killing this one would only make
+  the disk's users lose data.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from typing import Any
 _PR_SET_IO_FLUSHER = 57
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 _CAP_IPC_LOCK, _CAP_SYS_RESOURCE = 14, 24
-_OOM_SCORE = -1000  # never
+_OOM_SCORE = -1000  # never kill
 
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """One remedy: whether it is in force, and if not, why not and what would permit it."""
+    """One protection: is it active, and if not, why not and what would permit it?"""
 
     active: bool
     reason: str | None = None
@@ -36,7 +37,7 @@ class Protection:
 
 @dataclass(frozen=True, slots=True)
 class Protections:
-    """All remedies, as `status` shows them."""
+    """All protections, as `status` shows them."""
 
     io_flusher: Protection
     memory_locked: Protection
@@ -48,7 +49,7 @@ class Protections:
 
 
 def protect() -> Protections:
-    """Ask the kernel for each remedy, for this process and from now on."""
+    """Request each protection from the kernel, for this process from now on."""
     return Protections(
         io_flusher=_attempt(_set_io_flusher),
         memory_locked=_attempt(_lock_memory),
@@ -75,7 +76,7 @@ def _set_io_flusher() -> None:
 def _lock_memory() -> None:
     limit_bytes, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if limit_bytes != resource.RLIM_INFINITY and not _capable(_CAP_IPC_LOCK):
-        # Under a limit the call may succeed now, and a later mmap (a member, a thread) then fail.
+        # With a limit this call may succeed, and a later mmap (a member, a thread) then fail.
         raise PermissionError(
             f"needs CAP_IPC_LOCK, or no limit on locked memory (now {limit_bytes >> 10} KiB)"
         )
@@ -92,7 +93,7 @@ def _set_oom_score() -> None:
 
 
 def _capable(capability: int) -> bool:
-    """Say whether this process has *capability* (a bit number) in effect."""
+    """Return whether this process has *capability* (a bit number) in its effective set."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("CapEff:"):
             return bool(int(line.split()[1], 16) >> capability & 1)

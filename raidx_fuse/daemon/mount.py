@@ -1,11 +1,15 @@
-"""The life of a mount: check, mount, say ready, serve, unmount.
+"""The lifecycle of a mount: check, mount, report ready, serve, unmount.
 
     check the mount point -> make the control socket -> mount -> kernel's INIT -> protect, tune
         -> on_ready(report) -> requests ... -> the end -> control socket removed -> serve() returns
 
-Three things end it: ``fusermount3 -u`` (the kernel ends the session), SIGTERM, SIGINT or SIGHUP
-(unmounts likewise, so that the kernel writes back what it holds; if something uses the image, the
-mount is detached and its users get errors), and a bug in pyfuse3's loop (raises, having unmounted).
+Three events end a mount:
+
+- ``fusermount3 -u``: the kernel ends the session.
+- SIGTERM, SIGINT or SIGHUP: the daemon unmounts in the same way, so that the kernel writes back its
+  dirty pages. If the image is in use, the mount is detached and its users get errors.
+- A bug in pyfuse3's loop: `serve` unmounts and raises.
+
 The caller flushes and closes the array after `serve` has returned or raised.
 """
 
@@ -46,9 +50,9 @@ _DEVICE = "/dev/fuse"
 class MountOptions:
     """How to mount.
 
-    *source* is shown in the kernel's table of mounts; *page_cache* lets the kernel cache file data
-    (without it each read and write of the image reaches the array); *signals* says whether to end
-    on SIGTERM and SIGINT (main thread only); *protect* whether to ask for `protections`.
+    *source* is shown in the kernel's mount table. *page_cache* lets the kernel cache file data;
+    without it each read and write of the image reaches the array. *signals*: end on SIGTERM, SIGINT
+    and SIGHUP (main thread only). *protect*: ask for the `protections` against memory pressure.
     """
 
     source: str = "raidx"
@@ -61,11 +65,11 @@ class MountOptions:
 
 @dataclass(frozen=True, slots=True)
 class MountReport:
-    """What came of mounting, for `status`.
+    """The result of mounting, for `status`.
 
-    *device* is the number that all files of this mount carry; *tuning* is the kernel's queue depth
-    and read-ahead, *cpu_latency* whether idle processors can be kept awake for a caller with one
-    request at a time (fuse/cpu_latency.py).
+    *device* is the device number of all files of this mount. *tuning* tells whether the kernel's
+    queue depth and read-ahead were raised, *cpu_latency* whether idle processors can be kept awake
+    for a caller with one request at a time (fuse/cpu_latency.py).
     """
 
     mountpoint: str
@@ -79,7 +83,7 @@ class MountReport:
 
     @property
     def bugs(self) -> int:
-        """Requests that met a bug so far, each answered EIO and logged with its traceback."""
+        """The number of requests that met a bug; each got EIO and a traceback in the log."""
         return self.operations.bugs
 
     def as_dict(self) -> dict[str, Any]:
@@ -102,10 +106,10 @@ async def serve(
     on_ready: Callable[[MountReport], None],
     options: MountOptions | None = None,
 ) -> None:
-    """Mount *volumes* on *mountpoint* and answer until the mount ends.
+    """Mount *volumes* on *mountpoint* and answer requests until the mount ends.
 
-    *on_ready* is called once the mount can be used. Raises RaidxError if it cannot be made.
-    One at a time in a process.
+    *on_ready* is called once the mount can be used. Raises RaidxError if mounting fails. A process
+    can serve one mount at a time.
     """
     options = options or MountOptions()
     path = mountpoints.check(mountpoint, allow_other=options.allow_other)
@@ -114,12 +118,12 @@ async def serve(
     operations = VolumeOperations(
         volumes,
         started=started.set,
-        mounted_ns=time.time_ns(),  # a time stamp for `ls`; nothing computes with it
+        mounted_ns=time.time_ns(),  # a time stamp for `ls`; no computation uses it
         page_cache=options.page_cache,
     )
     server = control_server.ControlServer(files.socket, control_handler)
-    # What is here now is here to stay: a full collection, which writes through the log cause now
-    # and then, need not look at all of it each time.
+    # The objects that exist now stay. Freeze them, so that the full collections that writes through
+    # the log trigger now and then do not traverse all of them.
     gc.collect()
     gc.freeze()
     try:
@@ -143,8 +147,8 @@ async def serve(
                             operations=operations,
                         )
                         on_ready(report)
-                        # Not before: commands must know what this mount is. Who connects earlier
-                        # waits; the socket is there.
+                        # Only now, because commands need this report. Clients that connect earlier
+                        # wait on the socket, which exists already.
                         nursery.start_soon(_serve_control, server)
 
                     nursery.start_soon(announce)
@@ -158,7 +162,7 @@ async def serve(
 
 
 def _single(error: BaseException) -> BaseException:
-    """Unwrap a group that holds one exception: it is what went wrong, the group is trio's."""
+    """Return the only exception of a trio exception group, or *error* itself."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
@@ -168,7 +172,7 @@ async def _serve_control(server: control_server.ControlServer) -> None:
     try:
         await server.run()
     except Exception:
-        # A mounted disk without control is better than none.
+        # A mounted disk without a control socket is better than none.
         log.critical("bug: the control socket is closed", exc_info=True)
 
 
@@ -197,7 +201,7 @@ async def _end_on_signal(path: str) -> None:
 
 @contextlib.contextmanager
 def _mounted(operations: VolumeOperations, path: str, options: MountOptions) -> Iterator[int]:
-    """Mount; yield the FUSE device's file descriptor; unmount."""
+    """Mount; yield the file descriptor of the FUSE device; unmount."""
     before = _device_fds()
     with _printed_by_libfuse() as printed:
         try:
@@ -212,7 +216,7 @@ def _mounted(operations: VolumeOperations, path: str, options: MountOptions) -> 
 
 
 def _fuse_options(options: MountOptions) -> set[str]:
-    # A comma would begin another option.
+    # A comma would begin another mount option.
     source = options.source.replace("\\", "_").replace(",", "_")
     chosen = set(pyfuse3.default_options) | {f"fsname={source}", "subtype=raidx"}
     if options.allow_other:
@@ -223,10 +227,10 @@ def _fuse_options(options: MountOptions) -> set[str]:
 
 
 def _device_fds() -> set[int]:
-    """Return this process's open FUSE devices; pyfuse3 keeps the number to itself."""
+    """Return this process's open FUSE devices; pyfuse3 does not expose the descriptor."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the descriptor of the listing itself is gone
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed by now
             if os.readlink(f"/proc/self/fd/{name}") == _DEVICE:
                 found.add(int(name))
     return found
@@ -234,7 +238,7 @@ def _device_fds() -> set[int]:
 
 @contextlib.contextmanager
 def _printed_by_libfuse() -> Iterator[Callable[[], str]]:
-    """Catch what C code writes to standard error: libfuse says why it fails only there."""
+    """Capture what C code writes to standard error: libfuse gives its reasons only there."""
     caught = os.memfd_create("raidx-stderr")
     kept = os.dup(2)
     os.dup2(caught, 2)

@@ -1,4 +1,4 @@
-"""Where a running mount leaves its socket and its log: a directory that only its owner can enter.
+"""The directory of a mount's control socket and log, which only its owner can enter.
 
     root              /run/raidx/
     with a session    $XDG_RUNTIME_DIR/raidx/
@@ -6,11 +6,11 @@
 
     <hash of the mount point's real path>.sock, .log, .log.1
 
-A log outlives its mount, to say why it ended. The directory often lies in memory, so that each new
-mount removes all but the newest few of those that have ended.
+A log outlives its mount, to show why the mount ended. The directory is often on a tmpfs, so each
+new mount removes the logs of ended mounts, except for the newest few.
 
-/tmp is writable by all, so the directory is used only if it is a directory, ours, and closed to
-others; a name that someone else prepared is refused.
+/tmp is writable by everyone. Therefore the path is used only if it is a directory that this user
+owns and that is closed to others; a path prepared by another user is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ENDED_LOGS_BYTES_MAX = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class RuntimeFiles:
-    """The files of one mount."""
+    """The socket and the log of one mount."""
 
     socket: Path
     log: Path
@@ -52,36 +52,39 @@ def directory_of(user: int) -> Path:
 
 
 def own_directory() -> Path:
-    """Make and return this user's directory; raise RaidxError if it is not safe to use."""
+    """Create and return this user's directory; raise RaidxError if it is not safe to use."""
     path = directory_of(os.getuid())
     try:
         path.mkdir(mode=0o700, exist_ok=True)
         status = path.lstat()
     except OSError as error:
         raise RaidxError(
-            f"{path} cannot be made: {os.strerror(error.errno or 0)}",
-            action="set XDG_RUNTIME_DIR to a directory of yours",
+            f"{path} cannot be created: {os.strerror(error.errno or 0)}",
+            action="set XDG_RUNTIME_DIR to a directory that you own",
         ) from None
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise RaidxError(
-            f"{path} belongs to someone else", action="set XDG_RUNTIME_DIR to a directory of yours"
+            f"{path} belongs to another user",
+            action="set XDG_RUNTIME_DIR to a directory that you own",
         )
     if status.st_mode & 0o077:
-        raise RaidxError(f"{path} is open to others", action=f"close it: chmod 700 {path}")
+        raise RaidxError(
+            f"{path} is accessible to other users", action=f"close it: chmod 700 {path}"
+        )
     return path
 
 
 def files_in(directory: Path, mountpoint: str | os.PathLike[str]) -> RuntimeFiles:
-    """Return the names that belong to *mountpoint* in *directory*."""
+    """Return the paths in *directory* that belong to *mountpoint*."""
     real = os.fsencode(mountpoints.real_path(mountpoint))
     name = hashlib.sha256(real).hexdigest()[:32]
     return RuntimeFiles(socket=directory / f"{name}.sock", log=directory / f"{name}.log")
 
 
 def own_files(mountpoint: str | os.PathLike[str]) -> RuntimeFiles:
-    """Return the files of a mount that this process makes; the directory exists afterwards.
+    """Return the files of a mount that this process makes; create their directory.
 
-    Old logs of others that have ended are removed.
+    Old logs of ended mounts are removed.
     """
     directory = own_directory()
     files = files_in(directory, mountpoint)
@@ -90,13 +93,13 @@ def own_files(mountpoint: str | os.PathLike[str]) -> RuntimeFiles:
 
 
 def _sweep(directory: Path, kept: Iterable[str]) -> None:
-    """Remove logs of mounts that have ended, but for the newest ones and those named in *kept*."""
+    """Remove logs of ended mounts, except for the newest ones and those named in *kept*."""
     mounts = (mount.path for mount in mountpoints.mounts())
     alive = {*kept, *(files_in(directory, path).log.stem for path in mounts)}
     ended = []
     for log in directory.glob("*.log*"):
         name = log.name.partition(".")[0]
-        with suppress(OSError):  # another mount sweeps as well
+        with suppress(OSError):  # another mount may remove them at the same time
             if name not in alive and not _is_served(directory / f"{name}.sock"):
                 status = log.lstat()
                 ended.append((status.st_mtime, status.st_size, log))
@@ -109,7 +112,7 @@ def _sweep(directory: Path, kept: Iterable[str]) -> None:
 
 
 def _is_served(path: Path) -> bool:
-    """Say whether a daemon listens there: one that is unmounted still flushes its members."""
+    """Return whether a daemon listens on *path*; after an unmount it still flushes its members."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1)
         try:
@@ -122,7 +125,7 @@ def _is_served(path: Path) -> bool:
 
 
 def files_of_mount(mountpoint: str | os.PathLike[str]) -> RuntimeFiles:
-    """Return the files of a mount that exists: root finds those of the user who mounted."""
+    """Return the files of an existing mount; root finds those of the user who mounted."""
     mount = mountpoints.find(mountpoint)
     owner = mount.owner if mount is not None and mount.owner is not None else os.getuid()
     return files_in(directory_of(owner if os.getuid() == 0 else os.getuid()), mountpoint)

@@ -1,9 +1,9 @@
-"""The pool of a mount: opens its members, runs the array, serves volume and commands until the end.
+"""Serves one mount: opens its members, runs the array, serves volume and commands until the end.
 
-    daemon.start(body(request)) -> disks -> array -> volume -> commands -> mount.serve
+    daemonize.start(body(request)) -> members -> array -> volume -> commands -> mount.serve
 
-Everything is closed in reverse: the mount first, then the array (flushed, marked clean), then the
-members, whose locks go last.
+Everything is closed in reverse order: the mount, then the array (flushed, marked clean), then the
+members, whose locks are released last.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from raidx_fuse.daemon.mount import MountOptions, MountReport, serve
 from raidx_fuse.errors import single
 from raidx_fuse.pool.volume import Volume
 
-ASK_S = 5.0  # another array, on which a member is to lie, what that lies on
+# For asking the daemon of another array, whose image a new member is on, for its members.
+ASK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class MountRequest:
-    """What `raidx mount` was asked for; *members* and *mountpoint* are absolute paths."""
+    """The arguments of `raidx mount`; *members* and *mountpoint* are absolute paths."""
 
     members: tuple[str, ...]
     mountpoint: str
@@ -36,7 +37,7 @@ class MountRequest:
 
 
 def body(request: MountRequest) -> daemonize.Body:
-    """Return what the daemon runs; it reports the array's status when the mount is ready."""
+    """Return the function that the daemon runs; it reports the array's status when ready."""
 
     def run(ready: daemonize.Ready) -> None:
         trio.run(partial(_serve, request, ready))
@@ -82,6 +83,6 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
 
 
 def _members_of(mountpoint: str) -> list[str]:
-    """Return the members of the array that another daemon serves there. Raises ControlError."""
+    """Return the members of the array mounted on *mountpoint*. Raises ControlError."""
     status = control_socket.call(mountpoint, "status", timeout_s=ASK_S)
     return [str(member["path"]) for member in status["members"] if member["path"]]

@@ -142,7 +142,7 @@ def test_create_refuses_what_carries_something_and_names_the_option() -> None:
 @pytest.mark.parametrize(
     ("line", "words", "status"),
     [
-        ("create --layout raid5 a.img b.img c.img", "--size S makes missing", 2),
+        ("create --layout raid5 a.img b.img c.img", "--size S creates missing", 2),
         ("create --layout raid5 --size 4M a.img b.img", "does not exist for 2 members", 2),
         ("create --layout raid5 --size 4M a.img b.img a.img", "given twice", 2),
         ("create --layout raid0 --size 1000 a.img b.img", "multiple of 512", 2),
@@ -157,7 +157,7 @@ def test_create_refuses_what_carries_something_and_names_the_option() -> None:
         ("create --layout raid5 --length 3 --size 4M a.img b.img c.img", "no parameter", 2),
         ("create --layout raid0 --size 4M a.img ram:4M", "memory", 2),
         ("create --layout raid0 --size 4M a.img b.img,model=floppy", "floppy", 2),
-        ("create --layout raid0 --size 4M a.img no/such/folder/b.img", "cannot be made", 2),
+        ("create --layout raid0 --size 4M a.img no/such/folder/b.img", "cannot be created", 2),
         ("create --layout raid0 --size 4M a.img .", "neither a file", 1),
     ],
 )

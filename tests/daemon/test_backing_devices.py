@@ -57,7 +57,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tables:
 
 
 def refused(path: Path, members_of: Callable[[str], list[str]] = lambda _: []) -> str:
-    with pytest.raises(UsageError, match="stands on this array's own image") as caught:
+    with pytest.raises(UsageError, match="is on this array's own image") as caught:
         refuse_own(str(path), OWN, members_of)
     return str(caught.value)
 
@@ -75,8 +75,8 @@ def test_stacks_of_devices_are_followed_and_rings_end(tables: Tables, tmp_path: 
     path.touch()
     stack = {here: ["9:0"], "d9_0": ["8:1", "8:2", "9:0"], "d8_1": [], "d8_2": "/mnt/own/disk"}
     tables("ext4", "/dev/md0", **stack)
-    assert "(by way of" in refused(path)
-    assert "(by way of" in refused(tmp_path / "not-there-yet")
+    assert "(through" in refused(path)
+    assert "(through" in refused(tmp_path / "not-there-yet")
 
 
 def test_what_stands_on_other_things_is_taken(tables: Tables, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_another_array_is_asked_what_it_stands_on(tables: Tables, tmp_path: Path
     path = tmp_path / "file"
     path.touch()
     tables("fuse.raidx", "other")
-    assert f"(by way of {tmp_path})" in refused(path, lambda _: ["/x", "/mnt/own/disk"])
+    assert f"(through {tmp_path})" in refused(path, lambda _: ["/x", "/mnt/own/disk"])
     refuse_own(str(path), OWN, lambda _: ["/x", str(path)])
 
     def dead(_: str) -> list[str]:

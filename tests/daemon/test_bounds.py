@@ -25,13 +25,21 @@ REFUSED_S = 3.0  # 20,000 names took 26 s
     [
         ("add-disk", {"members": [f"d{n}" for n in range(20_000)]}, "20000 members are too many"),
         ("reshape", {"members": [f"d{n}" for n in range(20_000)]}, "20000 members are too many"),
-        ("add-disk", {"members": [f"d{n}" for n in range(252)]}, "252 members beside 4 are too"),
+        (
+            "add-disk",
+            {"members": [f"d{n}" for n in range(252)]},
+            "252 members in addition to 4 are too",
+        ),
         (
             "add-disk",
             {"members": [f"d{n}" for n in range(252)], "role": "spare"},
-            "252 members beside 4 are too",
+            "252 members in addition to 4 are too",
         ),
-        ("reshape", {"members": [f"d{n}" for n in range(252)]}, "252 members beside 4 are too"),
+        (
+            "reshape",
+            {"members": [f"d{n}" for n in range(252)]},
+            "252 members in addition to 4 are too",
+        ),
         ("add-disk", {"members": ["a", "b", "a,model=hdd"], "role": "spare"}, "a is named twice"),
         ("replace-disk", {"old": "0", "new": "x" * 9000}, "new is longer than 8192"),
         ("add-disk", {"members": ["a\0b"], "role": "spare"}, "UTF-8 without NUL"),

@@ -202,7 +202,7 @@ def test_scrub_and_its_job(with_desk: WithDesk) -> None:
         for name in ("job-pause", "job-resume", "job-cancel", "job-wait", "job-limit"):
             with pytest.raises(UsageError, match="no job 99"):
                 await desk.ask(name, job=99)
-        with pytest.raises(UsageError, match="not possible"):
+        with pytest.raises(UsageError, match="out of range"):
             await desk.ask("job-limit", job=again, minimum=-1)
 
     with_desk(scene)

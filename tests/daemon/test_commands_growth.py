@@ -32,7 +32,7 @@ def test_newcomers_that_do_not_join_are_released(with_desk: WithDesk) -> None:
 
 def test_growth_is_refused_in_one_honest_line(with_desk: WithDesk) -> None:
     async def scene(desk: Desk) -> None:
-        with pytest.raises(RaidxError, match="fewest moves: only raid0, raid4 can") as refused:
+        with pytest.raises(RaidxError, match="fewest chunks: only raid0, raid4 can") as refused:
             await desk.ask("add-disk", members=["n"])
         assert refused.value.exit_status == 1
         with pytest.raises(UsageError, match="as 'parity'"):
@@ -122,7 +122,7 @@ def test_a_restripe_is_told_before_it_is_done_and_steered_while_it_is(with_desk:
         desk.array.restripe_operation.on_size.append(lambda: desk.volume.resize(array.size_bytes))
         before = bytes(await array.read(0, size))
         dry = await desk.ask("reshape", members=["a"], layout="raid4", dry_run=True)
-        assert dry["does"] == "moves everything from raid5 on 4 members to raid4 on 5"
+        assert dry["does"] == "moves all chunks from raid5 on 4 members to raid4 on 5"
         assert (dry["size_before"], dry["size_after"]) == (size, size * 4 // 3)
         assert dry["bytes_written"] == round(dry["bytes_read"] * 5 / 4) > 0
         assert (dry["redundancy_reduced"], dry["bytes_logged"]) == (False, 0)

@@ -65,7 +65,7 @@ def test_without_a_size_nothing_is_made(tmp_path: Path) -> None:
             disks.open(f"{tmp_path}/x", overwrite_signature=False, create_bytes=None),
             disks.check(f"{tmp_path}/x", overwrite_signature=False, may_create=False),
         ):
-            with pytest.raises(UsageError, match="--create makes it"):
+            with pytest.raises(UsageError, match="--create creates it"):
                 await call
 
     play(scene)
@@ -92,7 +92,7 @@ def test_a_signature_is_refused_by_open_and_check_unless_allowed(tmp_path: Path)
 def test_check_makes_no_file_and_sees_where_none_can_be(tmp_path: Path) -> None:
     async def scene(disks: Disks) -> None:
         await disks.check(f"{tmp_path}/x", overwrite_signature=False, may_create=True)
-        with pytest.raises(UsageError, match="cannot be made"):
+        with pytest.raises(UsageError, match="cannot be created"):
             await disks.check(f"{tmp_path}/a/x", overwrite_signature=False, may_create=True)
 
     play(scene)

@@ -45,7 +45,7 @@ def refuse(array: RealArray, path: str | Path, words: tuple[str, ...] = WAYS_IN[
     done = array.raidx(*words, path, status=2, timeout_s=ANSWER_S)
     assert time.monotonic() - begin_s < ANSWER_S / 2
     (line,) = done.stderr.splitlines()
-    assert "stands on this array's own image" in line
+    assert "is on this array's own image" in line
     assert done.stdout == ""
     assert array.status()["state"] == "clean"
     with array.image.open("rb", buffering=0) as image:
@@ -100,7 +100,7 @@ def loop(raid5: RealArray) -> Iterator[str]:
 @pytest.mark.loop
 def test_by_a_loop_device(raid5: RealArray, loop: str) -> None:
     for words in WAYS_IN:
-        assert f"(by way of {loop})" in refuse(raid5, loop, words)
+        assert f"(through {loop})" in refuse(raid5, loop, words)
 
 
 @pytest.mark.loop
@@ -114,13 +114,13 @@ def test_by_a_file_system_on_a_loop_device_and_loop_devices_on_that(
         member = where / "member.img"
         with member.open("wb") as file:
             file.truncate(32 << 20)
-        assert f"(by way of {loop})" in refuse_file(raid5, member)
-        assert f"(by way of {loop})" in refuse_file(
+        assert f"(through {loop})" in refuse_file(raid5, member)
+        assert f"(through {loop})" in refuse_file(
             raid5, where / "new", ("replace-disk", "ARRAY", "0", "--create")
         )
         done = command("losetup", "--find", "--show", member)
         second = done.stdout.strip()  # type: ignore[attr-defined]
-        assert f"(by way of {second}, {loop})" in refuse_file(raid5, second)
+        assert f"(through {second}, {loop})" in refuse_file(raid5, second)
     finally:
         if second:
             command("losetup", "-d", second)
@@ -131,7 +131,7 @@ def refuse_file(array: RealArray, path: str | Path, words: tuple[str, ...] = WAY
     """As `refuse`, of an image that holds a file system by now."""
     done = array.raidx(*words, path, status=2, timeout_s=ANSWER_S)
     (line,) = done.stderr.splitlines()
-    assert "stands on this array's own image" in line
+    assert "is on this array's own image" in line
     assert array.status()["state"] == "clean"
     return line
 
@@ -147,7 +147,7 @@ def test_by_another_array_whose_member_lies_on_this_one(
     upper.mount()
     try:
         line = refuse_file(raid5, upper.image)
-        assert f"(by way of {upper.mnt})" in line
+        assert f"(through {upper.mnt})" in line
         upper.raidx("status", upper.mnt, "--check")
     finally:
         upper.unmount()

@@ -1,1 +1,1 @@
-"""The commands of a running mount, as the control socket brings them."""
+"""The commands of a running mount, received on the control socket."""

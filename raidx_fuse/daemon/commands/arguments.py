@@ -1,6 +1,7 @@
-"""Do the arguments of a request fit the command that it names? By type, bounds and members' names.
+"""Checks the arguments of a request against the parameters of its command.
 
-What is refused here costs the event loop, and with it the users of the disk, next to nothing.
+The checks cover types, bounds and the names of members. They cost the event loop almost no time, so
+that bad requests do not delay the users of the disk.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.registry import WIDTH_MAX
 from raidx_fuse.members.open import parse_spec
 
-TEXT_CHARS_MAX = 8192  # a path of the kernel's has 4096 bytes, a model's numbers some more
-WORD_CHARS_MAX = 100  # of what is said again in an error
+TEXT_CHARS_MAX = 8192  # a kernel path has up to 4096 bytes, a disk model's parameters somewhat more
+WORD_CHARS_MAX = 100  # of a word that an error message repeats
 NUMBER_MAX = (1 << 63) - 1
 
 
@@ -42,19 +43,19 @@ def check_newcomers(members: Sequence[str], present: Sized) -> None:
     """Raise UsageError if *members*, as users name them, name a path twice or are too many."""
     if len(members) + len(present) > WIDTH_MAX:
         raise UsageError(
-            f"{len(members)} members beside {len(present)} are too many: "
+            f"{len(members)} members in addition to {len(present)} are too many: "
             f"an array has at most {WIDTH_MAX}"
         )
     seen = set()
     for member in members:
         path = parse_spec(member).path
         if path in seen:
-            raise UsageError(f"{path} is named twice", action="give as many members as are meant")
+            raise UsageError(f"{path} is named twice", action="name each member once")
         seen.add(path)
 
 
 def _within_bounds(name: str, key: str, value: Any) -> None:
-    """Raise UsageError for a list, text or number larger than any that can be meant."""
+    """Raise UsageError for a list, text or number larger than any reasonable one."""
     if isinstance(value, list):
         if len(value) > WIDTH_MAX:
             raise UsageError(
@@ -69,7 +70,7 @@ def _within_bounds(name: str, key: str, value: Any) -> None:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Say whether a JSON *value* is of the type *hint*: bool is no int, an int is a float."""
+    """Return whether a JSON *value* has the type *hint*: a bool is no int, an int is a float."""
     options = typing.get_args(hint) if typing.get_origin(hint) is not list else ()
     if options:
         return any(_fits(value, option) for option in options)

@@ -1,8 +1,8 @@
-"""The commands of a running mount, as the control socket brings them: names, arguments, answers.
+"""The commands of a running mount, received on the control socket: names, arguments, answers.
 
-A command is a method; its parameters, with their types and defaults, are the arguments that a
-request may carry, and what does not fit is a `UsageError` before anything happens. The methods
-translate and check; what a command does is the array's business. Long jobs are only started here.
+Each command is a method. Its parameters, with their types and defaults, are the arguments that a
+request may carry; other arguments are a `UsageError` before anything happens. The methods check and
+translate, and the array does the work. Long jobs are only started here.
 """
 
 from __future__ import annotations
@@ -29,23 +29,22 @@ from raidx_fuse.pool.volume import Volume
 INTERVAL_S_MAX = 86400.0
 RATE_BYTES_MAX = 1 << 50
 CANCEL_WAIT_S = 2.0
-WAITING_MAX = 32  # commands that only wait: they must not take all connections
+WAITING_MAX = 32  # commands that only wait: they must not occupy all connections
 
 Result = dict[str, Any]
 
 
 class Report(Protocol):
-    """What the mount says of itself; see `raidx_fuse.daemon.mount.MountReport`."""
+    """What the mount reports about itself; see `raidx_fuse.daemon.mount.MountReport`."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON values: mountpoint, log, protections, ..."""
 
 
 class Commands:
-    """The commands of one mount: one array, its *volumes*, and who opens *newcomers*.
+    """The commands of one mount: one array, its *volumes*, and *newcomers*, which opens members.
 
-    `handle` is a `control_server.Handler`. *mounted* tells what the mount reports, once it is
-    ready.
+    `handle` is a `control_server.Handler`. Call `mounted` with the mount's report once it is ready.
     """
 
     def __init__(self, array: Array, volumes: Sequence[Volume], newcomers: Newcomers) -> None:
@@ -76,25 +75,25 @@ class Commands:
         }
 
     def mounted(self, report: Report) -> None:
-        """Take over what the mount reports, for `status`."""
+        """Set the mount's report, which `status` shows."""
         self._report = report
 
     async def handle(self, name: str, arguments: dict[str, Any]) -> Result:
-        """Run command *name*. Raises UsageError for one that cannot be meant, else RaidxError."""
+        """Run command *name*. Raises UsageError for a bad request, or as the command does."""
         handler = self._handlers.get(name)
         if handler is None:
             raise UsageError(f"this daemon has no command {name[:WORD_CHARS_MAX]!r}")
         check_arguments(name, handler, arguments)
         return await handler(**arguments)
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------
 
     async def status(self) -> Result:
         """Return the status of the array and of its mount."""
         return self.report()
 
     def report(self) -> Result:
-        """Return what `status` answers."""
+        """Return the answer of `status`."""
         document = self._array.status()
         if self._report is not None:
             document |= self._report.as_dict()
@@ -110,18 +109,18 @@ class Commands:
         return {**document, "action": advice.action(document)}
 
     async def stats(self, interval_s: float | None = None) -> Result:
-        """Return the counters since the mount, or of the next *interval_s* seconds."""
+        """Return the counters since the mount, or those of the next *interval_s* seconds."""
         if interval_s is None:
             return self._array.stats()
         if not 0 < interval_s <= INTERVAL_S_MAX:
-            raise UsageError(f"an interval of {interval_s} s is not possible")
+            raise UsageError(f"an interval of {interval_s} s is out of range")
         before = statistics.snapshot(self._array)
         with self._waits():
             await trio.sleep(interval_s)
         return statistics.difference(before, statistics.snapshot(self._array))
 
     async def explain(self, offset: int, length: int = 4096, write: bool = False) -> Result:
-        """Return the plan of a request without doing it."""
+        """Return the plan of a request without executing it."""
         return self._array.explain(offset, length, write)
 
     # -- members -------------------------------------------------------------------------------
@@ -129,14 +128,14 @@ class Commands:
     async def fail_disk(
         self, member: str, lose_data: bool = False, dry_run: bool = False
     ) -> Result:
-        """Take a member out as if it had failed; with *lose_data* even if chunks go with it."""
+        """Fail a member as if it had an error; *lose_data* permits it even if chunks are lost."""
         if not dry_run:
             return await self._array.fail_disk(member, lose_data=lose_data)
         record = self._array.membership.find(member)
         chunks = self._require_spare_loss(record.role, lose_data)
         spares = len(self._array.member_set.spares)
-        does = f"takes role {record.role} out" + (", rebuilds it onto a spare" if spares else "")
-        return await self._dry_run(does, record.role if spares else None, chunks)
+        does = f"excludes role {record.role}" + (", rebuilds it onto a spare" if spares else "")
+        return await self._dry_run(does, record.role if spares else None, chunks, excludes=True)
 
     async def replace_disk(
         self,
@@ -147,7 +146,7 @@ class Commands:
         lose_data: bool = False,
         dry_run: bool = False,
     ) -> Result:
-        """Put the member *new* in the place of *old* and start the rebuild."""
+        """Replace the member *old* by *new* and start the rebuild."""
         record = self._array.membership.find(old)
         if dry_run:
             await self._newcomers.check(
@@ -176,12 +175,12 @@ class Commands:
         create: bool = False,
         dry_run: bool = False,
     ) -> Result:
-        """Grow onto *members*, or take them in as spares (*role* "spare").
+        """Grow onto *members*, or add them as hot spares (*role* "spare").
 
-        *parity* "live" or "piggyback", or a *surrogate* to take it over: how parity follows.
+        *parity* is the parity mode, "live" or "piggyback"; a *surrogate* takes the parity over.
         """
         if role not in (None, "spare"):
-            raise UsageError(f"a member cannot be added as {role!r}: it can as 'spare'")
+            raise UsageError(f"a member cannot be added as {role!r}, only as 'spare'")
         way = parity_way(role, parity, surrogate)
         newcomers = [*members, *([] if surrogate is None else [surrogate])]
         check_newcomers(newcomers, self._array.member_set.config.members)
@@ -189,7 +188,9 @@ class Commands:
         rebundle = self._array.rebundle
         if role is None and rebundle is not None:
             if (parity, surrogate) != (None, None):
-                raise UsageError("a raidx array moves no parity when it grows")
+                raise UsageError(
+                    "the growth of a raidx array moves no parity: omit --parity and --surrogate"
+                )
             rebundle.require_growable()
         elif role is None:
             layout = self._array.grow_operation.wider(len(members), way)
@@ -210,14 +211,14 @@ class Commands:
             does = f"adds {len(members)} as spare" + (", rebuilds onto it" if vacant else "")
             return await self._dry_run(does, vacant[0] if vacant else None)
         size_bytes = None
-        if create:  # as small as the others, but a spare must fit wherever it is wanted
+        if create:  # as small as the others; but a spare must fit every role
             unlike = role is None and rebundle is not None
             needed = 0 if unlike else bytes_needed(self._array.member_set.config, None)
             size_bytes = max(smallest, needed)
         if role is None:
             return await self._grow(members, way, surrogate, overwrite_signature, size_bytes)
         added = []
-        async with self._array.membership.attaching:  # two that are wanted are rebuilt in one go
+        async with self._array.membership.attaching:  # two roles are rebuilt in one pass
             for path in members:
                 member = await self._open(path, overwrite_signature, size_bytes)
                 try:
@@ -248,7 +249,7 @@ class Commands:
             raise
 
     async def _dry_growth(self, layout: ElasticLayout, parity: str) -> Result:
-        """Return what growing to *layout* would cost."""
+        """Return the cost of growing to *layout*."""
         status = self._array.status()
         return {
             "dry_run": True,
@@ -264,13 +265,13 @@ class Commands:
         }
 
     async def remove_disk(self, member: str, dry_run: bool = False) -> Result:
-        """Let go of a spare; of a raidx member when its chunks can lie elsewhere."""
+        """Remove a spare, or a raidx member whose chunks fit elsewhere."""
         if not dry_run:
             return await self._array.remove_disk(member)
         record = self._array.membership.find(member)
         if record.role >= 0 and self._array.rebundle is not None:
             return await reshape_cost.of_removing(self._array, record)
-        return await self._dry_run(f"lets go of {self._array.membership.path_of(record)}", None)
+        return await self._dry_run(f"removes {self._array.membership.path_of(record)}", None)
 
     async def _open(self, path: str, overwrite_signature: bool, create_bytes: int | None) -> Member:
         self._array.require_writable()
@@ -279,7 +280,7 @@ class Commands:
         )
 
     async def _release(self, member: Member) -> None:
-        """Close a newcomer unless it has become a member before its command failed."""
+        """Close *member* unless it joined the array before its command failed."""
         if member not in self._array.member_set.present().values():
             await self._newcomers.release(member)
 
@@ -287,22 +288,24 @@ class Commands:
         return [record for record in self._array.member_set.config.members if record.role >= 0]
 
     def _require_spare_loss(self, role: int, lose_data: bool) -> int:
-        """Return how many chunks may be lost with *role*. Raises as the command would."""
+        """Return how many chunks losing *role* may lose. Raises as the command would."""
         if role < 0:
             raise UsageError("that member is a spare", action="use `raidx remove-disk` for it")
         return self._array.membership.require_spare(role, lose_data=lose_data)
 
-    async def _dry_run(self, does: str, rebuilds: int | None, chunks: int = 0) -> Result:
-        """Return what a change would cost; *rebuilds* is the role rebuilt, None for nothing.
+    async def _dry_run(
+        self, does: str, rebuilds: int | None, chunks: int = 0, excludes: bool = False
+    ) -> Result:
+        """Return the cost of a change; *rebuilds* is the role it rebuilds, None for no rebuild.
 
-        *chunks* may be lost by it.
+        *chunks* is the number of chunks that it may lose; *excludes*: it takes a member out.
         """
         status = self._array.status()
         costs = {"bytes_read": 0, "bytes_written": 0, "bytes_moved": 0, "seconds": 0.0}
         if rebuilds is not None:
             costs |= await rebuild_estimate(self._array, rebuilds)
-        reduced = rebuilds is not None or does.startswith("takes")
-        until_replaced = does.startswith("takes") and rebuilds is None
+        reduced = rebuilds is not None or excludes
+        until_replaced = excludes and rebuilds is None
         return {
             "dry_run": True,
             "does": does,
@@ -316,11 +319,11 @@ class Commands:
     # -- jobs ----------------------------------------------------------------------------------
 
     async def scrub(self, repair: bool = False) -> Result:
-        """Start a scrub that reports mismatches, or also repairs them."""
+        """Start a scrub that reports mismatches, or with *repair* corrects them."""
         return {"job": await self._array.start_scrub(repair)}
 
     async def tune(self, now: bool = False, dry_run: bool = False) -> Result:
-        """Say what the tuner does; *now* starts it as a job; *dry_run*: what that would move."""
+        """Return the tuner's state; *now* starts it as a job, *dry_run* returns its moves."""
         tuner = self._array.require_tuner()
         if dry_run:
             return await tuner.dry_run()
@@ -333,19 +336,19 @@ class Commands:
         return {"jobs": self._array.jobs.list()}
 
     async def job_pause(self, job: int) -> Result:
-        """Stop a job before its next window."""
+        """Pause a job before its next window."""
         self._array.jobs.pause(job)
         return self._job(job)
 
     async def job_resume(self, job: int) -> Result:
-        """Let a paused job go on."""
+        """Continue a paused job."""
         self._array.jobs.resume(job)
         return self._job(job)
 
     async def job_cancel(self, job: int) -> Result:
-        """End a job; returns when it has ended, or when it is clear that this will take a while.
+        """Cancel a job; return when it has ended, or when it is clear that this takes a while.
 
-        A growth has to go all the way back.
+        A growth has to move everything back first.
         """
         self._array.jobs.cancel(job)
         with trio.move_on_after(CANCEL_WAIT_S):
@@ -353,7 +356,7 @@ class Commands:
         return self._job(job)
 
     async def job_wait(self, job: int) -> Result:
-        """Return a job's last status when it has ended."""
+        """Wait until a job has ended and return its final status."""
         with self._waits():
             return await self._array.jobs.wait(job)
 
@@ -361,7 +364,7 @@ class Commands:
     def _waits(self) -> Iterator[None]:
         if self._waiting >= WAITING_MAX:
             raise BusyError(
-                f"{WAITING_MAX} commands wait already", action="look again and again instead"
+                f"{WAITING_MAX} commands wait already", action="poll `raidx job ARRAY list` instead"
             )
         self._waiting += 1
         try:
@@ -372,10 +375,10 @@ class Commands:
     async def job_limit(
         self, job: int, minimum: int | None = None, maximum: int | None = None
     ) -> Result:
-        """Set a job's speed limits in bytes a second; 0 means none."""
+        """Set a job's speed limits in bytes per second; 0 means no limit."""
         for value in (minimum, maximum):
             if value is not None and not 0 <= value <= RATE_BYTES_MAX:
-                raise UsageError(f"a limit of {value} bytes a second is not possible")
+                raise UsageError(f"a limit of {value} bytes per second is out of range")
         self._array.jobs.limit(job, minimum, maximum)
         return self._job(job)
 
@@ -385,9 +388,9 @@ class Commands:
     # -- settings ------------------------------------------------------------------------------
 
     async def get(self, key: str | None = None) -> Result:
-        """Return one setting or all."""
+        """Return one setting, or all."""
         return {"settings": self._array.settings() if key is None else {key: self._array.get(key)}}
 
     async def set(self, key: str, value: str) -> Result:
-        """Change a setting, at once and for the future."""
+        """Change a setting, immediately and for later mounts."""
         return {"settings": {key: await self._array.set(key, value)}}

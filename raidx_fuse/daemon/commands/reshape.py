@@ -1,4 +1,4 @@
-"""The command `reshape`: another layout, more members, or both, by moving everything."""
+"""The command `reshape`: another layout, more members, or both, by moving all chunks."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from raidx_fuse.members.base import Member
 
 
 class Newcomers(Protocol):
-    """Opens what a command brings to the array, and closes it when the mount ends."""
+    """Opens new members for a command, and closes them when the mount ends."""
 
     async def open(
         self, path: str, *, overwrite_signature: bool, create_bytes: int | None
     ) -> Member:
-        """Return the member at *path*; make a missing file of *create_bytes* (None: refuse).
+        """Return the member at *path*; create a missing file of *create_bytes* (None: refuse).
 
-        Raises SignatureFoundError, MemberError, BusyError.
+        Raises SignatureFoundError, MemberError, BusyError, UsageError.
         """
 
     async def check(self, path: str, *, overwrite_signature: bool, may_create: bool) -> int | None:
-        """Raise what `open` would raise, without leaving a trace.
+        """Raise what `open` would raise, without changing anything.
 
-        Returns the size in bytes, None for a file that is to be made as large as others.
+        Returns the size in bytes, None for a missing file whose size the other members decide.
         """
 
     async def release(self, member: Member) -> None:
-        """Close a member that did not join after all."""
+        """Close a member that did not join the array."""
 
 
 class ReshapeCommand:
-    """Restripes *array* onto what *newcomers* opens."""
+    """Restripes *array* onto members that *newcomers* opens."""
 
     def __init__(self, array: Array, newcomers: Newcomers) -> None:
         self._array = array
@@ -50,9 +50,9 @@ class ReshapeCommand:
         create: bool = False,
         dry_run: bool = False,
     ) -> dict[str, Any]:
-        """Move everything to *layout* (None: the same) over *members* more.
+        """Move all chunks to *layout* (None: unchanged) over *members* more.
 
-        Raises UsageError for what cannot be, BusyError while it cannot be now.
+        Raises UsageError if the change is impossible, BusyError if it is not possible now.
         """
         array = self._array
         check_newcomers(members, array.member_set.config.members)
@@ -82,7 +82,7 @@ class ReshapeCommand:
             raise
 
     async def _release(self, member: Member) -> None:
-        """Close a newcomer unless it is a member now."""
+        """Close *member* unless it joined the array."""
         if member not in self._array.member_set.present().values():
             await self._newcomers.release(member)
 
@@ -94,7 +94,7 @@ class ReshapeCommand:
         costs = await restripe_estimate(array, moving)
         return {
             "dry_run": True,
-            "does": f"moves everything from {config.layout} on {config.width} members to "
+            "does": f"moves all chunks from {config.layout} on {config.width} members to "
             f"{shape.layout} on {shape.width}",
             **costs,
             "redundancy_left": during,
