@@ -67,7 +67,7 @@ class Scrub(Job):
         self.mismatches = self.repaired = self.assumed = self.unchecked = 0
         self.findings: list[dict[str, Any]] = []
         self._next = 0
-        self._seat_epoch = 0
+        self._role_epoch = 0
         self._window = max(1, WINDOW_BYTES // (context.code.rows << context.shift))
         self._chains: dict[tuple[tuple[int, ...], int, int], Chains] = {}
         self._scratch = np.empty(BLOCK_BYTES, dtype=np.uint8)
@@ -104,7 +104,7 @@ class Scrub(Job):
         """Check *stripes* and, with *repair*, correct them; return the progress in bytes."""
         context = self.context
         while True:
-            self._seat_epoch = context.member_set.role_epoch
+            self._role_epoch = context.member_set.role_epoch
             try:
                 for batch in batches(context, stripes, self._chains_of):
                     wanted = []
@@ -183,22 +183,22 @@ class Scrub(Job):
         if not violated:
             return
         self.mismatches += 1
-        liars = self.liars(stripe, chains, syndromes)
+        wrong_cells = self.liars(stripe, chains, syndromes)
         requests: list[MemberIO] = []
         assumed = False
-        if liars:
-            for place, error in liars.items():
+        if wrong_cells:
+            for place, error in wrong_cells.items():
                 requests.append(self._write_of(stripe, place, cells[place] ^ error))
         else:
             self.note_undecided(stripe)
             await self._complete(stripe, cells)
             requests, assumed = self._rewrite_parity(stripe, cells)
         if self.repair and requests:
-            await self.context.write_cells(stripe, requests, self._seat_epoch)
+            await self.context.write_cells(stripe, requests, self._role_epoch)
             self.repaired += 1
             self.assumed += assumed
         repaired = bool(self.repair and requests)
-        self._report(stripe, violated, sorted(liars), syndromes, repaired, assumed)
+        self._report(stripe, violated, sorted(wrong_cells), syndromes, repaired, assumed)
 
     def liars(self, stripe: int, chains: Chains, syndromes: list[Bytes]) -> dict[Place, Bytes]:
         """Return {place: error} of the wrong cells of *stripe*, {} if they cannot be located.
@@ -283,7 +283,7 @@ class Scrub(Job):
         self,
         stripe: int,
         violated: list[tuple[Place, ...]],
-        liars: list[Place],
+        wrong_cells: list[Place],
         syndromes: list[Bytes],
         repaired: bool,
         assumed: bool,
@@ -293,7 +293,7 @@ class Scrub(Job):
         context = self.context
         wrong = np.flatnonzero(np.bitwise_or.reduce(np.stack(syndromes)))
         inside = int(wrong[0])
-        places = liars or sorted({place for chain in violated for place in chain})
+        places = wrong_cells or sorted({place for chain in violated for place in chain})
         roles = context.layout.roles(stripe)
         offsets = []
         for role, row in places:
@@ -303,7 +303,7 @@ class Scrub(Job):
         self.findings.append(
             {
                 "stripe": stripe,
-                "located": bool(liars),
+                "located": bool(wrong_cells),
                 "members": [self._member(role) for role in sorted({p[0] for p in places})],
                 "image_offsets": offsets,
                 "byte_in_chunk": inside,

@@ -9,9 +9,9 @@
 Piggyback updates parity in place. One commit writes the parity and marks the new blocks as written,
 after the copies are durable. From then on the XOR over the places of the stripe is the same
 whichever of the two copies is the current block, so the position may become durable later, as for
-`live`. A crash or a cancelled growth can leave a stripe in that state below the old shape; `drop`
-takes the old copies out of its parity again. With journal=none the parity is written together with
-the copies, as in the paper, and a crash leaves the stripe to a resync.
+`live`. A crash or a cancelled growth can leave that parity on a stripe whose blocks have their old
+places; `drop` takes the old copies out of it again. With journal=none the parity is written
+together with the copies, as in the paper, and a crash leaves the stripe to a resync.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Grow(StallableJob):
             old, new = (np.concatenate((column, cells))[order] for column in (old, new))
         return (stripes, new, old) if self.back else (stripes, old, new)
 
-    def _find_strays(self) -> None:
+    def _find_stale_copies(self) -> None:
         """Going back: find the stripes that a crash left with old copies in their parity."""
         self._stale_copies = []
         if self.back and self._copier.piggyback:
@@ -144,7 +144,7 @@ class Grow(StallableJob):
 
     async def prepare(self) -> None:
         """Count the written blocks that still have to move."""
-        self._find_strays()
+        self._find_stale_copies()
         await self._count()
 
     async def _count(self) -> None:
@@ -185,7 +185,7 @@ class Grow(StallableJob):
         await member_set.update(lambda c: replace(c, jobs={**c.jobs, JOB_KEY: {"back": True}}))
         self.back = True
         self._copier = Copier(self.context, self.growth, back=True)
-        self._find_strays()
+        self._find_stale_copies()
         await self._count()
 
     def next_window(self) -> list[int] | None:

@@ -267,7 +267,7 @@ class GrowOperation:
 
     @asynccontextmanager
     async def _undisturbed(self) -> AsyncIterator[None]:
-        """Run the block while nobody holds a stripe lock and no job but the growth runs."""
+        """Run the block with all stripe locks, and while no other job than the growth runs."""
         jobs = self.array.jobs
         while True:
             for job in jobs.running():  # those jobs rely on the current shape

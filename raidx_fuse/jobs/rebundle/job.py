@@ -161,18 +161,18 @@ class RebundleJob(StallableJob):
         first = next((target for target, cells in self._pending.items() if cells), None)
         if first is None:
             return []
-        way: list[tuple[int, int]] = []  # (cell, its target)
-        seen: dict[int, int] = {}  # target -> index in *way*
+        path: list[tuple[int, int]] = []  # (cell, its target)
+        seen: dict[int, int] = {}  # target -> index in *path*
         target: int | None = first
         while target is not None and target not in seen:
-            seen[target] = len(way)
+            seen[target] = len(path)
             cell = self._leaving(target)
             if cell is None:
                 return []
-            way.append((cell, target))  # the cell lies on *target* and frees a chunk there
+            path.append((cell, target))  # the cell lies on *target* and frees a chunk there
             target = next((t for t, cells in self._pending.items() if cell in cells), None)
         assert target is not None
-        ring = way[seen[target] :]
+        ring = path[seen[target] :]
         moves: list[Move] = []
         for number, (cell, _source) in enumerate(ring):
             following, place = ring[(number + 1) % len(ring)]
