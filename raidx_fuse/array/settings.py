@@ -74,15 +74,11 @@ def _set_policy(array: RunningArray, value: Any) -> None:
 
 
 def _set_speed_min(array: RunningArray, value: Any) -> None:
-    array.jobs.speed_min_bytes = value
-    for job in array.jobs.running():
-        job.speed_min_bytes = value
+    array.jobs.limit_all(minimum=value)
 
 
 def _set_speed_max(array: RunningArray, value: Any) -> None:
-    array.jobs.speed_max_bytes = value
-    for job in array.jobs.running():
-        job.speed_max_bytes = value
+    array.jobs.limit_all(maximum=value)
 
 
 def _journal_mode(text: str) -> str:

@@ -107,6 +107,13 @@ class Job(ABC):
         self._cancelled = True
         self._resumed.set()
 
+    def limit(self, minimum_bytes: int | None, maximum_bytes: int | None) -> None:
+        """Set the speed limits in bytes per second (None: unchanged; 0: no limit)."""
+        if minimum_bytes is not None:
+            self.speed_min_bytes = minimum_bytes
+        if maximum_bytes is not None:
+            self.speed_max_bytes = maximum_bytes
+
     def result(self, completed: bool) -> str:
         """Return the final state: "done" or "cancelled"."""
         return "done" if completed else "cancelled"

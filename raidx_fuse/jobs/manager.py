@@ -44,8 +44,7 @@ class Jobs:
                     action=f"wait for it or cancel it with `raidx job ... cancel {other.job_id}`",
                 )
         self._next_id += 1
-        job.speed_min_bytes = self.speed_min_bytes
-        job.speed_max_bytes = self.speed_max_bytes
+        job.limit(self.speed_min_bytes, self.speed_max_bytes)
         self._jobs[job.job_id] = job
         ended = [key for key, old in self._jobs.items() if old.finished.is_set()]
         for key in ended[:-ENDED_KEPT]:
@@ -99,11 +98,16 @@ class Jobs:
 
     def limit(self, job_id: int, minimum: int | None, maximum: int | None) -> None:
         """Set a job's speed limits in bytes per second (None: unchanged; 0: no limit)."""
-        job = self._get(job_id)
+        self._get(job_id).limit(minimum, maximum)
+
+    def limit_all(self, minimum: int | None = None, maximum: int | None = None) -> None:
+        """Set the speed limits of the running jobs and of those that start later."""
         if minimum is not None:
-            job.speed_min_bytes = minimum
+            self.speed_min_bytes = minimum
         if maximum is not None:
-            job.speed_max_bytes = maximum
+            self.speed_max_bytes = maximum
+        for job in self.running():
+            job.limit(minimum, maximum)
 
     async def wait(self, job_id: int) -> dict[str, Any]:
         """Wait until a job has ended and return its final status."""
