@@ -59,19 +59,19 @@ class DeferredReplies:
         self.idle_loops: list[Loop] = []
         self.finishing = False
         self._finish = finish
-        self._gatherings: list[CommitBatch] = []
+        self._batches: list[CommitBatch] = []
 
     def hold(self, loop: Loop, batch: CommitBatch) -> None:
         """Hold *loop*, whose handler's write is in *batch*."""
         self.loops.append(loop)
-        if batch not in self._gatherings:
-            self._gatherings.append(batch)
+        if batch not in self._batches:
+            self._batches.append(batch)
 
     def _write(self) -> list[Loop]:
         """Write the records; return the held loops. A write that raises drops them unanswered."""
         loops, self.loops = self.loops, []
-        gatherings, self._gatherings = self._gatherings, []
-        for batch in gatherings:
+        batches, self._batches = self._batches, []
+        for batch in batches:
             if not batch.written:
                 batch.write()
         return loops
@@ -107,6 +107,14 @@ class DeferredReplies:
             for rest in loops:
                 self._finish(rest)
         return None
+
+    def finish_step(self, step: Callable[[Any], Any], sent: Any) -> Any:
+        """Return the trap of one *step* of a loop that runs only to answer."""
+        self.finishing = True
+        try:
+            return step(sent)
+        finally:
+            self.finishing = False
 
     def close(self) -> None:
         """Run the idle loops to their end, which frees their buffers. The session must be over."""

@@ -126,14 +126,11 @@ def _drive_held(loop: Loop, workers: SessionWorkers) -> Generator[Any, Any, None
     workers.held_resumes()
     try:
         while True:
-            deferred.finishing = True
             try:
-                trap = step(sent)
+                trap = deferred.finish_step(step, sent)
             except StopIteration:
                 workers.end()
                 return
-            finally:
-                deferred.finishing = False
             if trap is SPARE:
                 deferred.idle_loops.append(loop)
                 return
@@ -201,8 +198,7 @@ def installed(device_fd: int) -> Iterator[SessionWorkers | None]:
     def finish(loop: Loop) -> None:
         start_task(functools.partial(_finish, loop, workers))
 
-    workers = SessionWorkers(device_fd, start_worker, finish)
-    workers.cpu_latency = CpuLatencyRequest(start_task)
+    workers = SessionWorkers(device_fd, start_worker, finish, CpuLatencyRequest(start_task))
 
     def terminate() -> None:
         workers.end()

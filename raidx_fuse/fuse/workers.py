@@ -37,9 +37,10 @@ class SessionWorkers:
         device_fd: int,
         start_worker: Callable[[], None],
         finish: Callable[[Loop], None],
+        cpu_latency: CpuLatencyRequest | None = None,
     ) -> None:
         self.device_fd = device_fd
-        self.cpu_latency: CpuLatencyRequest | None = None
+        self.cpu_latency = cpu_latency
         self.deferred = DeferredReplies(finish)
         self.workers = 0
         self._start_worker = start_worker

@@ -21,6 +21,7 @@ import trio
 from raidx_fuse.daemon import daemonize, mount
 from raidx_fuse.errors import NoSpaceError, RaidxError, UnrecoverableError
 from raidx_fuse.fuse import session_loop
+from raidx_fuse.fuse.cpu_latency import CpuLatencyRequest
 from raidx_fuse.fuse.deferred_replies import Loop
 from raidx_fuse.fuse.workers import SessionWorkers
 from raidx_fuse.pool.volume import Volume
@@ -92,8 +93,9 @@ def see_phantoms(every: int) -> None:
         device_fd: int,
         start_worker: Callable[[], None],
         finish: Callable[[Loop], None],
+        cpu_latency: CpuLatencyRequest | None = None,
     ) -> None:
-        construct(self, device_fd, start_worker, finish)
+        construct(self, device_fd, start_worker, finish, cpu_latency)
         look = self._look
         looks = itertools.count(1)
         self._look = lambda *a: look(*a) or ([(device_fd, 1)] if next(looks) % every == 0 else [])
