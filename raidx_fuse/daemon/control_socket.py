@@ -188,7 +188,7 @@ def call(
 
 
 def _require_owner(mountpoint: str | os.PathLike[str], connection: socket.socket) -> None:
-    """Raise ControlError unless the peer is the user who mounted, not another socket's owner."""
+    """Raise ControlError unless the peer runs as the user who mounted (sockets can be faked)."""
     mount = mountpoints.find(mountpoint)
     uid = peer(connection)[1]
     if mount is not None and mount.owner not in {None, uid}:

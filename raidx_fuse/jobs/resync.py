@@ -103,7 +103,7 @@ class Resync(Scrub):
         return locate(chains, syndromes, by_sector=False)
 
     def note_undecided(self, stripe: int) -> None:
-        """Record the lost cells as lost: only this torn stripe's parity gave them, and wrongly."""
+        """Record lost cells as lost chunks: only the parity of this torn stripe could give them."""
         context = self.context
         if context.dirty_bitmap.unlogged and not context.code.is_copies:
             give_up_cells(context, stripe, context.member_set.lost_at(stripe))

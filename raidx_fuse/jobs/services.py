@@ -36,7 +36,7 @@ class MembershipServices(Protocol):
         """Raise UsageError if *member* is not writable or belongs to the array already."""
 
     def spare_for(self) -> tuple[int, str] | None:
-        """Return (vacant role, path of a spare that fits it), or None."""
+        """Return (vacant role, UUID of a spare that is large enough for it), or None."""
 
 
 class GrowthHooks(Protocol):
