@@ -1,4 +1,5 @@
-"""The laboratory: traces, generated loads, an open-loop driver, and experiments in virtual time.
+"""The laboratory: traces, generated loads, an open-loop driver, experiments in virtual time, and
+the power-cut campaign (`crash/`).
 
     published -> workloads -\\
                              request blocks -> shape -> drive -> an array, or a mounted image

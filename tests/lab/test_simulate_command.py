@@ -188,7 +188,7 @@ def test_examples_run_and_say_how(path: Path) -> None:
         ("disks = 5", "", "give either disks"),
         ("disks = 5", 'disks = 5\nmembers = ["ssd"]', "give either disks"),
         ("disks = 5", "disks = 0.5", "disks is a whole number"),
-        ("disks = 5", "disks = -3", "-3 disks make no array"),
+        ("disks = 5", "disks = -3", "disks must be 1 to 255, not -3"),
         ("disks = 5", "disks = 2", "raid5"),
         ('layout = "raid5"', "", "layout is missing"),
         ('layout = "raid5"', 'layout = "raid55"', "raid55"),

@@ -1,7 +1,7 @@
 """The crash campaign as a program: ``python -m raidx_fuse.lab.crash --states 10000 --seed 1``.
 
-Prints the matrix layout x journal x verb x fault, and for every broken promise the command line
-that replays exactly that state. Exit status 1 if there is one.
+Prints the matrix layout x journal x verb x fault. For every broken promise it prints the command
+line that replays exactly that state. The exit status is 1 if a promise was broken.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ SHOWN_MAX = 10
 
 
 @click.command()
-@click.option("--states", default=10_000, show_default=True, help="How many states to run.")
-@click.option("--seed", default=1, show_default=True, help="Decides everything that is drawn.")
-@click.option("--layout", "layouts", multiple=True, metavar="L", help="Only this layout (again).")
-@click.option("--journal", "journals", multiple=True, metavar="M", help="Only this mode (again).")
+@click.option("--states", default=10_000, show_default=True, help="Crashed states to check.")
+@click.option("--seed", default=1, show_default=True, help="Seed of every random choice.")
+@click.option("--layout", "layouts", multiple=True, metavar="L", help="Only this layout (repeat).")
+@click.option("--journal", "journals", multiple=True, metavar="M", help="Only this mode (repeat).")
 @click.option("--theme", default="", metavar="T", help="Only this theme: growth, disks, ...")
-@click.option("--processes", default=2, show_default=True, help="How many to run side by side.")
+@click.option("--processes", default=2, show_default=True, help="Worker processes.")
 @click.option("--broken", is_flag=True, help="Break the log's ordering: violations must appear.")
-@click.option("--stop-after", default=20, show_default=True, help="Violations that are enough.")
-@click.option("--page", type=click.Path(path_type=Path), help="Write the matrix as Markdown too.")
-@click.option("--replay", "state", metavar="STATE", help="Run the one state that a line named.")
+@click.option("--stop-after", default=20, show_default=True, help="Stop after so many violations.")
+@click.option("--page", type=click.Path(path_type=Path), help="Also write the matrix as Markdown.")
+@click.option("--replay", "state", metavar="STATE", help="Check one state, by its printed name.")
 def main(
     states: int,
     seed: int,
@@ -52,7 +52,8 @@ def main(
     page: Path | None,
     state: str | None,
 ) -> None:
-    """Crash arrays at every boundary, with every loss they tolerate, and check what is left."""
+    """Cut the power of arrays at every write boundary, with and without the loss of members, and
+    check that each array keeps the promises of its journal mode."""
     console = Console()
     try:
         if state is not None:
@@ -72,7 +73,7 @@ def main(
     elapsed_s = time.monotonic() - started_s
     _print(console, tally, elapsed_s)
     if page is not None:
-        # The names of the files are the machine's business, not the page's.
+        # The page names no file of the machine on which it was made.
         command = shlex.join(word for word in sys.argv[1:] if word not in ("--page", str(page)))
         date = time.strftime("%Y-%m-%d")
         page.write_text(matrix.markdown(tally, f"{PROGRAM} {command}", date, elapsed_s))
@@ -84,10 +85,10 @@ def _cells(layouts: Sequence[str], journals: Sequence[str], broken: bool, theme:
     names = [find_layout(name).name for name in layouts] or list(matrix.LAYOUTS_DEFAULT)
     for name in names:
         if LAYOUTS[name].build is None and not LAYOUTS[name].bundled:
-            raise LayoutError(f"{name} is no layout that an array can have")
+            raise LayoutError(f"{name} is not a layout for arrays: see `raidx layout list`")
     for journal in journals:
         if journal not in MODES:
-            raise UsageError(f"unknown journal mode {journal!r}: it is {', '.join(MODES)}")
+            raise UsageError(f"unknown journal mode {journal!r}: use one of {', '.join(MODES)}")
     cells = [Cell(name, mode, broken, theme) for name in names for mode in journals or MODES]
     cells = [cell for cell in cells if not theme or theme in themes_of(cell)]
     if not cells:

@@ -1,4 +1,4 @@
-"""The disks of the campaign: power-cut members that take whole sectors, at a pace of their own."""
+"""The disks of the campaign: power-cut members that write whole sectors, each at its own pace."""
 
 from __future__ import annotations
 
@@ -17,20 +17,24 @@ from raidx_fuse.members.wrapper import WrapperMember
 
 PACES = ("inline", "cached", "queued", "uneven")
 SLOW_FLUSHES = ("cached", "uneven")
-MOODY = "moody"  # not among those: drawn only for workloads that come through the door
-_TAKEN = 0.6  # of the writes to moody disks at once
+MOODY = "moody"  # not in PACES: only workloads whose requests share commit batches have it
+_TAKEN = 0.6  # share of the writes that a moody disk completes synchronously
 _DELAY_S = 0.004
 _FLUSH_S = 0.02
 
 
 class SectorDisk(WrapperMember):
-    """A power-cut member as a file or device is one: what is smaller than a sector joins it first.
+    """A power-cut member with the atomic unit of a file or device: one sector.
 
-    A page cache never forgets one half of a sector and keeps the other, so a write of 100 bytes is
-    a write of the sector they lie in. *pace*: "inline" answers at once, "cached" all but flushes,
-    "queued" by the engine's workers, "uneven" by them and late, each time by another delay, "moody"
-    reads at once and takes some writes at once and others as "uneven" does. A flush that lasts
-    covers what was written before it, and nothing of what comes meanwhile.
+    A page cache never loses one half of a sector and keeps the other, so a write of 100 bytes
+    becomes a write of the whole sector that holds them. A flush that takes time covers the writes
+    that ended before it began, and none that come meanwhile. *pace* says how operations complete:
+
+    - "inline": all synchronously;
+    - "cached": reads and writes synchronously, flushes after a delay;
+    - "queued": all in the member's queue, without a delay;
+    - "uneven": all in the queue, after random delays;
+    - "moody": reads synchronously, some writes synchronously and the others as "uneven".
     """
 
     def __init__(
@@ -50,7 +54,7 @@ class SectorDisk(WrapperMember):
         self._pace = pace
         self._random = generator
         self._hangs_s = 0.0
-        self.late_until_s = 0.0  # when the last write that hung has reached the disk, or will
+        self.late_until_s = 0.0  # when the last write that hung reaches the disk (virtual time)
 
     def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
         at_once = self._pace in ("inline", "cached", MOODY)
@@ -82,7 +86,7 @@ class SectorDisk(WrapperMember):
         self.cut.make_durable(writes)
 
     def hang(self, delay_s: float) -> None:
-        """Let the next write reach the disk *delay_s* late."""
+        """Delay the next write by *delay_s* seconds of virtual time."""
         self._hangs_s = delay_s
 
     async def _dawdle(self) -> None:
@@ -103,5 +107,5 @@ class SectorDisk(WrapperMember):
 
 
 def is_member(image: Image) -> bool:
-    """Say whether a user would take the disk for a member: any sign of a superblock."""
+    """Return whether either superblock slot of *image* begins with the magic number."""
     return image.startswith(MAGIC) or image.startswith(MAGIC, SUPERBLOCK_SLOT_BYTES)

@@ -1,4 +1,4 @@
-"""What a workload runs on: how many members, how large, what they held before, their pace."""
+"""The disks that a workload runs on: how many, how large, their first content, their pace."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ CHUNK_BYTES = 4096
 
 MEMBER_BYTES_MIN = 256 << 10
 
-MEMBER_BYTES_MAX = 8 << 20  # more than the least that will do
+MEMBER_BYTES_MAX = 8 << 20  # added at most to the smallest size that is tried
 
 MEMBER_UNIT_BYTES = 64 << 10
 
-# Huge images: the first sector of a page holds the bits of 3,840 chunks or, in the dirty bitmap,
-# of as many regions of 16 MiB. Parts whose bits lie in others can be torn from those.
+# Huge images: the first sector of a page of the written map holds the bits of 3,840 chunks; in the
+# dirty bitmap it holds those of 3,840 regions of 16 MiB. The parts of the image lie so far apart
+# that their bits lie in different sectors of one page: a power cut can tear that page between them.
 HUGE_IMAGE_BYTES = 68 << 30
 
 HUGE_METADATA_BYTES = 1 << 30
 
-HUGE_CHUNK_BYTES = 64 << 10  # smaller ones make large maps and regions of many stripes
+HUGE_CHUNK_BYTES = 64 << 10  # smaller chunks make large maps and regions of many stripes
 
-HUGE_PARTS, HUGE_PART = 15, 20  # how many, and sectors of each: across the end of a chunk
+HUGE_PARTS, HUGE_PART = 15, 20  # number of parts; sectors of each, across the end of a chunk
 
 FIRST_SECTOR_BITS = (SECTOR_BYTES - PAGE_HEADER_BYTES) * 8
 
@@ -51,10 +52,10 @@ WIDTHS = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """*width* members of *stripes* stripes; *pace* of the disks (disks.py).
+    """*width* members with at least *stripes* stripes, on disks of *pace* (disks.py).
 
-    *zeroed*: they held zeros at first, else noise. *huge*: of a sparse image a little here, a
-    little there is used.
+    *zeroed*: the new disks hold zeros, otherwise random bytes. *huge*: the image is sparse and
+    large, and the workload uses a few small parts of it.
     """
 
     width: int
@@ -65,7 +66,7 @@ class Shape:
 
     @staticmethod
     def drawn(cell: Cell, theme: str, rng: random.Random) -> Shape:
-        """Draw one that *cell* can have for *theme*."""
+        """Return a random shape that *cell* can have for *theme*."""
         huge = theme == "huge"
         return Shape(
             rng.choice(WIDTHS.get(cell.layout) or allowed_widths(cell.layout)[:2]),
@@ -77,7 +78,7 @@ class Shape:
 
 
 class Hardware:
-    """Makes the disks for one workload on *cell*, of *shape*; *rng* decides what is drawn."""
+    """Makes the disks for one workload on *cell*, of *shape*; *rng* is its source of chance."""
 
     def __init__(self, cell: Cell, theme: str, shape: Shape, rng: random.Random) -> None:
         self.cell = cell
@@ -86,7 +87,7 @@ class Hardware:
         self.rng = rng
 
     def parts(self, stripe_bytes: int) -> Parts:
-        """Return what the workload uses of an image with stripes of *stripe_bytes*."""
+        """Return the parts of the image that the workload uses; a stripe has *stripe_bytes*."""
         if not self.shape.huge:
             return Parts([(0, self.shape.stripes * stripe_bytes // SECTOR_BYTES)])
         first_sector = FIRST_SECTOR_BITS * HUGE_CHUNK_BYTES
@@ -100,14 +101,14 @@ class Hardware:
         return Parts(parts)
 
     def blank(self, size_bytes: int) -> Image:
-        """Return the image of a disk as it comes to the array."""
+        """Return the content of a disk that has never been a member."""
         if self.shape.huge:
             return SparseImage(size_bytes)
         noise = bytes(4096) if self.shape.zeroed else self.rng.randbytes(4096)
         return bytearray((noise * (size_bytes // 4096 + 1))[:size_bytes])
 
     def disk(self, image: Image, number: int, record: CutRecord | None) -> SectorDisk:
-        """Return disk *number* with *image*; without a *record* it answers at once."""
+        """Return disk *number* with *image*; without a *record* its pace is "inline"."""
         return SectorDisk(
             image,
             self.rng,
@@ -118,10 +119,10 @@ class Hardware:
         )
 
     def _least_bytes(self) -> int:
-        """Return the size from which on members are tried.
+        """Return the member size, in bytes, from which `create` starts to try.
 
-        Those for streams have a log that may put off the parity of one stripe
-        (journal/deferred_parity.py).
+        Members for the theme "streams" are larger: their log has room to defer the parity of one
+        stripe (journal/deferred_parity.py).
         """
         size = MEMBER_BYTES_MIN
         build = find_layout(self.cell.layout).build
@@ -140,7 +141,7 @@ class Hardware:
         return size
 
     async def create(self) -> list[SectorDisk]:
-        """Make the array on the smallest members that hold its stripes; return them."""
+        """Create the array on the smallest members that hold its stripes; return the disks."""
         cell, shape = self.cell, self.shape
         extra = [0] * shape.width
         image_bytes = None
@@ -165,23 +166,23 @@ class Hardware:
                 )
                 if layout_of(config).stripes >= shape.stripes:
                     return disks
-        raise AssertionError(f"{cell.layout} over {shape.width} members needs large ones")
-
-
-# Which writes close a stripe that those before them have filled from the front
-# (engine/write/sequential.py).
+        raise AssertionError(f"{cell.layout} over {shape.width} members needs larger members")
 
 
 class Fronts:
-    """Follows writes to stripes of one size; `note` says what one closes."""
+    """Finds the writes that complete a stripe which earlier writes filled from its front.
+
+    The engine treats such a write like a full-stripe write (engine/write/sequential.py).
+    """
 
     def __init__(self) -> None:
         self._filled: dict[int, int] = {}  # stripe -> bytes from its front, in whole chunks
 
     def note(self, offset: int, end: int, stripe_bytes: int) -> frozenset[int]:
-        """Note a write of the bytes *offset* to *end*; return the sectors of the stripes it closes.
+        """Note a write of bytes *offset* to *end*; return the sectors of the stripes it completes.
 
-        It brings the last chunks of them, whole, and those before it brought all others.
+        A write completes a stripe if it brings the stripe's last chunks, whole, and the writes
+        before it brought all other chunks in order.
         """
         closed: set[int] = set()
         for stripe in range(offset // stripe_bytes, -(-end // stripe_bytes)):

@@ -1,12 +1,12 @@
 """What was written when, and what each sector may therefore hold after a cut.
 
-Every 512-byte sector of every write has content of its own, a hash of sector and version, so that
-each sector read back says which write it is from, and no XOR of sectors looks like another one.
+Every 512-byte sector of every write has unique content, a hash of sector and version. A sector that
+is read back therefore identifies its write, and no XOR of sectors looks like another sector.
 
-A write is *covered* when a flush that began after its end has returned. At a cut a sector may hold
-any write that had begun, unless a covered write came later: "flushed bytes intact, every other
-sector old or new". Which of two concurrent writes came later nobody knows until someone has read
-the sector (`observe`).
+A write is *covered* when a flush that began after its end has returned. After a cut a sector may
+hold any write that had begun, unless a covered write came later: "flushed bytes intact, every other
+sector old or new". The order of two concurrent writes is unknown until the sector is read
+(`observe`).
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ def fill(seed: int, sector: int, version: int) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class Span:
-    """Something that the workload did: *verb*, from one event of the record to another.
+    """An action of the workload: *verb*, from one event of the disks' record to another.
 
-    *order* counts all beginnings and ends, because several can fall between two events.
+    Several spans can begin or end between two events; *begin_order* and *end_order* number all
+    beginnings and ends.
     """
 
     verb: str
@@ -43,25 +44,27 @@ class Span:
     end_order: float = math.inf
 
     def begun(self, moment: int) -> bool:
-        """Say whether the span can have had an effect before *moment*."""
+        """Return whether the span can have had an effect before *moment*."""
         return self.begin_event < moment
 
     def ended(self, moment: int) -> bool:
-        """Say whether the span was over at *moment*."""
+        """Return whether the span had ended at *moment*."""
         return self.end_event <= moment
 
     def runs(self, moment: int) -> bool:
-        """Say whether *moment* lies in the span."""
+        """Return whether *moment* lies in the span."""
         return self.begin_event <= moment < self.end_event
 
 
 @dataclass(slots=True, eq=False)
 class WriteSpan(Span):
-    """A write. *stripes* it touches, *full* those that it covers whole, *sectors* their content.
+    """A write.
 
-    *closes* are the sectors of stripes that it brings the last part of (hardware.py), *loose* those
-    of them that were on their way when an earlier story was cut. *refused*: it ended in an error,
-    so that it may or may not have come to be, or may come to be later.
+    - *stripes*: those that it touches; *full*: those that it covers whole;
+    - *sectors*: sector -> content;
+    - *closes*: the sectors of the stripes that it completes (`Fronts` in hardware.py);
+    - *loose*: those sectors among them that were uncovered when an earlier history was cut;
+    - *refused*: the write ended in an error. It may have happened, or not, or may happen later.
     """
 
     version: int = 0
@@ -77,10 +80,11 @@ class WriteSpan(Span):
 class Expectation:
     """What a cut at one moment may leave.
 
-    *allowed* contents by sector; *in_flight* and *full_in_flight*: stripes with an uncovered write,
-    and with one that covers all of the stripe; *loose*: sectors with an uncovered write in stripes
-    that an uncovered write brought the last part of. *plainest*: the first of the allowed contents
-    of every sector, for a quick look.
+    - *allowed*: the contents that each sector may have;
+    - *in_flight*: stripes with an uncovered write;
+    - *full_in_flight*: stripes with an uncovered write that covers the whole stripe;
+    - *loose*: sectors with an uncovered write, in stripes that an uncovered write completed;
+    - *plainest*: the first allowed content of every sector, for a fast comparison.
     """
 
     allowed: tuple[Contents, ...]
@@ -95,7 +99,7 @@ class Expectation:
 
 
 def _first_writes(sector: int, contents: Contents) -> list[WriteSpan]:
-    """Return writes of before everything, of whose order nothing is known."""
+    """Return one write for each of *contents*, before all others and in unknown order."""
     writes = []
     for content in dict.fromkeys(contents):
         write = WriteSpan("", -1, -2, -1, -1)
@@ -113,7 +117,7 @@ def _loose(open_writes: Sequence[WriteSpan]) -> frozenset[int]:
 
 
 class History:
-    """The story of one workload over an image of *sectors* sectors that begins as zeros."""
+    """The writes and flushes of one workload on an image of *sectors* sectors, zeros at first."""
 
     def __init__(self, seed: int, sectors: int) -> None:
         self.seed = seed
@@ -121,7 +125,7 @@ class History:
         self.spans: list[Span] = []
         self.writes: list[WriteSpan] = []
         self.flushes: list[Span] = []
-        self.before: WriteSpan | None = None  # what was in flight when an earlier story was cut
+        self.before: WriteSpan | None = None  # what was in flight when an earlier history was cut
         self._order = 0
         self._versions = 0
         self._later: dict[int, set[tuple[WriteSpan, WriteSpan]]] = {}  # sector -> (later, earlier)
@@ -131,16 +135,17 @@ class History:
         self._by_sector = [_first_writes(sector, zeros) for sector in range(sectors)]
 
     def after(self, moment: int) -> History:
-        """Return a new story that begins with what a cut at *moment* may leave.
+        """Return a new history that begins with what a cut at *moment* may leave.
 
-        Which of the contents a sector has then, its first reader tells (`undecided`, `observe`).
+        The first read of a sector decides which of its allowed contents it has (`undecided`,
+        `observe`).
         """
         expected = self.at(moment)
         new = History(self.seed, self.sectors)
         new._versions = self._versions
         new._known = dict(self._known)
         new._by_sector = [_first_writes(s, c) for s, c in enumerate(expected.allowed)]
-        earlier = WriteSpan("", -1, -2)  # in flight until the resync is through
+        earlier = WriteSpan("", -1, -2)  # in flight until the resync has ended
         earlier.stripes, earlier.full = expected.in_flight, expected.full_in_flight
         earlier.loose = expected.loose
         new.writes.append(earlier)
@@ -148,29 +153,29 @@ class History:
         return new
 
     def resync_ended(self, event: int) -> None:
-        """Note that the resync after the cut before this story is through."""
+        """Note that the resync after the cut that preceded this history has ended."""
         if self.before is not None:
             self.end(self.before, event)
             self.before = None
 
     def undecided(self) -> list[int]:
-        """Return the sectors that began with one of several contents."""
+        """Return the sectors that may have one of several contents."""
         return [s for s, writes in enumerate(self._by_sector) if len(writes) > 1]
 
     def _tick(self) -> int:
         self._order += 1
         return self._order
 
-    # -- telling the story ---------------------------------------------------------------------
+    # -- what the workload notes ---------------------------------------------------------------
 
     def begin(self, verb: str, event: int) -> Span:
-        """Note that *verb* begins before event number *event*."""
+        """Note that *verb* begins before event number *event*; return its span."""
         span = Span(verb, event, self._tick())
         self.spans.append(span)
         return span
 
     def begin_flush(self, verb: str, event: int) -> Span:
-        """Note the begin of something that makes every earlier write durable."""
+        """Note the beginning of an action that makes every earlier write durable."""
         span = self.begin(verb, event)
         self.flushes.append(span)
         return span
@@ -178,7 +183,7 @@ class History:
     def begin_write(
         self, verb: str, event: int, stripes: frozenset[int], full: frozenset[int]
     ) -> WriteSpan:
-        """Note the begin of a write; `add_sector` gives it content."""
+        """Note the beginning of a write; `add_sector` gives it content."""
         self._versions += 1
         span = WriteSpan(verb, event, self._tick(), version=self._versions)
         span.stripes, span.full = stripes, full
@@ -207,7 +212,7 @@ class History:
         span.end_order = self._tick()
 
     def refuse(self, span: WriteSpan, event: int) -> None:
-        """Note that *span* ended in an error: its promise is only that later writes stand."""
+        """Note that *span* ended in an error: it promises only that later writes are kept."""
         span.refused = True
         self.end(span, event)
 
@@ -217,7 +222,7 @@ class History:
         self.end(span, event)
 
     def newest(self, sector: int) -> bytes:
-        """Return what the newest write gave *sector*; meaningless while several are under way."""
+        """Return the newest content of *sector*; meaningless while several writes run."""
         return self._newest_write(sector).sectors[sector]
 
     def _newest_write(self, sector: int) -> WriteSpan:
@@ -229,17 +234,18 @@ class History:
         raise AssertionError("the order of writes has no end")
 
     def observe(self, sector: int, content: bytes) -> None:
-        """Learn from a read, with no write under way, which of concurrent writes came last.
+        """Note the *content* that a read found: it decides which concurrent write came last.
 
-        Raises ViolationError for content that no candidate has.
+        No write may be under way. Raises ViolationError for content that no candidate has.
         """
         writes = self._by_sector[sector]
         known = self._later.setdefault(sector, set())
         winners = [w for w in self._rivals(sector) if w.sectors[sector] == content]
         if not winners:
             raise ViolationError(f"read back while running: {self.describe(sector, content)}")
-        # Not only the rivals: one that the winner overlapped may have ended before the last began.
-        # But not one that was refused: its time may be still to come.
+        # The winner came after all other writes, not only its rivals: a write that it overlapped
+        # may have ended before the last one began. A refused write is left out: it may still
+        # happen later.
         known.update((winners[0], w) for w in writes if w is not winners[0] and not w.refused)
         self._cached = None
 
@@ -250,7 +256,7 @@ class History:
             raise ViolationError(f"before any cut: {self.describe(sector, content, allowed)}")
 
     def _rivals(self, sector: int) -> list[WriteSpan]:
-        """Return the writes of which none is known to have come after another."""
+        """Return the writes of *sector* that may have been the last one."""
         writes = self._by_sector[sector]
         started = max((w.begin_order for w in writes if not w.refused), default=-math.inf)
         earlier = {id(write) for _, write in self._later.get(sector, ())}
@@ -292,10 +298,10 @@ class History:
             )
         )
 
-    # -- words ---------------------------------------------------------------------------------
+    # -- texts ---------------------------------------------------------------------------------
 
     def verb_at(self, moment: int) -> str:
-        """Name what was going on: a job in the background, else the latest thing begun."""
+        """Return the verb of the background job at *moment*, else of the latest action begun."""
         running = [span for span in self.spans if span.runs(moment)]
         for span in running:
             if span.verb in ("rebuild", "scrub", "grow", "restripe", "evacuate", "restore"):
@@ -303,7 +309,7 @@ class History:
         return running[-1].verb if running else "idle"
 
     def name(self, content: bytes) -> str:
-        """Say what *content* is."""
+        """Return a text that says which write *content* comes from."""
         if not any(content):
             return "zeros"
         if content not in self._known:
@@ -312,7 +318,7 @@ class History:
         return f"write {version} of sector {sector}"
 
     def describe(self, sector: int, content: bytes, allowed: Iterable[bytes] = ()) -> str:
-        """Say what *sector* holds, and what it may hold."""
+        """Return a text that says what *sector* holds, and what it may hold."""
         names = sorted({self.name(one) for one in allowed})
         text = f"sector {sector} holds {self.name(content)}"
         return f"{text}, allowed: {', '.join(names[:_SHOWN])}" if names else text

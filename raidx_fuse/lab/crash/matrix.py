@@ -1,7 +1,7 @@
-"""Campaigns over many cells: the share of each process, and the matrix that comes out.
+"""Campaigns over many cells: the tasks of the processes, and the resulting matrix.
 
-A task is a cell, a run of workload seeds and a number of states; the tasks of a campaign follow
-from its options alone, so that it finds the same states on any number of processes.
+A task is a cell, a range of workload seeds and a number of states. The tasks of a campaign depend
+only on its options, so a campaign checks the same states on any number of processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LAYOUTS_DEFAULT = ("raid0", "raid4", "raid5")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """*states* crashes of workloads from *first_seed* on."""
+    """Check *states* crashed states of the workloads of *cell*, from *first_seed* on."""
 
     cell: Cell
     first_seed: int
@@ -28,7 +28,7 @@ class Task:
 
 
 def tasks_of(cells: Sequence[Cell], states: int, seed: int) -> list[Task]:
-    """Divide *states* among *cells*, in portions that take the processes turns."""
+    """Divide *states* evenly among *cells*, in tasks of up to TASK_STATES; the cells alternate."""
     tasks = []
     shares = [states // len(cells) + (i < states % len(cells)) for i in range(len(cells))]
     number = 0
@@ -44,18 +44,18 @@ def tasks_of(cells: Sequence[Cell], states: int, seed: int) -> list[Task]:
 
 
 def run_task(task: Task) -> Tally:
-    """Run *task* in this process."""
+    """Run *task* in this process; return its counts."""
     seeds = range(task.first_seed, task.first_seed + SEEDS_OF_TASK)
     return crash_workloads(task.cell, seeds, task.states)
 
 
 def run_tasks(tasks: Iterable[Task]) -> Iterator[Tally]:
-    """Run *tasks* one after the other."""
+    """Run *tasks* one after the other; yield the counts of each."""
     yield from map(run_task, tasks)
 
 
 def run_cells(cells: Sequence[Cell], states: int, seed: int) -> Tally:
-    """Run a whole campaign in this process."""
+    """Run a whole campaign in this process; return its counts."""
     tally = Tally()
     for part in run_tasks(tasks_of(cells, states, seed)):
         tally.add(part)
@@ -63,7 +63,7 @@ def run_cells(cells: Sequence[Cell], states: int, seed: int) -> Tally:
 
 
 def rows_of(tally: Tally) -> list[tuple[str, str, list[tuple[int, int]]]]:
-    """Return (cell, verb, [(states, failures) by fault]), sums of each cell last in it."""
+    """Return rows (cell, verb, [(states, failures) by fault]); a cell's last row is its sum."""
     cells = sorted({cell for cell, _, _ in tally.states})
     rows = []
     for cell in cells:
@@ -89,7 +89,7 @@ def shown(pair: tuple[int, int]) -> str:
 
 
 def markdown(tally: Tally, command: str, date: str, elapsed_s: float) -> str:
-    """Return the page: what was run when, and the matrix."""
+    """Return the campaign's page in Markdown: the command, the date, and the matrix."""
     lines = [
         "# Crash matrix",
         "",
@@ -102,9 +102,9 @@ def markdown(tally: Tally, command: str, date: str, elapsed_s: float) -> str:
         "",
         "A state is what a power cut leaves at one boundary between two writes or flushes of the",
         "members: every write since a member's last flush is kept, dropped or torn at a sector,",
-        "and whole disks may be lost in that instant. The array is mounted from it, every sector",
-        "is compared with what the journal mode promises, parity is checked, and a share of",
-        "the recoveries is cut in its turn. Each cell says states / violations.",
+        "and whole disks may be lost in that instant. The array is mounted from these disks, every",
+        "sector is compared with what the journal mode promises, and parity is checked. Some of",
+        "the recoveries are cut as well. Each entry of the matrix says states / violations.",
         "",
         f"| array | when | {' | '.join(FAULTS)} |",
         f"| --- | --- | {' | '.join('---:' for _ in FAULTS)} |",

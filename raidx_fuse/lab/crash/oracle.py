@@ -1,8 +1,12 @@
-"""The verdict on one state: mount what the cut left, read everything, compare with what may be.
+"""The verdict on one state: mount what the cut left, read everything, compare with the promise.
 
-A mount is more than a look: it is read at once, again when its own work (replay, resync, rebuild)
-is done, its parity is checked, and on a share of the states the lost member is replaced, the array
-is mounted once more without a healthy member, or mounted read-only first.
+Every state is mounted and read immediately, and read again when the array's own work (recovery,
+resync, rebuild) has ended; then the parity is checked. On a share of the states the array is also
+
+- mounted read-only first: no byte of a member may change;
+- given a replacement for a lost member, and rebuilt;
+- written while degraded;
+- mounted once more without one of its healthy members.
 """
 
 from __future__ import annotations
@@ -34,16 +38,17 @@ from raidx_fuse.members.simulated.virtual_time import DeadlockError, begin_anew,
 
 # What each journal mode promises after a cut, and where it promises less.
 #
-# Without a lost member every mode promises: flushed bytes intact, every other sector old or new,
-# parity consistent once the mount's own work is done. With up to *tolerance* members lost:
+# Without a lost member every mode promises: flushed bytes are intact, every other sector is old or
+# new, parity is consistent when the array's own work has ended. With up to *tolerance* members lost
+# (*uncovered*: no flush has covered the write):
 #
-# full     the same, always.
-# partial  the same, but for the sectors on the lost members in stripes that a write covered whole
-#          and no flush had covered yet. Writes of whole chunks that fill a stripe one behind the
-#          other, from its front, count as one when the last has begun; of such a stripe only the
-#          sectors that no flush had covered.
-# none     the same (as md), but for the sectors on the lost members in stripes that were being
-#          written: any write that no flush had covered.
+# full     the same, always: no write hole.
+# partial  the same, except for the sectors on lost members in stripes with an uncovered full-stripe
+#          write. Consecutive writes of whole chunks that fill a stripe from its front count as one
+#          full-stripe write when the last of them has begun; in such a stripe only the uncovered
+#          sectors are excepted.
+# none     the same, except for the sectors on lost members in stripes with any uncovered write: the
+#          write hole, as in md without a journal.
 
 
 def exempt_sectors(
@@ -53,9 +58,9 @@ def exempt_sectors(
     expected: Expectation,
     lost_of_stripe: dict[int, frozenset[int]],
 ) -> frozenset[int]:
-    """Return the sectors of *parts* that may read as anything, or not at all.
+    """Return the sectors of *parts* that may have any content, or be unreadable.
 
-    *lost_of_stripe* has the roles that cannot be read in each stripe in flight.
+    *lost_of_stripe* holds, for each stripe in flight, the roles that cannot be read.
     """
     if journal == "full":
         return frozenset()
@@ -79,11 +84,11 @@ def exempt_sectors(
 
 
 def lost_matters(journal: str) -> bool:
-    """Say whether a degraded array that was cut is only started on the user's word."""
+    """Return whether a degraded, unclean array needs `start_degraded` to mount."""
     return journal == "none"
 
 
-MOUNT_LIMIT_S = 3600.0  # virtual: a mount that takes longer hangs
+MOUNT_LIMIT_S = 3600.0  # of virtual time: a mount that takes longer counts as hanging
 
 POLL_S = 0.25
 
@@ -92,10 +97,10 @@ READ_BYTES = (1 << 20, 4096, 16384)
 
 @dataclass
 class Left:
-    """What a cut left: *images* by disk number, in *recording* at *moment*.
+    """What a cut of *recording* at *moment* left: *images* by disk number.
 
-    *away*: roles that may be without a whole member. Sectors are to be as *expected*, but for those
-    that an earlier mount after the same cut could not know any more (*exempt*).
+    *away*: the roles that may be without a complete member. Every sector must be as *expected*,
+    except for *exempt*: sectors that an earlier mount after the same cut could not recover.
     """
 
     recording: Recording
@@ -107,12 +112,11 @@ class Left:
 
 
 def judge(left: Left, generator: random.Random, record: CutRecord | None = None) -> frozenset[int]:
-    """Return the sectors of which nothing was promised (see oracle.py).
+    """Check what a cut left; return the sectors for which nothing is promised.
 
-    Raise ViolationError unless the array holds what it promised.
-
-    *generator* draws how it is looked at. With *record* the disks write it along (in the order of
-    their numbers), so that the recovery can be cut in its turn; nothing else is done then.
+    Raises ViolationError if the array breaks a promise. *generator* draws the additional checks.
+    With *record* the disks record their writes (in the order of their numbers), so that the
+    recovery itself can be cut; the additional checks are left out then.
     """
     return run(judge_inside, left, generator, record)
 
@@ -120,7 +124,7 @@ def judge(left: Left, generator: random.Random, record: CutRecord | None = None)
 async def judge_inside(
     left: Left, generator: random.Random, record: CutRecord | None = None
 ) -> frozenset[int]:
-    """Do what `judge` does, in a run that judges one state after the other."""
+    """Do what `judge` does, inside a run of trio that checks one state after the other."""
     look = _Oracle(left, generator, record)
     try:
         await begin_anew(look.look, seed=generator.getrandbits(32))
@@ -129,7 +133,7 @@ async def judge_inside(
     except RaidxError as error:
         raise ViolationError(f"does not mount or work: {error}") from error
     except trio.TooSlowError as error:
-        raise ViolationError("the mount's own work never ends") from error
+        raise ViolationError("the jobs that the mount started never end") from error
     except DeadlockError as error:
         raise ViolationError(f"deadlock: {error}") from error
     except Exception as error:  # a bug of the engine is a violation like any other
@@ -151,14 +155,14 @@ class _Oracle:
         self.exempt = left.exempt
 
     async def look(self) -> None:
-        """Do everything that `judge` says."""
+        """Mount the members and run all checks. Raises ViolationError."""
         members = self._members()
         draw = self.rng.random()
         if self.record is None and draw < 0.06:
             await self._look_only(members)
         async with open_array(members, start_degraded=self.degraded_ok) as array:
             for shaper in (array.grow_operation, array.restripe_operation):
-                shaper.on_release.append(members.remove)  # a growth went back to its old shape
+                shaper.on_release.append(members.remove)  # a growth was undone: the disk is free
             first = await self._check_mounted(array)
             await self._wait_for_jobs(array)
             await self._check_parity(array)
@@ -196,10 +200,10 @@ class _Oracle:
             members.append(disk)
         return members
 
-    # -- looks ---------------------------------------------------------------------------------
+    # -- checks --------------------------------------------------------------------------------
 
     async def _look_only(self, members: list[Member]) -> None:
-        """Mount read-only: the same content, and not one byte changes."""
+        """Mount read-only: the content is as promised, and no byte of a member changes."""
         before = [_content(member) for member in members]
         async with open_array(members, read_only=True, start_degraded=self.degraded_ok) as array:
             await self._check_mounted(array)
@@ -207,7 +211,7 @@ class _Oracle:
             raise ViolationError("a read-only mount wrote to a member")
 
     async def _check_mounted(self, array: Array) -> list[bytes | None]:
-        """Check who is there and every sector; return the sectors (None: EIO)."""
+        """Check the roles in use and every sector; return the sectors (None: EIO)."""
         member_set = array.member_set
         unexpected = member_set.lost - self.left.away
         if unexpected:
@@ -219,7 +223,7 @@ class _Oracle:
         lost = {stripe: member_set.lost_at(stripe) for stripe in expected.in_flight}
         self.exempt |= exempt_sectors(
             self.recording.cell.journal,
-            member_set.layout,  # where chunks lie now: those of bundles may have moved
+            member_set.layout,  # the present layout: chunks of bundles may have moved
             self.parts,
             expected,
             lost,
@@ -242,7 +246,7 @@ class _Oracle:
         return found
 
     async def _read_all(self, array: Array) -> list[bytes | None]:
-        """Return every sector; None where reading is an error."""
+        """Return every sector; None where a read fails."""
         sectors: list[bytes | None] = []
         for at, length in self.parts.ranges(self.read_bytes):
             sectors += await read_sectors(array, at, length)
@@ -259,11 +263,11 @@ class _Oracle:
 
     async def _wait_for_jobs(self, array: Array) -> None:
         with trio.fail_after(MOUNT_LIMIT_S):
-            await sleep(POLL_S)  # a spare takes its role in a task of its own
+            await sleep(POLL_S)  # a hot spare takes its role in another task
             while running := [job for job in array.jobs.running() if not _waits(job.status())]:
-                with trio.move_on_after(POLL_S):  # it may begin to wait
+                with trio.move_on_after(POLL_S):  # the job may begin to wait for a member
                     await running[0].finished.wait()
-                await sleep(POLL_S)  # the next job may follow from this one
+                await sleep(POLL_S)  # the end of this job may start the next one
         for job in array.jobs.list():
             ending = "cancelled" if job.get("going_back") else "done"
             if job["state"] != ending and not _waits(job):
@@ -285,13 +289,12 @@ class _Oracle:
             raise ViolationError(f"parity is not consistent: {wrong[:2]}")
 
     async def _replace_lost(self, array: Array) -> None:
-        """Give every lost role a new member and rebuild."""
+        """Give every lost role a new member, rebuild it, and check the parity."""
         size = max(len(image) for image in self.left.images.values())
         with trio.fail_after(MOUNT_LIMIT_S):
             for role in sorted(array.member_set.lost):
-                needed = bytes_needed(
-                    array.member_set.config, role
-                )  # the lost one may be the largest
+                # The lost member may have been the largest.
+                needed = bytes_needed(array.member_set.config, role)
                 member = RamMember(max(size, needed), name=f"new{role}")
                 job = (await array.replace_disk(role, member))["job"]
                 result = await array.jobs.wait(job)
@@ -304,7 +307,7 @@ class _Oracle:
         await self._check_parity(array)
 
     async def _check_degraded_writes(self, array: Array) -> None:
-        """Write all of it while degraded, flush, read it back."""
+        """Write all parts while degraded, flush, and read them back (degraded reads)."""
         content = self.rng.randbytes(self.parts.sectors * SECTOR_BYTES)
         written = 0
         for at, length in self.parts.ranges(len(content)):
@@ -316,7 +319,7 @@ class _Oracle:
 
 
 def _waits(job: dict[str, Any]) -> bool:
-    """Say whether a job, a growth, waits for a member that is lost."""
+    """Return whether *job*, a growth, waits for a lost member."""
     return job.get("waits_for_role") is not None
 
 

@@ -1,7 +1,8 @@
-"""One workload while it runs: array, disks, story, and the steps that workloads are made of.
+"""One workload while it runs: array, disks, history, and the steps that workloads are made of.
 
-A life: make the array, unrecorded; perhaps live, lose power, begin again from what was left; then
-mount, play the script, compare every sector, end cleanly, all of it recorded.
+1. Create the array, unrecorded.
+2. Perhaps run some steps, cut the power, and begin again from what the cut left.
+3. Mount, play the script, compare every sector, end cleanly; all of it is recorded.
 """
 
 from __future__ import annotations
@@ -33,25 +34,25 @@ from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image
 
-CACHE_BYTES = (0, 8 << 10, 256 << 10)  # of every third workload none, little, enough for all
+CACHE_BYTES = (0, 8 << 10, 256 << 10)  # no chunk cache, a small one, one for everything; in turn
 STEPS: tuple[str, ...] = ("write", "again", "burst", "stagger", "flush", "tidy", "policy")
 STEP_WEIGHTS: tuple[int, ...] = (9, 3, 4, 3, 5, 3, 1)
 MOVES_WEIGHT = 8
 DOOR_WEIGHT = 14
-DOOR_SHARE = 0.35  # of the workloads: their small writes also come through the door
-# The log has placed what it may after both; after the second, quiet dirty regions are clean, too.
+DOOR_SHARE = 0.35  # of the workloads: some of their small writes share commit batches
+# After either pause the log is checkpointed; after the longer one, quiet dirty regions are clean.
 TIDY_S = (3.0, 12.0)
 
 
 class Player(Places):
-    """One workload while it runs; the steps are public, for scripts."""
+    """One workload while it runs; its steps are public, so that scripts can call them."""
 
     def __init__(self, cell: Cell, seed: int, theme: str, shape: Shape | None = None) -> None:
         self.cell = cell
         self.theme = theme
         self.seed = seed
         self.rng = rng = random.Random(f"{cell.layout}:{cell.journal} {seed}")
-        # With a source of its own: the other workloads of a seed are what they always were.
+        # A separate generator: the other choices of a seed do not depend on this one.
         door = random.Random(f"{cell} {seed} door")
         by_chance = not cell.theme and cell.journal != "none" and shape is None
         self.has_door = theme == "door" or (by_chance and door.random() < DOOR_SHARE)
@@ -67,15 +68,18 @@ class Player(Places):
         self._stack = AsyncExitStack()
         self._fronts = Fronts()
         self.refusals = False  # whether writes and flushes may end in errors
-        self.hanging = False  # whether a write may be under way that was refused
+        self.hanging = False  # whether a refused write may still be under way
         self.array: Array
         self.history: History
         self.recording: Recording
 
-    # -- the whole -----------------------------------------------------------------------------
+    # -- the whole workload --------------------------------------------------------------------
 
     async def play(self, script: Script, writes: int, former_life: bool) -> Recording:
-        """Run *script* on an array with *writes* writes, after a crash of it if *former_life*."""
+        """Run *script* on an array that holds *writes* writes; return what happened.
+
+        If *former_life*, the array has lost power before, and the script begins with its recovery.
+        """
         await self._prepare(writes)
         try:
             if former_life:
@@ -97,14 +101,14 @@ class Player(Places):
         return self.recording
 
     def _check_holders(self) -> None:
-        """Check the notes of who has which role: a judge who is wrong there loses too many."""
+        """Check which disk holds each role: an oracle that is wrong there loses too many disks."""
         for record in self.array.member_set.config.members:
             if record.role >= 0 and record.state == "active":
                 disk = self.recording.holder(record.role, self.event)
                 assert record.path_hint == f"disk{disk}", f"{record.path_hint} is not disk{disk}"
 
     async def _prepare(self, writes: int) -> None:
-        """Make the array and give it its first content, unrecorded; then make recorded disks."""
+        """Create the array and its first content, unrecorded; then make recorded disks of it."""
         disks = await self.hardware.create()
         async with open_array(disks) as self.array:
             self.layout = self.array.context.layout
@@ -127,7 +131,7 @@ class Player(Places):
         ]
 
     async def _live_and_crash(self) -> None:
-        """Live a first life and lose power in it: the workload then begins with the recovery."""
+        """Run some steps and cut the power: the workload then begins with the recovery."""
         await self.open()
         for _ in range(self.rng.randint(1, 4)):
             await self.step()
@@ -141,13 +145,13 @@ class Player(Places):
         self._record_from(images)
 
     async def _observe_undecided(self) -> None:
-        """Read what the recovery made of the sectors that could be one thing or another."""
+        """Read the sectors for which the recovery had a choice of contents."""
         for sector in self.history.undecided():
             await self.observe(sector)
 
     @property
     def event(self) -> int:
-        """Number of the next event; -1 before the record begins."""
+        """Number of the next event of the record; -1 before the record begins."""
         return len(self.record.events) if self.disks else -1
 
     def new_disk(self, size_bytes: int = 0) -> int:
@@ -160,13 +164,13 @@ class Player(Places):
     async def open(self) -> None:
         """Mount the disks."""
         span = self.history.begin("mount", self.event)
-        self._fronts = Fronts()  # a start begins with an empty log
+        self._fronts = Fronts()  # a mount begins with an empty log
         self.array = await self._stack.enter_async_context(
             open_array([d for d in self.disks if is_member(d.cut.state.image)], start_degraded=True)
         )
         self.array.context.use_cache(CACHE_BYTES[self.seed % len(CACHE_BYTES)])
         if self.cell.broken and self.cell.theme == "members" and self.array.rebundle is not None:
-            self.array.rebundle.break_ordering = True  # that of table and superblocks
+            self.array.rebundle.break_ordering = True  # the order of chunk table and superblocks
         elif self.cell.broken and self.cell.theme == "streams":
             self.array.context.journal.break_streams = True
         elif self.cell.broken:
@@ -174,13 +178,13 @@ class Player(Places):
         self.history.end(span, self.event)
 
     async def close(self) -> None:
-        """End cleanly; all writes are durable then."""
+        """Close the array cleanly; all writes are durable afterwards."""
         span = self._begin_flush("close")
         await self._stack.aclose()
         self._stack = AsyncExitStack()
         if self.array.member_set.config.clean:
             self.history.end(span, self.event)
-        else:  # the log was lost before: the next start goes on with what was flushed
+        else:  # the log was lost before: the next mount continues with what was flushed
             self.history.fail_flush(span, self.event)
 
     def _begin_flush(self, verb: str) -> Span:
@@ -189,7 +193,7 @@ class Player(Places):
         return self.history.begin_flush(verb, self.event)
 
     async def compare(self) -> None:
-        """Read everything back: the newest content, while running."""
+        """Read everything while the array runs, and compare it with the newest content."""
         content: list[bytes | None] = []
         for at, length in self.parts.ranges(self.sectors * SECTOR_BYTES):
             content += await read_sectors(self.array, at, length)
@@ -198,10 +202,12 @@ class Player(Places):
                 self._check(sector, got)
 
     def _check(self, sector: int, content: bytes | None) -> None:
-        """Check that *sector* may read as *content*, None for an error.
+        """Check that *sector* may read as *content* (None: an error). Raises ViolationError.
 
-        With a write past the log that was refused, what a lost member held of the stripe is gone;
-        and what one that hangs may still write cannot be read meanwhile.
+        An error is allowed in two cases:
+
+        - a write past the log was refused: the stripe's chunk on a lost member cannot be solved;
+        - a write that hangs may still reach the sector.
         """
         if content is not None:
             self.history.check(sector, content)
@@ -213,7 +219,7 @@ class Player(Places):
     # -- steps ---------------------------------------------------------------------------------
 
     async def step(self) -> None:
-        """Do one thing, drawn."""
+        """Do one random step."""
         kinds, weights = STEPS, STEP_WEIGHTS
         if self.bundled:
             kinds, weights = (*STEPS, "moves"), (*STEP_WEIGHTS, MOVES_WEIGHT)
@@ -244,7 +250,7 @@ class Player(Places):
             self.history.end(span, self.event)
 
     async def moves(self) -> None:
-        """Give some chunks of bundles other places, and perhaps write meanwhile."""
+        """Move some chunks of bundles (a rebundle), perhaps while a write runs."""
         layout = self.array.context.layout
         assert isinstance(layout, BundleLayout)
         mover = ChunkMover(self.array.context, layout)
@@ -263,7 +269,7 @@ class Player(Places):
         self.history.end(span, self.event)
 
     async def flush(self) -> None:
-        """Flush, and note it."""
+        """Flush the array, and note it in the history."""
         span = self._begin_flush("flush")
         try:
             await self.array.flush()
@@ -275,16 +281,16 @@ class Player(Places):
         self.history.end(span, self.event)
 
     async def jobs_end(self) -> None:
-        """Wait for the jobs that run."""
+        """Wait until the running jobs have ended."""
         for job in self.array.jobs.running():
             await job.finished.wait()
 
     async def tidy(self) -> None:
-        """Wait until the array has brought everything to its place and marked what is clean."""
+        """Wait until the log is checkpointed, and perhaps until quiet dirty regions are clean."""
         await trio.sleep(self.rng.choice(TIDY_S))
 
     async def burst(self) -> None:
-        """Several writes at once, apart or over one another, and perhaps a flush among them."""
+        """Run several writes concurrently, apart or overlapping, and perhaps a flush."""
         where = self.place()
         together = self.rng.random() < 0.5
         ranges = []
@@ -299,7 +305,7 @@ class Player(Places):
         await self.observe_met(ranges)
 
     async def observe_met(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Read where writes at once, which are over now, met: one of them came last."""
+        """Read the sectors where *ranges*, written concurrently, overlap: which write was last?"""
         seen: set[int] = set()
         for offset, length in ranges:
             sectors = set(range(offset // SECTOR_BYTES, (offset + length) // SECTOR_BYTES))
@@ -308,7 +314,7 @@ class Player(Places):
             seen |= sectors
 
     async def observe(self, sector: int) -> None:
-        """Read which of several writes to *sector* came last."""
+        """Read *sector*, and note which of several writes to it came last."""
         place = self.parts.place(sector * SECTOR_BYTES, SECTOR_BYTES)
         (got,) = await read_sectors(self.array, *place)
         if got is None:
@@ -317,7 +323,10 @@ class Player(Places):
             self.history.observe(sector, got)
 
     async def write(self, offset: int, length: int) -> None:
-        """Write *length* bytes at *offset*, fewer where a part ends, and note it."""
+        """Write *length* bytes at *offset*, fewer where a part ends, and note the write.
+
+        *offset* counts in the workload's parts of the image (image_parts.py).
+        """
         at, length = self.parts.place(offset, length)
         span, data = self._begin_write(offset, at, length)
         unlogged = self.array.context.unflushed_writes
@@ -334,7 +343,10 @@ class Player(Places):
         self.history.end(span, self.event)
 
     def _begin_write(self, offset: int, at: int, length: int) -> tuple[WriteSpan, bytes]:
-        """Note that *length* bytes are written at *offset*, that is *at* of the image."""
+        """Note a write of *length* bytes at *offset*, which is byte *at* of the image.
+
+        Returns its span and its content.
+        """
         end = offset + length
         stripes, full, closes = self._stripes_of(at, at + length)
         verb = "write stripes" if len(full) == len(stripes) else "write part"
@@ -352,12 +364,11 @@ class Player(Places):
     def _stripes_of(
         self, offset: int, end: int
     ) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
-        """Return the stripes of a write, those that it covers, and the sectors of those it closes.
-
-        Its range is one of the image. See hardware.py for the last.
+        """Return the stripes of a write, those that it covers whole, and the sectors that it
+        completes (`Fronts` in hardware.py). *offset* and *end* are bytes of the image.
         """
         layout = self.array.context.layout
-        if isinstance(layout, RestripeLayout):  # everything is logged meanwhile
+        if isinstance(layout, RestripeLayout):  # a restripe sends every write through the log
             chunks = range(offset // CHUNK_BYTES, -(-end // CHUNK_BYTES))
             stripes = frozenset(layout.locate(chunk)[0] for chunk in chunks)
             return stripes, frozenset(), frozenset()

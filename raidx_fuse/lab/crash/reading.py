@@ -1,4 +1,4 @@
-"""Reading sector by sector what may be unreadable here and there."""
+"""Reading a range that may contain unreadable sectors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from raidx_fuse.members.base import SECTOR_BYTES
 
 
 async def read_sectors(array: Array, offset: int, length: int) -> list[bytes | None]:
-    """Return the sectors of a range; where it is an error, halve it until that is one sector."""
+    """Return the sectors of a range, None for an unreadable one; a failing read is halved."""
     try:
         content = bytes(await array.read(offset, length))
     except RaidxError:

@@ -1,4 +1,4 @@
-"""What one workload did: the record of its disks, its history, and who was out when."""
+"""What one workload did: the record of its disks, its history, and which roles were lost when."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image
 
 NO_DISK = -1
-"""Who holds a role that was given up."""
+"""The disk number of a role that was given up."""
 
 
 @dataclass
 class Recording:
     """One workload that was run: the *record* of its disks and its *history*.
 
-    *out*: (role, from event, to event) while a role may be without a member; *damaged*: events
-    between which parity is wrong on purpose; *holders*: (event, role, disk) when a role's disk
-    changed; *heirs*: (from event, to event, role, role that its disk may hold instead by then);
-    *limits*: (event, most) from which on no more than so many may be lost.
-
-    *memory* of the images and members *lent* to the last state that was judged, by disk number: the
-    next one has them, as fresh memory costs more than its content.
+    - *out*: (role, from event, to event) in which a role may be without a member;
+    - *damaged*: (from event, to event) in which parity is wrong on purpose;
+    - *holders*: (event, role, disk), for each change of a role's disk;
+    - *heirs*: (from event, to event, role, other role that its disk may hold by then);
+    - *limits*: (event, most): from this event on, at most so many members may be lost;
+    - *memory*, *lent*: by disk number, the images and RAM members of the state that was checked
+      last. The next state uses them again, because new memory costs more than filling it.
     """
 
     cell: Cell
@@ -57,29 +57,29 @@ class Recording:
         return frozenset(role for role, begin, end in self.out if begin < moment < end)
 
     def roles(self, moment: int) -> list[int]:
-        """Return the roles that somebody held by then, one after the other."""
+        """Return the roles that a disk held at *moment*, in rising order."""
         latest = {role: disk for event, role, disk in self.holders if event <= moment}
         return sorted(role for role, disk in latest.items() if disk != NO_DISK)
 
     def holder(self, role: int, moment: int) -> int:
-        """Return the disk that holds *role* when nothing is out."""
+        """Return the number of the disk that holds *role* at *moment* if no member is lost."""
         return [disk for event, r, disk in self.holders if r == role and event <= moment][-1]
 
     def is_damaged(self, moment: int) -> bool:
-        """Say whether parity is wrong on purpose at *moment*: nothing may be lost then."""
+        """Return whether parity is wrong on purpose at *moment*: no member may be lost then."""
         return any(begin < moment < end for begin, end in self.damaged)
 
     def roles_of(self, lost: tuple[int, ...], moment: int) -> frozenset[int]:
-        """Return the roles that loses its member when the disks *lost* go."""
+        """Return the roles that lose their member if the disks *lost* are lost at *moment*."""
         return frozenset(r for r in self.roles(moment) if self.holder(r, moment) in lost)
 
     def away(self, moment: int, roles: frozenset[int]) -> frozenset[int]:
-        """Return *roles*, and those that whoever is away with them may hold instead."""
+        """Return *roles*, and the other roles that their disks may hold at *moment*."""
         heirs = {h for begin, end, role, h in self.heirs if begin <= moment < end and role in roles}
         return roles | heirs
 
     def losses(self, moment: int, generator: random.Random) -> tuple[int, ...]:
-        """Draw disks to lose at *moment*, within what the code tolerates; often one fewer."""
+        """Draw the disks to lose at *moment*: at most as many as the code tolerates."""
         if self.is_damaged(moment) or not self.tolerance(moment):
             return ()
         out = self.roles_out(moment)
@@ -87,7 +87,7 @@ class Recording:
         most = max(0, min(self.tolerance(moment) - len(out), len(whole)))
         chosen = generator.sample(whole, generator.randint(min(1, most), most))
         lost = {self.holder(role, moment) for role in chosen}
-        if out:  # whatever was or is to be in that role may come or not
+        if out:  # the old and the new disk of such a role may be present or not
             free = set(range(len(self.record.starts))) - {
                 self.holder(role, moment) for role in whole
             }

@@ -3,10 +3,11 @@
     raid5:partial / w17 / m203 / s5 / 2 / m9 / k / -
     cell            seed  moment cut lost, then the same three of a cut of the recovery
 
-A cut names the decision for every open write: ``d`` all dropped, ``k`` all kept, ``e7`` the seventh
-combination of whole writes, ``s5`` drawn from seed 5, ``t5`` so that all are torn. Lost are numbers
-of disks in the order in which they came, ``-`` for none. A cell with ``!`` at its end runs with the
-log's ordering broken.
+- The decision of a cut says what becomes of every unflushed write: ``d`` all dropped, ``k`` all
+  kept, ``e7`` the seventh combination of whole writes, ``s5`` drawn from seed 5, ``t5`` all torn,
+  drawn from seed 5.
+- The lost disks are numbers, in the order in which the disks were made; ``-`` for none.
+- A cell with ``!`` at its end runs with the log's ordering broken.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ DROPPED, KEPT = "d", "k"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What a workload runs on: *layout*, *journal* mode, and if the log's order is *broken*.
+    """What a workload runs on: *layout*, *journal* mode, and whether the log's order is *broken*.
 
-    *theme* is the only one that its workloads have (workload.py), "" for any.
+    All its workloads have *theme* (workload.py); "" means a random theme for each.
     """
 
     layout: str
@@ -44,14 +45,16 @@ class Cell:
         """Return the cell that *text* names. Raises UsageError."""
         layout, colon, rest = text.removesuffix("!").partition(":")
         if not colon:
-            raise UsageError(f"{text!r} is no cell of the campaign", action="raid5:partial is one")
+            raise UsageError(
+                f"{text!r} is not a cell of the campaign", action="write it like raid5:partial"
+            )
         journal, _, theme = rest.partition(":")
         return Cell(layout, journal, text.endswith("!"), theme)
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A power cut at the boundary *moment*: a *decision* for the open writes, disks *lost*."""
+    """A power cut at boundary *moment*: the *decision* for unflushed writes, the *lost* disks."""
 
     moment: int
     decision: str
@@ -63,7 +66,7 @@ class Cut:
 
     @staticmethod
     def parse(moment: str, decision: str, lost: str) -> Cut:
-        """Return the cut that three parts of a name mean. Raises UsageError."""
+        """Return the cut that three parts of a state's name stand for. Raises UsageError."""
         good = moment[:1] == "m" and (
             decision in (DROPPED, KEPT) or decision[:1] in ("e", "s", "t")
         )
@@ -73,10 +76,12 @@ class Cut:
                 return Cut(int(moment[1:]), decision, disks)
         except ValueError:
             pass
-        raise UsageError(f"{moment}/{decision}/{lost} is no cut", action="m203/s5/2 is one")
+        raise UsageError(
+            f"{moment}/{decision}/{lost} is not a cut", action="write it like m203/s5/2"
+        )
 
     def decisions(self, disks: Sequence[DiskState]) -> list[list[int]]:
-        """Return the decision for each open write of each of *disks*."""
+        """Return, for each of *disks*, the decision for each of its unflushed writes."""
         if self.decision == DROPPED:
             return [[0] * len(disk.open_writes) for disk in disks]
         if self.decision == KEPT:
@@ -108,12 +113,12 @@ class State:
         """Return the state that `str` wrote. Raises UsageError."""
         parts = [part.strip() for part in text.split("/")]
         if len(parts) not in (5, 8) or parts[1][:1] != "w" or not parts[1][1:].isdigit():
-            raise UsageError(f"{text!r} is no state", action="copy the line that reported it")
+            raise UsageError(f"{text!r} is not a state", action="copy the line that reported it")
         again = Cut.parse(*parts[5:]) if len(parts) == 8 else None
         return State(Cell.parse(parts[0]), int(parts[1][1:]), Cut.parse(*parts[2:5]), again)
 
     def generator(self, purpose: str) -> random.Random:
-        """Return the source of this state's further choices."""
+        """Return the random generator for *purpose*, seeded by the state's name."""
         return random.Random(f"{self} {purpose}")
 
 
@@ -123,7 +128,7 @@ class ViolationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken promise: where (*state* is the text of a `State`), under which labels, and what."""
+    """A broken promise: the text of its `State`, the labels of its count, and *what* broke."""
 
     state: str
     verb: str

@@ -1,4 +1,4 @@
-"""One workload, crashed: boundaries x decisions x losses, and the recoveries crashed as well."""
+"""Crashing one workload: boundaries x decisions x losses; some recoveries are crashed as well."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from raidx_fuse.members.simulated.powercut import CutRecord, DiskState, count_cu
 from raidx_fuse.members.simulated.sparse import Image
 from raidx_fuse.members.simulated.virtual_time import run
 
-ENUMERATED_MAX = 4  # combinations of whole writes that are all tried
-DRAWN = 3  # decisions drawn where there are more, one of which tears all
-PROMISED = 4  # how much likelier moments are at which a flush has just made its promise
-AGAIN_SHARE = 0.03  # of the states: their recovery is crashed as well
+ENUMERATED_MAX = 4  # up to so many combinations of whole writes, all are tried
+DRAWN = 3  # random decisions where there are more combinations; one of them tears all writes
+PROMISED = 4  # weight of a moment at which a flush has just returned; other moments have 1
+AGAIN_SHARE = 0.03  # share of the states whose recovery is crashed as well
 AGAIN_MOMENTS = 6
-WORKLOAD_STATES = 80  # of one workload: more workloads find more than more states of one
+WORKLOAD_STATES = 80  # of one workload: new workloads find more than more states of one
 FAULTS = ("cut", "cut, disk lost", "recovery cut", "recovery cut, disk lost")
 
 
@@ -43,7 +43,7 @@ class Tally:
         return sum(self.states.values())
 
     def count(self, state: State, verb: str, what: str | None) -> None:
-        """Count *state*; *what* is the promise that it breaks, if any."""
+        """Count *state*; *what* is the promise that it breaks, or None."""
         lost = bool(state.cut.lost or (state.again and state.again.lost))
         fault = FAULTS[2 * (state.again is not None) + lost]
         key = str(state.cell), verb, fault
@@ -57,7 +57,7 @@ class Tally:
         return "\n".join(map(str, self.violations[:most]))
 
     def add(self, other: Tally) -> None:
-        """Take in what another process counted."""
+        """Add the counts of another process."""
         self.states += other.states
         self.failures += other.failures
         self.violations += other.violations
@@ -71,9 +71,10 @@ def crash_workloads(
     *,
     stop_after: int = 20,
 ) -> Tally:
-    """Crash workloads with *seeds* in turn until *states* states were run or *stop_after* broke.
+    """Crash the workloads of *seeds* in turn; return the counts.
 
-    The seeds go round if they are too few: their states are then drawn anew.
+    Ends after *states* states or *stop_after* violations. If the seeds are too few, they are used
+    again with newly drawn states.
     """
     tally = Tally()
     with _quiet():
@@ -86,7 +87,7 @@ def crash_workloads(
 
 
 def replay(state: State) -> tuple[str, str | None]:
-    """Run exactly *state* again; return its verb and the broken promise, None if it keeps it."""
+    """Run exactly *state* again; return its verb and the broken promise, None if there is none."""
     with _quiet():
         recording = record_workload(state.cell, state.seed)
         verb = recording.history.verb_at(state.cut.moment)
@@ -103,7 +104,7 @@ def _round(seeds: Sequence[int]) -> Iterator[int]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the engine's log silent: thousands of arrays lose their members here."""
+    """Silence the log messages of the engine: thousands of arrays lose members here."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -122,7 +123,7 @@ def _crash_one(
     tally.workloads += 1
     try:
         recording = record_workload(cell, seed)
-    except Exception as error:  # the workload itself goes wrong: that is no crash, but worse
+    except Exception as error:  # a workload that fails without a power cut is a violation, too
         what = f"the workload fails while running: {error!r}\n{traceback.format_exc()}"
         tally.count(State(cell, seed, Cut(0, KEPT)), "running", what)
         return
@@ -133,7 +134,7 @@ def _crash_one(
 async def _crash_at_moments(
     recording: Recording, budget: int, generator: random.Random, tally: Tally
 ) -> None:
-    """Crash *recording* about *budget* times and judge what is left, all in one run of trio."""
+    """Crash *recording* about *budget* times and check what is left, all in one run of trio."""
     cell, seed = recording.cell, recording.seed
     promised = {span.end_event for span in recording.history.flushes}
     weights = [PROMISED if m in promised else 1 for m in range(len(recording.record.events) + 1)]
@@ -141,7 +142,7 @@ async def _crash_at_moments(
     for index, disks, _event in recording.record.moments():
         if budget <= 0:
             return
-        # Few states are left for many moments: visit some.
+        # There are more moments than states: visit a random share of them.
         here = weights[index]
         visit = generator.random() * left * (DRAWN + 2) <= here * (budget + DRAWN + 2)
         left -= here
@@ -158,7 +159,7 @@ async def _crash_at_moments(
 
 
 def _decisions(disks: Sequence[DiskState], generator: random.Random) -> list[str]:
-    """Return the cuts to try at one moment: all if they are few."""
+    """Return the decisions to try at one moment: all combinations if they are few."""
     count = count_cuts(disks, torn=False)
     torn = f"t{generator.getrandbits(24)}"
     if count == 1:
@@ -172,9 +173,9 @@ def _decisions(disks: Sequence[DiskState], generator: random.Random) -> list[str
 def _images(
     recording: Recording, disks: Sequence[DiskState], cut: Cut, numbers: Sequence[int]
 ) -> dict[int, Image]:
-    """Return what *cut* leaves of *disks*, by number; without the lost and what is no member.
+    """Return what *cut* leaves of *disks*, by number; lost disks and non-members are left out.
 
-    They lie in the memory of those of the last call for *recording*.
+    The images use the memory of the images that the last call for *recording* returned.
     """
     images = {}
     memory = recording.memory
@@ -214,7 +215,7 @@ async def _what_breaks(
 
 
 async def _record_recovery(left: Left, state: State) -> CutRecord:
-    """Recover from *left* and return the record of it; note in *left* what it had to give up."""
+    """Recover from *left*; return the record, and note the unpromised sectors in *left*."""
     record = CutRecord()
     first = replace(state, again=None)
     left.exempt = await judge_inside(left, first.generator("recovery"), record)
@@ -222,7 +223,7 @@ async def _record_recovery(left: Left, state: State) -> CutRecord:
 
 
 async def _judge_again(left: Left, disks: Sequence[DiskState], state: State) -> None:
-    """Judge what the cut of a recovery left of *disks*, those that *left* had."""
+    """Check what the cut of a recovery left of *disks*, the disks of *left*."""
     recording = left.recording
     assert state.again is not None
     images = _images(recording, disks, state.again, sorted(left.images))
@@ -239,7 +240,7 @@ async def _crash_recovery(
     generator: random.Random,
     tally: Tally,
 ) -> int:
-    """Crash the recovery from *state* at some of its boundaries; return how many states."""
+    """Crash the recovery from *state* at some of its boundaries; return the number of states."""
     left = _left(recording, disks, state.cut)
     try:
         record = await _record_recovery(left, state)

@@ -1,14 +1,25 @@
-"""Random workloads in virtual time over recorded disks, and the story of what they did.
+"""Random workloads in virtual time over recorded disks.
 
-One seed decides everything: width, size, what the disks held before, their pace, whether they lived
-before and lost power, the theme and its steps. Themes are "writes" (all sizes and alignments,
-bursts, overlaps, flushes, pauses in which the array tidies up), "disks" (a failure, a replacement
-or a spare, a rebuild under writes), "scrub" (rotten parity, a repair under writes), "remounts" and,
-for layouts that can, "growth" (lab/crash/themes/growth.py), "restripe"
-(lab/crash/themes/restripe.py), "moves" (of chunks of bundles) and "members" that come and leave
-(lab/crash/themes/rebundle.py). "streams" (requests one behind the other that end inside stripes)
-are played only when asked for by name: their members are larger (hardware.py). So is "door"
-(requests that come together, held_handlers.py), of which every theme has its share.
+One seed decides everything: width, size, first content and pace of the disks, whether the array has
+lost power before, the theme and its steps. The themes:
+
+    writes     all sizes and alignments, bursts, overlaps, flushes, pauses for the checkpoint
+    remounts   clean ends and new mounts
+    disks      a failure, a replacement or hot spare, a rebuild while writes go on
+    scrub      corrupted parity, a repair while writes go on
+    squeeze    a log without free space (themes/squeeze.py)
+    huge       a few parts of a large sparse image
+    growth     members join in place (themes/growth.py)
+    restripe   another layout or width (themes/restripe.py)
+    moves      chunks of raidx bundles move
+    members    members of raidx arrays join and leave (themes/rebundle.py)
+
+Only on request by name:
+
+    streams    sequential requests that end inside stripes; their members are larger (hardware.py)
+    door       requests that share a commit batch (requests/held_handlers.py); every other theme has
+               some of them, too
+    hangs      writes that hang and reach the disk late (themes/hangs.py)
 """
 
 from __future__ import annotations
@@ -33,16 +44,17 @@ from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.virtual_time import run
 
 FORMER_LIFE_SHARE = 0.35
-SLOW_JOB_BYTES = 8192  # a second: a rebuild of some windows lasts through several steps
+SLOW_JOB_BYTES = 8192  # a second: the rebuild of some windows lasts for several steps
 REBUILD_LIMIT_S = 600.0
 
 
 def record_workload(
     cell: Cell, seed: int, script: Script | None = None, shape: Shape | None = None
 ) -> Recording:
-    """Run workload *seed* on *cell* and return what happened; *script* instead of a theme.
+    """Run workload *seed* on *cell* and return what happened; *script* replaces the theme.
 
-    Raises ViolationError when something reads back wrong while running, and what the array raises.
+    Raises ViolationError if a read returns wrong content while the workload runs, and whatever the
+    array raises.
     """
     if script is not None:
         return run(Player(cell, seed, "", shape).play, script, 0, False, seed=seed)
@@ -84,13 +96,13 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
 
 
 async def theme_writes(player: Player) -> None:
-    """Write, flush and wait, some steps."""
+    """Do some random steps."""
     for _ in range(player.rng.randint(5, 9)):
         await player.step()
 
 
 async def theme_huge(player: Player) -> None:
-    """Write here and there in a huge image, mostly where nothing was written before."""
+    """Write to the parts of a huge image, mostly to unwritten chunks."""
     for _ in range(player.rng.randint(6, 10)):
         await player.write(*player.place(player.rng.choice(("sectors", "page", "chunks"))))
         if player.rng.random() < 0.4:
@@ -100,10 +112,10 @@ async def theme_huge(player: Player) -> None:
 
 
 async def theme_door(player: Player) -> None:
-    """Write, flush and wait, mostly through the door; now and then lose a member meanwhile."""
-    if player.rng.random() < 0.7:  # what was never written cannot be written at once
+    """Let requests share commit batches, among other steps; sometimes lose a member meanwhile."""
+    if player.rng.random() < 0.7:  # small writes need written chunks
         await player.write(0, player.stripes * player.stripe_bytes)
-        await player.flush()  # or sectors of it could be torn: small writes wait for that
+        await player.flush()  # small writes wait until no sector of the first write can be torn
     for _ in range(player.rng.randint(2, 5)):
         await player.step()
         await come_together(player)
@@ -113,7 +125,7 @@ async def theme_door(player: Player) -> None:
 
 
 async def theme_streams(player: Player) -> None:
-    """Write streams of requests of whole chunks, which end inside stripes, over full stripes."""
+    """Overwrite stripes by sequential requests of whole chunks that end inside stripes."""
     rng = player.rng
     await player.write(0, player.stripes * player.stripe_bytes)
     chunks = player.stripes * player.stripe_bytes // CHUNK_BYTES
@@ -127,7 +139,7 @@ async def theme_streams(player: Player) -> None:
                     break
                 await player.write(at * CHUNK_BYTES, count * CHUNK_BYTES)
                 at += count
-                if rng.random() < 0.25:  # it begins, and what comes next meets it
+                if rng.random() < 0.25:  # a checkpoint runs while the next request comes
                     nursery.start_soon(player.array.context.journal.place)
                     await trio.sleep(rng.choice((0.0, 0.005)))
                 else:
@@ -135,7 +147,7 @@ async def theme_streams(player: Player) -> None:
 
 
 async def _beside_a_stream(player: Player, offset: int) -> None:
-    """Do something, or nothing, between requests of a stream; the next begins at *offset*."""
+    """Do a random step, or none, between two sequential requests; the next is at *offset*."""
     rng = player.rng
     draw = rng.random()
     if draw < 0.2:
@@ -144,7 +156,7 @@ async def _beside_a_stream(player: Player, offset: int) -> None:
         await player.tidy()
     elif draw < 0.55:
         await player.array.context.journal.place()
-    elif draw < 0.7:  # in the stripe that is being filled, before or behind what the log has
+    elif draw < 0.7:  # in the stripe that is being filled, before or behind the logged chunks
         low = max(0, offset + rng.randint(-4, 3) * SECTOR_BYTES * rng.choice((1, 8)))
         room = player.sectors * SECTOR_BYTES - low
         if room > 0:
@@ -155,7 +167,7 @@ async def _beside_a_stream(player: Player, offset: int) -> None:
 
 
 async def theme_moves(player: Player) -> None:
-    """Let chunks of bundles move, and change places, among other steps."""
+    """Move and exchange chunks of bundles (a rebundle), among other steps."""
     await player.write(*player.place("many"))
     for _ in range(player.rng.randint(2, 4)):
         await player.moves()
@@ -163,7 +175,7 @@ async def theme_moves(player: Player) -> None:
 
 
 async def theme_remounts(player: Player) -> None:
-    """End cleanly and begin again, twice."""
+    """End cleanly and mount again, twice."""
     for _ in range(2):
         for _ in range(player.rng.randint(1, 3)):
             await player.step()
@@ -173,7 +185,7 @@ async def theme_remounts(player: Player) -> None:
 
 
 async def theme_disks(player: Player) -> None:
-    """Lose a member and rebuild it, under writes."""
+    """Lose a member and rebuild it while writes go on."""
     await player.step()
     role = player.rng.randrange(player.width)
     spare = player.rng.random() < 0.3
@@ -182,20 +194,21 @@ async def theme_disks(player: Player) -> None:
     await lose_and_rebuild(player, role, spare=spare, fail_first=fail_first, remount=remount)
     for _ in range(player.rng.randint(1, 2)):
         await player.step()
-    await player.write(*player.place())  # through the log, and flushed: all of it must hold it
+    await player.write(*player.place())  # the rebuilt log member must hold the flushed record
     await player.flush()
 
 
 async def lose_and_rebuild(
     player: Player, role: int, *, spare: bool, fail_first: bool, remount: bool = False
 ) -> None:
-    """Give *role* another disk: a *spare* that waits, or a replacement, perhaps after a failure.
+    """Give *role* another disk: a hot *spare* that waits, or a replacement.
 
-    *remount*: between the two, so that the log has to do without the role from the start.
+    *fail_first*: the member fails before its replacement comes. *remount*: the array is mounted
+    again between the two, so that the log must do without the role from the start.
     """
     out = len(player.recording.out)
     disk = await join_spare(player) if spare else None
-    await player.jobs_end()  # who takes a member out lets the resync end first
+    await player.jobs_end()  # a running resync must end before a member is taken out
     player.recording.out.append((role, player.event, math.inf))
     begin = player.event
     if disk is not None or fail_first:
@@ -219,7 +232,7 @@ async def lose_and_rebuild(
 
 
 async def join_spare(player: Player) -> int:
-    """Add a spare; return its disk."""
+    """Add a hot spare; return its disk number."""
     disk = player.new_disk()
     span = player.history.begin("add spare", player.event)
     await player.array.add_spare(player.disks[disk])
@@ -228,7 +241,7 @@ async def join_spare(player: Player) -> int:
 
 
 async def rebuild_under_writes(player: Player, role: int) -> None:
-    """Return when *role* is whole again; some steps happen meanwhile, and the rebuild is slow."""
+    """Wait until *role* is rebuilt; the rebuild is slow and some steps happen meanwhile."""
     steps = player.rng.randint(0, 2)
     with trio.fail_after(REBUILD_LIMIT_S):
         while True:
@@ -246,7 +259,7 @@ async def rebuild_under_writes(player: Player, role: int) -> None:
 
 
 async def theme_scrub(player: Player) -> None:
-    """Let parity rot and a scrub repair it."""
+    """Corrupt a parity sector, and let a scrub repair it."""
     await player.step()
     await player.flush()
     await rot_parity(player)
@@ -256,7 +269,7 @@ async def theme_scrub(player: Player) -> None:
         await player.step()
     status = await player.array.jobs.wait(job)
     player.history.end(span, player.event)
-    if not status["repaired"]:  # a write was there first, and is not durable yet
+    if not status["repaired"]:  # a write replaced the bad parity first, and is not durable yet
         await player.flush()
     if player.recording.damaged:
         begin, _ = player.recording.damaged.pop()
@@ -265,9 +278,9 @@ async def theme_scrub(player: Player) -> None:
 
 
 async def rot_parity(player: Player) -> None:
-    """Damage one parity sector where it lies, durably."""
+    """Corrupt one parity sector at its home place, durably."""
     context = player.array.context
-    await context.journal.drain()  # below what is on its way to its place, no scrub would see it
+    await context.journal.drain()  # a scrub does not see a home place under logged content
     live = context.written.written_stripes(context.layout, 0, player.stripes)
     if not live:
         return

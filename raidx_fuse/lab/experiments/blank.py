@@ -1,8 +1,8 @@
-"""A member that keeps its metadata and forgets its data: for experiments that ask only for time.
+"""A member that keeps its metadata and drops its data: for experiments that measure only time.
 
-What is written to the data region is dropped, and it reads as zero. Zeros are consistent under
-every code (the XOR of zeros is zero), so that rebuild and scrub find nothing wrong either; and an
-array of any size costs a few megabytes, whatever a load writes.
+Writes to the data region are dropped, and the region reads as zeros. Zeros are consistent under
+every code (the XOR of zeros is zero), so rebuild and scrub find nothing wrong. An array of any size
+takes a few megabytes of memory, whatever a load writes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from raidx_fuse.store.buffers import ZEROS
 
 
 class BlankMember(RamMember):
-    """*size_bytes* of memory of which the range *forgotten* is not kept; set it after creation."""
+    """*size_bytes* of memory; writes to the region *forgotten*, set after creation, are dropped."""
 
     forgotten = Region(0, 0)
 

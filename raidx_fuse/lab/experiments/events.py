@@ -1,16 +1,16 @@
-"""What happens to an array during an experiment: disks fail, are replaced, settings change.
+"""Events during an experiment: disks fail and are replaced, members join, settings change.
 
-    Event(at_s=30, do="fail", disk=2)            a member is taken out
-    Event(at_s=60, do="replace", disk=2)         a new one takes its place, a rebuild begins
-    Event(at_s=60, do="spare", model="ssd")      a spare joins; a degraded array rebuilds onto it
-    Event(at_s=60, do="add", count=2)            the array grows onto new members
-    Event(at_s=60, do="add", value="piggyback")  the same by a way of parity of the McPod paper
-    Event(at_s=60, do="restripe", value="raid5") everything moves to it, on count members more
+    Event(at_s=30, do="fail", disk=2)            the member is taken out
+    Event(at_s=60, do="replace", disk=2)         a new member takes the role, a rebuild begins
+    Event(at_s=60, do="spare", model="ssd")      a hot spare; a degraded array rebuilds onto it
+    Event(at_s=60, do="add", count=2)            the array grows onto two new members
+    Event(at_s=60, do="add", value="piggyback")  the same with a parity method of the McPod paper
+    Event(at_s=60, do="restripe", value="raid5") everything moves to raid5 with *count* new members
     Event(at_s=90, do="set", key="journal", value="none")
     Event(at_s=90, do="scrub")
-    Event(at_s=90, do="tune")                    hot chunks of a raidx layout move, now
+    Event(at_s=90, do="tune")                    hot chunks of a raidx layout move now
 
-Times count from the start of the load. The jobs that events start are waited for.
+Times count from the start of the load. An experiment ends when the jobs of its events have ended.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from raidx_fuse.members.simulated.virtual_time import sleep, sleep_until
 
 REBUILD_BEGINS_S = 5.0
 
-NewMember = Callable[[str], Member]  # makes a fresh member at the pace of a model
+NewMember = Callable[[str], Member]  # takes a model's name, returns a new member at its speed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event. *disk* is a role; *model* that of *count* new members ("": as the others)."""
+    """One event. *disk*: a role; *model*: of the *count* new members ("": the others' model)."""
 
     at_s: float
     do: str
@@ -46,7 +46,7 @@ class Event:
     value: str = ""
 
     def check(self) -> None:
-        """Raise UsageError for what cannot be meant."""
+        """Raise UsageError if a field is missing or impossible."""
         if self.do not in DEEDS:
             raise UsageError(f"no event {self.do!r}", action=f"choose {', '.join(DEEDS)}")
         if not 0 <= self.at_s < 1e9:
@@ -113,9 +113,9 @@ DEEDS: dict[str, Deed] = {
 
 
 async def play(array: Array, events: Sequence[Event], new: NewMember) -> list[dict[str, Any]]:
-    """Carry out *events* at their times; return what became of each when all jobs have ended.
+    """Perform *events* at their times; return a report of each when all jobs have ended.
 
-    An event that is refused is reported with the array's words; it ends nothing.
+    If the array refuses an event, its report has the error message, and the experiment goes on.
     """
     start_s = trio.current_time()
     reports: list[dict[str, Any]] = []
@@ -141,7 +141,7 @@ async def play(array: Array, events: Sequence[Event], new: NewMember) -> list[di
 
 
 async def _follow_rebuild(array: Array, report: dict[str, Any], start_s: float) -> None:
-    """Follow the rebuild that a spare sets off by itself, if there is one soon."""
+    """Report the rebuild that a hot spare starts automatically, if one begins soon."""
     deadline_s = trio.current_time() + REBUILD_BEGINS_S
     while trio.current_time() < deadline_s and array.member_set.lost:
         for job in array.jobs.running():

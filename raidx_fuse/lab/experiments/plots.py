@@ -1,6 +1,6 @@
-"""Pictures of results: response times and queues over time, and the load of each member.
+"""Plots of results: response times and queue lengths over time, and the load of each member.
 
-matplotlib is an extra (``pip install 'raidx-fuse[plots]'``), imported only when a picture is drawn.
+matplotlib is an extra (``pip install 'raidx-fuse[plots]'``); it is imported only for drawing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def _pyplot() -> Any:
 def draw_results(results: Sequence[Mapping[str, Any]], path: str) -> None:
     """Draw *results* of `simulate` into *path* (.png, .svg, .pdf).
 
-    Raises UsageError without matplotlib, for an unknown kind of file, or one that cannot be made.
+    Raises UsageError if matplotlib is missing, the file type is unknown, or the file cannot be
+    written.
     """
     pyplot = _pyplot()
     timed = [result for result in results if len(result["sections"]) > 1]
@@ -97,7 +98,7 @@ def draw_lines(
     y_label: str,
     log_x: bool = False,
 ) -> None:
-    """Draw lines over a common *x*, as figures of papers are. Raises as `draw_results`."""
+    """Draw *series* as lines over a common *x* into *path*. Raises as `draw_results`."""
     pyplot = _pyplot()
     with pyplot.rc_context(_STYLE):
         figure, axis = pyplot.subplots(figsize=(6.0, 3.2))
@@ -114,7 +115,7 @@ def draw_lines(
 
 
 def _save(figure: Any, path: str) -> None:
-    # Without a date, so that one result gives one picture.
+    # No date in the file: equal results give equal files.
     metadata = {"Date": None} if path.endswith(".svg") else None
     try:
         figure.savefig(path, metadata=metadata, dpi=120)

@@ -1,4 +1,4 @@
-"""Results of experiments side by side: the rows of a table and of a CSV file."""
+"""Results of experiments, compared: the rows of a table and of a CSV file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PARITY = ("pre_reads", "rmw", "rcw", "full_stripe", "degraded_reads")
 
 
 def measures(result: Result) -> Iterator[tuple[str, float, str]]:
-    """Yield (name, value, format) of what two experiments are compared by."""
+    """Yield (name, value, format) of the measures by which experiments are compared."""
     yield "requests", result["requests"], "d"
     yield "requests/s", result["rate"], ".1f"
     yield "response mean, ms", result["response_ms"]["mean"], ".3f"
@@ -39,7 +39,7 @@ def measures(result: Result) -> Iterator[tuple[str, float, str]]:
 
 
 def comparison(results: Sequence[Result]) -> list[list[str]]:
-    """Return the rows of a table: a measure, its value in each experiment."""
+    """Return the rows of a table: the name of a measure, then its value in each experiment."""
     columns = [{name: format(value, how) for name, value, how in measures(r)} for r in results]
     names = list(dict.fromkeys(name for column in columns for name in column))
     rows = [[name, *(column.get(name, "") for column in columns)] for name in names]
@@ -51,7 +51,7 @@ def comparison(results: Sequence[Result]) -> list[list[str]]:
 
 
 def csv_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Return a row for each experiment (no *from_s*) and for each of its sections."""
+    """Return one row for each experiment (*from_s* empty) and one for each of its sections."""
     rows = []
     for result in results:
         rows.append({"experiment": result["name"], "from_s": "", **_flat(result)})

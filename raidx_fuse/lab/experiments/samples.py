@@ -1,4 +1,4 @@
-"""What members did in each section of an experiment: operations and mean queue by role."""
+"""Samples of the members in each section of an experiment: operations and mean queue by role."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raidx_fuse.store.queue import MemberQueue
 
 
 class Samples:
-    """Looks at the queues of *array* every *section_s* seconds (0: never)."""
+    """Samples the member queues of *array* every *section_s* seconds (0: never)."""
 
     def __init__(self, array: Array, section_s: float) -> None:
         self._array = array
@@ -56,6 +56,6 @@ class Samples:
         self._rows.append({"member_operations": operations, "member_queues": queues})
 
     def beside(self, sections: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return *sections* (of arrivals) with the samples of the same spans."""
+        """Return *sections* (of arrivals), each with the sample of the same time span."""
         rows = [*self._rows, *({} for _ in sections)]
         return [section | row for section, row in zip(sections, rows, strict=False)]

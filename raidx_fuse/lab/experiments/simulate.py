@@ -10,9 +10,9 @@
     )
     result["response_ms"]["mean"], result["array"]["pre_reads"], result["members"][0]["queue_mean"]
 
-The same experiment gives the same result, to the last digit, on every machine: the one source of
-chance is its seed. Members hold no data unless *content* says so (see blank.py), and the array
-counts as written from end to end (*prefilled*), as the papers' arrays are.
+The same experiment gives the same result, to the last digit, on every machine: its seed is the only
+source of randomness. Members keep no data unless *content* is set (see blank.py). By default every
+chunk counts as written (*prefilled*), as in the papers.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ MEMBER_BYTES = 8 << 30
 
 
 async def nothing(_array: Array) -> None:
-    """Leave the array as it is."""
+    """Do nothing: the default of `Experiment.prepare`."""
 
 
 def no_report(_array: Array) -> dict[str, Any]:
-    """Add nothing to the result."""
+    """Return no fields: the default of `Experiment.report`."""
     return {}
 
 
@@ -61,13 +61,16 @@ def no_report(_array: Array) -> dict[str, Any]:
 class Experiment:
     """One array under one load.
 
-    *members* are models with numbers by hand, as behind ``model=`` in a member's spec: "hdd",
-    "ssd,read_mb_s=445,write_mb_s=135". *load* makes the load for an image of that many bytes;
-    *depth* sends it as fast as possible, so many at a time, instead of at its times. *settings* are
-    those of `raidx set`. *prepare* is awaited before the load. *section_s*: a summary of each such
-    span of time as well, with the work and the queue of each member. *events* happen meanwhile (see
-    events.py). *verify* compares what is read with what was written ("verified_bytes", "wrong" in
-    the result). *report* adds what it finds in the running array, after the load, under "extra".
+    - *members*: models, perhaps with own numbers, as behind ``model=`` in a member's spec: "hdd",
+      "ssd,read_mb_s=445,write_mb_s=135".
+    - *load*: called with the size of the image in bytes, returns the load.
+    - *depth*: send so many requests at a time, as fast as possible, instead of at their times.
+    - *settings*: those of `raidx set`. *prepare* is awaited before the load.
+    - *section_s*: also summarize every span of so many seconds, with the members' operations and
+      queues.
+    - *events* happen during the load (see events.py).
+    - *verify*: compare reads with what was written ("verified_bytes", "wrong" in the result).
+    - *report*: called with the running array after the load; its fields go under "extra".
     """
 
     layout: str
@@ -93,14 +96,15 @@ class Experiment:
 def simulate(experiment: Experiment, recorder: Recorder | None = None) -> dict[str, Any]:
     """Run *experiment* and return its result (see `measure`). Raises RaidxError.
 
-    *recorder*, a new one, may be looked at meanwhile, from another thread: it tells how far it is.
+    Another thread may read *recorder*, which must be new, while the experiment runs: it counts the
+    requests that have ended.
     """
     recorder = Recorder() if recorder is None else recorder
     return run(measure, experiment, recorder, seed=experiment.seed)
 
 
 async def measure(experiment: Experiment, recorder: Recorder) -> dict[str, Any]:
-    """Build the array, drive the load, return the result; under whatever clock runs.
+    """Build the array, drive the load, return the result; under the clock of the running loop.
 
     The result has the fields of `Recorder.summary`, "failed", "errors", "held_back", "sections",
     "events", and "array" and "members" as `raidx stats --json` has them, counted from the start of
@@ -151,7 +155,7 @@ class _Maker:
         self._memory = kind(experiment.member_bytes, name=f"disk{number}")
 
     def member(self, model: str) -> ModelMember:
-        """Return the member; *model* "" is that of its number. Raises UsageError."""
+        """Return the member; *model* "" means the model of its number. Raises UsageError."""
         models = self._experiment.members
         text = model or models[self._number % len(models)]
         spec = parse_spec(f"ram:1MiB,model={text}")
@@ -160,7 +164,7 @@ class _Maker:
         return ModelMember(self._memory, make_model(spec.model, **spec.numbers), seed=seed)
 
     def forget(self, region: Region) -> None:
-        """Keep nothing that is written to *region*, unless content is wanted."""
+        """Drop what is written to *region*, unless the experiment needs content."""
         if isinstance(self._memory, BlankMember):
             self._memory.forgotten = region
 

@@ -1,4 +1,4 @@
-"""Experiments as small TOML texts: what `raidx simulate` reads.
+"""Experiments as TOML files: the format that `raidx simulate` reads.
 
 name = "a disk fails"
 seed = 1
@@ -9,26 +9,26 @@ disks = 5                        # or members = ["hdd", "hdd", "ssd"]
 model = "hdd,seek_ms=4"          # a preset, with numbers by hand
 disk_size = "1GiB"
 chunk = "64KiB"
-prefilled = true                 # all of it was written before
+prefilled = true                 # every chunk counts as written
 settings = { journal = "none", "parity.policy" = "rmw" }
-params = {}                      # of the layout
+params = {}                      # parameters of the layout
 
 [load]
 source = "financial1"            # a generated load, or the path of a trace
 requests = 50000                 # and/or seconds = 600
 speed = 2.0                      # or rate = 140 (requests a second)
 fit = "scale"                    # addresses: fold, scale or none
-depth = 16                       # as fast as possible, 16 at a time
-verify = true
-numbers = { read_share = 0.5 }   # of a generated load
+depth = 16                       # as fast as possible, 16 requests at a time
+verify = true                    # compare reads with what was written
+numbers = { read_share = 0.5 }   # change numbers of a generated load
 
 [[events]]
 at = 30
-do = "fail"                      # fail, replace, spare, add, scrub, tune, set
+do = "fail"                      # fail, replace, spare, add, restripe, scrub, tune, set
 disk = 2
 
 [report]
-section = 10                     # seconds of each line over time
+section = 10                     # also report every 10 seconds
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _WORDS |= {list: "a list", dict: "a table"}
 
 
 class _Table:
-    """A table of the text whose keys are taken one by one; what is left over is a mistake."""
+    """A table of the file. Its keys are taken one by one; a key that nobody takes is an error."""
 
     def __init__(self, place: str, values: Mapping[str, Any]) -> None:
         self.place = place
@@ -59,7 +59,7 @@ class _Table:
         self._known: list[str] = []
 
     def take(self, key: str, kind: type[T], default: T) -> T:
-        """Return the value of *key*. Raises UsageError if it is of another kind."""
+        """Return the value of *key*, or *default*. Raises UsageError if its type is not *kind*."""
         self._known.append(key)
         value = self._values.pop(key, default)
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -69,7 +69,7 @@ class _Table:
         raise UsageError(f"{self.place}: {key} is {_WORDS[kind]}, not {value!r}")
 
     def size(self, key: str, default: int) -> int:
-        """Return a size: text ("64KiB") or a number of bytes."""
+        """Return a size in bytes, given as text ("64KiB") or as a number. Raises UsageError."""
         value = self._values.get(key)
         if type(value) is int:
             return self.take(key, int, default)
@@ -77,7 +77,7 @@ class _Table:
         return parse_size(text) if text else default
 
     def must(self, key: str, kind: type[T], empty: T) -> T:
-        """Return the value of a key that has to be there."""
+        """Return the value of *key*. Raises UsageError if it is missing or of another type."""
         if key not in self._values:
             raise UsageError(f"{self.place}: {key} is missing", action=f"add {key} = ...")
         return self.take(key, kind, empty)
@@ -94,7 +94,7 @@ class _Table:
         return [_Table(f"{self.place} [[{key}]] {n}", row) for n, row in enumerate(rows, 1)]
 
     def end(self) -> None:
-        """Raise UsageError for a key that nobody took."""
+        """Raise UsageError if the table has a key that was not taken."""
         for key in self._values:
             near = get_close_matches(key, self._known, 1)
             action = f"did you mean {near[0]}?" if near else f"known: {', '.join(self._known)}"
@@ -104,10 +104,10 @@ class _Table:
 def parse_experiment(
     text: str, name: str = "experiment", folder: str = "", seed: int | None = None
 ) -> Experiment:
-    """Return the experiment that *text* describes, checked as far as can be without running it.
+    """Return the experiment that *text* describes, checked as far as possible without running it.
 
-    *name* stands for it in messages, and in the result if the text has no name; trace files are
-    looked for from *folder*; *seed* overrides that of the text. Raises UsageError.
+    *name* is used in messages, and in the result if *text* has no name. Paths of traces are
+    relative to *folder*. *seed* overrides the seed of *text*. Raises UsageError.
     """
     try:
         top = _Table(name, tomllib.loads(text))
@@ -150,7 +150,7 @@ def _check_members(array: _Table, members: list[Any], disks: int) -> None:
     if not all(isinstance(member, str) for member in members):
         raise UsageError(f"{array.place}: members is a list of models, such as 'ssd'")
     if not members and not 1 <= disks <= 255:
-        raise UsageError(f"{array.place}: {disks} disks make no array")
+        raise UsageError(f"{array.place}: disks must be 1 to 255, not {disks}")
 
 
 def _source(load: _Table, folder: str, seed: int) -> tuple[Source, int, bool]:

@@ -1,1 +1,1 @@
-"""Loads: traces, generated requests, and what drives and checks them."""
+"""Loads: traces, generated requests, the driver that sends them, and checks of their content."""

@@ -5,10 +5,10 @@
     await drive(array, load, recorder, depth=16)     # as fast as possible, 16 at a time
     recorder.summary()["response_ms"]["mean"]
 
-Open loop is what the papers replay ("all traces are re-played according to their time stamps", UPC
-section 4.2): arrivals do not wait for answers, so that a slow array shows its queues. Time is
-trio's: virtual for modelled members, real for a mount. With a `Content` every write carries what
-every later read is compared with; `read_back` compares all of it once more.
+The papers replay traces in an open loop ("all traces are re-played according to their time stamps",
+UPC section 4.2): arrivals do not wait for answers, so a slow array shows its queues. Time is trio's
+clock: virtual for modelled members, real for a mount. With a `Content`, writes carry content that
+later reads are compared with; `read_back` compares everything once more.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Perform = Callable[[Request, float], Awaitable[None]]
 
 
 class Target(Protocol):
-    """What is driven. Both raise RaidxError; ranges lie inside."""
+    """The target of a load. Both functions raise RaidxError; ranges lie inside the target."""
 
     @property
     def read(self) -> Callable[[int, int], Awaitable[Any]]:
@@ -56,9 +56,10 @@ async def drive(
 ) -> None:
     """Send every request of *load* to *target* and return when all have ended.
 
-    *depth* requests at a time as fast as they are answered, or, without it, each at its time; then
-    at most *outstanding_max* at once: later ones are held back, counted in *recorder.held_back*,
-    and their response times include the wait. Requests that fail are counted, not raised.
+    With *depth*, so many requests are under way at a time, as fast as they are answered. Without
+    it, each request is sent at its time, with at most *outstanding_max* under way: later requests
+    are held back and counted in *recorder.held_back*, and their response times include the wait.
+    Requests that fail are counted, not raised.
     """
     start_s = trio.current_time()
     perform = partial(_perform, target, recorder, content, start_s)
@@ -82,7 +83,7 @@ async def drive(
 
 
 class _Room:
-    """Counts what is under way and lets the sender wait when it is too much."""
+    """Counts requests under way; the sender waits while there are *most* of them."""
 
     __slots__ = ("most", "roomy", "taken")
 
@@ -92,11 +93,11 @@ class _Room:
         self.roomy: trio.Event | None = None
 
     def full(self) -> bool:
-        """Say whether the next request must wait."""
+        """Return whether the next request must wait."""
         return self.taken >= self.most
 
     async def wait(self) -> None:
-        """Return when one request has ended."""
+        """Wait until one request has ended."""
         self.roomy = trio.Event()
         await self.roomy.wait()
 
@@ -142,7 +143,7 @@ async def _perform(
 
 
 async def _checked(target: Target, content: Content, request: Request) -> None:
-    """Perform *request* with content that tells itself; raises what *target* raises."""
+    """Perform *request* with content that can be checked. Raises what *target* raises."""
     _, is_write, offset, length = request
     if not is_write:
         ticket = content.read(offset, length)
@@ -158,7 +159,7 @@ async def _checked(target: Target, content: Content, request: Request) -> None:
 
 
 async def read_back(target: Target, content: Content) -> None:
-    """Read all that was written and acknowledged, and judge it. Raises what *target* raises."""
+    """Read and check all acknowledged writes of *content*. Raises what *target* raises."""
     for start, size in content.ranges_written():
         for at in range(start, start + size, READ_BACK_BYTES):
             length = min(READ_BACK_BYTES, start + size - at)

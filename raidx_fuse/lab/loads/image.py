@@ -1,4 +1,4 @@
-"""The image of a mounted array, or a device, as the target of a load: real I/O by threads."""
+"""The image of a mounted array, or a device, as the target of a load: real I/O in threads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ THREADS = 64
 class Image:
     """The file or device at *path*, for `drive`.
 
-    *threads* requests are under way at a time; what is due beyond that waits its turn, and the wait
-    belongs to its response time. Raises MemberError, BusyError.
+    At most *threads* requests are under way at a time; further requests wait, and the wait counts
+    in their response time. Raises MemberError, BusyError.
     """
 
     def __init__(self, path: str, *, threads: int = THREADS, read_only: bool = False) -> None:
@@ -34,16 +34,16 @@ class Image:
         await self._file.writev(offset_bytes, [data])
 
     async def flush(self) -> None:
-        """Return when all that was written is durable. Raises MemberError."""
+        """Make all earlier writes durable. Raises MemberError."""
         await self._file.flush()
 
     async def check_unused(self) -> None:
-        """Raise SignatureFoundError if a file system or the like is on it."""
+        """Raise SignatureFoundError if it carries a file system or another known signature."""
         found = await find_signatures(self._file)
         if found:
             raise SignatureFoundError(
                 f"{self.path} carries {describe(found)}",
-                action="--overwrite-signature lets the load destroy it",
+                action="add --overwrite-signature if the load may destroy it",
             )
 
     def close(self) -> None:

@@ -1,14 +1,15 @@
-"""What is published of the papers' traces: one table, each number with its source.
+"""Published statistics of the papers' traces: one table, each number with its source.
 
-Sources: [raidx] table II of the RAIDX paper (run time, reads, volumes by direction); [bpu] table
-II of the BPU paper (requests, write share, volume; its GB are 2**30 bytes, which its column of
-averages confirms); [slice] counted in the slices of real traces that the project keeps beside the
-repository; [fit] a Zipf law fitted so that the number of requests yields the published number of
-distinct addresses, and Che's approximation the published LRU miss ratio; [assumed] nothing is
-published: a round figure, to be varied in experiments that hang on it.
+- [raidx]: table II of the RAIDX paper (run time, reads, volumes by direction).
+- [bpu]: table II of the BPU paper (requests, write share, volume). Its GB are 2**30 bytes, as its
+  column of averages confirms.
+- [slice]: counted in slices of the real traces, which are kept beside the repository.
+- [fit]: a Zipf law, fitted so that the number of requests yields the published number of distinct
+  addresses, and Che's approximation yields the published LRU miss ratio.
+- [assumed]: nothing is published. A round figure; vary it in experiments that depend on it.
 
-Sizes of requests come as a mix seen in a slice, or as powers of two where none was seen, weighted
-anew so that the mean is the published one (`tilted`).
+Request sizes are a mix counted in a slice, or powers of two where there is no slice. Their weights
+are adjusted so that the mean is the published one (`tilted`).
 """
 
 from __future__ import annotations
@@ -27,16 +28,15 @@ GIB = 1 << 30
 class Workload:
     """The statistics that a generated load follows; `dataclasses.replace` makes variants.
 
-    *requests* in all; *rate_s* arrivals a second on average; *cv* the coefficient of variation of
-    the times between arrivals, *batch_share* the share that arrive together with the one before;
-    *read_share*, and *op_memory*, the probability that a request simply repeats the direction of
-    the one before (bursts of reads); *read_sizes*, *write_sizes*: (bytes, weight).
-
-    Addresses: *slots* places on a span of *span_bytes*, drawn by Zipf's law with exponent *zipf*
-    (0: uniform) and scattered by a permutation; or *hot_share* of the requests on the fraction
-    *hot_slots* of them; no slot that was used in the last *unused_for* requests. The span is cut
-    into *streams* devices; the share *sequential* of requests begins where the last one on its
-    device ended.
+    - *requests*: how many; *rate_s*: mean arrivals a second; *cv*: coefficient of variation of the
+      times between arrivals; *batch_share*: share that arrives together with the one before.
+    - *read_share*: share of reads; *op_memory*: probability that a request repeats the direction of
+      the one before (bursts of reads); *read_sizes*, *write_sizes*: (bytes, weight).
+    - *slots*: start addresses on a span of *span_bytes*. They are drawn by Zipf's law with exponent
+      *zipf* (0: uniform) and scattered by a permutation, or *hot_share* of the requests go to the
+      fraction *hot_slots* of them. A slot is not drawn again within *unused_for* requests.
+    - *streams*: the span is divided into so many devices; *sequential*: share of the requests that
+      begin where the last one on their device ended.
     """
 
     name: str
@@ -61,13 +61,13 @@ class Workload:
 
     @property
     def mean_bytes(self) -> float:
-        """The mean size of a request."""
+        """The mean request size in bytes."""
         reads, writes = mean_of(self.read_sizes), mean_of(self.write_sizes)
         return self.read_share * reads + (1 - self.read_share) * writes
 
 
 def mean_of(sizes: Sizes) -> float:
-    """Return the mean of a mix."""
+    """Return the mean request size, in bytes, of a mix of *sizes*."""
     return sum(size * weight for size, weight in sizes) / sum(weight for _, weight in sizes)
 
 
@@ -95,7 +95,7 @@ def _mix(*pairs: float) -> Sizes:
 
 
 def powers(smallest: int, largest: int, mean_bytes: float) -> Sizes:
-    """Return powers of two from *smallest* to *largest* with that mean, else equally likely."""
+    """Return the powers of two from *smallest* to *largest*, tilted to the mean *mean_bytes*."""
     count = (largest // smallest).bit_length()
     return tilted(tuple((smallest << k, 1.0) for k in range(count)), mean_bytes)
 
@@ -328,7 +328,7 @@ WORKLOADS: dict[str, Workload] = {
             sequential=0.01,
             align_bytes=512,
         ),
-        # Not traces: what is needed to ask one question at a time.
+        # Not traces: simple loads, for experiments that vary one property at a time.
         Workload(
             name="uniform",
             title="pages of 4 KiB anywhere",

@@ -1,4 +1,4 @@
-"""What a driven load took: every response time, and summaries of all of it or of sections."""
+"""The response times of a driven load, and summaries of all requests or of sections."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ERRORS_KEPT = 20
 class Recorder:
     """Collects requests as they end. Times are seconds from the start of the load.
 
-    A response time runs from the moment a request was due (open loop) or issued (at full speed) to
-    its end. *errors* holds the first messages of requests that failed, *failed* counts them.
+    A response time runs from the moment a request was due (open loop) or sent (with a depth) to its
+    end. *failed* counts the requests that failed; *errors* holds the first of their messages.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Recorder:
         self.end_s = 0.0
 
     def add(self, at_s: float, response_s: float, is_write: bool, length_bytes: int) -> None:
-        """Count one request that ended well."""
+        """Count one request that succeeded."""
         self._at_s.append(at_s)
         self._response_s.append(response_s)
         self._length.append(length_bytes)

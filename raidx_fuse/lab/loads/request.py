@@ -1,7 +1,7 @@
-"""What a load is made of: requests, in blocks of numpy columns, in the order of arrival.
+"""Requests of a load, in blocks of numpy columns, in the order of arrival.
 
-A load is any iterable of `Block`s, produced while it is used: a week of requests never lies in
-memory. Everything else in the laboratory takes and gives such iterables.
+A load is any iterable of `Block`s. Blocks are made while the load is used, so that a week of
+requests is never in memory as a whole. The other modules take and return such iterables.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BLOCK_REQUESTS = 16384
 
 
 class Request(NamedTuple):
-    """One request: when it arrives (seconds from the load's start), what it does, and where."""
+    """One request: arrival time in seconds from the load's start, direction, and byte range."""
 
     at_s: float
     is_write: bool
@@ -32,7 +32,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Some requests that follow each other; four columns of one length, *at_s* ascending."""
+    """Consecutive requests as four columns of equal length; *at_s* is ascending."""
 
     at_s: Floats
     is_write: Bools

@@ -1,4 +1,4 @@
-"""Fit a load to an array and to an experiment: addresses, length, speed. All streamed.
+"""Fit a load to an array and to an experiment: addresses, length, speed; all as streams.
 
     load = first(faster(fit(read_trace(path), array.size_bytes), 336), requests=100_000)
 
@@ -21,7 +21,7 @@ FITS = ("fold", "scale", "none")
 
 
 def _whole_sectors(block: Block, size_bytes: int) -> Block:
-    """Return requests of whole sectors, none empty or longer than the image."""
+    """Return the requests extended to whole sectors, none empty or longer than the image."""
     start = block.offset_bytes // SECTOR_BYTES * SECTOR_BYTES
     end = -(-(block.offset_bytes + block.length_bytes) // SECTOR_BYTES) * SECTOR_BYTES
     length = np.minimum(np.maximum(end - start, SECTOR_BYTES), size_bytes)
@@ -29,9 +29,10 @@ def _whole_sectors(block: Block, size_bytes: int) -> Block:
 
 
 def fold(load: Load, size_bytes: int) -> Iterator[Block]:
-    """Yield *load* with addresses modulo *size_bytes*; a request over the end is moved before it.
+    """Yield *load* with addresses modulo *size_bytes*.
 
-    Requests become whole sectors, here and in `scale`.
+    A request that reaches beyond the end is moved before it. Requests are extended to whole
+    sectors, here and in `scale`.
     """
     size_bytes = size_bytes // SECTOR_BYTES * SECTOR_BYTES
     for block in load:
@@ -43,9 +44,9 @@ def fold(load: Load, size_bytes: int) -> Iterator[Block]:
 def scale(
     load: Load, size_bytes: int, span_bytes: int, unit_bytes: int = SECTOR_BYTES
 ) -> Iterator[Block]:
-    """Yield *load* with addresses multiplied by size / span, down to whole units, sizes as before.
+    """Yield *load* with addresses multiplied by size / span and rounded down to whole units.
 
-    *span_bytes* is the end of the load's own address space.
+    Request sizes do not change. *span_bytes* is the end of the load's own address space.
     """
     size_bytes = size_bytes // SECTOR_BYTES * SECTOR_BYTES
     factor = size_bytes / span_bytes
@@ -59,8 +60,8 @@ def scale(
 def fit(load: Load, size_bytes: int, how: str = "fold", span_bytes: int = 0) -> Iterator[Block]:
     """Fit *load* to an image of *size_bytes*: "fold", "scale" (needs *span_bytes*) or "none".
 
-    Raises UsageError for an unknown way; with "none", while the load is used, for an address
-    beyond the image.
+    Raises UsageError for an unknown *how*. With "none", raises UsageError while the load is used if
+    an address lies beyond the image.
     """
     if how not in FITS:
         raise UsageError(f"no way to fit addresses {how!r}", action=f"choose {', '.join(FITS)}")
@@ -81,14 +82,14 @@ def _checked(load: Load, size_bytes: int) -> Iterator[Block]:
 
 
 def faster(load: Load, factor: float) -> Iterator[Block]:
-    """Yield *load* with all times divided by *factor*. Raises UsageError for a factor of 0."""
+    """Yield *load* with all times divided by *factor*. Raises UsageError unless it is above 0."""
     if not factor > 0:
-        raise UsageError("a load is made faster by a factor above 0")
+        raise UsageError(f"the speed factor of a load must be above 0, not {factor}")
     return (replace(block, at_s=block.at_s / factor) for block in load)
 
 
 def first(load: Load, requests: int | None = None, seconds: float | None = None) -> Iterator[Block]:
-    """Yield the first *requests* requests of *load*, of the first *seconds*."""
+    """Yield at most the first *requests* requests of *load*, from its first *seconds* only."""
     left = -1 if requests is None else requests
     for block in load:
         if seconds is not None and len(block) and block.at_s[-1] > seconds:

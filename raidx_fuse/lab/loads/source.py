@@ -1,4 +1,4 @@
-"""Where a load comes from: a trace file or a generated one, by name, with all that shapes it."""
+"""The source of a load: a trace file or a generated load, by name, with its shaping."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from raidx_fuse.lab.loads.shape import FITS, faster, first, fit
 from raidx_fuse.lab.loads.traces import Trace
 from raidx_fuse.lab.loads.workloads import generate, variant
 
-ABSTRACT = ("uniform", "zipf", "hotspot")  # they have no disk of their own: the image is theirs
+ABSTRACT = ("uniform", "zipf", "hotspot")  # they have no span of their own: they use the image's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """A load by name.
 
-    *name* is that of a generated load, or else the path of a trace. The first *requests* of it are
-    used, of its first *seconds* (of its own time). Time runs *speed* times as fast, or so that
-    *rate_s* requests arrive a second on average. *fit* is how addresses come onto the image.
-    *seed* and *numbers* (fields of `Workload`) are for generated loads.
+    - *name*: a generated load, or the path of a trace.
+    - *requests*, *seconds*: use only the first ones; seconds count in the load's own time.
+    - *speed*: the load runs so many times as fast; or *rate_s*: so many requests a second on
+      average.
+    - *fit*: how addresses are mapped onto the image (shape.py).
+    - *seed*, *numbers* (fields of `Workload`): for generated loads only.
     """
 
     name: str
@@ -38,7 +40,7 @@ class Source:
 
     @property
     def is_generated(self) -> bool:
-        """Whether the load is made here and not read from a file."""
+        """Whether the load is generated and not read from a trace."""
         return self.name in WORKLOADS
 
     def at(self, path: str) -> Source:
@@ -46,7 +48,7 @@ class Source:
         return replace(self, name=path)
 
     def check(self) -> None:
-        """Raise UsageError for what cannot be meant, before anything is built."""
+        """Raise UsageError if a field is impossible, before anything is built."""
         if self.fit not in FITS:
             raise UsageError(f"no way to fit addresses {self.fit!r}: {', '.join(FITS)}")
         if not self.speed > 0 or not (self.rate_s is None or self.rate_s > 0):
@@ -64,7 +66,7 @@ class Source:
             )
 
     def load(self, size_bytes: int) -> Iterator[Block]:
-        """Return the load for an image of *size_bytes*. Raises UsageError, also when used."""
+        """Return the load for an image of *size_bytes*. Raises UsageError, also while iterating."""
         self.check()
         return self._generated(size_bytes) if self.is_generated else self._traced(size_bytes)
 
@@ -75,7 +77,7 @@ class Source:
         work = variant(work, **self.numbers)
         if self.rate_s is not None:
             work = replace(work, rate_s=self.rate_s / self.speed)
-        # A duration may ask for more than the trace has.
+        # With a duration, more requests may be needed than the published trace has.
         count = self.requests or (1 << 62 if self.seconds is not None else work.requests)
         load = first(generate(work, seed=self.seed, requests=count), None, self.seconds)
         return fit(faster(load, self.speed), size_bytes, self.fit, work.span_bytes)

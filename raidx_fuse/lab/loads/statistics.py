@@ -1,4 +1,4 @@
-"""Statistics of a load, computed as it streams by: what tells a generated load from a real one."""
+"""Statistics of a load, to compare a generated load with the trace that it imitates."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ PAGE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of one load: *seconds* from first to last arrival, *cv* of the times between arrivals.
+    """Statistics of one load.
 
-    *footprint_bytes* counts distinct 4 KiB pages, *top_share* is the share of page accesses that
-    go to the most used fifth of them; *sequential_share* of requests begin where the one before
-    ended; *distinct_share* is distinct start addresses over requests.
+    - *seconds*: from the first to the last arrival; *cv*: coefficient of variation of the times
+      between arrivals; *together_share*: arrivals at the same time as the one before.
+    - *footprint_bytes*: distinct 4 KiB pages, in bytes; *top_share*: share of the page accesses
+      that go to the most used fifth of these pages.
+    - *sequential_share*: requests that begin where the one before ended; *distinct_share*: distinct
+      start addresses over requests.
     """
 
     requests: int
@@ -41,7 +44,7 @@ class Statistics:
 
 
 def statistics_of(load: Load) -> Statistics:
-    """Return the statistics of all of *load*. Memory: one number a page access."""
+    """Return the statistics of *load*. They need memory for one number per page access."""
     blocks = [block for block in load if len(block)]
     if not blocks:
         return Statistics(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)

@@ -1,17 +1,17 @@
 """Real traces, streamed from disk: SPC (UMass) and MSR Cambridge, plain or compressed.
 
     trace = Trace("Financial1.spc.xz")
-    for block in trace: ...                  # a load like any other; may be used again and again
+    for block in trace: ...                  # a load; it can be iterated several times
 
 * SPC, ``ASU,LBA,size,opcode,timestamp``: LBA in sectors of 512 bytes within its ASU, size in bytes,
   opcode r or w in either case, timestamp in seconds; further fields are ignored.
 * MSR Cambridge, ``Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime``: timestamp in units
   of 100 ns, Type Read or Write, Offset and Size in bytes.
 
-The first line tells which. Every ASU (disk) is an address space of its own: they are laid one
-behind the other, in the order of their numbers, each as long as the trace shows it; that takes a
-look at the whole file before the first block. Times begin at 0 and never go back: a request that
-was logged late counts at the time of the one before.
+The first line decides which format it is. Every ASU (disk) is an address space of its own. They are
+concatenated in the order of their numbers, each as long as the trace's largest address on it, so
+the whole file is read once before the first block. Times begin at 0 and never decrease: a request
+that was logged late gets the time of the one before.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ except ImportError:  # an extra
 
 DEVICE_ALIGNMENT_BYTES = 1 << 20
 OFFSET_BYTES_MAX = 1 << 60
-_ENCODING = "latin-1"  # reads any byte: what is wrong is said by line
+_ENCODING = "latin-1"  # decodes any byte: a wrong line gets a message with its number
 _BROKEN: tuple[type[Exception], ...] = (OSError, EOFError, lzma.LZMAError)
 if zstandard is not None:
     _BROKEN += (zstandard.ZstdError,)
@@ -62,14 +62,14 @@ def _msr_row(fields: Sequence[str]) -> Row:
 
 
 FORMATS: dict[str, tuple[Callable[[Sequence[str]], Row], int, float]] = {
-    "spc": (_spc_row, 5, 1.0),  # reader of a line, fields it needs, seconds in its unit of time
+    "spc": (_spc_row, 5, 1.0),  # parser of a line, fields it needs, seconds in its unit of time
     "msr": (_msr_row, 6, 1e-7),
 }
 
 
 @dataclass(slots=True)
 class _Survey:
-    """What a look through the whole file has shown."""
+    """What one pass over the whole file has counted."""
 
     requests: int = 0
     seconds: float = 0.0
@@ -79,8 +79,8 @@ class _Survey:
 class Trace:
     """A trace file as a load.
 
-    *format* is "spc" or "msr"; *path* the file. Opening and reading raise UsageError in one line
-    that names the file, and the line where there is one.
+    *format* is "spc" or "msr"; None recognises it by the first line. Opening and reading raise
+    UsageError with the path and, for a wrong line, its number.
     """
 
     def __init__(self, path: str | Path, format: str | None = None) -> None:
@@ -91,14 +91,14 @@ class Trace:
         self._survey: _Survey | None = None
 
     def __iter__(self) -> Iterator[Block]:
-        """Yield the requests, each device behind the ones with lower numbers."""
+        """Yield the requests; each device's addresses follow those of lower device numbers."""
         starts = self._starts()
         first: Any = None
         last_s = 0.0
         unit_s = FORMATS[self.format][2]
         for time, device, is_write, offset, length in self._columns():
             first = time[0] if first is None else first
-            # Subtracted in the file's own unit: its times in seconds would lose the last digits.
+            # Subtract in the file's own unit: floating-point seconds would lose the last digits.
             at_s = np.maximum.accumulate(np.maximum((time - first) * unit_s, last_s))
             last_s = float(at_s[-1])
             base = np.array([starts[number] for number in device.tolist()], dtype=np.int64)
@@ -106,17 +106,17 @@ class Trace:
 
     @property
     def span_bytes(self) -> int:
-        """The end of the address space: all devices one behind the other. Reads the whole file."""
+        """The size of all devices together. Reads the whole file."""
         return sum(self._look_through().device_bytes.values())
 
     @property
     def devices(self) -> list[int]:
-        """The numbers of the devices (ASUs) that are used. Reads the whole file."""
+        """The numbers of the devices (ASUs) in the trace. Reads the whole file."""
         return sorted(self._look_through().device_bytes)
 
     @property
     def rate_s(self) -> float:
-        """Arrivals a second, on average; 0 if all come at once. Reads the whole file."""
+        """Mean arrivals a second; 0 if all have the same time. Reads the whole file."""
         seen = self._look_through()
         return (seen.requests - 1) / seen.seconds if seen.seconds > 0 else 0.0
 
@@ -162,7 +162,7 @@ class Trace:
         raise UsageError(f"{self.path}: an empty trace")
 
     def _lines(self) -> Iterator[str]:
-        """Yield the lines of the file, whatever it is compressed with. Raises UsageError."""
+        """Yield the lines of the file, decompressed by its suffix. Raises UsageError."""
         try:
             with self._open() as file:
                 yield from file
@@ -192,7 +192,7 @@ class Trace:
         return opened
 
     def _columns(self) -> Iterator[_Columns]:
-        """Yield the file's columns by blocks; requests of no bytes are left out."""
+        """Yield the columns of the file in blocks, without empty requests."""
         lines = self._lines()
         number = 1
         while chunk := list(islice(lines, BLOCK_REQUESTS)):
@@ -222,7 +222,7 @@ class Trace:
     def _complain(
         self, lines: list[str], number: int, read_row: Callable[[Sequence[str]], Row], needed: int
     ) -> None:
-        """Raise the UsageError of the first line that is wrong."""
+        """Raise UsageError for the first wrong line; *number* is that of the first of *lines*."""
         for at, line in enumerate(lines, number):
             fields = line.split(",")
             try:
@@ -235,7 +235,7 @@ class Trace:
 
 
 def _checked(row: Row) -> Row:
-    """Return *row*. Raises ValueError if a number cannot be meant."""
+    """Return *row*. Raises ValueError if a number is out of range."""
     time, device, _, offset, length = row
     if not (0 <= offset <= OFFSET_BYTES_MAX and 0 <= length <= OFFSET_BYTES_MAX):
         raise ValueError("an address or a size is out of range")
@@ -245,7 +245,7 @@ def _checked(row: Row) -> Row:
 
 
 def _full(columns: _Columns) -> _Columns:
-    """Return *columns* without the requests of no bytes."""
+    """Return *columns* without empty requests."""
     full = columns[4] > 0
     if full.all():
         return columns

@@ -1,10 +1,14 @@
-"""What was written where, sector by sector: content that can be checked when it is read back.
+"""Content that can be checked when it is read back, sector by sector.
 
-Each sector of 512 bytes holds words of 8 bytes: its number and its version, both scrambled by the
-seed, then a hash of the two. A sector read back is right if it is a whole version of itself that
-could be there: not older than the newest one that was acknowledged when the read began, not newer
-than the newest one sent when it ended. Writes that were under way together may have landed in
-either order, so the older of them stays possible. What was never written is not judged.
+Each sector of 512 bytes holds words of 8 bytes: its number and its version, both XORed with a key
+from the seed, then a hash of the two. A sector that is read back is right if it is one whole
+version of itself, and this version is
+
+- not older than the newest version that was acknowledged when the read began;
+- not newer than the newest version that was sent when the read ended.
+
+Concurrent writes may take effect in either order, so the older of them stays possible. Sectors that
+were never written are not checked.
 """
 
 from __future__ import annotations
@@ -29,8 +33,8 @@ Words = NDArray[np.uint64]
 class Ticket:
     """One request under way: its sectors *first* to *end* - 1, and what was known when it began.
 
-    Of a write *version* is its own and *floor* the oldest that it may race with; of a read *oldest*
-    is what each sector must at least have.
+    A write has its *version* and, as *floor*, the oldest version that it may race with. A read has
+    *oldest*: for each sector, the oldest version that it may return.
     """
 
     first: int
@@ -41,11 +45,11 @@ class Ticket:
 
 
 class Content:
-    """Makes the content of writes and judges that of reads. Ranges must be whole sectors."""
+    """Makes the content of writes and checks that of reads. Ranges must be whole sectors."""
 
     def __init__(self, size_bytes: int, seed: int = 0) -> None:
         sectors = size_bytes // SECTOR_BYTES
-        self._sent = np.zeros(sectors, dtype=np.uint32)  # touched pages alone take memory
+        self._sent = np.zeros(sectors, dtype=np.uint32)  # only pages that are used take memory
         self._floor = np.zeros(sectors, dtype=np.uint32)
         self._key = np.uint64(seed * 2 + 1)
         self._version = 0
@@ -65,21 +69,21 @@ class Content:
         return ticket, self._pattern(first, np.full(end - first, version, np.uint64)).tobytes()
 
     def written(self, ticket: Ticket, acknowledged: bool = True) -> None:
-        """End a write; one that failed leaves the old content possible."""
+        """End a write. After a write that was not *acknowledged* its sectors are not checked."""
         del self._writing[ticket.version]
         if acknowledged:
             floor = self._floor[ticket.first : ticket.end]
             np.maximum(floor, ticket.floor, out=floor)
-        else:  # half of it may be there, or come later: nothing is known of these sectors any more
+        else:  # a part may be written, or be written later: these sectors are unknown from now on
             self._sent[ticket.first : ticket.end] = self._floor[ticket.first : ticket.end] = 0
 
     def read(self, offset_bytes: int, length_bytes: int) -> Ticket:
-        """Begin a read."""
+        """Begin a read; return its ticket."""
         first, end = offset_bytes // SECTOR_BYTES, (offset_bytes + length_bytes) // SECTOR_BYTES
         return Ticket(first, end, oldest=self._floor[first:end].copy())
 
     def judge(self, ticket: Ticket, data: Any) -> bool:
-        """End a read that returned *data*; say whether that is right, and note it if it is not."""
+        """End a read that returned *data*; return whether it is right, and note it if not."""
         words: Words = np.frombuffer(data, dtype="<u8").reshape(-1, _WORDS)
         known = ticket.oldest > 0
         if not known.any():
@@ -101,7 +105,7 @@ class Content:
         return False
 
     def ranges_written(self) -> list[tuple[int, int]]:
-        """Return (offset, length) of every acknowledged run of sectors."""
+        """Return (offset, length), in bytes, of every run of acknowledged sectors."""
         known = np.flatnonzero(self._floor)
         if not len(known):
             return []

@@ -1,4 +1,4 @@
-"""Loads that look like the papers' traces: generated from published statistics, seeded, streamed.
+"""Loads like the papers' traces: generated from published statistics, seeded, as streams.
 
     for block in generate("financial1", seed=1, requests=100_000):
         block.at_s, block.is_write, block.offset_bytes, block.length_bytes
@@ -7,10 +7,14 @@
 
     generate(variant("uniform", read_share=0.0, span_bytes=array.size_bytes, rate_s=500))
 
-and `raidx_fuse.lab.loads.shape` fits any load to an array, to a length and to a speed. Nothing
-depends on a layout. The model is that of published.py: batches and a hyperexponential law of two
-branches for arrivals, a chain of two states for reads and writes, a mix of sizes, a law of
-popularity over scattered places, and runs that go on where the last request on the device ended.
+`raidx_fuse.lab.loads.shape` fits any load to an array, a length and a speed. No load depends on a
+layout. The model, whose numbers are in published.py:
+
+- arrivals: batches, and a hyperexponential distribution of two branches between them;
+- directions: a Markov chain of two states;
+- sizes: a weighted mix;
+- addresses: Zipf's law or a hot spot over scattered slots, and sequential runs, in which a request
+  begins where the last one on its device ended.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from raidx_fuse.lab.loads.request import BLOCK_REQUESTS, Block, Bools, Floats, I
 
 
 def workload_named(name: str) -> Workload:
-    """Return the published workload *name*. Raises UsageError naming the nearest."""
+    """Return the published workload *name*. Raises UsageError with the most similar name."""
     if name not in WORKLOADS:
         near = get_close_matches(name, WORKLOADS, 1)
         raise UsageError(
@@ -42,8 +46,8 @@ def workload_named(name: str) -> Workload:
 def variant(name: str | Workload, **numbers: Any) -> Workload:
     """Return a workload with some of its *numbers* changed (the fields of `Workload`).
 
-    *length_bytes* stands for both mixes of sizes. A span without *slots* keeps the distance
-    between places. Raises UsageError for an unknown name or an impossible number.
+    *length_bytes* sets the size of reads and writes. A new *span_bytes* without *slots* keeps the
+    distance between slots. Raises UsageError for an unknown name or an impossible number.
     """
     base = workload_named(name) if isinstance(name, str) else name
     length = numbers.pop("length_bytes", None)
@@ -91,7 +95,7 @@ def generate(
     requests: int | None = None,
     block_requests: int = BLOCK_REQUESTS,
 ) -> Iterator[Block]:
-    """Yield *requests* requests like those of *work* (default: as many as the trace has).
+    """Yield *requests* requests with the statistics of *work* (default: as many as the trace has).
 
     The same arguments give the same requests on every machine. Raises UsageError.
     """
@@ -104,7 +108,7 @@ class _Generator:
 
     def __init__(self, work: Workload, seed: int) -> None:
         self.work = work
-        # One stream of chance for each question, so that a changed read share moves no address.
+        # One generator for each property: another share of reads does not change the addresses.
         children = np.random.SeedSequence(seed).spawn(5)
         self._arrivals, self._ops, self._sizes, self._places, scatter = map(
             np.random.default_rng, children
@@ -129,11 +133,13 @@ class _Generator:
             self._done += count
 
     def _times(self, count: int) -> Floats:
-        """Gaps of zero (batches), else of a balanced hyperexponential law: mean and cv fit."""
+        """Return arrival times. Gaps are zero (batches) or drawn from a balanced hyperexponential
+        distribution that yields the workload's mean and cv.
+        """
         work = self.work
         alone = 1 - work.batch_share
         mean_s = 1 / work.rate_s / alone
-        square = max(1.0, (work.cv**2 + 1) * alone - 1)  # of the cv of the gaps that are not zero
+        square = max(1.0, (work.cv**2 + 1) * alone - 1)  # squared cv of the gaps that are not zero
         short = (1 + sqrt((square - 1) / (square + 1))) / 2
         chance = self._arrivals.random((3, count))
         means = np.where(chance[0] < short, mean_s / (2 * short), mean_s / (2 * (1 - short) or 1))
@@ -185,7 +191,7 @@ class _Generator:
         return np.minimum((chance * work.slots).astype(np.int64), work.slots - 1)
 
     def _fresh_slots(self, count: int) -> Ints:
-        """Uniform slots, none used in the last *unused_for* requests."""
+        """Return uniform random slots, none of them used in the last *unused_for* requests."""
         slots = np.empty(count, dtype=np.int64)
         step = max(1, min(4096, self.work.unused_for))
         for start in range(0, count, step):
@@ -202,7 +208,7 @@ class _Generator:
         return slots
 
     def _continue_runs(self, offsets: Ints, length: Ints, runs_on: Bools) -> None:
-        """Move the requests *runs_on* to where the last one on their device ended."""
+        """Move the requests selected by *runs_on* to the end of the last one on their device."""
         work = self.work
         device_bytes = -(-work.span_bytes // work.streams)
         device = offsets // device_bytes
@@ -232,7 +238,7 @@ def _draw(sizes: Sizes, chance: Floats) -> Ints:
 
 
 def _popularity(work: Workload) -> Floats | None:
-    """Return the cumulative law of Zipf over the ranks, or None where popularity is not Zipf's."""
+    """Return the cumulative Zipf distribution over the ranks, or None if *work* has no *zipf*."""
     if not work.zipf:
         return None
     weights = np.arange(1, work.slots + 1, dtype=np.float64) ** -work.zipf

@@ -1,1 +1,1 @@
-"""The requests of the campaign: where they go, which come together, which wait inside others."""
+"""The requests of the campaign: their ranges, commit batches, and overlap in time."""

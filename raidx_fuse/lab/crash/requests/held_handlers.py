@@ -1,11 +1,14 @@
-"""Handlers run as the door runs them: in one stretch, while some of them are held
-(journal/group_commit.py).
+"""Handlers run as the session loop runs them (fuse/session_loop.py): one after the other without
+suspending, while some of them are held for a commit batch (journal/group_commit.py).
 
     stretch   [ handler: held | handler: held | handler: done | handler: suspends ]
-    then      the record is written; those held go on, the one that suspended stays with the task
+    then      the batch's record is written; held handlers go on; the suspended one keeps the task
 
-Only one trap of trio can be the running task's own. So those that are held when a handler suspends
-after all, or whose record is late, get tasks of their own, and the rest a stretch in another one.
+A task can wait for only one trap of trio. Therefore:
+
+- the handler that suspends keeps the running task;
+- handlers that are held then, or whose record is written late, continue in tasks of their own;
+- the handlers that have not begun yet run as a new stretch in another task.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ Handler = Coroutine[Any, Any, None]
 
 
 async def through_door(handlers: Sequence[Handler]) -> None:
-    """Run *handlers*, in order, to their ends. Raises what they raise, in a group."""
+    """Run *handlers*, in order, to their ends. Raises their exceptions in an ExceptionGroup."""
     waiting = list(handlers)
     try:
         async with trio.open_nursery() as nursery:
@@ -34,7 +37,7 @@ async def through_door(handlers: Sequence[Handler]) -> None:
 
 
 async def _stretch(waiting: list[Handler], nursery: trio.Nursery) -> None:
-    """Step each of *waiting* until it is held or done; none is left of them if all goes well."""
+    """Step each of *waiting* until it is held or done, and remove it from the list."""
     held: list[tuple[Handler, CommitBatch]] = []
     suspended: tuple[Handler, Any] | None = None
     try:
@@ -69,7 +72,7 @@ async def _stretch(waiting: list[Handler], nursery: trio.Nursery) -> None:
 
 
 async def go_on_held(handler: Handler) -> None:
-    """Run *handler*, which was held, to its end."""
+    """Run *handler*, which was held for a commit batch, to its end."""
     await _go_on(handler)
 
 
@@ -80,7 +83,7 @@ def _go_on(handler: Handler) -> Generator[Any, Any, None]:
 
 @types.coroutine
 def _adopt(handler: Handler, trap: Any) -> Generator[Any, Any, None]:
-    """Run *handler*, which suspended with *trap* in this task, to its end."""
+    """Run *handler*, which suspended with *trap*, to its end in this task."""
     step: Callable[[Any], Any]
     while True:
         try:

@@ -3,9 +3,9 @@
     image    | part 0 |        ...        | part 1 |      ...      | part 2 |
     workload | part 0 | part 1 | part 2 |
 
-Workload, history and judge count in sectors of the workload. Of most images all is one part. Huge
-ones have several, so far apart that what the array notes of them lies in different sectors of one
-page: only then a torn page is worse than an old one.
+Workload, history and oracle count in sectors of the workload. Most images are one part. Huge images
+have several parts, so far apart that their bits in written map and dirty bitmap lie in different
+sectors of one page: only then is a torn page worse than an old one.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from raidx_fuse.members.base import SECTOR_BYTES
 
 
 class Parts:
-    """*parts* as (first sector in the image, sectors), ascending; *sectors* of all of them."""
+    """*parts* as (first sector in the image, sector count), ascending; *sectors*: their sum."""
 
     def __init__(self, parts: Sequence[tuple[int, int]]) -> None:
         ends = [*accumulate(count for _, count in parts)]
         self.sectors = ends[-1]
-        # (first sector of the workload, the one behind the last, how much further in the image)
+        # (first sector of the workload, end sector, distance to the same sector of the image)
         self._parts = [
             (end - count, end, first - (end - count))
             for (first, count), end in zip(parts, ends, strict=True)
         ]
 
     def place(self, offset: int, length: int) -> tuple[int, int]:
-        """Return the image offset of byte *offset*, and *length* or less: it ends with the part."""
+        """Return the image offset of byte *offset*, and *length*, cut at the end of the part."""
         _, end, further = self._part(offset // SECTOR_BYTES)
         return offset + further * SECTOR_BYTES, min(length, end * SECTOR_BYTES - offset)
 
     def in_image(self, sector: int) -> int:
-        """Return the image sector of *sector*."""
+        """Return the image's number of the workload's *sector*."""
         return sector + self._part(sector)[2]
 
     def sectors_of(self, first: int, count: int) -> Iterator[int]:
-        """Yield the sectors of the workload among *count* of the image."""
+        """Yield the workload's sectors among *count* image sectors from *first* on."""
         for begin, end, further in self._parts:
             yield from range(max(begin, first - further), min(end, first - further + count))
 
     def ranges(self, most_bytes: int) -> Iterator[tuple[int, int]]:
-        """Yield image offset and bytes of all of the parts in pieces of up to *most_bytes*."""
+        """Yield (image offset, length) in bytes over all parts, at most *most_bytes* each."""
         for begin, end, further in self._parts:
             at, stop = (begin + further) * SECTOR_BYTES, (end + further) * SECTOR_BYTES
             while at < stop:

@@ -1,4 +1,4 @@
-"""Where a workload writes, drawn."""
+"""Random ranges for the writes of a workload."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from raidx_fuse.members.base import SECTOR_BYTES
 
 
 class Places:
-    """Draws ranges among *sectors* in stripes of *stripe_bytes*, by *rng*."""
+    """Draws ranges within *sectors* sectors, in stripes of *stripe_bytes*, from *rng*."""
 
     rng: random.Random
     sectors: int
     stripe_bytes: int
 
     def place(self, kind: str | None = None) -> tuple[int, int]:
-        """Draw (offset, length) in bytes: all sizes and alignments, mostly small."""
+        """Draw (offset, length) in bytes: all sizes and alignments, mostly small.
+
+        *kind* fixes the size class; None draws one.
+        """
         rng = self.rng
         total = self.sectors * SECTOR_BYTES
         stripe_bytes = self.stripe_bytes
@@ -41,7 +44,7 @@ class Places:
         return rng.randrange((total - length) // unit + 1) * unit, length
 
     def near(self, where: tuple[int, int]) -> tuple[int, int]:
-        """Draw a range that overlaps *where*, or lies right beside it."""
+        """Draw a range that overlaps *where* or is adjacent to it."""
         offset, length = where
         total = self.sectors * SECTOR_BYTES
         size = max(1, min(length + self.rng.randint(-4, 4) * SECTOR_BYTES, 4 * length))

@@ -1,8 +1,8 @@
-"""Requests one inside the other: writes and flushes that begin while a flush is under way.
+"""Overlapping requests: writes and flushes that begin while a flush is under way.
 
-A flush covers every write that ended before it began, also if another flush was there first. What
-came just too late for that one is the hard part, so there are many flushes here, and they are slow
-where the disks are (lab/crash/disks.py).
+A flush covers every write that ended before it began, even if an earlier flush is still running.
+Writes that came just too late for the earlier flush are the hard case. So there are many flushes
+here; on disks with slow flushes (lab/crash/disks.py) they overlap.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import trio
 from raidx_fuse.lab.crash.requests.together import Requester, in_sectors
 
 REQUESTS_MAX = 6
-APART_S = 0.015  # about as long as a flush of slow disks takes
+APART_S = 0.015  # mean distance; about as long as a flush of slow disks takes
 
 
 async def stagger(player: Requester) -> None:
-    """Let a flush begin, then writes, each of which is flushed or not, little by little."""
+    """Begin a flush, then one write after the other while it runs; some writes are flushed."""
     rng = player.rng
     where = player.place("sectors")
     ranges = []
@@ -31,7 +31,7 @@ async def stagger(player: Requester) -> None:
 
 
 async def write_and_flush(player: Requester, offset: int, length: int, flush: bool) -> None:
-    """Write, and *flush* then."""
+    """Write *length* bytes at *offset*; if *flush*, flush afterwards."""
     await player.write(offset, length)
     if flush:
         await player.flush()

@@ -1,7 +1,7 @@
-"""Requests that come together, and are run as the door runs them (held_handlers.py).
+"""Requests that arrive in one batch, and run as the session loop runs them (held_handlers.py).
 
-Mostly small writes, which share records of the log; some to the same place, some that flush before
-they are answered; now and then a large one, a flush or a placement between them.
+Most are small writes, which share log records (group commit). Some go to the same range, some are
+flushed before they are answered. A few are large writes, flushes or checkpoints.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ TOGETHER_MAX = 8
 
 
 class Requester(Protocol):
-    """The player, as far as requests that come together need it."""
+    """What a batch of requests needs of the player."""
 
     rng: random.Random
     sectors: int
 
     @property
     def array(self) -> Array:
-        """The array that runs."""
+        """The running array."""
 
     async def flush(self) -> None:
-        """Flush, and note it."""
+        """Flush the array, and note it in the history."""
 
     async def write(self, offset: int, length: int) -> None:
-        """Write *length* bytes at *offset*, and note it."""
+        """Write *length* bytes at *offset*, and note it in the history."""
 
     async def observe_met(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Read where writes at once, which are over now, met: one of them came last."""
+        """Read the sectors where *ranges*, written concurrently, overlap: which write was last?"""
 
     def place(self, kind: str | None = None) -> tuple[int, int]:
         """Draw (offset, length) in bytes: all sizes and alignments, mostly small."""
 
     def near(self, where: tuple[int, int]) -> tuple[int, int]:
-        """Draw a range that overlaps *where*, or lies right beside it."""
+        """Draw a range that overlaps *where* or is adjacent to it."""
 
 
 async def come_together(player: Requester) -> None:
-    """Let some requests of *player* come together."""
+    """Run one random batch of requests of *player*."""
     rng = player.rng
-    if rng.random() < 0.5:  # the log is small here, and without room nothing is held
+    if rng.random() < 0.5:  # a log without free space holds no handler, and this log is small
         await player.array.context.journal.drain()
     where = small(player)
     ranges: list[tuple[int, int]] = []
@@ -60,7 +60,7 @@ async def come_together(player: Requester) -> None:
         if draw < 0.1:
             handlers.append(player.array.context.journal.place())
             continue
-        if ranges and draw < 0.25:  # the same once more
+        if ranges and draw < 0.25:  # an earlier range again
             offset, length = rng.choice(ranges)
         elif draw < 0.33:
             offset, length = player.place(rng.choice(("stripe", "chunks", "page")))
@@ -81,7 +81,7 @@ async def _write(player: Requester, offset: int, length: int, *, flush: bool) ->
 
 
 def small(player: Requester) -> tuple[int, int]:
-    """Draw some sectors inside one chunk."""
+    """Draw (offset, length) in bytes of a few sectors inside one chunk."""
     sectors = CHUNK_BYTES // SECTOR_BYTES
     count = player.rng.randint(1, 3)
     first = player.rng.randrange(player.sectors // sectors) * sectors
@@ -90,6 +90,6 @@ def small(player: Requester) -> tuple[int, int]:
 
 
 def in_sectors(offset: int, length: int) -> tuple[int, int]:
-    """Return whole sectors: two writes at once never share half of one."""
+    """Return the range extended to whole sectors: concurrent writes never share a sector's half."""
     low = offset // SECTOR_BYTES * SECTOR_BYTES
     return low, -(-(offset + length) // SECTOR_BYTES) * SECTOR_BYTES - low

@@ -1,1 +1,1 @@
-"""What the campaign's workloads do beside reading and writing."""
+"""What the workloads of the campaign do beside reading and writing; `workload.py` lists them."""

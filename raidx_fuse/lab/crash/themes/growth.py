@@ -1,9 +1,12 @@
-"""Growing under writes: the campaign's theme for layouts that grow in place.
+"""Growth while writes go on: the campaign's theme for layouts that grow in place.
 
-One or two disks join, parity follows in one of the three ways; the array is written, flushed and
-left alone meanwhile, ends cleanly and begins again, loses a member and gets it back, or the growth
-is cancelled. Afterwards the places that blocks have left are written as well: what is judged must
-not notice.
+One or two disks join, and parity follows by one of the three methods. Meanwhile the array is
+
+- written, flushed and left idle;
+- closed cleanly and mounted again, or
+- degraded by the loss of a member, which is then replaced; or the growth is cancelled.
+
+Afterwards the vacated cells are written as well. The checked content must not change.
 """
 
 from __future__ import annotations
@@ -22,12 +25,12 @@ from raidx_fuse.lab.crash.history import Span
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.members.base import SECTOR_BYTES
 
-SLOW_BYTES = 8192  # a second: a growth lasts through several steps
+SLOW_BYTES = 8192  # a second: a growth lasts for several steps
 GROWTH_LIMIT_S = 900.0
 
 
 async def theme_growth(player: Player) -> None:
-    """Grow once or twice, under writes."""
+    """Grow once or twice while writes go on."""
     await player.step()
     for _ in range(player.rng.choice((1, 1, 2))):
         await grow(player)
@@ -36,8 +39,8 @@ async def theme_growth(player: Player) -> None:
 
 
 async def grow(player: Player) -> None:
-    """Let the array grow, with whatever happens to it meanwhile."""
-    await player.jobs_end()  # the resync of a former life
+    """Grow the array; random steps and perhaps a remount, a loss or a cancel happen meanwhile."""
+    await player.jobs_end()  # a resync after an earlier cut
     array = player.array
     width = array.member_set.config.width
     disks = [player.new_disk() for _ in range(player.rng.randint(1, 2))]
@@ -51,7 +54,7 @@ async def grow(player: Player) -> None:
     span = player.history.begin(f"grow {parity}", player.event)
     changing: Span | None = None
     if parity == PIGGYBACK and player.cell.journal == "none":
-        # Parity changes in its place, as under a write: all that this mode promises is a resync.
+        # Parity changes in place, as in a write: this mode promises only a resync for it.
         stripes = frozenset(range(array.context.layout.stripes))
         changing = player.history.begin_write("grow piggyback", player.event, stripes, frozenset())
     joining = [player.disks[disk] for disk in disks]
@@ -63,7 +66,7 @@ async def grow(player: Player) -> None:
     steps = player.rng.randint(1, 4)
     started_s = trio.current_time()
     while (job := _growth_of(player)) is not None:
-        # A remount opens and closes nurseries: no time-out's scope may hold it.
+        # A remount opens and closes nurseries, so it cannot run inside a cancel scope.
         assert trio.current_time() < started_s + GROWTH_LIMIT_S, job.status()
         job._batch = player.rng.randint(1, 4)
         job.speed_max_bytes = SLOW_BYTES if steps else 0
@@ -84,19 +87,19 @@ async def grow(player: Player) -> None:
 
 
 def inherit(player: Player) -> None:
-    """Note that the surrogate has the role of the parity now, unless the growth was cancelled."""
+    """Note that the surrogate now holds the parity role, unless the growth was cancelled."""
     recording, now = player.recording, player.event
     begin, _, role, heir = recording.heirs.pop()
     recording.heirs.append((begin, now, role, heir))
     config = player.array.member_set.config
     if config.width == role:
-        # Not always the surrogate: it may have been replaced in its turn since the growth ended.
+        # Not always the surrogate: it may have been replaced since the growth ended.
         disk = int(config.record(heir).path_hint.removeprefix("disk"))
         recording.holders.append((now, heir, disk))
 
 
 async def let_go(player: Player) -> None:
-    """Remove who had the parity before a surrogate came, mostly."""
+    """Remove, in most cases, the member that held the parity before the surrogate."""
     spares = [record for record in player.array.member_set.config.members if record.role < 0]
     if spares and player.rng.random() < 0.7:
         span = player.history.begin("remove", player.event)
@@ -110,18 +113,18 @@ def _growth_of(player: Player) -> Grow | None:
 
 
 async def remount(player: Player, _job: Grow) -> None:
-    """End cleanly and begin again."""
+    """Close the array cleanly and mount it again."""
     await player.close()
     await player.open()
 
 
 async def cancel(_player: Player, job: Grow) -> None:
-    """Turn the growth round."""
+    """Cancel the growth: it moves everything back."""
     job.cancel()
 
 
 async def lose(player: Player, _job: Job) -> None:
-    """Lose a member, old or new, and give its role another disk, under writes."""
+    """Lose a member, old or new, and give its role another disk while writes go on."""
     out = len(player.recording.out)
     role = player.rng.randrange(player.array.member_set.config.width)
     if not player.tolerance or player.array.member_set.spares:
@@ -135,7 +138,7 @@ async def lose(player: Player, _job: Job) -> None:
     disk = player.new_disk()
     try:
         await player.array.replace_disk(role, player.disks[disk])
-    except (BusyError, UsageError):  # the growth ended, and who had the parity takes the role
+    except (BusyError, UsageError):  # the growth has ended: the former parity member is a spare
         disk = former
     while not is_whole(player, role):
         await trio.sleep(0.3)
@@ -146,13 +149,13 @@ async def lose(player: Player, _job: Job) -> None:
 
 
 def is_whole(player: Player, role: int) -> bool:
-    """Say whether *role* is; a surrogate may have come to the role of the parity meanwhile."""
+    """Return whether *role* is active; a surrogate may hold the parity role by now."""
     config = player.array.member_set.config
     return config.record(role if role < config.width else player.width - 1).state == "active"
 
 
 async def write_beyond(player: Player) -> None:
-    """Write where the image was not before: into places that blocks have left."""
+    """Write into the new part of the image: it lies in the cells that blocks have vacated."""
     array = player.array
     first = player.sectors * SECTOR_BYTES
     for _ in range(player.rng.randint(0, 3)):
@@ -160,7 +163,7 @@ async def write_beyond(player: Player) -> None:
         size = min(player.rng.choice((SECTOR_BYTES, 4096, 6000, 20000)), room)
         if size > 0:
             at = first + player.rng.randrange(room - size + 1)
-            # What it writes is not judged, but it holds stripes whose other chunks are.
+            # This content is not checked, but other chunks of the same stripes are.
             chunks = range(at // CHUNK_BYTES, (at + size - 1) // CHUNK_BYTES + 1)
             stripes = frozenset(array.context.layout.locate(chunk)[0] for chunk in chunks)
             span = player.history.begin_write("write beyond", player.event, stripes, frozenset())

@@ -1,7 +1,7 @@
-"""Writes that hang until their member is given up, or the request, and reach the disk later.
+"""Writes that hang until the engine gives up their member or the request, and reach the disk later.
 
-Who waited has an error by then, and may have written the same bytes again: that must stand, whether
-the member could be spared or not.
+The caller has got an error by then, and may have written the same range again. The newer write must
+be kept, whether the array could do without the member or not.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.requests.stagger import write_and_flush
 from raidx_fuse.lab.crash.requests.together import in_sectors
 
-TIMEOUT_S = 30.0  # io.timeout_s, at which an operation is given up, after up to a quarter more
-HANGS_S = (5.0, 45.0, 60.0, 100.0)  # noticed or not, and back sooner or later
+TIMEOUT_S = 30.0  # io.timeout_s: an operation is given up after this time, or up to a quarter more
+HANGS_S = (5.0, 45.0, 60.0, 100.0)  # shorter and longer than the time-out
 
 
 async def theme_hangs(player: Player) -> None:
-    """Let writes hang here and there while the same places are written again."""
+    """Let single writes hang while the same ranges are written again."""
     rng = player.rng
     player.refusals = True
     await player.write(0, player.sectors * 512)
     await player.flush()
-    await player.jobs_end()  # who takes a member out lets the resync of a former life end first
-    if player.tolerance and rng.random() < 0.5:  # the next member cannot be spared then
+    await player.jobs_end()  # a resync after an earlier cut must end before a member is taken out
+    if player.tolerance and rng.random() < 0.5:  # then the array may need every other member
         role = rng.randrange(player.width)
         player.recording.out.append((role, player.event, math.inf))
         await player.array.fail_disk(role)
@@ -39,7 +39,7 @@ async def _write_while_one_hangs(player: Player) -> None:
     member_set = player.array.member_set
     out, begin = len(player.recording.out), player.event
     spared = member_set.tolerates(member_set.lost | {role})
-    if spared:  # it may be given up from here on
+    if spared:  # the member may be given up from here on
         player.recording.out.append((role, begin, math.inf))
     disk = player.disks[role]
     disk.hang(rng.choice(HANGS_S))
@@ -55,9 +55,9 @@ async def _write_while_one_hangs(player: Player) -> None:
         await player.flush()
     if rng.random() < 0.5:
         await player.observe_met(ranges)
-    disk.hang(0.0)  # if no write came there
+    disk.hang(0.0)  # in case that no write has reached this disk
     await trio.sleep(max(0.0, disk.late_until_s + 1.0 - trio.current_time()))
     player.hanging = False
     await player.observe_met(ranges)
-    if spared and member_set.queues[role] is not None:  # nobody has noticed
+    if spared and member_set.queues[role] is not None:  # the member was not given up
         player.recording.out[out] = (role, begin, player.event)

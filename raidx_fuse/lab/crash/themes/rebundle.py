@@ -1,8 +1,12 @@
-"""Members of raidx arrays come, leave and are lost, under writes: a theme of the campaign.
+"""Members of raidx arrays join, leave and are lost while writes go on: a theme of the campaign.
 
-Disks of other sizes join, a member is emptied and let go, a lost one's chunks are restored onto the
-others, a larger disk takes a role and its space is used; meanwhile the array is written, flushed,
-left alone, ends cleanly and begins again. Afterwards places that chunks have left are written too.
+- Disks of other sizes join.
+- A member is evacuated and removed.
+- The chunks of a lost member are restored onto the others (self-heal).
+- A larger disk takes a role, and its additional space becomes usable.
+
+Meanwhile the array is written, flushed, left idle, closed cleanly and mounted again. Afterwards the
+vacated places are written as well.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import NO_DISK
 from raidx_fuse.lab.crash.themes.growth import write_beyond
 
-SLOW_BYTES = 16384  # a second: a change lasts through several steps
+SLOW_BYTES = 16384  # a second: a change lasts for several steps
 LIMIT_S = 900.0
 
 
@@ -29,7 +33,7 @@ async def theme_members(player: Player) -> None:
     await player.write(*player.place("many"))
     await player.step()
     for _ in range(player.rng.randint(1, 3)):
-        await player.jobs_end()  # the resync of a former life
+        await player.jobs_end()  # a resync after an earlier cut
         turn = player.rng.choice(_TURNS if player.tolerance else _TURNS[:2])
         await turn(player)
         if player.rng.random() < 0.6:
@@ -44,12 +48,12 @@ def _rebundle(player: Player) -> RebundleOperation:
 
 
 async def _through(player: Player) -> None:
-    """Return when the jobs are done; steps happen meanwhile, and perhaps a remount."""
+    """Wait until the jobs have ended; some steps and perhaps a remount happen meanwhile."""
     steps = player.rng.randint(0, 3)
     remount = player.rng.random() < 0.3
     started_s = trio.current_time()
     while running := player.array.jobs.running():
-        # A remount opens and closes nurseries: no time-out's scope may hold it.
+        # A remount opens and closes nurseries, so it cannot run inside a cancel scope.
         assert trio.current_time() < started_s + LIMIT_S, [job.status() for job in running]
         for job in running:
             job.speed_max_bytes = SLOW_BYTES if steps else 0
@@ -66,7 +70,7 @@ async def _through(player: Player) -> None:
 
 
 async def add(player: Player) -> None:
-    """Let one or two disks of other sizes join."""
+    """Add one or two disks of other sizes."""
     largest = max(disk.size_bytes for disk in player.disks)
     least = player.array.member_set.data_offset + 8 * CHUNK_BYTES
     disks = [
@@ -84,7 +88,7 @@ async def add(player: Player) -> None:
 
 
 async def remove(player: Player) -> None:
-    """Empty a member and let it go, if the others have room."""
+    """Evacuate a member and remove it, if the others have enough free space."""
     array = player.array
     role = player.rng.choice(array.member_set.config.roles())
     out = len(player.recording.out)
@@ -102,7 +106,7 @@ async def remove(player: Player) -> None:
 
 
 async def restore(player: Player) -> None:
-    """Lose a member and restore what it held on the others, or else on a new disk."""
+    """Lose a member; restore its chunks onto the others, or onto a new disk if they are full."""
     array = player.array
     role = player.rng.choice(array.member_set.config.roles())
     out, begin = len(player.recording.out), player.event
@@ -127,7 +131,7 @@ async def restore(player: Player) -> None:
 
 
 async def enlarge(player: Player) -> None:
-    """Let a larger disk take a role; what it has more becomes usable."""
+    """Give a role a larger disk; its additional space becomes usable."""
     role = player.rng.choice(player.array.member_set.config.roles())
     out, begin = len(player.recording.out), player.event
     player.recording.out.append((role, begin, math.inf))

@@ -1,8 +1,12 @@
-"""Moving everything under writes: the campaign's theme for layouts that can be restriped.
+"""A restripe (md's reshape) while writes go on: a theme for layouts that can be restriped.
 
-The array gets another layout, wider members, or both; it is written, flushed and left alone
-meanwhile, ends cleanly and begins again, loses a member and gets it back, or the restripe is
-cancelled. What is judged must not notice.
+The array gets another layout, more members, or both. Meanwhile it is
+
+- written, flushed and left idle;
+- closed cleanly and mounted again, or
+- degraded by the loss of a member, which is then replaced; or the restripe is cancelled.
+
+The checked content must not change.
 """
 
 from __future__ import annotations
@@ -18,9 +22,9 @@ from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.themes.growth import lose, write_beyond
 from raidx_fuse.layouts.registry import LAYOUTS
 
-SLOW_BYTES = 16384  # a second: a restripe lasts through several steps
+SLOW_BYTES = 16384  # a second: a restripe lasts for several steps
 LIMIT_S = 900.0
-# layout -> what it may become, and how many members join
+# layout -> (new layout, number of members that join)
 TARGETS: dict[str, tuple[tuple[str, int], ...]] = {
     "raid0": (("raid0", 1), ("raid0", 2), ("raid4", 1), ("raid5", 1), ("raid5", 2)),
     "raid1": (("raid5", 1), ("raid1", 1), ("raid4", 1)),
@@ -34,17 +38,17 @@ TARGETS: dict[str, tuple[tuple[str, int], ...]] = {
 
 
 def restripes_of(layout: str) -> tuple[tuple[str, int], ...]:
-    """Return what *layout* may become in a workload: (layout, members more)."""
+    """Return the targets of *layout* in workloads: (new layout, number of members that join)."""
     return TARGETS.get(layout, ())
 
 
 async def theme_restripe(player: Player) -> None:
-    """Restripe, under writes, and write on."""
+    """Restripe while writes go on, and write afterwards."""
     await player.step()
     targets = list(restripes_of(player.cell.layout))
     player.rng.shuffle(targets)
     for name, added in targets:
-        with suppress(UsageError):  # no room, or the log of so small members is too short
+        with suppress(UsageError):  # too little space, or the small members' log is too short
             await restripe(player, name, added)
             break
     for _ in range(player.rng.randint(1, 4)):
@@ -52,11 +56,11 @@ async def theme_restripe(player: Player) -> None:
 
 
 async def restripe(player: Player, name: str, added: int) -> None:
-    """Let the array become *name* on *added* members more, with whatever happens meanwhile.
+    """Restripe the array to layout *name* with *added* more members; random steps go on.
 
-    Raises UsageError when it cannot.
+    Raises UsageError if the array cannot be restriped so.
     """
-    await player.jobs_end()  # the resync of a former life
+    await player.jobs_end()  # a resync after an earlier cut
     width = player.array.member_set.config.width
     restripe_operation = player.array.restripe_operation
     restripe_operation.moving(restripe_operation.target(added, name, {}))
@@ -73,7 +77,7 @@ async def restripe(player: Player, name: str, added: int) -> None:
     steps = player.rng.randint(1, 4)
     started_s = trio.current_time()
     while (job := _restripe_of(player)) is not None:
-        # A remount opens and closes nurseries: no time-out's scope may hold it.
+        # A remount opens and closes nurseries, so it cannot run inside a cancel scope.
         assert trio.current_time() < started_s + LIMIT_S, job.status()
         job.window_bytes = player.rng.choice((1, 2, 4, 8, 16)) * CHUNK_BYTES
         job.speed_max_bytes = SLOW_BYTES if steps else 0

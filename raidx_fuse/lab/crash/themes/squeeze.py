@@ -1,7 +1,7 @@
-"""A log that is full: large partial writes over the same stripes, more than the ring has room for.
+"""A full log: large partial writes to the same stripes, more than the ring has space for.
 
-Placements are slow: somebody else places meanwhile, and the disks take their time to flush. What is
-handed out too early then lies over records that a replay still needs.
+Checkpoints are slow: another task holds the checkpoint's lock, and the disks flush slowly. A log
+that reused its space too early would overwrite records that recovery still needs.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ APART_S = 0.01
 
 
 async def theme_squeeze(player: Player) -> None:
-    """Fill the log again and again, a few stripes at a time."""
+    """Fill the log several times, with writes to a few stripes each time."""
     rng = player.rng
-    if rng.random() < 0.7:  # in what was never written, maps come with each write
+    if rng.random() < 0.7:  # a write to unwritten chunks would log pages of the written map, too
         await player.write(0, player.sectors * 512)
     for _ in range(rng.randint(2, 4)):
         stripe = rng.randrange(player.stripes)
@@ -44,7 +44,7 @@ async def _hold_up_placements(player: Player) -> None:
 
 
 def _large_part(player: Player, stripe: int) -> tuple[int, int]:
-    """Draw a range in or near *stripe* that is as large as some chunks, but no stripe."""
+    """Draw a range in or near *stripe* of one chunk or more, but less than a stripe."""
     rng = player.rng
     end = player.sectors * 512
     length = rng.randint(1, max(1, player.stripe_bytes // CHUNK_BYTES - 1)) * CHUNK_BYTES
