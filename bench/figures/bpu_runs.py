@@ -1,6 +1,6 @@
-"""The experiments of the BPU paper: a trace at a pace on a RAID-5 of 7+1 SSDs, with thresholds.
+"""The experiments of the BPU paper: a trace at some speed on a RAID-5 of 7+1 SSDs, with thresholds.
 
-`paper_bpu.py` makes the tables and figures of them, and says why the chunk and the pace are these.
+`paper_bpu.py` makes tables and figures of them, and gives the reasons for chunk size and speed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Generated loads beside the slices of the real traces: their statistics, side by side.
+"""The statistics of generated loads, beside those of slices of the real traces.
 
     python bench/figures/generated_loads.py --traces ../shared/traces
 

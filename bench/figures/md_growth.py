@@ -1,14 +1,14 @@
-"""Growth beside the real md: bytes read and written on each member, and time, on members as large.
+"""Growth of raidx and of Linux md: bytes read and written on each member, and time.
 
     python bench/figures/md_growth.py                         RAID-4 from 4 to 5 members of 128 MiB
     python bench/figures/md_growth.py --added 2 --size 256 --ways live,piggyback,surrogate,restripe
 
-`mdadm --grow` runs in a guest of User-Mode Linux, a kernel that is an ordinary program: no root, no
-loop devices, no md of this machine. Both arrays are full of random data before, both are compared
-with it afterwards. What the guest's kernel counts on its disks, superblocks included, stands beside
-what reaches our member files. Bytes are exact; the seconds are those of a guest whose every disk
-request and page fault goes through this machine's kernel, and say little about md on disks: for
-that `paper_mcpod.py` has both ways on the same modelled disks.
+`mdadm --grow` runs in a guest of User-Mode Linux, a kernel that is an ordinary program. It needs no
+root, no loop devices, and no md on this machine. Both arrays are full of random data before, and
+are compared with it afterwards. The table shows the bytes that the guest's kernel counts on its
+disks, superblocks included, beside those that reach our member files. Bytes are exact. The seconds
+are those of a guest whose disk requests and page faults all go through this machine's kernel; they
+say little about md on real disks. `paper_mcpod.py` compares both methods on modelled disks.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ os.environ["PATH"] += ":/usr/sbin:/sbin"
 
 
 class PeerError(Exception):
-    """The guest did not do what it was to do; the message says what and why."""
+    """The guest failed; the message says what and why."""
 
 
 class CannotRunError(PeerError):
-    """The guest's kernel does not live on this machine."""
+    """The guest's kernel cannot run on this machine."""
 
 
 @dataclass(frozen=True)
@@ -331,11 +331,15 @@ def main() -> int:
     """Grow both and print the table; 2 when md cannot run here, 1 when something failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--width", type=int, default=4, help="members before")
-    parser.add_argument("--added", type=int, default=1, help="members more afterwards")
-    parser.add_argument("--ways", default=f"{LIVE},{RESTRIPE}", help=f"ours: {', '.join(WAYS)}")
-    parser.add_argument("--size", type=int, default=128, help="of each member, MiB")
-    parser.add_argument("--directory", default="/dev/shm", help="where members and results go")
-    parser.add_argument("--timeout", type=float, default=300.0, help="of the guest, seconds")
+    parser.add_argument("--added", type=int, default=1, help="members to add")
+    parser.add_argument(
+        "--ways", default=f"{LIVE},{RESTRIPE}", help=f"methods of raidx: {', '.join(WAYS)}"
+    )
+    parser.add_argument("--size", type=int, default=128, help="size of each member, MiB")
+    parser.add_argument("--directory", default="/dev/shm", help="folder for members and results")
+    parser.add_argument(
+        "--timeout", type=float, default=300.0, help="time limit of the guest, seconds"
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.width < 3 or options.added < 1 or options.width + options.added > MEMBERS_MAX:

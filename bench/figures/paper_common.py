@@ -1,6 +1,7 @@
-"""What the files of the papers share: the shape of a table, and how it is printed.
+"""What the programs of the papers share: tables, charts, parallel runs, and printing.
 
-Each ``bench/paper_NAME.py`` regenerates the tables and figures of one paper in virtual time:
+Each ``bench/figures/paper_NAME.py`` regenerates the tables and figures of one paper in virtual
+time:
 
     TITLE = "UPC: ..."                                   # heading of its section in the report
 
@@ -9,7 +10,7 @@ Each ``bench/paper_NAME.py`` regenerates the tables and figures of one paper in 
     if __name__ == "__main__":
         sys.exit(main(tables, __doc__))
 
-`report.py` calls the same function for every paper and makes one page of it.
+`report.py` runs the program of every paper and makes one page of their tables.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ def gain(theirs: Sequence[float], ours: Sequence[float]) -> str:
 
 
 async def marked(array: Array) -> None:
-    """Hold every region marked: the paper's arrays have no bitmap that a write could wait for."""
+    """Mark every region dirty: in the papers, writes do not wait for a write-intent bitmap."""
     dirty = array.context.dirty
     await dirty.enter(range(0, array.context.layout.stripes, dirty.per_region))
 

@@ -4,9 +4,9 @@
     python bench/figures/paper_mcpod.py --quick         less than one, smaller disks, fewer requests
 
 4+1, 4+2 and 4+1+1 modelled disks, chunks of 64 KiB, everything written before. Ours is the method
-`live` (DESIGN.md, section 2): parity is neither read nor written, so there is less to do than in
-the paper. "Move everything" is our own engine's restripe (jobs/restripe/job.py) on the same disks,
-with large windows and with md's habits (restripe_runs.py).
+`live` (jobs/grow/): parity is neither read nor written, so it does less than the paper's methods.
+"Move everything" is our own engine's restripe (jobs/restripe/job.py) on the same disks, with large
+windows and with windows and superblock writes like md's (restripe_runs.py).
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _bytes(queues: Sequence[MemberQueue]) -> tuple[int, int]:
 
 
 def disk(size_bytes: int, number: int) -> ModelMember:
-    """Return a modelled disk that forgets its data."""
+    """Return a modelled disk that drops its data."""
     memory = BlankMember(size_bytes, name=f"new{number}")
     return ModelMember(memory, make_model(DISK), seed=SEED * 1000 + number)
 

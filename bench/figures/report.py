@@ -1,13 +1,13 @@
-"""The laboratory's report: every table and figure of the papers as far as built, on one page.
+"""The laboratory's report: the tables and figures of the papers, regenerated on one page.
 
-    python bench/figures/report.py                       all papers; under a quarter of an hour on
-    2 cores python bench/figures/report.py --quick               some minutes, wider spread
+    python bench/figures/report.py              all papers; under 15 minutes on 2 cores
+    python bench/figures/report.py --quick      some minutes, wider spread
     python bench/figures/report.py --only upc --output /tmp/report
 
-Runs each ``bench/paper_*.py`` as a program of its own, as many at a time as there are processors,
-and writes ``report/README.md``: the paper's number, ours, and a line where they differ; with
-matplotlib (the extra `plots`) also pictures. All of it is virtual time: another machine, another
-day or a neighbour changes no figure, only how long it takes.
+Runs each ``bench/figures/paper_*.py`` in a process of its own, as many at a time as there are
+processors. Writes ``report/README.md``: the paper's number, ours, and the reason where they differ;
+with matplotlib (the extra `plots`) also charts. Everything runs in virtual time: the machine and
+other programs change no figure, only the time that the report takes.
 """
 
 from __future__ import annotations
@@ -141,8 +141,10 @@ def main() -> int:
     """Make the report; return 1 if a part of it failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer requests, wider spread")
-    parser.add_argument("--only", help="names of papers, with commas between")
-    parser.add_argument("--output", type=Path, default=Path("report"), help="folder of the page")
+    parser.add_argument("--only", help="names of papers, separated by commas")
+    parser.add_argument(
+        "--output", type=Path, default=Path("report"), help="folder for the page and its charts"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     chosen = programs()

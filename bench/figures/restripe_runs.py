@@ -1,9 +1,10 @@
-"""The McPod paper's baseline in our own engine: moving everything, with two sets of habits.
+"""The McPod paper's baseline in our own engine: a restripe of everything, in two variants.
 
-"Large windows" is the best a restripe can do: windows of 64 MiB of every member, each read, written
-and flushed, with the watermark in the journal. "md's habits" are small windows, each followed by a
-superblock on every member and a flush: the position is written before the next window may overwrite
-what this one left. A window is 1 MiB of a member, md's stripe cache of 256 pages; 4 MiB is kinder.
+"Large windows" is the best that a restripe can do: windows of 64 MiB of every member, each read,
+written and flushed, with the watermark in the journal. "md's habits" are small windows, each
+followed by a superblock on every member and a flush: the position is written before the next window
+may overwrite what this one left. Such a window is 1 MiB of a member, md's stripe cache of 256
+pages; a variant with 4 MiB favours md.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""The same one file behind raidx's own FUSE door: the most that an array can reach.
+"""One file behind raidx's own FUSE front end: the upper limit of an array's speed.
 
     passthrough_fast.py MOUNTPOINT BACKING_FILE
 
-Differs from an array only in what lies behind the volume. Prints "ready" once mounted.
+It has the front end of an array, but the volume is a file. Prints "ready" once mounted.
 """
 
 from __future__ import annotations
 
+import argparse
 import mmap
 import os
-import sys
 from typing import Any
 
 import trio
@@ -26,7 +26,7 @@ class OneFile:
     def __init__(self, backing: str) -> None:
         self.fd = os.open(backing, os.O_RDWR)
         self.size_bytes = os.lseek(self.fd, 0, os.SEEK_END)
-        # One buffer serves all reads: the reply leaves before anything else runs.
+        # One buffer serves all reads: the reply is sent before anything else runs.
         self._buffer = memoryview(mmap.mmap(-1, REQUEST_BYTES_MAX))
 
     async def read(self, offset: int, size: int) -> memoryview:
@@ -45,15 +45,21 @@ class OneFile:
 
 
 async def no_control(command: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Answer nothing."""
+    """Return an empty answer to every control command."""
     return {}
 
 
 def main() -> None:
     """Serve until SIGTERM or unmount."""
-    disk = OneFile(sys.argv[2])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("mountpoint")
+    parser.add_argument("backing_file")
+    args = parser.parse_args()
+    disk = OneFile(args.backing_file)
     volume = Volume("disk", disk.size_bytes, read=disk.read, write=disk.write, flush=disk.flush)
-    trio.run(mount.serve, [volume], sys.argv[1], no_control, lambda _: print("ready", flush=True))
+    trio.run(
+        mount.serve, [volume], args.mountpoint, no_control, lambda _: print("ready", flush=True)
+    )
 
 
 if __name__ == "__main__":

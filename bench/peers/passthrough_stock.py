@@ -1,4 +1,4 @@
-"""A plain pass-through of one file on pyfuse3's own main loop: what raidx is measured against.
+"""A plain pass-through of one file on pyfuse3's own main loop: the baseline for raidx.
 
     passthrough_stock.py MOUNTPOINT BACKING_FILE
 
@@ -7,11 +7,11 @@ Shows BACKING_FILE as MOUNTPOINT/disk with direct I/O. Prints "ready" once mount
 
 from __future__ import annotations
 
+import argparse
 import errno
 import os
 import signal
 import stat
-import sys
 
 import pyfuse3
 import trio
@@ -30,7 +30,7 @@ class PassThrough(pyfuse3.Operations):
         self.size_bytes = os.lseek(self.fd, 0, os.SEEK_END)
 
     def init(self) -> None:
-        """Say that the mount can be used."""
+        """Print "ready": the mount can be used."""
         print("ready", flush=True)
 
     async def getattr(self, inode, ctx):  # type: ignore[no-untyped-def]
@@ -83,7 +83,12 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    pyfuse3.init(PassThrough(sys.argv[2]), sys.argv[1], {"default_permissions", "fsname=stock"})
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("mountpoint")
+    parser.add_argument("backing_file")
+    args = parser.parse_args()
+    disk = PassThrough(args.backing_file)
+    pyfuse3.init(disk, args.mountpoint, {"default_permissions", "fsname=stock"})
     try:
         trio.run(main)
     finally:

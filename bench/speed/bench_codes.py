@@ -3,12 +3,12 @@
     python bench/speed/bench_codes.py
     python bench/speed/bench_codes.py --only rdp,upc --size 64
 
-All in memory that was touched before, more of it than fits in the cache; rounds alternate, and each
-share is taken within its round. All is done by one thread that never waits, so CPU time is
-measured: what else the machine does matters less then.
+All memory was touched before, and there is more of it than fits into the cache. Rounds alternate,
+and each share is taken within its round. One thread does everything and never waits, so CPU time is
+measured, which other programs disturb less.
 
-* encode: the parities of full stripes from their data (`raidx_fuse.member_set.xor.encoder`, what a
-  write of whole stripes does); numpy XORs the data of each stripe into one chunk, once. RDP does
+* encode: the parities of full stripes from their data (`raidx_fuse.store.xor.encoder`, as in a
+  full-stripe write); numpy XORs the data of each stripe into one chunk, once. RDP does
   1.7 XORs for each of numpy's at p = 7, and no code of two losses fewer than about that.
 * decode: two members of a running array of RAM members are lost and rebuilt at once, from the
   first stripe to the last, jobs, locks, maps and all; numpy XORs the survivors into one member.
@@ -209,7 +209,7 @@ def run(only: Sequence[str] = (), data_mib: int = 1024, rounds: int = 5) -> list
 def main() -> int:
     """Measure, print, and return 1 if a bar was missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", metavar="NAMES", help="codes, with commas between")
+    parser.add_argument("--only", default="", metavar="NAMES", help="codes, separated by commas")
     parser.add_argument("--size", type=int, default=1024, help="data of each array, MiB")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")

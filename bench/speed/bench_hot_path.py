@@ -1,7 +1,7 @@
 """The hot paths without a mount, one after the other: `pytest bench --benchmark-only`.
 
-RAM members. The array's coroutines are stepped by hand, which is all that the FUSE door does too
-while nothing suspends; one that does suspend fails the benchmark.
+RAM members. The benchmark steps the array's coroutines by hand, as the FUSE session loop does while
+nothing suspends; a coroutine that suspends fails the benchmark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mounted images to measure: raidx arrays, the pass-throughs they are compared with, and your own.
+"""Mounted images to measure: raidx arrays, the pass-through baselines, and commands of your own.
 
 Each is a command that stays in the foreground, shows an image named ``disk`` in its mount point,
 and unmounts on SIGTERM.
@@ -151,7 +151,7 @@ def mounted(
 
 
 def fill(image: Path, size: int) -> None:
-    """Write all that will be measured, so that nothing is read or written for the first time."""
+    """Write everything that will be measured, so that no measured chunk is unwritten."""
     block = os.urandom(MIB)
     with image.open("r+b", buffering=0) as disk:
         for _ in range(size // MIB):

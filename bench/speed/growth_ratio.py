@@ -1,12 +1,13 @@
-"""How fast does an array grow, as a share of what copying the moved bytes takes at least?
+"""How fast does an array grow, compared with the least time that copying the moved bytes takes?
 
     python bench/speed/growth_ratio.py
 
-RAM members, all memory touched before: RAID-4 from 4 members to 5, all written; numpy copies as
-many bytes as move from one member's memory to another's, whichever way is faster here, whole or in
-blocks of a chunk. Modelled disks, in virtual time: what the busiest member's bandwidth allows, for
-a disk that turns with the gaps that pass under its head; between a tenth and nine tenths of the
-way, nobody else asks.
+- RAM members, all memory touched before: RAID-4 grows from 4 members to 5, all chunks written.
+  numpy copies as many bytes from one member's memory to another's, whole or in blocks of a chunk,
+  whichever is faster here.
+- Modelled disks, in virtual time: the limit is the bandwidth of the busiest member; for a rotating
+  disk it includes the gaps that pass under its head. Measured between 10 % and 90 % of the growth,
+  without other load.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""What does a large, sparse array cost: its daemon's memory, making and mounting it, a rebuild?
+"""What does a large, sparse array cost: memory of its daemon, creation, mounting, a rebuild?
 
     python bench/speed/large_array.py
 
-A RAID-5 image of 1 TiB over four sparse files. Creation and rebuild are to cost in proportion to
-what was written, not to what could be: the rebuild of 1 TiB with 100 MiB written is compared with
-that of 128 MiB with the same 100 MiB. The 100 MiB lie in pieces of 1 MiB, evenly over the image.
+A RAID-5 image of 1 TiB over four sparse files. The cost of creation and rebuild must depend on the
+bytes that were written, not on the size of the image. So the rebuild of 1 TiB with 100 MiB written
+is compared with that of 128 MiB with the same 100 MiB. The 100 MiB are pieces of 1 MiB, spread
+evenly over the image.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def main() -> int:
     """Measure, print, and return 1 if a bar was missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--directory", default="/dev/shm", help="where the sparse files go")
+    parser.add_argument("--directory", default="/dev/shm", help="folder for the sparse files")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     return print_lines(run(options.directory, options.rounds), as_json=options.json)

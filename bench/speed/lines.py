@@ -1,4 +1,4 @@
-"""Lines of the table: a figure beside the bar that it has to reach."""
+"""Lines of the table: a measured figure and its bar, the value that it must reach."""
 
 from __future__ import annotations
 

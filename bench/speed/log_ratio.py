@@ -1,11 +1,11 @@
-"""What does the log cost? The same writes with and without it, in turns, in one process.
+"""What does the log cost? The same writes with and without it, alternating, in one process.
 
     python bench/speed/log_ratio.py             RAM members, the engine alone: no FUSE, no kernel
     python bench/speed/log_ratio.py --rounds 9
 
-The engine alone shows the worst of it: through a mount, every request also pays for the kernel and
-the FUSE door, with and without a log (`mount_ratio.py`, `raid5+log` against `raid5`, has the bars).
-Flush rounds are counted where the members are flushed.
+The engine alone shows the largest ratio: through a mount, every request also pays for the kernel
+and the FUSE front end, with and without a log (`mount_ratio.py`, `raid5+log` against `raid5`, has
+the bars). Flush rounds are counted at the members.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MEMBERS = 4
 WIDE_MEMBERS = 5  # whose stripes divide 1 MiB: no request ends inside one
 BATCH_BYTES = 4 * MIB  # of one mode's turn
 FSYNCS = 200
-DOOR_BATCH = 8  # requests that the FUSE door answers before it lets others run
+DOOR_BATCH = 8  # requests that the FUSE session loop answers before other tasks run
 
 
 class CountedMember(RamMember):

@@ -1,22 +1,23 @@
 """How fast is a mounted array, as a multiple of a plain pass-through of one file?
 
     python bench/speed/mount_ratio.py                         raid0 and raid5 against their bars
-    python bench/speed/mount_ratio.py --only stock,fast,c     the FUSE door alone
-    python bench/speed/mount_ratio.py --directory /var/tmp    members in page-cached files, not in
-    memory python bench/speed/mount_ratio.py --candidate 'mine=mounter {mountpoint} {directory}'
+    python bench/speed/mount_ratio.py --only stock,fast,c     the FUSE front end alone
+    python bench/speed/mount_ratio.py --directory /var/tmp    members in files, not in memory
+    python bench/speed/mount_ratio.py --candidate 'mine=mounter {mountpoint} {directory}'
 
-Every candidate is mounted at once, each image written in full before. Each round then runs each row
-of the table on each candidate in turn (fio, direct I/O), and a ratio is taken within the round; the
-table shows the median of the rounds and the spread. Absolute figures move with the machine and its
-load, ratios hardly; CPU time per request moves least. A run during which other programs took more
-than a tenth of the processors is repeated up to three times, and the calmest counts. A daemon that
-looks on for the next request
-spends CPU time on that too, which the rows 1 deep show.
+All candidates are mounted at the same time, and every image is written in full before. Each round
+runs each row of the table on each candidate in turn (fio, direct I/O), and the ratio is taken
+within the round; the table shows the median of the rounds and the spread. Absolute figures vary
+with the machine and its load, ratios much less, CPU time per request least. A run during which
+other programs took more than a tenth of the processors is repeated up to three times, and the least
+disturbed one counts. A daemon that polls for the next request spends CPU time on polling, too: see
+the rows of depth 1.
 
-A ratio below 1 would mean slower than `peers/passthrough_stock.py`, which is pyfuse3 with its own
-main loop. `fast` is raidx's FUSE door over one file, the most an array can reach; `c` is libfuse;
-`+log` is an array with its journal, as arrays are by default; the others have none. `raid5x5` has
-five members instead of four (``--only raid5x5,raid5x5+log``): its stripes divide 1 MiB.
+A ratio below 1 means slower than `bench/peers/passthrough_stock.py`, which is pyfuse3 with its own
+main loop. `fast` is raidx's FUSE front end over one file, the upper limit of an array; `c` is
+libfuse; `+log` is an array with its journal, as arrays are by default; the others have none.
+`raid5x5` has five members instead of four (``--only raid5x5,raid5x5+log``): its stripes divide
+1 MiB.
 
 A candidate of your own is a command that stays in the foreground, shows an image named ``disk`` in
 {mountpoint}, may use {directory}, makes it of {size} bytes, and unmounts on SIGTERM.
@@ -249,11 +250,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default=",".join(NAMES), metavar="NAMES")
     parser.add_argument("--candidate", action="append", default=[], metavar="NAME=COMMAND")
-    parser.add_argument("--rows", default="", metavar="TEXT", help="rows whose title holds TEXT")
+    parser.add_argument(
+        "--rows", default="", metavar="TEXT", help="only rows whose title contains TEXT"
+    )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each run")
-    parser.add_argument("--size", type=int, default=128, help="of each image, MiB")
-    parser.add_argument("--directory", default="/dev/shm", help="where members and files go")
+    parser.add_argument("--seconds", type=float, default=1.0, help="duration of each run")
+    parser.add_argument("--size", type=int, default=128, help="size of each image, MiB")
+    parser.add_argument("--directory", default="/dev/shm", help="folder for members and files")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if shutil.which("fio") is None:

@@ -2,12 +2,13 @@
 
     python bench/speed/raidx_mount.py
 
-Random 4 KiB requests to raidx-zero and raidx-copy beside raid0, members in memory, two arrays
-mounted side by side and measured in turns, without journals. Then the bookkeeping of the tuner, by
-processor time: reads of an array that notes how often chunks are used and of the same array when it
-does not, their difference as a share of what the mounted array takes for a read. Last a raidx array
-of 16 Mi chunks: making and mounting it, and the most memory its daemon took, uses and tuning
-included.
+1. Random 4 KiB requests to raidx-zero and raidx-copy, and to raid0: members in memory, two arrays
+   mounted at the same time and measured in turns, without journals.
+2. The access statistics of the tuner, in processor time: reads of an array that counts how often
+   chunks are used and of the same array without counting; the difference as a share of the time
+   that the mounted array takes for a read.
+3. A raidx array of 16 Mi chunks: creation, mounting, and the peak memory of its daemon, with access
+   statistics and tuning.
 """
 
 from __future__ import annotations
@@ -169,8 +170,8 @@ def main() -> int:
     """Measure, print, and return 1 if a bar was missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each run")
-    parser.add_argument("--directory", default="/dev/shm", help="where the sparse files go")
+    parser.add_argument("--seconds", type=float, default=1.0, help="duration of each run")
+    parser.add_argument("--directory", default="/dev/shm", help="folder for the sparse files")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     lines = run(options.directory, options.rounds, options.seconds)

@@ -1,4 +1,4 @@
-"""How fast are rebuild and scrub, as a share of what numpy does with the same bytes?
+"""How fast are rebuild and scrub, compared with numpy's XOR of the same bytes?
 
     python bench/speed/rebuild_ratio.py
 
@@ -36,7 +36,7 @@ BLOCKS_BYTES = (256 << 10, 1 << 40)
 
 
 def ram_member(name: str, size_bytes: int) -> RamMember:
-    """Return a member whose memory is there: page faults are not measured."""
+    """Return a member whose memory has been touched: page faults are not measured."""
     member = RamMember(size_bytes, name=name)
     np.frombuffer(member.memory, dtype=np.uint8)[::4096] = 0
     return member

@@ -1,10 +1,10 @@
-"""How many simulated requests a minute of our time, on one processor?
+"""How many requests does one processor simulate in a minute of real time?
 
     python bench/speed/simulation_speed.py
 
 The real engine on modelled members in virtual time (`raidx_fuse.lab.experiments.simulate`), from
-the making of the array to the result. The bar is for a load as the papers' are; reads alone and
-small writes alone show the two ends.
+the creation of the array to the result. The bar is for a load like the papers'; reads alone and
+small writes alone are the two extremes.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 
 Part by part: `mount_ratio.py`, `log_ratio.py`, `rebuild_ratio.py`, `growth_ratio.py`,
 `bench_codes.py`, `two_loss_mount.py`, `raidx_mount.py`, `large_array.py`, `simulation_speed.py`;
-`pytest bench` times the hot paths without a mount. Run it while nothing else runs: with 2
-processors a neighbour takes one.
+`pytest bench` times the hot paths without a mount. Run it on an idle machine: of 2 processors,
+another program takes one.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def main() -> int:
     """Measure everything, print it, and return 1 if a bar was missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int, help="of each row (default: 9, quick: 3)")
-    parser.add_argument("--directory", default="/dev/shm", help="where members and files go")
+    parser.add_argument("--rounds", type=int, help="rounds of each row (default: 9, quick: 3)")
+    parser.add_argument("--directory", default="/dev/shm", help="folder for members and files")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if shutil.which("fio") is None:

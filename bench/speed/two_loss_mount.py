@@ -85,9 +85,9 @@ def main() -> int:
     """Measure, print, and return 1 if a bar was missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default=",".join(TWO_LOSS_WIDTHS), metavar="NAMES")
-    parser.add_argument("--size", type=int, default=128, help="of each image, MiB")
+    parser.add_argument("--size", type=int, default=128, help="size of each image, MiB")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each run")
+    parser.add_argument("--seconds", type=float, default=1.0, help="duration of each run")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     lines = run(
