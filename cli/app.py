@@ -1,8 +1,8 @@
-"""The click group and the command class: global behaviour in one place.
+"""The click group and the command class: what all commands have in common.
 
-`Verb` gives every command ``--json`` and ``--bytes`` and hands it an `Output`. `Verbs` turns what
-went wrong into one line ``raidx: ...`` on standard error and an exit status: 1 failed, 2 usage,
-130 interrupted. An exception outside the error tree is a bug and keeps its traceback.
+`Verb` gives every command ``--json`` and ``--bytes`` and passes it an `Output`. `Verbs` turns an
+error into one line ``raidx: ...`` on standard error and an exit status: 1 failed, 2 usage, 130
+interrupted. An exception that errors.py does not define is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ ALIASES = {  # mdadm's words
 
 
 class Commands(MutableMapping[str, click.Command]):
-    """Commands by name, each read when it is first asked for: half of a short command's time.
+    """Commands by name. A module is imported when its command is first used: importing all of them
+    would double the time of a short command.
 
-    *places* says where they are: "show.status" is `status` in the module `show` of commands/.
+    *places*: name -> place; "show.status" is `status` in the module `show` of commands/.
     """
 
     def __init__(self, places: Mapping[str, str]) -> None:
@@ -96,7 +97,7 @@ class Verb(click.Command):
 
 
 class Nouns(click.Group):
-    """A group whose commands are `Verb`; a mistyped name is answered with the nearest ones."""
+    """A group of `Verb` commands; the error for an unknown name suggests similar ones."""
 
     command_class = Verb
 
@@ -107,7 +108,7 @@ class Nouns(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve as click does, but say what was probably meant."""
+        """Resolve as click does; raise UsageError with similar names for an unknown command."""
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             near = difflib.get_close_matches(name, [*self.commands, *ALIASES], n=3, cutoff=0.6)
@@ -148,7 +149,7 @@ class Verbs(Nouns):
         except (click.Abort, KeyboardInterrupt):
             status = _complain("interrupted", 130)
         except BrokenPipeError:
-            sys.stdout = None  # `raidx ... | head`: nobody listens
+            sys.stdout = None  # `raidx ... | head`: the reader has closed the pipe
             status = 1
         except Exception as error:
             short = shortage(error)
@@ -160,7 +161,7 @@ class Verbs(Nouns):
         sys.exit(status if isinstance(status, int) else 0)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands by what they are for."""
+        """List the commands by section."""
         for title, names in SECTIONS.items():
             rows = [(name, self.commands[name].get_short_help_str(70)) for name in names]
             with formatter.section(title):
@@ -168,7 +169,7 @@ class Verbs(Nouns):
 
 
 def _usage(error: click.UsageError) -> int:
-    """Print a usage error on one line that names the command to look up."""
+    """Print a usage error on one line that says which --help to read; return the exit status."""
     message = error.format_message().rstrip(".")
     if error.ctx is not None and "did you mean" not in message and "--help" not in message:
         message += f"; see '{error.ctx.command_path} --help'"
@@ -183,9 +184,9 @@ def _complain(message: str, status: int) -> int:
 def verb(
     name: str | None = None, group: click.Group | None = None
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """Make a function a command (of *group*); its first argument is the `Output`.
+    """Return a decorator that makes a function a command (of *group*).
 
-    It returns None (exit status 0) or its exit status.
+    The function's first argument is the `Output`. It returns its exit status, or None for 0.
     """
 
     def make(function: Callable[..., Any]) -> click.Command:

@@ -1,8 +1,11 @@
-"""Asking daemons: one by its mount point, or all of this machine, whoever they belong to.
+"""Requests to daemons: to one by its mount point, or to all on this machine, of any user.
 
-Any user can mount something that calls itself raidx, and have it answer nothing, endlessly, slowly,
-or with what fools a terminal. So each of all is asked in a thread of its own, for a bounded time
-and a bounded answer, those of the caller first, and what is wrong with one is said beside the rest.
+Any user can mount a file system that calls itself raidx. Its daemon may answer nothing, endlessly,
+slowly, or with control characters for the terminal. Therefore
+
+- each daemon is asked in a thread of its own, with a limit of time and of answer size;
+- the caller's own daemons are asked first;
+- a problem with one daemon is reported beside the answers of the others.
 """
 
 from __future__ import annotations
@@ -22,21 +25,21 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.threads import in_thread
 
-STATUS_S = 10.0  # for one of many
+STATUS_S = 10.0  # for each daemon
 ALL_S = 60.0
 AT_ONCE = 8
 STATUS_BYTES_MAX = 2 << 20  # 255 members with the longest paths
 ITEMS_MAX = 1000
 TEXT_CHARS_MAX = 8192
 NUMBER = (int, float)
-STATUS = {  # what every status has, by type
+STATUS = {  # the fields that every status has, with their types
     **{"name": str, "uuid": str, "layout": str, "state": str, "size": int, "chunk_size": int},
     **{"redundancy_left": int, "members": list, "jobs": list, "volumes": list, "warnings": list},
 }
 
 
 class Found(NamedTuple):
-    """What a mount point answered, or the *problem* with it; *own* says if it is the caller's."""
+    """The answer of a mount point, or the *problem* with it; *own*: the caller mounted it."""
 
     path: str
     own: bool
@@ -45,14 +48,15 @@ class Found(NamedTuple):
 
 
 def ask(out: Output, array: str, command: str, **arguments: Any) -> dict[str, Any]:
-    """Return the answer to *command*, fit to be printed as *out* prints. Raises ControlError."""
+    """Return the daemon's answer to *command*, made safe to print by *out*. Raises ControlError."""
     return out.fit(control_socket.call(array, command, **arguments))
 
 
 def ask_all(fits: Callable[[Mapping[str, Any]], object]) -> list[Found]:
-    """Return the status of every mount of this machine; *fits* raises for one that cannot be shown.
+    """Return the status of every mount on this machine.
 
-    The caller's own come first, then one of each user in turn: nobody's number delays the others.
+    *fits* is called with each status and raises if it cannot be shown. The caller's own mounts come
+    first, then one of each user in turn, so that many mounts of one user do not delay the others.
     """
     turns: Counter[int | None] = Counter()
     asked: list[tuple[bool, int, str]] = []
@@ -65,7 +69,7 @@ def ask_all(fits: Callable[[Mapping[str, Any]], object]) -> list[Found]:
 
 
 def _mounts() -> dict[str, int | None]:
-    """Return mount points and who mounted there."""
+    """Return mount point -> user id of its owner."""
     kinds = (mount for mount in mountpoint.mounts() if mount.fs_type == mountpoint.FUSE_TYPE)
     return {mount.path: mount.owner for mount in kinds}
 
@@ -102,30 +106,30 @@ def _status(path: str) -> dict[str, Any]:
         path, "status", timeout_s=STATUS_S, answer_bytes_max=STATUS_BYTES_MAX
     )
     if status.get("mountpoint") != path:
-        raise ControlError(f"the daemon of {path} gives itself out for another one's")
+        raise ControlError(f"the daemon of {path} claims another mount point")
     return status
 
 
 def _problem(path: str, error: Exception) -> str:
     if isinstance(error, RaidxError):
         return str(error)
-    return f"the daemon of {path} answers what is no status of raidx"
+    return f"the daemon of {path} does not answer with a raidx status"
 
 
 def check_status(document: Mapping[str, Any]) -> None:
-    """Raise ControlError unless *document* has the parts of a status, none beyond all measure."""
+    """Raise ControlError unless *document* has the fields of a status, of reasonable length."""
     for name, kind in STATUS.items():
         if not isinstance(document.get(name), kind):
-            raise ControlError(f"its status has no {name!r} as raidx gives it")
+            raise ControlError(f"its status has no valid {name!r}")
     _check_measure(document)
 
 
 def _check_measure(value: Any) -> None:
     if isinstance(value, str) and len(value) > TEXT_CHARS_MAX:
-        raise ControlError("its status has texts longer than any of raidx")
+        raise ControlError("its status has texts that are too long for raidx")
     if isinstance(value, list | dict):
         if len(value) > ITEMS_MAX:
-            raise ControlError("its status has lists longer than any of raidx")
+            raise ControlError("its status has lists that are too long for raidx")
         for item in value.values() if isinstance(value, dict) else value:
             _check_measure(item)
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The `raidx` command: all commands under one group. See `raidx_fuse.cli.app` for their manners."""
+"""The `raidx` command: all commands in one group; `raidx_fuse.cli.app` has what they share."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ try:
     from raidx_fuse.cli.app import Commands, Verbs, verb
     from raidx_fuse.cli.output import Output
 except (ImportError, MemoryError, OSError) as error:
-    # Under ulimit -v or -n the libraries do not even load; what else is missing is a bug.
+    # Under ulimit -v or -n the libraries may fail to load; any other missing module is a bug.
     if isinstance(error, ImportError) and "failed to map segment" not in str(error):
         raise
     sys.exit("raidx: not enough memory or files to begin; allow more: ulimit -v, ulimit -n")
 
-COMMANDS = {  # name -> where it is: a command that is not run is not even read
+COMMANDS = {  # name -> place: the module of a command is imported when the command runs
     "create": "create.create",
     "mount": "mount.mount",
     "umount": "mount.umount",
@@ -47,7 +47,7 @@ COMMANDS = {  # name -> where it is: a command that is not run is not even read
 def main() -> None:
     """A virtual disk over member disks: RAID to mount, break, grow and study.
 
-    ARRAY is the mount point of a running array, MEMBER the path of a file or block device.
+    ARRAY is the mount point of a running array. MEMBER is the path of a file or block device.
     Sizes: K and KiB are 1024, KB is 1000, likewise M, G, T.
     """
 
@@ -57,7 +57,7 @@ def main() -> None:
 def completions(out: Output, shell: str) -> None:
     """Print the completion script of a shell.
 
-    Use it so: eval "$(raidx completions bash)"
+    To use it: eval "$(raidx completions bash)"
     """
     kind = get_completion_class(shell)
     assert kind is not None  # click knows the three

@@ -1,11 +1,11 @@
-"""What every command shares: ``--json`` and ``--bytes``, one line per error, text and tables.
+"""The output of all commands: ``--json`` and ``--bytes``, one line per error, text and tables.
 
-In JSON mode standard output carries exactly one document and everything else goes to standard
-error, so that ``raidx ... --json | jq`` never chokes. Consoles are made at each use because tests
-and shells exchange the streams underneath.
+In JSON mode, standard output carries exactly one document and everything else goes to standard
+error, so that ``raidx ... --json | jq`` always works. Consoles are made at each use, because tests
+and shells replace the streams.
 
-What is printed comes from superblocks, paths and other daemons. None of it may reach a terminal as
-anything but characters: `shown` is the one way to make text of it.
+Much of what is printed comes from superblocks, paths and other daemons. It must not send control
+characters to a terminal: `shown` makes any text printable.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from rich.segment import Segment
 from raidx_fuse.units import format_size
 
 OUTPUT_VERSION = 1
-PIPE_COLUMNS = 160  # not a terminal: wide enough that no path of a usual length is folded
+PIPE_COLUMNS = 160  # where there is no terminal: wide enough for paths of usual length
 
 
 def shown(text: str, *, lines: bool = False) -> str:
-    r"""Return *text* with all that is no printable character as an escape; *lines* may end.
+    r"""Return *text* with every character that is not printable as an escape.
 
-    That is control characters, those that turn the direction of writing or take no room, and what
-    was no UTF-8. Escapes are those of Python and bash.
+    These are control characters, characters that change the direction of writing or have no width,
+    and bytes that were not UTF-8. With *lines*, ends of lines stay. The escapes are those of Python
+    and bash.
 
     >>> print(shown("a\x1b[2Jb"), shown("a\nb"), shown("a\udcff"), shown("a\u202eb"), shown("ä 漢"))
     a\x1b[2Jb a\nb a\xff a\u202eb ä 漢
@@ -47,7 +48,7 @@ def _escape(character: str) -> str:
 
 
 def _shown_all(value: Any) -> Any:
-    """Return *value* with every text in it as `shown` has it."""
+    """Return *value* with `shown` applied to every text in it."""
     if isinstance(value, str):
         return shown(value)
     if isinstance(value, list):
@@ -58,7 +59,7 @@ def _shown_all(value: Any) -> Any:
 
 
 class _Console(Console):
-    """A console that lets nothing but printable characters and ends of lines through."""
+    """A console that writes only printable characters and ends of lines."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -76,7 +77,7 @@ def console(*, stderr: bool = False) -> Console:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How this call wants its answer. Attributes: *json* one document; *exact* bytes, not KiB."""
+    """The output options of a call: *json*, one document; *exact*, sizes in bytes, not in KiB."""
 
     json: bool = False
     exact: bool = False
@@ -89,7 +90,7 @@ class Output:
             console().print(text)
 
     def fit(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Return *document* as it may become text; for JSON as it is: that has escapes itself."""
+        """Return *document* with printable texts; unchanged for JSON, which has its own escapes."""
         fit: dict[str, Any] = document if self.json else _shown_all(document)
         return fit
 
@@ -102,17 +103,17 @@ class Output:
         return str(int(size_bytes)) if self.exact else format_size(int(size_bytes))
 
     def rate(self, bytes_per_s: float) -> str:
-        """Return a speed in the same manner."""
+        """Return a speed, formatted as `size`."""
         return f"{self.size(bytes_per_s)}/s"
 
 
 def warn(line: str) -> None:
-    """Print one line on standard error, as every complaint of `raidx` looks."""
+    """Print *line* on standard error, behind "raidx: "."""
     console(stderr=True).print(f"raidx: {shown(line)}", markup=False, soft_wrap=True)
 
 
 def duration(seconds: float | None) -> str:
-    """Return a time in the words of zpool.
+    """Return a time in the format of zpool.
 
     >>> duration(None), duration(59.2), duration(3723), duration(93784)
     ('no estimated time', '00:01:00', '01:02:03', '1 days 02:03:04')
@@ -127,7 +128,7 @@ def duration(seconds: float | None) -> str:
 
 
 def percent(done: float, total: float) -> float:
-    """Return *done* of *total* in percent; nothing to do counts as all done."""
+    """Return *done* of *total* in percent; 100 if *total* is 0."""
     return 100.0 * done / total if total else 100.0
 
 

@@ -1,4 +1,4 @@
-"""Parameter types of the commands: sizes, layouts, running arrays; each completes in the shell."""
+"""Parameter types of the commands: sizes, layouts, running arrays; with shell completion."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SizeType(click.ParamType):  # type: ignore[type-arg]  # generic since clic
 
 
 class LayoutName(click.ParamType):  # type: ignore[type-arg]
-    """The name of a layout; a wrong one is answered with the nearest."""
+    """The name of a layout; the error for an unknown one suggests a similar name."""
 
     name = "layout"
 
@@ -51,14 +51,14 @@ class LayoutName(click.ParamType):  # type: ignore[type-arg]
 
 
 class MemberPath(click.ParamType):  # type: ignore[type-arg]
-    """A path, taken as it is: `click.Path` would ask for it, and may wait for a dead disk."""
+    """A path, not checked: `click.Path` would call stat, which may hang on a failed disk."""
 
     name = "path"
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Have the shell offer files."""
+        """Let the shell offer files."""
         return [CompletionItem(incomplete, type="file")]
 
 
@@ -82,9 +82,9 @@ def running() -> list[str]:
 
 
 def absolute(member: str) -> str:
-    """Return a member's path for the daemon, whose working directory is not ours.
+    """Return *member* with an absolute path, for the daemon, which has another working directory.
 
-    What follows the path (``disk3.img,model=hdd``) stays. Raises UsageError.
+    Options behind the path (``disk3.img,model=hdd``) stay. Raises UsageError.
     """
     path = path_of(member)
     return os.path.abspath(path) + member.removeprefix(path)

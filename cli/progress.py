@@ -1,4 +1,4 @@
-"""Staying with a job: a progress bar and an ETA on a terminal, plain lines otherwise."""
+"""Waiting for a job: a progress bar and an ETA on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from raidx_fuse.errors import UsageError
 
 POLL_FIRST_S = 0.05
 POLL_S = 0.5
-LINE_PERCENT = 10.0  # without a terminal: a line each time so much has been done
+LINE_PERCENT = 10.0  # without a terminal: one line for so much progress
 ENDED = ("done", "cancelled", "failed")
 
 Job = dict[str, Any]
 
 
 def wait_for_jobs(array: str, job_ids: list[int], out: Output) -> list[Job]:
-    """Return the last status of each of *job_ids* when all have ended, showing the progress."""
+    """Wait until all of *job_ids* have ended, showing their progress; return the last statuses.
+
+    Raises ControlError, UsageError for an unknown job.
+    """
     with Connection(array) as connection:
 
         def look(job_id: int) -> Job:
@@ -37,7 +40,7 @@ def wait_for_jobs(array: str, job_ids: list[int], out: Output) -> list[Job]:
 
 
 def exit_status(job: Job) -> int:
-    """Return the command's exit status: 3 when a scrub left something uncorrected, 1 failed."""
+    """Return the exit status: 0 done, 1 failed or cancelled, 3 if a scrub left mismatches."""
     if job["state"] == "failed":
         warn(f"{job['kind']} failed: {job['error']}")
     if job["state"] != "done":
@@ -51,7 +54,7 @@ def _wait(look: Callable[[], Job], out: Output) -> Job:
 
 
 def _looks(look: Callable[[], Job]) -> Iterator[Job]:
-    """Yield the job's status, soon and then twice a second, until it has ended."""
+    """Yield the job's status, often at first and then twice a second, until it has ended."""
     pause_s = POLL_FIRST_S
     while True:
         job = look()
@@ -67,7 +70,7 @@ def _bar(look: Callable[[], Job], out: Output) -> Job:
     job = look()
     with Progress(*columns, console=console(stderr=True)) as progress:
         task = progress.add_task(job["kind"], total=100.0, amount="")
-        for job in _looks(look):  # the last one is the answer
+        for job in _looks(look):  # the last status is returned
             share = percent(job["done"], job["total"])
             progress.update(task, completed=share, amount=job_amount(job, out))
     return job

@@ -1,4 +1,4 @@
-"""The status of an array as a page for people and in the shape of ``/proc/mdstat``."""
+"""The status of an array as a page of text and in the format of ``/proc/mdstat``."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ REDUCED_STATES = ("degraded", "rebuilding", "restoring", "resyncing")
 
 
 def state_text(state: str) -> Text:
-    """Return a state in its colour."""
+    """Return *state* in its colour."""
     return Text(state, style=STATE_STYLES.get(state, "yellow"))
 
 
 def exit_status(status: Status) -> int:
-    """Return what ``status --check`` exits with: 0 healthy, 1 degraded, 2 failed."""
+    """Return the exit status of ``status --check``: 0 healthy, 1 degraded, 2 failed."""
     if status["state"] == "failed":
         return EXIT_FAILED
     in_role = [member for member in status["members"] if member["role"] >= 0]
@@ -52,7 +52,7 @@ def exit_status(status: Status) -> int:
 
 
 def status_page(status: Status, out: Output) -> RenderableType:
-    """Return the whole page: state, what to do, members, jobs, volumes, protections."""
+    """Return the whole page: state, next step, members, jobs, volumes, protections."""
     parts: list[RenderableType] = [_head(status, out), Text(), _members(status, out)]
     if status.get("jobs"):
         parts += [Text("jobs", style="bold"), *(job_line(job, out) for job in status["jobs"])]
@@ -71,7 +71,7 @@ def _grid(*, right_first: bool = False) -> Table:
 
 
 def _layout(status: Status, in_role: int) -> str:
-    """Return what the array is, and during a restripe what it becomes."""
+    """Return layout and width of the array; during a restripe, the old and the new ones."""
     moving = status.get("layout_parameters", {}).get("restripe")
     if moving is None:
         return f"{status['layout']} on {plural(in_role, 'member')}"
@@ -215,7 +215,7 @@ def _mdstat_job(job: Mapping[str, Any]) -> str:
 
 
 def dry_run_text(result: dict[str, Any], out: Output) -> Text:
-    """Return bytes, time and exposure as lines."""
+    """Return what a dry run found: bytes to move, time, and reduced redundancy, as lines."""
     lines = [f"would do: {result['does']}"]
     if result["bytes_moved"]:
         lines.append(

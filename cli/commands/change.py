@@ -18,7 +18,7 @@ from raidx_fuse.errors import UsageError
 from raidx_fuse.fuse.mountpoint import loop_devices, real_path
 
 dry_run_option = click.option(
-    "-n", "--dry-run", is_flag=True, help="Only say what it would move and how long it would take."
+    "-n", "--dry-run", is_flag=True, help="Only report what would be moved, and the time it takes."
 )
 overwrite_option = click.option(
     "--overwrite-signature",
@@ -28,27 +28,27 @@ overwrite_option = click.option(
 lose_data_option = click.option(
     "--lose-data",
     is_flag=True,
-    help="Also if chunks may be lost with the old member: those that await a resync.",
+    help="Continue even if chunks that await a resync are lost with the old member.",
 )
 create_option = click.option(
-    "--create", is_flag=True, help="Make a missing member file, sparse, as large as the others."
+    "--create", is_flag=True, help="Create a missing member file, sparse, as large as the others."
 )
 method_option = click.option(
     "--method",
     type=click.Choice(["mcpod", "restripe"]),
     default="mcpod",
-    help="Move the fewest blocks (mcpod, the default) or everything (restripe).",
+    help="Move as few blocks as possible (mcpod, the default) or everything (restripe).",
 )
-wait_option = click.option("--wait", is_flag=True, help="Stay until the job has ended.")
+wait_option = click.option("--wait", is_flag=True, help="Return when the job has ended.")
 
 
 def reference(member: str) -> str:
-    """Return what names a member of an array: a role or UUID as it is, a path absolute."""
+    """Return *member* for the daemon: a role or UUID unchanged, a path as absolute path."""
     return os.path.abspath(member) if "/" in member or os.path.exists(member) else member
 
 
 def _finish(out: Output, array: str, result: dict[str, Any], line: str, wait: bool) -> int:
-    """Say what was done; with *wait* stay with the job it started and return its exit status."""
+    """Print *result*; with *wait* wait for its job. Returns the exit status."""
     if result.get("dry_run"):
         out.emit(result, dry_run_text(result, out))
         return 0
@@ -70,8 +70,8 @@ def _finish(out: Output, array: str, result: dict[str, Any], line: str, wait: bo
 def fail_disk(out: Output, array: str, member: str, lose_data: bool, dry_run: bool) -> int:
     """Take a member out as if it had failed.
 
-    MEMBER is its role, path or UUID. Refused while data would be lost with it: after a crash
-    without a journal, until the resync is done.
+    MEMBER is its role, path or UUID. The command is refused if data would be lost with the member,
+    as after a crash without a journal until the resync has ended.
     """
     result = ask(
         out, array, "fail-disk", member=reference(member), lose_data=lose_data, dry_run=dry_run
@@ -99,10 +99,10 @@ def replace_disk(
     wait: bool,
     dry_run: bool,
 ) -> int:
-    """Put a new member in the place of another.
+    """Replace a member by a new one, and rebuild it.
 
-    OLD is its role, path or UUID; NEW is rebuilt from the others. Refused while data would be lost
-    with OLD: see `raidx fail-disk`.
+    OLD is the role, path or UUID of a member. NEW is rebuilt from the other members. The command is
+    refused if data would be lost with OLD: see `raidx fail-disk`.
     """
     result = ask(
         out,
@@ -122,17 +122,18 @@ def replace_disk(
 @verb("add-disk")
 @array_argument
 @click.argument("members", metavar="MEMBER...", nargs=-1, required=True, type=PATH)
-@click.option("--as", "role", type=click.Choice(["spare"]), help="Keep them as spares instead.")
+@click.option("--as", "role", type=click.Choice(["spare"]), help="Add them as hot spares instead.")
 @click.option(
     "--parity",
     type=click.Choice(["live", "piggyback"]),
-    help="How parity follows: it stays (live, the default), or the old copies stay part of it.",
+    help="How parity follows: it never changes (live, the default), or it also covers the old "
+    "places (piggyback).",
 )
 @click.option(
     "--surrogate",
     metavar="MEMBER",
     type=PATH,
-    help="Let this member take the parity over; who has it now is a spare at the end.",
+    help="This member takes over the parity; the present parity member becomes a spare.",
 )
 @method_option
 @overwrite_option
@@ -152,12 +153,12 @@ def add_disk(
     wait: bool,
     dry_run: bool,
 ) -> int:
-    """Grow the array onto new members, several at once; a raidx array takes any sizes.
+    """Grow the array onto one or more new members; raidx layouts take members of any size.
 
-    Reads and writes go on meanwhile; the image is larger at the end. With --as spare they wait for
-    a member to fail; a degraded array starts to rebuild onto them at once. --parity piggyback and
-    --surrogate are the ways of the McPod paper: they read and write parity, the default does not.
-    With --method restripe everything is moved, in order, which any layout can: see `raidx reshape`.
+    Reads and writes go on meanwhile; the image is larger at the end. With --as spare, the members
+    wait for a failure; a degraded array starts to rebuild onto them immediately. --parity piggyback
+    and --surrogate are methods of the McPod paper that read and write parity; the default does not.
+    --method restripe moves everything and works with any layout: see `raidx reshape`.
     """
     if method == "restripe":
         if role or parity or surrogate:
@@ -193,7 +194,9 @@ def add_disk(
 @array_argument
 @click.argument("members", metavar="[MEMBER]...", nargs=-1, type=PATH)
 @click.option("--layout", metavar="LAYOUT", type=LAYOUT_NAME, help="The new layout.")
-@click.option("--rotate/--fixed", default=None, help="Columns move on by one each stripe, or stay.")
+@click.option(
+    "--rotate/--fixed", default=None, help="Rotate the columns by one each stripe, or not."
+)
 @overwrite_option
 @create_option
 @wait_option
@@ -209,11 +212,11 @@ def reshape(
     wait: bool,
     dry_run: bool,
 ) -> int:
-    """Move everything to another layout, to more members, or both.
+    """Restripe (reshape) the array to another layout, to more members, or both.
 
-    Reads and writes go on meanwhile, and no backup file is needed: raid0 to raid5 on one member
-    more, raid4 to raid5, raid5 to upc. The new layout must have room for the image. It goes on
-    after a crash; a cancel moves everything back.
+    Examples: raid0 to raid5 with one more member, raid4 to raid5, raid5 to upc. Reads and writes go
+    on meanwhile, and no backup file is needed. The new layout must have enough space for the image.
+    The job continues after a crash; a cancel moves everything back.
     """
     options = _Joining(overwrite_signature, create, wait, dry_run)
     return _reshape(out, array, members, options, layout=layout, rotate=rotate)
@@ -257,7 +260,7 @@ def _reshape(
 
 
 def _steps_after_growth(array: str) -> list[str]:
-    """Return what makes the users of the image see its new size."""
+    """Return the shell commands that make loop devices and file systems use the new size."""
     devices = [device for device, _ in loop_devices(real_path(array))]
     lines = [f"  losetup -c {device} && resize2fs {device}" for device in devices]
     return lines or ["  losetup -c DEVICE && resize2fs DEVICE, for a loop device on the image"]
@@ -269,9 +272,9 @@ def _steps_after_growth(array: str) -> list[str]:
 @wait_option
 @dry_run_option
 def remove_disk(out: Output, array: str, member: str, wait: bool, dry_run: bool) -> int:
-    """Let go of a spare, or of a member of a raidx array when its chunks can lie elsewhere.
+    """Remove a spare, or a member of a raidx array whose chunks fit onto the others.
 
-    MEMBER is its role, path or UUID. What a lost member held is restored from the others.
+    MEMBER is its role, path or UUID. The chunks of a lost member are restored from the others.
     """
     result = ask(out, array, "remove-disk", member=reference(member), dry_run=dry_run)
     line = f"removed: {result.get('path')}"
@@ -284,12 +287,14 @@ def remove_disk(out: Output, array: str, member: str, wait: bool, dry_run: bool)
 @verb()
 @array_argument
 @click.option("--check", "mode", flag_value="check", default=True, help="Report only (default).")
-@click.option("--repair", "mode", flag_value="repair", help="Correct what the chains can tell.")
+@click.option("--repair", "mode", flag_value="repair", help="Also correct mismatches.")
 @wait_option
 def scrub(out: Output, array: str, mode: str, wait: bool) -> int:
-    """Read everything, compare the parity, name each mismatch.
+    """Read all written chunks, compare the parity, and report each mismatch.
 
-    With --wait the exit status is 3 when something could not be corrected.
+    --repair fixes every mismatch that parity can attribute to one member. Where parity cannot tell
+    which chunk is wrong, it trusts the data, rewrites the parity, and reports the stripe. With
+    --wait the exit status is 3 if a mismatch was left.
     """
     result = ask(out, array, "scrub", repair=mode == "repair")
     if not wait:
@@ -301,7 +306,7 @@ def scrub(out: Output, array: str, mode: str, wait: bool) -> int:
 
 
 def scrub_text(job: dict[str, Any]) -> Text:
-    """Return what a scrub found: one line of counts, one for each mismatch kept."""
+    """Return the findings of a scrub: a line of counts, then a line for each mismatch."""
     lines = [
         f"{job['mismatches']} mismatches, {job['repaired']} repaired, "
         f"{job['uncorrected']} left, {job['unchecked_stripes']} stripes could not be checked"
@@ -328,8 +333,8 @@ def scrub_text(job: dict[str, Any]) -> Text:
     default="list",
 )
 @click.argument("job_id", metavar="[JOB]", type=int, required=False)
-@click.option("--min", "minimum", type=SIZE, help="limit: bytes a second kept under load.")
-@click.option("--max", "maximum", type=SIZE, help="limit: bytes a second at most; 0: no limit.")
+@click.option("--min", "minimum", type=SIZE, help="For limit: bytes a second, even under load.")
+@click.option("--max", "maximum", type=SIZE, help="For limit: most bytes a second; 0: no limit.")
 def job(
     out: Output,
     array: str,
@@ -338,9 +343,9 @@ def job(
     minimum: int | None,
     maximum: int | None,
 ) -> int:
-    """List, steer or wait for background jobs.
+    """List, pause, resume, cancel, limit or wait for background jobs.
 
-    JOB may be left out while exactly one runs; `wait` without it waits for all.
+    JOB may be left out if exactly one job runs; `wait` without JOB waits for all jobs.
     """
     jobs = ask(out, array, "job-list")["jobs"]
     running = [each["id"] for each in jobs if each["state"] in ("running", "paused")]

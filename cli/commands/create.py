@@ -20,10 +20,12 @@ from raidx_fuse.daemon import inspect
 @click.argument("members", metavar="MEMBER...", nargs=-1, required=True, type=PATH)
 @click.option("--layout", required=True, type=LAYOUT_NAME, help="See 'raidx layout list'.")
 @click.option("--chunk", type=SIZE, default="64KiB", help="4KiB to 1MiB (default: 64KiB).")
-@click.option("--size", type=SIZE, help="Make missing member files (sparse) of this size each.")
-@click.option("--image-size", type=SIZE, help="Make the image smaller than it could be.")
+@click.option("--size", type=SIZE, help="Create missing member files (sparse), each of this size.")
+@click.option("--image-size", type=SIZE, help="Size of the image, if smaller than possible.")
 @click.option("--name", default="disk", help="Name of the array and of its image (default: disk).")
-@click.option("--rotate/--fixed", default=None, help="Columns move on by one each stripe, or stay.")
+@click.option(
+    "--rotate/--fixed", default=None, help="Rotate the columns by one each stripe, or not."
+)
 @click.option(
     "--length", type=int, metavar="L", help="Chunks in a bundle of a raidx layout (see the layout)."
 )
@@ -42,11 +44,11 @@ def create(
     overwrite_signature: bool,
     dry_run: bool,
 ) -> None:
-    """Make an array of members.
+    """Create an array of members.
 
-    It takes no time: superblocks only, nothing is zeroed and nothing synchronised.
+    Only superblocks and maps are written: nothing is zeroed or synchronised, so it takes no time.
 
-    A member may carry a speed model for teaching: disk3.img,model=hdd
+    A member may have a speed model, for teaching: disk3.img,model=hdd
     """
     request = creation.CreateRequest(
         members=tuple(absolute(member) for member in members),

@@ -1,4 +1,4 @@
-"""`raidx explain`: the plan of one request, drawn: what is read, XORed and written, and why."""
+"""`raidx explain`: the plan of one request: what is read, XORed and written, and why."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from raidx_fuse.cli.parameters import SIZE, array_argument
 @click.argument("length", type=SIZE, default=4096)
 @click.option("--write", is_flag=True, help="Explain a write instead of a read.")
 def explain(out: Output, array: str, offset: int, length: int, write: bool) -> None:
-    """Print the plan of a request: members, XORs, and why."""
+    """Print the plan of a request: reads, writes and XORs, and the reason for the choice."""
     plan = ask(out, array, "explain", offset=offset, length=length, write=write)
     out.emit(plan, _page(plan))
 

@@ -1,4 +1,4 @@
-"""`raidx layout ...`: codes and placements on paper, without an array. To teach and to check."""
+"""`raidx layout ...`: codes and placements, computed without an array; for teaching and checks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from raidx_fuse.layouts.planning.allocate import greedy, maximum
 from raidx_fuse.layouts.planning.load import conventional_reads, parse_writes, write_load
 from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths, find_layout, make_layout
 
-CHUNK_BYTES = 64 << 10  # any will do: nothing on paper depends on it
+CHUNK_BYTES = 64 << 10  # any size: no output depends on it
 SHOWN_MAX = 100_000  # cells or chunks in one answer
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 CHAIN_COLOURS = (*_COLOURS, *(f"bright_{colour}" for colour in _COLOURS))
@@ -27,17 +27,20 @@ CHAIN_COLOURS = (*_COLOURS, *(f"bright_{colour}" for colour in _COLOURS))
 
 @click.group("layout", cls=Nouns)
 def layout() -> None:
-    """Show what a layout does, on paper: no array is needed."""
+    """Show codes and placements of a layout; no array is needed."""
 
 
 disks_option = click.option(
     "--disks", "-d", type=click.IntRange(min=1), required=True, help="Number of members."
 )
 after_option = click.option(
-    "--disks-after", multiple=True, type=click.IntRange(min=1), help="Members after a growth."
+    "--disks-after",
+    multiple=True,
+    type=click.IntRange(min=1),
+    help="Members after a growth (repeat).",
 )
 rotate_option = click.option(
-    "--rotate/--fixed", default=None, help="Columns move on by one each stripe, or stay."
+    "--rotate/--fixed", default=None, help="Rotate the columns by one each stripe, or not."
 )
 name_argument = click.argument("name", metavar="LAYOUT", type=LAYOUT_NAME)
 
@@ -45,17 +48,17 @@ name_argument = click.argument("name", metavar="LAYOUT", type=LAYOUT_NAME)
 def _layout(
     name: str, disks: int, stripes: int, after: tuple[int, ...] = (), rotate: bool | None = None
 ) -> Layout:
-    """Return layout *name* with at least one stripe; *after* are McPod's growths."""
+    """Return layout *name* with at least *stripes* stripes; *after*: widths after McPod growths."""
     info = find_layout(name)
     params: dict[str, Any] = {} if rotate is None else {"rotate": rotate}
     if name == "mcpod" and not params:
         info.check_width(disks)
         return ElasticLayout(name, (disks, *after), CHUNK_BYTES, stripes)
     if after:
-        raise UsageError(f"{name} does not grow chunk by chunk", action="take mcpod")
+        raise UsageError(f"{name} does not grow chunk by chunk", action="use mcpod")
     if info.build is None:
         raise UsageError(
-            f"{name} has no stripes as wide as the array, but bundles",
+            f"{name} has bundles, not stripes as wide as the array",
             action="see 'raidx layout bundles --help'",
         )
     rows = info.build(disks).rows if info.allows(disks) else 1
@@ -95,8 +98,8 @@ def list_layouts(out: Output) -> None:
 @disks_option
 @after_option
 @rotate_option
-@click.option("--stripes", type=click.IntRange(min=1), help="Stripes drawn (default: as needed).")
-@click.option("--chains", is_flag=True, help="Also write the chains that each data cell is in.")
+@click.option("--stripes", type=click.IntRange(min=1), help="Stripes to draw (default: as needed).")
+@click.option("--chains", is_flag=True, help="Also print the chains of each data cell.")
 def show(
     out: Output,
     name: str,
@@ -106,7 +109,7 @@ def show(
     stripes: int | None,
     chains: bool,
 ) -> None:
-    """Draw stripes: data cells by logical number, parity cells by chain."""
+    """Draw stripes: data cells with their logical number, parity cells with their chain."""
     plan = _layout(name, disks, 1, disks_after, rotate)
     turns = plan.roles(0) != plan.roles(1)
     drawn = stripes or (plan.width if turns or disks_after else 4 if plan.code.rows == 1 else 1)
@@ -175,7 +178,7 @@ def _cell_text(code: Code, content: Content, chains: bool) -> Text:
 @name_argument
 @disks_option
 def chains(out: Output, name: str, disks: int) -> None:
-    """Print the chains, parity cell first; their cells XOR to zero."""
+    """Print the chains, parity cell first; the XOR of a chain's cells is zero."""
     code = _layout(name, disks, 1).code
     lines = [
         f"P{number} {_cell_name(chain[0])} = " + " ^ ".join(map(_cell_name, chain[1:]))
@@ -205,9 +208,9 @@ def map_chunks(
     chunks: int,
     blocks_per_disk: int | None,
 ) -> None:
-    """Print where logical chunks lie: member and chunk number on it.
+    """Print the place of logical chunks: the member, and the chunk number on it.
 
-    For mcpod the members are the data disks 0, 1, ...; parity lies apart and is not counted.
+    For mcpod the members are the data disks 0, 1, ...; the parity disk is not counted.
     """
     first = _layout(name, disks, 1, disks_after, rotate)
     region = first.width - 1 if name == "mcpod" else 1
@@ -234,14 +237,16 @@ def map_chunks(
 @verb(group=layout)
 @name_argument
 @disks_option
-@click.option("--lost", "-l", type=click.IntRange(min=0), required=True, help="The lost column.")
+@click.option(
+    "--lost", "-l", type=click.IntRange(min=0), required=True, help="Number of the lost disk."
+)
 def recover(out: Output, name: str, disks: int, lost: int) -> None:
-    """Print the fewest reads that give one lost column of a stripe back."""
+    """Print the fewest reads that recover one lost column of a stripe."""
     code = _layout(name, disks, 1).code
     if lost >= code.columns:
-        raise UsageError(f"there is no disk {lost}: they are 0 to {code.columns - 1}")
+        raise UsageError(f"there is no disk {lost}: the disks are 0 to {code.columns - 1}")
     if not code.tolerance:
-        raise UsageError(f"{name} tolerates no loss: nothing gives disk {lost} back")
+        raise UsageError(f"{name} tolerates no loss: disk {lost} cannot be recovered")
     steps = code.recover(lost)
     union = 0
     for _, mask in steps:
@@ -260,7 +265,7 @@ def recover(out: Output, name: str, disks: int, lost: int) -> None:
 @click.option("--length", "-L", type=click.IntRange(min=1), required=True)
 @click.option("--disk-chunks", required=True, metavar="N,N,...", help="Chunks of each member.")
 def bundles(out: Output, length: int, disk_chunks: str) -> None:
-    """Print the bundles that greedy allocation makes of unlike members."""
+    """Print the bundles that greedy allocation makes of members of different sizes."""
     try:
         counts = [int(count) for count in disk_chunks.split(",")]
     except ValueError:
@@ -282,10 +287,10 @@ def bundles(out: Output, length: int, disk_chunks: str) -> None:
     "--writes", "-w", required=True, metavar="SPEC", help="7, 0-3, all, row:1, random:100:SEED, x10"
 )
 def load(out: Output, name: str, disks: int, rotate: bool | None, writes: str) -> None:
-    """Count the I/O operations that a pattern of chunk writes costs each disk.
+    """Count the I/O operations that a pattern of chunk writes causes on each disk.
 
-    SPEC is a list with commas between: 7 (chunk 7), 0-3, all (each chunk of a stripe), row:R,
-    random:N[:SEED]; x10 after one repeats it.
+    SPEC is a list, separated by commas: 7 (chunk 7), 0-3, all (each chunk of a stripe), row:R,
+    random:N[:SEED]. A suffix x10 repeats an item ten times.
     """
     plan = _layout(name, disks, disks if name != "mcpod" else disks - 1, (), rotate)
     cost = write_load(plan, parse_writes(writes, plan))

@@ -17,13 +17,16 @@ from raidx_fuse.fuse import mountpoint
 
 @verb()
 @click.argument("members", metavar="MEMBER... MOUNTPOINT", nargs=-1, required=True, type=PATH)
-@click.option("--read-only", is_flag=True, help="Write nothing to any member.")
-@click.option("--foreground", is_flag=True, help="Stay, log to standard error; ^C unmounts.")
+@click.option("--read-only", is_flag=True, help="Never write to a member.")
+@click.option(
+    "--foreground", is_flag=True, help="Do not detach; log to standard error; ^C unmounts."
+)
 @click.option("--allow-other", is_flag=True, help="Let other users (and root) use the image.")
 @click.option(
     "--start-degraded",
     is_flag=True,
-    help="Start a crashed array with a member missing: what was being written may be wrong.",
+    help="Start a crashed array without a journal that misses a member: blocks that were being "
+    "written may be wrong (write hole).",
 )
 def mount(
     out: Output,
@@ -35,9 +38,9 @@ def mount(
 ) -> None:
     """Assemble an array from its members and mount it.
 
-    The members may be given in any order. The image is ready when this returns.
+    The members may be given in any order. The image is ready when this command returns.
     """
-    from raidx_fuse.daemon import daemonize  # here: `umount` does without the engine
+    from raidx_fuse.daemon import daemonize  # late: `umount` does not need the engine
 
     try:
         from raidx_fuse.daemon.serve import MountRequest, body
@@ -77,11 +80,11 @@ def mount(
 
 @verb()
 @click.argument("path", metavar="MOUNTPOINT", type=ARRAY)
-@click.option("--timeout", type=float, help="Seconds to wait for the daemon (default: for ever).")
+@click.option("--timeout", type=float, help="Seconds to wait for the daemon (default: no limit).")
 def umount(out: Output, path: str, timeout: float | None) -> None:
-    """Flush, mark clean and unmount.
+    """Flush the array, mark it clean and unmount it.
 
-    The members are free when this returns.
+    The members are no longer in use when this command returns.
     """
     try:
         with control_socket.Connection(path, timeout_s=10) as connection:
@@ -89,9 +92,9 @@ def umount(out: Output, path: str, timeout: float | None) -> None:
     except control_socket.ControlError:
         if mountpoint.find(path) is None:
             raise
-        pid = 0  # the daemon is gone: clear the mount point it left
+        pid = 0  # the daemon has ended without unmounting: clear its mount point
     if pid:
-        control_socket.require_running(pid)  # umount(8) would wait for it
+        control_socket.require_running(pid)  # umount(8) would wait for a stopped daemon
     mountpoint.unmount(path)
     if pid and not control_socket.wait_for_exit(pid, timeout):
         raise BusyError(f"{path} is unmounted, but its daemon (process {pid}) still writes")

@@ -1,4 +1,4 @@
-"""`raidx replay`: a trace, or a load like one, against a mounted array."""
+"""`raidx replay`: send a trace, or a generated load, to a mounted array."""
 
 from __future__ import annotations
 
@@ -43,26 +43,28 @@ COUNTERS = ("pre_reads", "rmw", "rcw", "full_stripe", "degraded_reads")
     type=click.IntRange(1, 1024),
     default=THREADS,
     show_default=True,
-    help="Requests under way at once, at most.",
+    help="Most requests under way at a time.",
 )
-@click.option("--requests", type=click.IntRange(min=1), help="Only so many of the trace.")
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Only its first S.")
+@click.option("--requests", type=click.IntRange(min=1), help="Use only so many requests.")
 @click.option(
-    "--speed", type=float, default=1.0, show_default=True, help="Time runs so much faster."
+    "--seconds", type=click.FloatRange(min=0, min_open=True), help="Use only the first seconds."
 )
-@click.option("--rate", type=float, help="Requests a second, on average, instead of --speed.")
 @click.option(
-    "--fit", type=click.Choice(FITS), default="fold", show_default=True, help="Addresses."
+    "--speed", type=float, default=1.0, show_default=True, help="Replay so many times as fast."
 )
-@click.option("--section", type=float, default=0.0, help="Seconds of a section (default: a tenth).")
-@click.option("--verify", is_flag=True, help="Compare what is read with what was written.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of a generated load.")
+@click.option("--rate", type=float, help="Mean requests a second, instead of --speed.")
+@click.option(
+    "--fit", type=click.Choice(FITS), default="fold", show_default=True, help="Address mapping."
+)
+@click.option("--section", type=float, default=0.0, help="Seconds per section (default: a tenth).")
+@click.option("--verify", is_flag=True, help="Compare reads with what was written.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of a generated load.")
 @click.option(
     "--number",
     "numbers",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Of a generated load, such as read_share=0.8.",
+    help="Change a number of a generated load, such as read_share=0.8.",
 )
 @click.option("--overwrite-signature", is_flag=True, help="Destroy the file system on the image.")
 def replay(
@@ -81,7 +83,7 @@ def replay(
 
     TRACE is an SPC or MSR Cambridge file (also .xz, .gz, .bz2, .zst), or the name of a
     generated load such as financial1 (see raidx_fuse/lab/loads/published.py). THE IMAGE IS
-    OVERWRITTEN. Requests are sent when they are due, whatever the answers take.
+    OVERWRITTEN. Each request is sent at its time stamp and does not wait for earlier answers.
     """
     source = Source(name=trace, rate_s=shape.pop("rate"), numbers=_numbers(numbers), **shape)
     source.check()
@@ -174,7 +176,7 @@ async def _run(
 
 
 async def _watch(recorder: Recorder, requests: int | None) -> None:
-    """Show how far it is: a bar on a terminal, else a line now and then."""
+    """Show the progress until cancelled: a bar on a terminal, otherwise a line every LINE_S."""
     screen = console(stderr=True)
     if not screen.is_terminal:
         while True:
@@ -193,7 +195,7 @@ def _so_far(recorder: Recorder) -> str:
 
 
 def page(document: Mapping[str, Any], out: Output) -> RenderableType:
-    """Return the result as people read it."""
+    """Return the result as text and tables."""
     rate = f"{document['rate']:.1f} requests/s"
     amount = f"{out.size(document['read_bytes'])} read, {out.size(document['write_bytes'])} written"
     parts: list[RenderableType] = [

@@ -1,4 +1,4 @@
-"""Commands that look at the settings of a running array, and change them."""
+"""Commands that print and change the settings of a running array."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from raidx_fuse.units import format_seconds
 @array_argument
 @click.argument("key", required=False)
 def get(out: Output, array: str, key: str | None) -> None:
-    """Print one setting or all."""
+    """Print one setting, or all."""
     _print_settings(out, ask(out, array, "get", key=key) if key else ask(out, array, "get"))
 
 
@@ -29,7 +29,7 @@ def get(out: Output, array: str, key: str | None) -> None:
 @array_argument
 @click.argument("assignment", metavar="KEY=VALUE")
 def set_value(out: Output, array: str, assignment: str) -> None:
-    """Change a setting, at once and for the future."""
+    """Change a setting; it takes effect immediately and is kept in the array."""
     key, equals, value = assignment.partition("=")
     if not equals or not key:
         raise UsageError(f"{assignment!r} is not KEY=VALUE", action=f"see raidx get {array}")

@@ -1,4 +1,4 @@
-"""Commands that look and change nothing: status, stats, examine, check."""
+"""Commands that only read: status, stats, examine, check."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ STATUS_TIMEOUT_S = 30.0
 
 @verb()
 @click.argument("arrays", metavar="[ARRAY | MEMBER...]", nargs=-1, type=ARRAY)
-@click.option("--brief", "short", is_flag=True, help="In the shape of /proc/mdstat.")
+@click.option("--brief", "short", is_flag=True, help="Print in the format of /proc/mdstat.")
 @click.option("--check", is_flag=True, help="Exit 0 healthy, 1 degraded, 2 failed, 4 unknown.")
 def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> int:
-    """Show state, members, jobs, and what to do next.
+    """Show state, members, jobs, and the next step to take.
 
-    ARRAY is a mount point; the members' paths name an array at rest; nothing means all running.
+    ARRAY is a mount point; MEMBER... are the paths of an array that is not mounted. Without
+    arguments, all running arrays are shown.
     """
     problems: list[Found] = []
     try:
@@ -59,7 +60,7 @@ def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> in
         if problems and not found:
             text = Text()
     out.emit(document, text)
-    # What others do with their mounts is said, but decides nothing.
+    # Problems with mounts of other users are reported, but do not change the exit status.
     unknown = EXIT_UNKNOWN if any(each.own for each in problems) else 0
     if not check:
         return 1 if unknown else 0
@@ -67,14 +68,14 @@ def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> in
 
 
 def _collect(arrays: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return the status of the mounts in *arrays*, or of the one array at rest that they make."""
+    """Return the status of the mounts in *arrays*, or of the array whose member paths they are."""
     if all(mountpoint.find(path) or os.path.isdir(path) for path in arrays):
         return [call(path, "status", timeout_s=STATUS_TIMEOUT_S) for path in arrays]
     return [_at_rest("status", [absolute(path) for path in arrays])]
 
 
 def _at_rest(question: str, members: Any) -> Any:
-    """Ask *members* what `offline` can tell; only who asks pays for reading the engine."""
+    """Call the function *question* of daemon/inspect.py, which is imported only when needed."""
     import trio
 
     from raidx_fuse.daemon import inspect
@@ -87,10 +88,10 @@ def _at_rest(question: str, members: Any) -> Any:
 @click.argument("interval", type=click.FloatRange(min=0, min_open=True), required=False)
 @click.argument("count", type=click.IntRange(min=1), required=False)
 def stats(out: Output, array: str, interval: float | None, count: int | None) -> None:
-    """Count operations, bytes and latencies.
+    """Print operations, bytes and latencies.
 
-    Since the mount, or of each INTERVAL seconds;
-    COUNT intervals are shown (for ever; with --json one).
+    They are counted since the mount, or in each INTERVAL seconds. COUNT intervals are shown; the
+    default is no limit, with --json one.
     """
     if interval is None:
         document = ask(out, array, "stats")
@@ -150,7 +151,7 @@ def _stats_page(stats: dict[str, Any], out: Output) -> RenderableType:
 
 
 def _cache_lines(cache: dict[str, Any] | None, out: Output) -> list[Text]:
-    """Return what the chunk cache did in a line; nothing when it is off."""
+    """Return the statistics of the chunk cache as a line; no line if the cache is off."""
     if not cache or not cache["size"]:
         return []
     reads = cache["hits"] + cache["misses"]
@@ -164,7 +165,7 @@ def _cache_lines(cache: dict[str, Any] | None, out: Output) -> list[Text]:
 
 
 def _bpu_lines(bpu: dict[str, Any] | None) -> list[Text]:
-    """Return what the policy bpu did, in two lines; nothing under another policy."""
+    """Return the statistics of the policy bpu as two lines; none under another policy."""
     if bpu is None:
         return []
     limits = bpu["thresholds"]
@@ -187,7 +188,7 @@ def _bpu_lines(bpu: dict[str, Any] | None) -> list[Text]:
 @verb()
 @click.argument("members", metavar="MEMBER...", nargs=-1, required=True, type=PATH)
 def examine(out: Output, members: tuple[str, ...]) -> int:
-    """Show what each member says of itself."""
+    """Show the superblock of each member."""
     found = [out.fit(_at_rest("examine", absolute(member))) for member in members]
     for each in found:
         if each.get("problem"):
@@ -201,7 +202,7 @@ SIZE_FIELDS = ("size", "size_bytes", "chunk_bytes")
 
 
 def _fields(document: dict[str, Any], out: Output) -> Table:
-    """Return a document of any depth as aligned lines; lists of documents become tables."""
+    """Return a nested document as aligned lines; lists of documents become tables."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column(justify="right", style="bold", no_wrap=True)
     for name, value in document.items():
@@ -230,9 +231,9 @@ def _field(name: str, value: Any, out: Output) -> Text:
 @verb()
 @click.argument("members", metavar="MEMBER...", nargs=-1, required=True, type=PATH)
 def check(out: Output, members: tuple[str, ...]) -> int:
-    """Check an array at rest, writing nothing.
+    """Check an array that is not mounted, without writing.
 
-    Superblocks, maps, and the parity of all that was ever written.
+    It checks superblocks, maps, and the parity of all written chunks.
     """
     result = out.fit(_at_rest("check", [absolute(member) for member in members]))
     problems = result["problems"]

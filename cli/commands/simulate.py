@@ -1,4 +1,4 @@
-"""`raidx simulate`: experiments on modelled members in virtual time, compared side by side."""
+"""`raidx simulate`: experiments on modelled members in virtual time, compared in a table."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ from raidx_fuse.lab.experiments.simulate import simulate as run_experiment
 from raidx_fuse.lab.experiments.spec import parse_experiment
 from raidx_fuse.lab.loads.record import Recorder
 
-EXIT_WRONG = 1  # something read back wrong: the engine is at fault, or a member is faulty
+EXIT_WRONG = 1  # a read returned wrong content: an error of the engine, or a faulty member
 
 
 @verb()
 @click.argument("specs", metavar="SPEC...", nargs=-1, required=True, type=PATH)
-@click.option("--seed", type=click.IntRange(min=0), help="Instead of the experiments' own seeds.")
-@click.option("--csv", "csv_path", type=PATH, help="Write the figures, over time too, to a file.")
-@click.option("--plot", "plot_path", type=PATH, help="Draw them (needs raidx-fuse[plots]).")
+@click.option(
+    "--seed", type=click.IntRange(min=0), help="Seed for all experiments, instead of their own."
+)
+@click.option("--csv", "csv_path", type=PATH, help="Write all figures to a CSV file.")
+@click.option("--plot", "plot_path", type=PATH, help="Draw a plot (needs raidx-fuse[plots]).")
 def simulate(
     out: Output,
     specs: tuple[str, ...],
@@ -42,9 +44,9 @@ def simulate(
 ) -> int:
     """Run experiments in virtual time.
 
-    SPEC is a TOML file that names members (models), layout, policy, load and events; several are
-    compared side by side. The real engine runs; no array, mount or root is needed, and one
-    seed gives one result. examples/experiments/*.toml are such files.
+    SPEC is a TOML file with members (models), layout, policy, load and events; several experiments
+    are compared in a table. The real engine runs, without a mount and without root, and equal
+    seeds give equal results. For examples see examples/experiments/*.toml.
     """
     experiments = [
         parse_experiment(_text(path), path, str(Path(path).parent), seed) for path in specs
@@ -66,7 +68,7 @@ def simulate(
 
 @dataclass(frozen=True)
 class SoFar:
-    """A line that says how far an experiment is whenever the screen is drawn anew."""
+    """A progress line for an experiment, computed at each redraw."""
 
     name: str
     recorder: Recorder
@@ -78,7 +80,7 @@ class SoFar:
 
 @contextmanager
 def quiet_engine() -> Iterator[None]:
-    """Keep the engine's log silent: failures belong to the experiment, the result has them."""
+    """Silence the engine's log messages: failures are part of the experiment and its result."""
     log = logging.getLogger("raidx_fuse")
     level = log.level
     log.setLevel(logging.CRITICAL + 1)
@@ -109,7 +111,7 @@ def _write_csv(path: str, results: list[dict[str, Any]]) -> None:
 
 
 def page(results: list[dict[str, Any]]) -> RenderableType:
-    """Return results as people read them."""
+    """Return results as text and tables."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("")
     for result in results:
@@ -129,7 +131,7 @@ def page(results: list[dict[str, Any]]) -> RenderableType:
 
 
 def event_line(event: dict[str, Any]) -> str:
-    """Return an event and what became of it, in one line."""
+    """Return the report of an event as one line."""
     what = event["do"] + (f" disk {event['disk']}" if "disk" in event else "")
     what += f" {event['set']}" if "set" in event else ""
     line = f"at {event['at_s']:g} s: {what}"

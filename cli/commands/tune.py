@@ -1,4 +1,4 @@
-"""`raidx tune`: what the tuner of a raidx array does, would do, and does now."""
+"""`raidx tune`: the state of a raidx array's tuner, its plan (--dry-run), and a run now (--now)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from raidx_fuse.cli.progress import exit_status, wait_for_jobs
 
 @verb()
 @array_argument
-@click.option("--now", is_flag=True, help="Move what is worth it now; do not wait for idle time.")
+@click.option("--now", is_flag=True, help="Move hot chunks now, without waiting for idle time.")
 @dry_run_option
 @wait_option
 def tune(out: Output, array: str, now: bool, dry_run: bool, wait: bool) -> int:
-    """Say what the tuner of a raidx array does and why; move hot chunks with --now."""
+    """Print what the tuner of a raidx array does, and why; with --now, move hot chunks."""
     result = ask(out, array, "tune", now=now, dry_run=dry_run)
     if dry_run:
         out.emit(result, _plan_text(result, out))
@@ -40,7 +40,7 @@ def tune(out: Output, array: str, now: bool, dry_run: bool, wait: bool) -> int:
 
 
 def tuner_text(tuner: dict[str, Any]) -> Text:
-    """Return state, reason and what is known of the members as lines."""
+    """Return the tuner's state and reason, and its measurements of the members, as lines."""
     lines = [f"{tuner['state']}: {tuner['why']}; {tuner['chunks_moved']} chunks moved so far"]
     lines += [
         f"role {each['role']}: read {each['read_ms']:.3g} ms, write {each['write_ms']:.3g} ms, "
