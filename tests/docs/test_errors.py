@@ -1,4 +1,4 @@
-"""The error tree has no duplicates, and what it says in prose is true."""
+"""The error tree has no duplicates; each class has a docstring, an errno and an exit status."""
 
 from __future__ import annotations
 
