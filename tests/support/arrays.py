@@ -1,7 +1,7 @@
-"""A rig for tests: an array over RAM members beside a bytearray that is assumed to be perfect.
+"""A rig for tests: an array over RAM members, and a bytearray as the model of its content.
 
-Scripts are lists of tuples whose first item names the step (see the ``_step_`` methods); fractions
-choose places. Everything runs in virtual time, so a script replays exactly.
+A script is a list of tuples whose first item names the step (see the ``_step_`` methods); fractions
+choose positions. Everything runs in virtual time, so a script replays exactly.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ STEP_TIMEOUT_S = 3600.0
 class Rig:
     """An array of *width* RAM members wrapped for faults, and its *model*.
 
-    *member_chunks*, about so many of each member, makes unlike ones; *params* are the layout's.
+    *member_chunks*, the approximate chunks of each member, makes members of different sizes;
+    *params* are the layout's.
     *slow* puts every member behind a disk model, so that requests suspend and interleave;
     *reads_zero* false fills the members with garbage first, as a used disk would be.
     """

@@ -1,4 +1,4 @@
-"""A rig that grows: small members, windows of some stripes; unmounted, killed on the way."""
+"""A rig that grows: small members, windows of a few stripes, unmounts and kills meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.spy import SpyRig, restarted
 
 
 class SmallRig(Rig):
-    """A rig with some seventy chunks on a member."""
+    """A rig with about seventy chunks on each member."""
 
     def __init__(self, layout: str = "raid4", width: int = 4, **options: Any) -> None:
         super().__init__(layout, width, chunk_bytes=CHUNK, **options)
@@ -40,7 +40,7 @@ def ram_of(member: FaultMember) -> RamMember:
 
 
 def job_of(rig: Rig) -> Grow:
-    """Return the growth that runs."""
+    """Return the running growth job."""
     assert rig.array is not None
     (job,) = (job for job in rig.array.jobs.running() if isinstance(job, Grow))
     return job
@@ -64,7 +64,7 @@ async def grow(rig: Rig, added: int, *, windows: int = 4, parity: str = LIVE) ->
 
 
 async def check_after_kill(rig: Rig, lost: Sequence[int], *, scrub: bool) -> None:
-    """Start from what the members hold now, as after a kill, without each of *lost* in turn.
+    """Start from the members' present content, as after a kill, without each of *lost* in turn.
 
     All that was written is there; with all members (-1) the growth then comes to its end,
     and parity is right if we *scrub* (the rig's own growth goes on meanwhile).

@@ -1,4 +1,4 @@
-"""What users do while an array does something slow, and what must hold afterwards."""
+"""The load of users during a slow operation of the array, and checks for afterwards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def play(rig: Rig, body: Callable[[Rig], Awaitable[None]], seed: int = 0) -> Non
 
 
 def enlarge(rig: Rig) -> None:
-    """Let the model follow the image."""
+    """Extend the model to the size of the image."""
     assert rig.array is not None
     rig.model.extend(bytes(rig.array.size_bytes - len(rig.model)))
 
@@ -72,7 +72,7 @@ async def scribble(rig: Rig, task: int, tasks: int, over: trio.Event, pause_s: f
 
 @asynccontextmanager
 async def under_load(rig: Rig, tasks: int = 3, pause_s: float = 0.001) -> AsyncIterator[None]:
-    """Write and read beside the block."""
+    """Write and read while the block of the `async with` runs."""
     over = trio.Event()
     async with trio.open_nursery() as nursery:
         for number in range(tasks):
@@ -82,7 +82,7 @@ async def under_load(rig: Rig, tasks: int = 3, pause_s: float = 0.001) -> AsyncI
 
 
 async def scrubbed(rig: Rig) -> None:
-    """Assert that all parity is right."""
+    """Scrub, and assert that all parity is right."""
     assert rig.array is not None
     result = await rig.array.jobs.wait(await rig.array.start_scrub(repair=False))
     assert result["state"] == "done", result
@@ -91,7 +91,7 @@ async def scrubbed(rig: Rig) -> None:
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """Return when *condition* holds, within a second of virtual time."""
+    """Wait until *condition* holds, for at most a second of virtual time."""
     for _ in range(10_000):
         if condition():
             return

@@ -1,7 +1,7 @@
-"""What every kind of member must do: subclass `MemberContract` and give it a ``member`` fixture.
+"""The contract of every kind of member: subclass `MemberContract` and give it a ``member`` fixture.
 
-The fixture returns a writable member of at least 4 MiB that nobody has written to. Each test runs
-in virtual time, twice where it matters: over the inline calls and over the async ones.
+The fixture returns a writable, new member of at least 4 MiB. Each test runs in virtual time; tests
+for which it matters run twice: with the synchronous ``try_`` calls and with the async ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SIZE_BYTES_MIN = 4 << 20
 
 
 async def read(member: Member, offset_bytes: int, length_bytes: int) -> bytes:
-    """Read as the engine does: at once if the member can, else waiting."""
+    """Read as the engine does: synchronously if the member can, else asynchronously."""
     buffer = bytearray(length_bytes)
     if not member.try_readv(offset_bytes, [buffer]):
         await member.readv(offset_bytes, [buffer])

@@ -1,4 +1,4 @@
-"""A rig that is restriped, in small windows."""
+"""A rig for restripes in small windows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.load import CHUNK, enlarge, scrubbed
 
 
 class SmallRig(Rig):
-    """A rig with some hundred chunks on a member, and a log for windows of several stripes."""
+    """A rig with some hundred chunks on each member, and a log for windows of several stripes."""
 
     def __init__(self, layout: str, width: int, **options: Any) -> None:
         super().__init__(layout, width, chunk_bytes=CHUNK, **options)
@@ -33,14 +33,14 @@ async def restripe(rig: Rig, name: str, width: int, *, window_bytes: int = 6 * C
 
 
 def job_of(rig: Rig) -> Restripe:
-    """Return the restripe that runs."""
+    """Return the running restripe job."""
     assert rig.array is not None
     (job,) = (job for job in rig.array.jobs.running() if isinstance(job, Restripe))
     return job
 
 
 async def reach(job: Restripe, done_bytes: float) -> None:
-    """Return when so much is done, or all."""
+    """Wait until the job has done so much, or has ended."""
     while True:
         if job.finished.is_set() or job.done_bytes >= done_bytes:
             return

@@ -1,4 +1,4 @@
-"""Small lives of arrays, as their superblocks tell them, cut short wherever a test likes."""
+"""Histories of arrays as sequences of superblock updates, which a test can interrupt anywhere."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ METADATA_BYTES = SUPERBLOCK_SLOT_BYTES * 2
 
 
 class Scenario:
-    """Disks of one array, and what an engine writes to their superblocks over the years."""
+    """The disks of one array, and the superblocks that an engine writes to them over time."""
 
     def __init__(self, layout: str = "raid5", width: int = 4, *, first: int = 1, **options: Any):
         self._numbers = itertools.count(first << 64)
@@ -51,7 +51,7 @@ class Scenario:
         self.config = run(make)
 
     def uuid(self) -> str:
-        """Return a UUID that nobody has yet."""
+        """Return an unused UUID."""
         return str(uuid.UUID(int=next(self._numbers)))
 
     def new_disk(self) -> RamMember:
@@ -66,7 +66,7 @@ class Scenario:
         return run(assemble, disks)
 
     def refused(self, *numbers: int) -> str:
-        """Return the line with which they are refused."""
+        """Return the error message with which assembly is refused."""
         text = ""
         try:
             self.assemble(*numbers)
@@ -96,7 +96,7 @@ class Scenario:
 
 
 class Running:
-    """An array that was started: the absent are excluded before anything else."""
+    """A started array: missing members are excluded before anything else."""
 
     def __init__(
         self, life: Scenario, assembly: Assembly, only: Iterable[int] | None = None

@@ -1,8 +1,8 @@
-"""The five two-loss codes once more, slowly and apart from `raidx_fuse.layouts`: a second opinion.
+"""A second, slow implementation of the five two-loss codes, independent of `raidx_fuse.layouts`.
 
 The equations are written down from the papers' definitions as sets of (row, column), the content of
-a cell is a Python integer, and lost cells are found by plain elimination over GF(2). Nothing here
-is shared with the package, so a mistake in its algebra cannot hide in both.
+a cell is a Python integer, and lost cells are solved by Gaussian elimination over GF(2). No code is
+shared with the package, so that an error in its algebra cannot be in both.
 """
 
 from __future__ import annotations

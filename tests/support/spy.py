@@ -1,4 +1,4 @@
-"""Watching members from a test: what was done to them, in which order, and what they hold.
+"""Members that record their operations: what was done to them, in which order, and their content.
 
 A `SpyMember` writes every read, write and flush into a `Log` that all members of a rig share, so
 that a test can say "the superblocks were flushed before the write returned" or "the rebuild read
@@ -42,7 +42,7 @@ class Log:
     hook: Callable[[Touch], None] | None = None
 
     def clear(self) -> None:
-        """Forget what happened so far."""
+        """Remove all recorded operations."""
         self.touches.clear()
 
     def of(self, kind: str, region: Region | None = None, member: str | None = None) -> list[Touch]:
@@ -143,7 +143,7 @@ class SpyRig(Rig):
         return [bytes(ram.memory) for ram in self.rams]
 
     async def in_place(self) -> None:
-        """Return when all that was written lies in its place, and nowhere else."""
+        """Wait until all logged content is at its home place and the log is empty."""
         await self.running.context.journal.drain()
         await self.running.flush()
 

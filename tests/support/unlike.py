@@ -1,4 +1,4 @@
-"""A rig of unlike members under a table layout, whose members come and leave."""
+"""A rig of members of different sizes under a raidx layout; members join and leave."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class UnlikeRig(Rig):
         return bundles_of(self.array)
 
     def disk(self, chunks: int) -> FaultMember:
-        """Return a newcomer with room for about *chunks* chunks."""
+        """Return a new disk with space for about *chunks* chunks."""
         ram = RamMember(UNLIKE_OVERHEAD_BYTES + chunks * CHUNK, name=f"new{self._made}")
         inner = model_member(ram, "ssd", seed=self._made) if self.slow else ram
         self._made += 1
@@ -119,7 +119,7 @@ class UnlikeRig(Rig):
         await self._step_scrub()
 
     async def remount(self) -> None:
-        """End cleanly and begin again."""
+        """Close the array cleanly and mount it again."""
         await self.close()
         await self.open()
         await self.check()
