@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# A hot spot on an SSD and a disk: nine of ten reads go to a tenth of the image; raid0 on the two
-# beside raidx-zero on the same two, before and after the tuner has moved the hot chunks.
+# A hot spot on an SSD and a hard disk: nine of ten reads go to a tenth of the image. Compares raid0
+# on these two with raidx-zero on the same two, before and after the tuner has moved the hot chunks.
 # Usage: examples/hot-spot.sh [FOLDER]
-# FOLDER: where to work (default: a temporary folder); what is made there is removed at the end.
-# The members are files at the pace of an SSD and of a 7200 rpm disk, in real time: some 30 seconds.
+# FOLDER: where to work (default: a temporary folder); the files are removed at the end.
+# The members are files with the speed of an SSD and of a 7200 rpm disk; takes about 30 seconds.
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 "$top/examples/setup.sh"
@@ -23,13 +23,13 @@ trap clean_up EXIT
 
 step() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 run() { printf '\033[2m$ %s\033[0m\n' "$*"; "$@"; }
-# The first 80 MiB are written; 320 chunks of 256 KiB, of which 32 are hot.
+# Writes the first 80 MiB: 320 chunks of 256 KiB, of which 32 are hot.
 begin() {
     run raidx create --layout "$1" --chunk 256KiB --name hot "$disk" "$ssd" --overwrite-signature
     run raidx mount "$disk" "$ssd" "$mnt"
     run dd if=/dev/zero of="$mnt/hot" bs=1M count=80 conv=notrunc,fsync status=none
 }
-# Sets "rate" to the reads a second of one and the same load, four at a time.
+# Sets "rate" to the reads a second of a fixed load, four at a time.
 load() {
     raidx replay hotspot "$mnt" --as-fast-as-possible --depth 4 --requests 500 --seed 1 \
         --number read_share=1 --number span_bytes=83886080 --number slots=320 --json > "$work/load.json"
@@ -45,20 +45,20 @@ truncate -s 64M "$work/ssd.img"
 disk="$work/disk.img,model=hdd"
 ssd="$work/ssd.img,model=ssd"
 
-step "raid0: every other chunk is on the disk, hot or not"
+step "raid0: every second chunk is on the hard disk, hot or not"
 begin raid0
 load
 striped=$rate
 run raidx umount "$mnt"
 
-step "raidx-zero on the same two: what was written first lies on the larger one, the disk"
+step "raidx-zero on the same two: the chunks that were written first are on the larger one, the hard disk"
 begin raidx-zero
 load
 
-step "What the tuner knows now, and what it would move"
+step "What the tuner has measured, and what it would move"
 run raidx tune "$mnt"
 run raidx tune "$mnt" --dry-run
-step "Move it now; by itself it would do so a second after the last request"
+step "Move it now; automatically it would happen a second after the last request"
 run raidx tune "$mnt" --now --wait
 run raidx tune "$mnt"
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The main job from end to end: a RAID-5 array of four member files, a real file
-# system on it, a lost disk, a replacement, a rebuild, a scrub; every file's checksum compared.
+# system on it, a failed disk, a replacement, a rebuild, a scrub; compares the checksum of every file.
 # Usage: examples/quickstart.sh [--no-loop] [FOLDER]
-# FOLDER: where to work (default: a temporary folder); what is made there is removed at the end.
-# Without root or loop devices, or with --no-loop, the image is used directly.
+# FOLDER: where to work (default: a temporary folder); the files are removed at the end.
+# Without root or loop devices, or with --no-loop, the image is used directly, without a file system.
 set -euo pipefail
 with_loop=yes
 if [ "${1:-}" = --no-loop ]; then with_loop=""; shift; fi
@@ -27,7 +27,7 @@ trap clean_up EXIT
 
 step() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 run() { printf '\033[2m$ %s\033[0m\n' "$*"; "$@"; }
-# Exits with 1 if no loop device can be had; one without direct I/O is good enough.
+# Prints the loop device of the image; returns 1 if there is none. Direct I/O is preferred, not needed.
 attach() {
     [ -n "$with_loop" ] && [ "$(id -u)" = 0 ] || return 1
     losetup --find --show --direct-io=on "$image" 2>/dev/null || losetup --find --show "$image" 2>/dev/null
@@ -86,18 +86,18 @@ forget_cache
 compare
 echo "every checksum equal, with one disk gone"
 
-step "A new disk takes its place and is rebuilt: only what was written"
+step "A new disk replaces it and is rebuilt: only written chunks are copied"
 run raidx replace-disk "$mnt" 2 "$work/disk4.img" --create --wait
 run raidx status "$mnt"
 
-step "Scrub: read everything, compare parity"
+step "Scrub: read all written chunks, compare the parity"
 run raidx scrub "$mnt" --check --wait
 run raidx stats "$mnt"
 forget_cache
 compare
 echo "every checksum equal, after failure, replacement and rebuild"
 
-step "Unmount, look at a member at rest, mount again"
+step "Unmount, examine and check the members, mount again"
 if [ -n "$loop" ]; then umount "$fs"; mounted=""; losetup -d "$loop"; loop=""; fi
 run raidx umount "$mnt"
 run raidx examine "${disks[0]}"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Sets everything up on a bare Debian or Ubuntu: system packages, a virtual environment in .venv, raidx.
-# Safe to run again and again; it does nothing that is done already. Usage: examples/setup.sh [--dev]
+# Installs system packages, a virtual environment in .venv, and raidx, on a bare Debian or Ubuntu.
+# Can be repeated; what is installed already is skipped. Usage: examples/setup.sh [--dev]
+# --dev: also the tools for development and tests.
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 extra=""
@@ -15,7 +16,7 @@ as_root() {
     fi
 }
 
-# Programs and headers: pyfuse3 is built from source; the file system tools are for demo and tests.
+# pyfuse3 is built from source and needs headers; the file system tools are for examples and tests.
 wanted=(gcc libc6-dev pkg-config libfuse3-dev fuse3 util-linux e2fsprogs)
 [ -n "$extra" ] && wanted+=(fio xfsprogs btrfs-progs)
 missing=()
@@ -23,7 +24,7 @@ for package in "${wanted[@]}"; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
 done
 
-# A Python of 3.11 or later that can make virtual environments and has its headers.
+# Prints a Python of 3.11 or later that has venv and its header files.
 find_python() {
     local candidate
     for candidate in python3 python3.13 python3.12 python3.11; do
