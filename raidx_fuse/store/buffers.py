@@ -1,4 +1,4 @@
-"""Page-aligned scratch memory for cells, and shared zeros."""
+"""Page-aligned scratch memory for cells, and a shared read-only buffer of zeros."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ LAZY_BYTES = 16 << 20
 
 
 def zeroed(size_bytes: int) -> bytearray | mmap.mmap:
-    """Return zeros to be changed; of many, memory is taken only where they are.
+    """Return a writable buffer of *size_bytes* zeros.
 
-    A bytearray writes its zeros at once: 2 GiB for the map of 55 TiB in chunks of 4 KiB.
+    A large buffer is an anonymous mapping: the kernel allocates a page of it when the page is first
+    written. A bytearray would allocate everything immediately: 2 GiB for the written map of 55 TiB
+    in chunks of 4 KiB.
     """
     return (
         bytearray(size_bytes) if size_bytes < LAZY_BYTES else mmap.mmap(-1, size_bytes, flags=_OWN)
@@ -29,7 +31,10 @@ def zeroed(size_bytes: int) -> bytearray | mmap.mmap:
 
 
 def extend_zeroed(zeros: bytearray | mmap.mmap, size_bytes: int) -> None:
-    """Make what `zeroed` returned *size_bytes* long; nothing else looks at it just now."""
+    """Extend a buffer that `zeroed` returned to *size_bytes*.
+
+    No memoryview or array of the buffer may exist during the call.
+    """
     if isinstance(zeros, mmap.mmap):
         zeros.resize(size_bytes)
     else:
@@ -37,7 +42,7 @@ def extend_zeroed(zeros: bytearray | mmap.mmap, size_bytes: int) -> None:
 
 
 def zero_buffers(size_bytes: int) -> list[memoryview]:
-    """Return buffers of zeros, *size_bytes* in all."""
+    """Return read-only buffers of zeros with a total size of *size_bytes*."""
     buffers = [ZEROS] * (size_bytes // ZERO_BYTES)
     if size_bytes % ZERO_BYTES:
         buffers.append(ZEROS[: size_bytes % ZERO_BYTES])
@@ -46,10 +51,10 @@ def zero_buffers(size_bytes: int) -> list[memoryview]:
 
 # XOR over page-aligned scratch memory.
 #
-# Measured (DATAPATH): one numpy XOR of 4 KiB costs 1.9 us, of 64 KiB 6.7 us, and making a view
-# about as much as a small XOR. So scratch memory is reused and its views are kept; blocks above
-# 256 KiB are cut, because XOR runs at three times the speed while its operands stay in the L2
-# cache.
+# Measured (DATAPATH): one numpy XOR costs 1.9 us for 4 KiB and 6.7 us for 64 KiB. Creating a view
+# costs about as much as a small XOR. Therefore scratch memory is reused and its views are kept.
+# Blocks above 256 KiB are split, because XOR is three times as fast while its operands stay in the
+# L2 cache.
 
 Bytes = NDArray[np.uint8]
 
@@ -59,9 +64,10 @@ _VIEWS_KEPT = 16
 
 
 class Arena:
-    """A piece of page-aligned scratch memory, cut into equal slots on demand.
+    """A block of page-aligned scratch memory that is divided into equal slots on demand.
 
-    `slots(n)` returns (memoryview, array) pairs of n bytes each; the same memory serves every n.
+    `slots(n, count)` returns (memoryview, array) pairs of n bytes each. Slots of different sizes
+    share the same memory, so only one slot size may be in use at a time.
     """
 
     __slots__ = ("_array", "_map", "_view", "_views", "size_bytes")
@@ -89,13 +95,13 @@ class Arena:
         return slots
 
     def take(self, start: int, size_bytes: int) -> tuple[memoryview, Bytes]:
-        """Return the view and array of one range (not kept)."""
+        """Return a new view and array of one byte range; they are not cached."""
         end = start + size_bytes
         return self._view[start:end], self._array[start:end]
 
 
 class ArenaPool:
-    """Arenas by power-of-two size; `get` and `put` are a list pop and append when warm."""
+    """Free arenas by power-of-two size; reusing one costs a list pop and an append."""
 
     __slots__ = ("_free",)
 
@@ -109,8 +115,8 @@ class ArenaPool:
         return free.pop() if free else Arena(1 << order)
 
     def put(self, arena: Arena) -> None:
-        """Give an arena back; nobody may use its views any more."""
+        """Return an arena to the pool; the caller must not use its views any more."""
         free = self._free.setdefault(arena.size_bytes.bit_length() - 1, [])
-        # Keep few large ones: idle memory of the daemon is a promise (150 MiB for 1 TiB).
+        # Keep few large arenas: the daemon's idle memory is limited to 150 MiB for 1 TiB.
         if len(free) < (32 if arena.size_bytes <= 1 << 20 else 4):
             free.append(arena)

@@ -1,12 +1,14 @@
-"""The look-up table of a raidx layout in use: what each member's share says, and its changes.
+"""The chunk table (look-up table) of a raidx layout: every member's share of it, and its changes.
 
 In memory the layout itself is the table (layouts/placements/bundled.py). On disk every member
-holds its own share (format/table_page.py), and only pages that differ from the greedy allocation
-were ever written. All changes go through the journal: a move is a record; once it is durable,
-placing it writes the pages of both places, first slot 0 of each, then a flush, then slot 1, so that
-between placements both slots are whole and say the same.
+holds its own share (format/table_page.py). Only pages that differ from the greedy allocation are
+ever written.
 
-What the shares of all members say together at the start is settled in table_recovery.py.
+All changes go through the write-ahead log. A move is a record. Once the record is durable, the
+checkpoint writes the table pages of the cell's old and new place: first slot 0 of each page, then
+a flush, then slot 1. Between checkpoints both slots are therefore valid and have the same content.
+
+table_recovery.py combines the shares of all members when the array starts.
 """
 
 from __future__ import annotations
@@ -30,12 +32,13 @@ log = logging.getLogger(__name__)
 
 Move = tuple[int, int, int]  # cell, its new role, its new member chunk
 Cells = NDArray[np.int64]
-PAGES_AT_ONCE = 4096  # of memory, when many are saved
+PAGES_AT_ONCE = 4096  # pages encoded in memory at a time when many are saved
 
 
 class ChunkTable:
-    """The shares of *member_set*'s members; without a table, nothing. A page store for
-    `MemberSet`.
+    """The table shares of the members of *member_set*; does nothing if the layout has no table.
+
+    The member set calls it as one of its page stores (`observers.PagesOfMembers`).
     """
 
     def __init__(self, member_set: MemberSet, scan: TableScan) -> None:
@@ -46,19 +49,22 @@ class ChunkTable:
         self._claims: TableScan | None = scan
         self._redone: dict[int, tuple[int, int]] = {}
         self._generations = dict(scan.generations)
-        self._written: set[Page] = set(scan.generations)  # pages that differ from the first ones
+        self._written: set[Page] = set(scan.generations)  # pages unlike the greedy allocation
         self._unsaved: set[Page] = set(scan.worn)
         member_set.page_stores.append(self)
 
-    # -- starting ------------------------------------------------------------------------------
+    # -- start ---------------------------------------------------------------------------------
 
     def redo(self, moves: Sequence[Move]) -> None:
-        """Note *moves* that are replayed, in their order."""
+        """Note *moves* that the replay of the log found, in the order of their records."""
         for cell, role, chunk in moves:
             self._redone[cell] = (role, chunk)
 
     def recover(self) -> None:
-        """Make the table of what the shares claim and the journal redid. Raises AssemblyError."""
+        """Build the table from the members' shares and the replayed moves.
+
+        Raises AssemblyError if they contradict each other or leave a cell without a place.
+        """
         scan, self._claims = self._claims, None
         layout = self.layout
         if layout is None or scan is None:
@@ -69,20 +75,20 @@ class ChunkTable:
             self._unsaved |= recovery.recover()
             self._written |= self._unsaved
             self._redone = {}
-            # Pages that are as they should be need not be written again.
+            # Pages that already have the right content in both slots need not be written again.
             self._unsaved = {page for page in self._unsaved if not self._agrees(page, scan)}
 
     def _agrees(self, page: Page, scan: TableScan) -> bool:
-        """Say whether a present member's page says what the table says, and in both its slots."""
+        """Return whether *page*, as scanned, agrees with the table in both of its slots."""
         entries = scan.pages.get(page[0], {}).get(page[1])
         if entries is None or page in scan.worn:
             return False
         return bool(np.array_equal(entries["cell"].astype(np.int64) - 1, self._cells(page)))
 
-    # -- changing ------------------------------------------------------------------------------
+    # -- changes -------------------------------------------------------------------------------
 
     def apply(self, moves: Sequence[Move]) -> None:
-        """Make committed *moves* take effect, all at once."""
+        """Apply committed *moves* to the table in memory, without suspending."""
         layout = self.layout
         assert layout is not None, "only a layout with a table has moves"
         for cell, role, chunk in moves:
@@ -90,21 +96,24 @@ class ChunkTable:
             self._unsaved.add((role, chunk // PAGE_ENTRIES))
         self._written |= self._unsaved
         for role, _page in self._unsaved:
-            layout.cells_of(role)  # made before the first move: `move` keeps it
+            layout.cells_of(role)  # builds the index before the first move; `move` updates it
         layout.move(moves)
 
     def take_unsaved(self) -> dict[Page, bytes]:
-        """Return the changed pages as they are now, and forget that they are changed."""
+        """Return the current payloads of the unsaved pages and stop counting them as unsaved."""
         pages = {page: self._payload(page) for page in sorted(self._unsaved)}
         self._unsaved.clear()
         return pages
 
     def put_back(self, pages: Iterable[Page]) -> None:
-        """Note that *pages* were not saved after all."""
+        """Count *pages* as unsaved again, because saving them failed."""
         self._unsaved.update(pages)
 
     async def save_as(self, pages: Mapping[Page, bytes]) -> None:
-        """Write *pages* to both their slots, the first durable before the second; not flushed."""
+        """Write *pages* to both of their slots.
+
+        Slot 0 is flushed before slot 1 is written; slot 1 is not flushed here.
+        """
         if not pages:
             return
         contents: list[tuple[Page, bytes]] = []
@@ -125,9 +134,9 @@ class ChunkTable:
             await self.member_set.write(requests)
 
     def reserve(self, role: int, chunk: int) -> None:
-        """Take room on the host for the page that a move to *chunk* of *role* changes.
+        """Reserve host space for the table page that a move to *chunk* of *role* changes.
 
-        Raises NoSpaceError.
+        Raises NoSpaceError if the host has none.
         """
         queue = self.member_set.queues[role]
         if queue is not None:
@@ -155,11 +164,10 @@ class ChunkTable:
         interval = np.where(free, 0, layout.interval[held]).astype(np.uint16)
         return encode_entries(cells, last, interval, page[0])
 
-    # -- a page store of `MemberSet`
-    # -----------------------------------------------------------------
+    # -- called by `MemberSet` as a page store -------------------------------------------------
 
     async def erase(self, role: int, member: Member) -> None:
-        """Clear what an earlier life left of a share on *member*, which takes *role*; not flushed.
+        """Erase a stale share of an earlier use of *member*, which takes *role*; not flushed.
 
         Raises MemberError.
         """
@@ -167,7 +175,7 @@ class ChunkTable:
             await erase_share(member, self._regions[role])
 
     def renew(self) -> None:
-        """Look anew where shares lie: members came or left, or are larger."""
+        """Recompute the regions of the shares, after members were added, removed or enlarged."""
         self._regions = shares_of(self.member_set.config)
         counts = self.layout.counts if self.layout is not None else ()
         vacant = {role for role, count in enumerate(counts) if not count}
@@ -175,7 +183,10 @@ class ChunkTable:
         self._unsaved = {page for page in self._unsaved if page[0] not in vacant}
 
     async def save_places(self, cells: range) -> None:
-        """Save the pages that say where *cells* lie; nobody else saves pages now. Durable then."""
+        """Save the pages that hold the places of *cells*; they are durable on return.
+
+        Nothing else may save table pages during the call. Raises what the members raise.
+        """
         layout = self.layout
         assert layout is not None
         roles, chunks = (
@@ -186,7 +197,7 @@ class ChunkTable:
             pages = np.unique(chunks[roles == role] // PAGE_ENTRIES)
             self._unsaved.update((role, int(page)) for page in pages)
         self._written |= self._unsaved
-        await self.member_set.flush()  # records of moves that the pages know of
+        await self.member_set.flush()  # the records of the moves that these pages contain
         while self._unsaved:
             some = sorted(self._unsaved)[:PAGES_AT_ONCE]
             self._unsaved.difference_update(some)
@@ -198,14 +209,17 @@ class ChunkTable:
                 raise
 
     async def save_all(self) -> None:
-        """Write every page that is not as at first: a new member must hold its own."""
+        """Write every page that differs from the greedy allocation, for a new member's share."""
         await self.save_as({page: self._payload(page) for page in sorted(self._written)})
 
     async def heal(self) -> None:
-        """Pages are healed when the journal was replayed: not before does the table hold."""
+        """Do nothing: the checkpoint rewrites damaged pages, once the log has been replayed.
+
+        Before the replay the table is not valid.
+        """
 
     def flush_begins(self) -> None:
-        """Both slots are written one after the other: nothing depends on who flushes."""
+        """Do nothing: `save_as` flushes between the two slots itself."""
 
     def flush_ends(self) -> None:
-        """See `flush_begins`."""
+        """Do nothing, see `flush_begins`."""

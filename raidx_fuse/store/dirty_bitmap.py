@@ -1,10 +1,12 @@
-"""The dirty-stripe bitmap: which regions of stripes may be in flight if the power goes now.
+"""The dirty bitmap (md: write-intent bitmap): regions of stripes that may have writes in flight.
 
-A region's bit is durable on the members before the first byte of a write to it changes, and is
-cleared lazily when the region has been quiet for a while. After a crash a resync visits the marked
-regions only (jobs/resync.py). Without a log this is all that stands between a crash and stale
-parity; what it cannot close is the write hole (a crash and a lost member at once), so a dirty array
-that is also degraded is only started when the user says so.
+A region's bit is durable on the members before a write to the region changes its first byte. The
+bit is cleared lazily, when the region has had no write for a while. After a crash a resync visits
+only the marked regions (jobs/resync.py).
+
+Without a log, the bitmap is the only protection against stale parity after a crash. It cannot
+close the write hole (a crash together with a lost member). A dirty array that is also degraded is
+therefore started only if the user asks for it explicitly.
 """
 
 from __future__ import annotations
@@ -22,24 +24,26 @@ Finish = Callable[[int], Awaitable[None]]
 
 log = logging.getLogger(__name__)
 
-REGION_BYTES = 16 << 20  # of the image, unless that makes fewer than REGIONS_MIN or too many
+REGION_BYTES = 16 << 20  # of the image, unless there were fewer than REGIONS_MIN or too many bits
 REGIONS_MIN = 16
 QUIET_S = 5.0
 
 
 def region_stripes(stripes: int, stripe_bytes: int, bits: int) -> int:
-    """Return how many stripes share one bit, so that all *stripes* fit in *bits*."""
+    """Return the number of stripes that share one bit, so that *stripes* fit in *bits* bits."""
     wanted = max(1, REGION_BYTES // stripe_bytes)
     wanted = min(wanted, max(1, stripes // REGIONS_MIN))
     return max(wanted, -(-stripes // bits))
 
 
 class DirtyBitmap:
-    """Regions in flight. *flush* makes all members durable.
+    """The regions with writes in flight; *flush* makes all earlier writes to the members durable.
 
-    What a bit stands for follows from *founding_stripes*, and stays as it is when *stripes* grow.
-    *unlogged*: the array ran without a journal when it crashed. *guarded*: stripes await their
-    resync, and whoever wants one has it finished first.
+    The number of stripes per bit follows from *founding_stripes* and does not change when the
+    array grows to more *stripes*.
+
+    Attributes: *unlogged* (the array ran without a journal when it crashed); *guarded* (stripes
+    await their resync; a request that needs one of them calls `finish` first).
     """
 
     def __init__(
@@ -61,32 +65,35 @@ class DirtyBitmap:
         self._inflight: dict[int, int] = {}
         self._touched: set[int] = set()
         self._resync = set(self._set_bits())
-        self.resynced_below = 0  # the first stripe that the resync, which ascends, has yet to see
-        self._finished: set[int] = set()  # stripes that were finished before it came by
+        self.resynced_below = 0  # the first stripe that the ascending resync has not visited yet
+        self._finished: set[int] = set()  # stripes made consistent ahead of the resync
         self._finish: Finish | None = None
         self._marking = trio.Lock()
         self._wanted: set[int] = set()
 
     def _set_bits(self) -> list[int]:
         packed = np.frombuffer(self.pages.payload, np.uint8)
-        occupied = np.flatnonzero(packed)  # almost all of a map is zero: look no closer
+        occupied = np.flatnonzero(packed)  # almost all bytes are zero: unpack only the others
         bits = np.flatnonzero(np.unpackbits(packed[occupied], bitorder="little"))
         found: list[int] = ((occupied[bits >> 3] << 3) + (bits & 7)).tolist()
         return found
 
     def has_room_for(self, stripes: int) -> bool:
-        """Say whether there is a bit for each region of *stripes*."""
+        """Return whether the bitmap has a bit for each region of an array of *stripes* stripes."""
         return stripes <= self.per_region * len(self.pages.payload) * 8
 
     def stripes_of(self, region: int) -> range:
-        """Return the stripes of *region*."""
+        """Return the range of stripes that *region* covers."""
         start = region * self.per_region
         return range(start, min(start + self.per_region, self.stripes))
 
-    # -- around every write ----------------------------------------------------------------------
+    # -- write intent: around every write --------------------------------------------------------
 
     def enter_now(self, stripes: Sequence[int]) -> bool:
-        """Count a write to *stripes* in if their regions are marked; else False, nothing done."""
+        """Register a write to *stripes* if all their regions are marked, without suspending.
+
+        Returns False, with nothing registered, if one of the regions is not marked.
+        """
         per_region, marked, inflight = self.per_region, self._marked, self._inflight
         for stripe in stripes:
             if stripe // per_region not in marked:
@@ -97,9 +104,9 @@ class DirtyBitmap:
         return True
 
     def touch(self, stripe: int) -> bool:
-        """Count a write to *stripe* in and out, as it ends before anything else runs.
+        """Register a write to *stripe* that begins and ends without suspending.
 
-        False, and nothing done, if its region is not marked.
+        Returns False, with nothing registered, if the region is not marked.
         """
         region = stripe // self.per_region
         if region not in self._marked:
@@ -108,9 +115,9 @@ class DirtyBitmap:
         return True
 
     async def enter(self, stripes: Sequence[int]) -> None:
-        """Mark the regions of *stripes* durably, then count the write in.
+        """Mark the regions of *stripes* durably (write intent), then register the write.
 
-        Raises what the flush raises; nothing is counted then.
+        Raises what the flush raises; then nothing is registered.
         """
         while not self.enter_now(stripes):
             self._wanted.update(stripe // self.per_region for stripe in stripes)
@@ -125,7 +132,7 @@ class DirtyBitmap:
                     self._touched |= wanted
 
     def leave(self, stripes: Sequence[int]) -> None:
-        """Count the write to *stripes* out."""
+        """Register the end of a write to *stripes*."""
         inflight, touched, per_region = self._inflight, self._touched, self.per_region
         for stripe in stripes:
             region = stripe // per_region
@@ -136,10 +143,14 @@ class DirtyBitmap:
                 del inflight[region]
             touched.add(region)
 
-    # -- lazily ----------------------------------------------------------------------------------
+    # -- lazy clearing ---------------------------------------------------------------------------
 
     async def clean_quiet(self, *, all_regions: bool = False) -> None:
-        """Clear the bits of regions without a write since the last call (or of all idle ones)."""
+        """Clear the bits of regions that had no write since the last call.
+
+        With *all_regions*, clear the bits of all regions without a write in flight. Raises what
+        the flush raises; then the bits stay.
+        """
         quiet = {
             region
             for region in self._marked
@@ -152,7 +163,7 @@ class DirtyBitmap:
         try:
             await self._flush()  # the writes that the bits stood for are durable now
         except BaseException:
-            self._marked |= quiet  # they are not: the bits stay
+            self._marked |= quiet  # the writes are not durable: the bits stay
             raise
         async with self._marking:
             clear = quiet - self._marked - self._resync
@@ -160,23 +171,23 @@ class DirtyBitmap:
             await self._save(clear)
 
     async def tend(self) -> None:
-        """Clear quiet regions for ever (a background task)."""
+        """Clear the bits of quiet regions every QUIET_S seconds (a background task)."""
         while True:
             await trio.sleep(QUIET_S)
             try:
                 await self.clean_quiet()
-            except RaidxError as error:  # a flush that fails is its callers' business, not the end
+            except RaidxError as error:  # writers get the error too; this task goes on
                 log.warning("dirty regions stay marked: %s", error)
 
     # -- when the layout changes -----------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
-        """Whether no region is marked."""
+        """Whether no region is marked, in flight or awaiting its resync."""
         return not (self._marked or self._inflight or self._resync)
 
     def reshape(self, stripes: int, stripe_bytes: int) -> None:
-        """Work for *stripes* other stripes from now on, as the constructor does."""
+        """Use the bitmap for a new layout of *stripes* stripes; no bit may be set."""
         assert self.idle, "bits would speak of other stripes"
         self.stripes = stripes
         self.per_region = region_stripes(stripes, stripe_bytes, len(self.pages.payload) * 8)
@@ -186,11 +197,11 @@ class DirtyBitmap:
     # -- after a crash ---------------------------------------------------------------------------
 
     def pending_regions(self) -> int:
-        """Return how many regions still wait for their resync."""
+        """Return the number of regions that still await their resync."""
         return len(self._resync)
 
     def awaits_resync(self, stripe: int) -> bool:
-        """Say whether the parity of *stripe* cannot be trusted yet."""
+        """Return whether the parity of *stripe* cannot be trusted yet."""
         return (
             stripe >= self.resynced_below
             and stripe // self.per_region in self._resync
@@ -198,12 +209,12 @@ class DirtyBitmap:
         )
 
     def guard(self, finish: Finish) -> None:
-        """Let *finish* make a stripe consistent for whoever wants it before the resync comes by."""
+        """Set *finish*, which makes one stripe consistent when it is needed before its resync."""
         self._finish = finish
         self.guarded = bool(self._resync)
 
     async def finish(self, stripes: Iterable[int]) -> None:
-        """Return when none of *stripes*, whose locks are held, awaits the resync any more.
+        """Resync those of *stripes* that await it. The caller holds their locks.
 
         Raises what the members raise.
         """
@@ -214,18 +225,21 @@ class DirtyBitmap:
                 self._finished.add(stripe)
 
     def regions_to_resync(self) -> list[int]:
-        """Return the regions that were in flight at the last crash, ascending."""
+        """Return the regions that were in flight at the last crash, in ascending order."""
         return sorted(self._resync)
 
     def stripes_to_resync(self) -> Iterator[range]:
-        """Yield the stripes whose parity cannot be trusted yet, ascending."""
+        """Yield ranges of stripes whose parity cannot be trusted yet, in ascending order."""
         for region in self.regions_to_resync():
             stripes = self.stripes_of(region)
             if stripes.stop > self.resynced_below:
                 yield range(max(stripes.start, self.resynced_below), stripes.stop)
 
     async def forget_resynced(self) -> None:
-        """Clear the bits of all resynced regions that no write holds; their repairs are durable."""
+        """Clear the bits of all resynced regions that have no newer mark.
+
+        The caller has made the repaired parity durable before.
+        """
         async with self._marking:
             clear = self._resync - self._marked
             self._resync = set()

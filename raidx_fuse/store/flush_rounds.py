@@ -1,7 +1,7 @@
-"""Flush rounds: callers that come while a flush waits for its turn share it (group commit).
+"""Flush rounds: callers that arrive before a flush has started share that flush.
 
-A caller that comes while a round runs waits for the next one: the running round may have passed
-the member that the caller has written to.
+A caller that arrives while a round runs waits for the next round: the running round may already
+have flushed the member that the caller wrote to.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from raidx_fuse.errors import ArrayFailedError
 
 
 class _Round:
-    """One flush of all members that any number of callers wait for."""
+    """One flush of all members, shared by any number of callers."""
 
     def __init__(self) -> None:
         self.done = trio.Event()
@@ -22,7 +22,7 @@ class _Round:
 
 
 class FlushRounds:
-    """Rounds of *flush_members*, one at a time."""
+    """Runs *flush_members* in rounds, one round at a time."""
 
     def __init__(self, flush_members: Callable[[], Awaitable[None]]) -> None:
         self._flush_members = flush_members
@@ -30,7 +30,11 @@ class FlushRounds:
         self._next_round: _Round | None = None
 
     async def flush(self) -> None:
-        """Return when all that was written before the call is durable. Raises what a round does."""
+        """Return when every write completed before the call is durable.
+
+        Raises what *flush_members* raised in the round, and ArrayFailedError if the task that ran
+        the round was cancelled.
+        """
         current = self._next_round
         if current is not None:
             await current.done.wait()

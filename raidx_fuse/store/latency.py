@@ -1,11 +1,12 @@
-"""Counters and latency histograms: the one place that measures, cheap enough for every request.
+"""Counters and latency histograms, cheap enough to be updated for every request.
 
-A histogram has four buckets an octave of microseconds: percentiles are exact to 19 %, one update
-is an integer increment, and 200 integers describe any number of requests.
+A histogram has four buckets per octave of the latency in quarter microseconds. Percentiles are
+exact to 19 %, an update is one integer increment, and `BUCKETS` integers describe any number of
+requests.
 
-Looking at the clock twice and counting costs as much as an I/O from memory. So the operations that
-members answer at once are all counted, but after the first `TIMED_ALL` only each `TIMED_EACH`th is
-timed, and stands for as many.
+Reading the clock twice and counting costs as much as an I/O from memory. Operations that a member
+answers synchronously are therefore all counted, but after the first `TIMED_ALL` only every
+`TIMED_EACH`th one is timed; its latency is counted `TIMED_EACH` times.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ TIMED_EACH = 8  # a power of two
 
 
 def bucket_of(latency_s: float) -> int:
-    """Return the histogram bucket of a latency: four to an octave, from 1/4 us up."""
+    """Return the histogram bucket of a latency: four buckets per octave, starting at 1/4 us."""
     quarter_us = int(latency_s * 4e6)
     if quarter_us < 4:
         return quarter_us
@@ -40,7 +41,10 @@ def bucket_top_s(bucket: int) -> float:
 
 
 def percentile_s(histogram: Sequence[int], fraction: float) -> float:
-    """Return the latency that *fraction* of the counted requests did not exceed; 0 if none."""
+    """Return the latency in seconds that *fraction* (0 to 1) of the requests did not exceed.
+
+    Returns 0.0 if the histogram is empty.
+    """
     total = sum(histogram)
     if not total:
         return 0.0
@@ -64,7 +68,7 @@ class Latency:
         self.histogram = [0] * BUCKETS
 
     def add(self, latency_s: float) -> None:
-        """Count one request."""
+        """Count one request that took *latency_s*."""
         self.count += 1
         self.total_s += latency_s
         quarter_us = int(latency_s * 4e6)
@@ -72,13 +76,13 @@ class Latency:
         self.histogram[bucket] += 1
 
     def add_many(self, latency_s: float, count: int) -> None:
-        """Count *count* requests of which one was timed."""
+        """Count *count* requests, of which one was timed and took *latency_s*."""
         self.count += count
         self.total_s += latency_s * count
         self.histogram[bucket_of(latency_s)] += count
 
     def summary(self) -> dict[str, float]:
-        """Return mean and percentiles in milliseconds."""
+        """Return the mean and the 50th, 95th and 99th percentile in milliseconds."""
         mean_s = self.total_s / self.count if self.count else 0.0
         return {
             "mean": mean_s * 1e3,
@@ -90,7 +94,7 @@ class Latency:
 
 @dataclass(slots=True)
 class ArrayCounters:
-    """What an array did since it was started; plain integers, read by `stats`."""
+    """Operations of an array since its start, as plain integers; the `stats` command reads them."""
 
     reads: int = 0
     writes: int = 0
@@ -108,7 +112,7 @@ class ArrayCounters:
     flushes: int = 0
 
     def count_plan(self, kind: str, pre_reads: int) -> None:
-        """Count one band's write by the *kind* of its plan."""
+        """Count one stripe's write by the *kind* of its plan (rmw, rcw or full stripe)."""
         self.pre_reads += pre_reads
         if kind == "rmw":
             self.rmw += 1

@@ -1,10 +1,11 @@
-"""The members of a running array by role: who is there, who is lost, and I/O to all of them.
+"""The members of a running array by role: which are present, which are lost, and I/O to them.
 
 Laws:
- 1. A member that failed is excluded at once; the surviving superblocks say so (event counter moved,
-    flushed) before any write is acknowledged without it: writers end with `published()`.
- 2. A member is failed only while the code can do without it. Otherwise the operation fails and the
-    member stays: an array with one bad sector too many is still readable elsewhere.
+ 1. A member that failed is excluded immediately. Before any write is acknowledged without it, the
+    superblocks of the other members record the exclusion with a higher event counter, flushed.
+    Writers therefore end with `published()`.
+ 2. A member is failed only while the code tolerates its loss. Otherwise the operation fails and the
+    member stays: an array with one bad block too many is still readable elsewhere.
  3. A role that is being rebuilt counts as lost from its watermark on, and as present below it.
 """
 
@@ -36,11 +37,11 @@ Hook = Callable[[], None]
 
 
 class MemberLostError(Exception):
-    """A member was failed during the operation: plan again without it."""
+    """A member was failed during the operation: the caller plans again (degraded read)."""
 
 
 def join(requests: Sequence[MemberIO]) -> list[MemberIO]:
-    """Join requests that are neighbours on one member into one I/O; order by member and offset."""
+    """Return *requests* sorted by member and offset, with adjacent ones joined into one I/O."""
     if len(requests) < 2:
         return list(requests)
     ordered = sorted(requests, key=lambda request: request[:2])
@@ -55,11 +56,11 @@ def join(requests: Sequence[MemberIO]) -> list[MemberIO]:
 
 
 class MemberSet:
-    """Queues by role under one `ArrayConfig`.
+    """The member queues of one array by role, under one `ArrayConfig`.
 
-    Attributes: *queues* (present members by role, None when missing or failed); *readable* (the
-    same without those being rebuilt: what the fast paths use); *lost* (roles not readable);
-    *watermarks* (role -> first stripe not yet rebuilt); *spares* (member uuid -> member).
+    Attributes: *queues* (by role; None when the member is missing or failed); *readable* (the same
+    without roles that are being rebuilt, for the fast paths); *lost* (roles not readable);
+    *watermarks* (role -> first stripe not yet rebuilt); *spares* (hot spares by member uuid).
     """
 
     def __init__(
@@ -86,32 +87,32 @@ class MemberSet:
         self.watermarks: dict[int, int] = {}
         self.readable: list[MemberQueue | None] = []
         self.lost: frozenset[int] = frozenset()
-        self.role_epoch = 0  # moves when another member takes a role
-        self.rebuild_epoch = 0  # moves with every watermark: writers look whether they missed one
+        self.role_epoch = 0  # increases when another member takes a role
+        self.rebuild_epoch = 0  # increases with every watermark: writers check whether one moved
         self.closed = False  # no superblock is written any more
         self.io_timeout_s = 30.0
         self.flush_observers: list[FlushObserver] = []
         self.page_stores: list[PagesOfMembers] = []
         self.overlay = overlay
-        self.place_epoch = 0  # moves when committed content has reached its place
+        self.place_epoch = 0  # increases when committed content has reached its home place
         self.on_change: list[Hook] = []
         self.on_fail: list[Callable[[int], None]] = []
         self._publication: trio.Event | None = None
-        self._unwritable: FormatError | None = None  # no room for how things are
+        self._unwritable: FormatError | None = None  # the configuration exceeds the superblock
         self._config_lock = trio.Lock()
         self._flush_rounds = FlushRounds(self._flush_members)
         self.refresh()
 
-    # -- who is there --------------------------------------------------------------------------
+    # -- membership ----------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Derive *readable* and *lost* from queues, watermarks and states."""
+        """Recompute *readable* and *lost* from queues, watermarks and member states."""
         active = {record.role for record in self.config.members if record.state == "active"}
         self.readable = [
             queue if role in active and role not in self.watermarks else None
             for role, queue in enumerate(self.queues)
         ]
-        held = self.config.roles()  # the others' members left for good: nothing lies on them
+        held = self.config.roles()  # the layout places nothing on roles without a member record
         self.lost = frozenset(role for role in held if self.readable[role] is None)
         for hook in self.on_change:
             hook()
@@ -127,11 +128,11 @@ class MemberSet:
         )
 
     def tolerates(self, lost: frozenset[int]) -> bool:
-        """Say whether every stripe can be read with the roles *lost* gone."""
+        """Return whether every stripe stays readable if the roles *lost* are lost."""
         return self.layout.tolerates(lost)
 
     def present(self) -> dict[str, Member]:
-        """Return every attached member by uuid: those with a role, and spares."""
+        """Return every attached member by uuid: those with a role, and the hot spares."""
         members = dict(self.spares)
         for record in self.config.members:
             queue = self.queues[record.role] if record.role >= 0 else None
@@ -142,10 +143,10 @@ class MemberSet:
     # -- operations ----------------------------------------------------------------------------
 
     async def read(self, requests: Sequence[MemberIO], *, background: bool = False) -> None:
-        """Fill the buffers of *requests*; suspends only for what does not answer at once.
+        """Fill the buffers of *requests*; suspends only if a member does not answer synchronously.
 
-        Raises MemberLostError when a member was failed on the way (plan again), MemberError when
-        it could not be spared.
+        Raises MemberLostError if a member was failed during the call (the caller plans again), and
+        MemberError if a read failed on a member whose loss the code does not tolerate.
         """
         overlay = self.overlay
         if overlay:
@@ -160,14 +161,14 @@ class MemberSet:
                 overlay.patch(role, offset, buffers)
 
     def _known(self, request: MemberIO) -> bool:
-        """Fill the one buffer of *request* if the overlay has all of it."""
+        """Fill the buffer of *request* and return True if the overlay has the whole range."""
         role, offset, buffers, size = request
         if (offset | size) & PAGE_MASK or len(buffers) > 1 or self.queues[role] is None:
             return False
         return self.overlay.read(role, offset, buffers[0])
 
     async def _read_members(self, requests: Sequence[MemberIO], background: bool) -> None:
-        """Fill the buffers with what lies on the members."""
+        """Fill the buffers from the members, without the overlay."""
         pending: list[Operation] | None = None
         for role, offset, buffers, size in requests:
             queue = self.queues[role]
@@ -192,16 +193,16 @@ class MemberSet:
                 raise MemberLostError
 
     def _is_patched(self, operation: Operation, role: int) -> bool:
-        """Say whether the overlay has all that overdue writes may change of what is read."""
+        """Return whether the overlay covers all bytes of the read that overdue writes may alter."""
         at, end = operation.offset, operation.offset + operation.size_bytes
         late, covers = operation.queue.member.overdue, self.overlay.covers
         return all(covers(role, max(at, first), min(end, stop)) for first, stop in late)
 
     async def write(self, requests: Sequence[MemberIO], *, background: bool = False) -> None:
-        """Write the buffers of *requests*; a member that fails is failed, the rest goes on.
+        """Write the buffers of *requests*; a member that fails is excluded, the others go on.
 
-        Raises MemberError (or NoSpaceError) when a member failed that cannot be spared; other
-        requests may have been written then.
+        Raises MemberError (or NoSpaceError) if a write failed on a member whose loss the code does
+        not tolerate. Other requests may have been written then.
         """
         pending: list[Operation] | None = None
         for role, offset, buffers, size in requests:
@@ -219,7 +220,10 @@ class MemberSet:
             self._blame_all(await self._wait(pending))
 
     async def punch(self, role: int, offset: int, size: int) -> bool:
-        """Make a range read as zero without storing it; False if it cannot. Raises MemberError."""
+        """Punch a hole: the range reads as zero and needs no host space.
+
+        Returns False if the member cannot. Raises MemberError.
+        """
         queue = self.queues[role]
         if queue is None:
             return False
@@ -230,7 +234,7 @@ class MemberSet:
         return operation.punched
 
     async def _wait(self, operations: Sequence[Operation]) -> list[Operation]:
-        """Run *operations* side by side; return those that failed."""
+        """Run *operations* concurrently; return those that failed."""
         latch = CountdownLatch()
         for operation in operations:
             operation.queue.submit(operation, latch)
@@ -238,7 +242,10 @@ class MemberSet:
         return [operation for operation in operations if operation.error is not None]
 
     async def flush(self) -> None:
-        """Return when all that was written before the call is durable on every member."""
+        """Return when every write completed before the call is durable on every member.
+
+        Raises MemberError, NoSpaceError or ArrayFailedError.
+        """
         await self._flush_rounds.flush()
 
     async def _flush_members(self) -> None:
@@ -261,7 +268,7 @@ class MemberSet:
     # -- failure -------------------------------------------------------------------------------
 
     def _blame_all(self, failed: Sequence[Operation]) -> None:
-        """Blame each of *failed*; raise the last error of a member that cannot be spared."""
+        """Fail the member of each operation; raise the last error of one that cannot be spared."""
         last: Exception | None = None
         for operation in failed:
             try:
@@ -282,7 +289,7 @@ class MemberSet:
                 return
 
     def fail(self, role: int, reason: str) -> bool:
-        """Exclude the member in *role* now; False if the code cannot do without it."""
+        """Exclude the member in *role*; return False if the code does not tolerate its loss."""
         if self.queues[role] is None:
             return True
         if self.closed:
@@ -314,7 +321,7 @@ class MemberSet:
     # -- superblocks ---------------------------------------------------------------------------
 
     def publish_soon(self) -> None:
-        """Start moving the event counter; `published` waits for it."""
+        """Increase the event counter and start writing superblocks; `published` waits for it."""
         if self.read_only or self.closed:
             return
         self.config = replace(self.config, events=self.config.events + 1)
@@ -324,13 +331,13 @@ class MemberSet:
 
     @property
     def unpublished(self) -> bool:
-        """Whether a change of membership is not yet on the superblocks."""
+        """Whether the superblocks lack a change of the configuration."""
         return self._publication is not None or self._unwritable is not None
 
     async def published(self) -> None:
-        """Return when the superblocks say what the array's state is now.
+        """Return when the superblocks hold the current configuration.
 
-        Raises ArrayFailedError if they have no room for it: nothing may be acknowledged then.
+        Raises ArrayFailedError if it does not fit: no write may be acknowledged then.
         """
         while self._publication is not None:
             await self._publication.wait()
@@ -369,10 +376,10 @@ class MemberSet:
     async def update(
         self, change: Callable[[ArrayConfig], ArrayConfig], *, asked: bool = False
     ) -> None:
-        """Replace the configuration and return when every member's superblock has it, flushed.
+        """Replace the configuration; return when every member's superblock has it, flushed.
 
-        Raises FormatError, and nothing is replaced, if it does not fit; a change that a user
-        *asked* for leaves room for those that nobody can refuse.
+        Raises FormatError, with nothing replaced, if it does not fit. A change that a user *asked*
+        for leaves room for changes that cannot be refused. Raises ArrayFailedError if read-only.
         """
         if self.read_only:
             raise ArrayFailedError("the array was started read-only")
@@ -381,7 +388,7 @@ class MemberSet:
         await self.published()
 
     async def watch(self) -> None:
-        """End operations that hang, and fail their members (a background task)."""
+        """End operations without an answer and fail their members (background watchdog task)."""
         while True:
             await trio.sleep(max(0.05, self.io_timeout_s / 4))
             for role, queue in enumerate(self.queues):

@@ -1,4 +1,4 @@
-"""One I/O on one member, and the ways in which it may end in vain (queue.py runs it)."""
+"""One I/O operation on one member, and the errors it may end with (queue.py runs it)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ READ, WRITE, FLUSH, PUNCH = "read", "write", "flush", "punch"
 
 
 class Queue(Protocol):
-    """What an operation is handed to: the queue of *member*; *unflushed* as in queue.py."""
+    """The queue of *member*; *unflushed* says whether it has writes that no flush covers."""
 
     member: Member
     unflushed: bool
 
     def submit(self, operation: Operation, latch: CountdownLatch) -> None:
-        """Queue *operation*; *latch* hears of its end."""
+        """Queue *operation*; *latch* counts its end."""
 
 
 class Operation:
-    """One I/O of *kind*: byte *offset*, *buffers* joined end to end, *size_bytes*.
+    """One I/O of *kind* (READ, WRITE, FLUSH or PUNCH) at byte *offset*, *size_bytes* long.
 
-    *punched* says whether a hole was made; a read is *patched* if its caller knows what overdue
-    writes change in its range.
+    *buffers* are scattered or gathered in order.
+
+    Attributes: *error* (how it failed, or None); *punched* (whether a hole was made); *patched* (a
+    read whose caller lays newer content over everything that overdue writes may change);
+    *abandoned* (it was ended while its worker still performs it).
     """
 
     __slots__ = (
@@ -69,7 +72,7 @@ class Operation:
         self.started_s = -1.0
 
     async def perform(self) -> None:
-        """Do it. Raises MemberError."""
+        """Perform the I/O on the member. Raises MemberError."""
         member = self.queue.member
         if self.kind == READ:
             await member.readv(self.offset, self.buffers)
@@ -81,22 +84,22 @@ class Operation:
             await member.flush()
 
     def timed_out(self, timeout_s: float) -> MemberError:
-        """Return the error of one that the member did not answer."""
+        """Return the error for no answer within *timeout_s* (ETIMEDOUT)."""
         return self._refusal(errno.ETIMEDOUT, f"no answer within {timeout_s:g} s")
 
     def barred(self) -> MemberError:
-        """Return the error of one that came too close to an overdue write."""
+        """Return the error for an overlap with an overdue write (EIO)."""
         return self._refusal(errno.EIO, "an earlier write there got no answer and may still land")
 
     def gone(self) -> MemberError:
-        """Return the error of one whose queue is closed."""
+        """Return the error for a closed queue (ENODEV)."""
         return self._refusal(errno.ENODEV, "member was removed")
 
     def _refusal(self, number: int, why: str) -> MemberError:
         return MemberError(self.queue.member.path, self.kind, self.offset, number, why)
 
 
-# One sleep for any number of operations on members (queue.py).
+# Lets a task suspend once for any number of operations (queue.py).
 
 
 class CountdownLatch:
@@ -116,7 +119,7 @@ class CountdownLatch:
             trio.lowlevel.reschedule(task)
 
     async def wait(self) -> None:
-        """Sleep until nothing is pending; not cancellable, see the laws of queue.py."""
+        """Suspend until nothing is pending; not cancellable, see the laws of queue.py."""
         if self.pending:
             self.task = trio.lowlevel.current_task()
 

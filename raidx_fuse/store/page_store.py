@@ -1,9 +1,9 @@
-"""Checksummed pages in use: a bit table in memory and its two-slot pages on every member.
+"""A bit table in memory, and its checksummed pages with two slots on every member.
 
-A page is written to the slot that does not hold its last durable copy, so a power cut in the middle
-leaves that copy whole. Which copy is durable is known from the flushes: pages saved before a flush
-began, and not again since, are durable when it ends. One whose save has not ended well is saved to
-the same slot again: its last durable copy is the other one.
+A page is written to the slot that does not hold its last durable copy. A power cut during the write
+therefore leaves that copy intact. Flushes tell which copy is durable: a page that was saved before
+a flush began, and not again since, is durable when the flush ends. A page whose save failed is
+saved to the same slot again, because its last durable copy is in the other slot.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from raidx_fuse.store.member_set import MemberIO, MemberSet
 
 
 class PageStore:
-    """Pages of one region for *bits* bits.
+    """The pages of one region, with space for *bits* bits.
 
-    *payload* is their content end to end; `save` writes pages of it; *damaged* says in words what
-    was found damaged at the start.
+    Attributes: *payload* (the content of all pages, concatenated; `save` writes pages of it);
+    *damaged* (one text for each damage found at the start).
     """
 
     def __init__(self, member_set: MemberSet, kind: str, bits: int) -> None:
@@ -35,28 +35,31 @@ class PageStore:
         self.pages = min(self.region.pages, page_count(bits))
         self.payload = zeroed(self.pages * PAYLOAD_BYTES)
         self.damaged: list[str] = []
-        self._uneven: set[tuple[int, int]] = set()  # (page, role) where the newest copy is not
+        self._uneven: set[tuple[int, int]] = set()  # (page, role) that lacks the newest copy
         self.generations: dict[int, int] = {}
         self._slots: dict[int, int] = {}  # page -> slot of its newest copy
         self._loose: set[int] = set()  # newest copy not known to be durable
         self._flushing: frozenset[int] = frozenset()
         self._saved_since: set[int] = set()
-        self._unsaved: set[int] = set()  # being saved, or that could not be
+        self._unsaved: set[int] = set()  # pages being saved, or whose save failed
         self._saving = trio.Lock()
         member_set.page_stores.append(self)
         member_set.flush_observers.append(self)
 
     async def load(self) -> None:
-        """Take the newest valid copy of every page from the present members.
+        """Load the newest valid copy of every page from the present members.
 
-        A page whose first copy was torn everywhere was never durable: it counts as never written.
-        Raises AssemblyError when both copies of a page are damaged and no member has a valid one,
-        or when a member has an older one than all had.
+        A page of which every member has only a torn first copy was never durable; it counts as
+        never written. Raises AssemblyError in three cases:
+
+        * no member can be read;
+        * both slots of a page are damaged on a member and no member has a valid copy;
+        * a member has an older copy of a page than every member is known to have had.
         """
         loaded = []
         unread = []
         space = np.frombuffer(self.payload, np.uint8).reshape(self.pages, PAYLOAD_BYTES)
-        newest = nothing_loaded(space, self.pages)  # no second copy: maps can be large
+        newest = nothing_loaded(space, self.pages)  # in place: maps can be large
         lost: set[int] = set()
         for role, queue in enumerate(self.member_set.queues):
             if queue is None:
@@ -107,17 +110,17 @@ class PageStore:
             self._slots[page] = int(newest.slots[page])
 
     def extend(self, bits: int) -> None:
-        """Make room for *bits* bits in all; never less than there is."""
+        """Extend the table to *bits* bits; it never shrinks."""
         pages = min(self.region.pages, page_count(bits))
         if pages > self.pages:
             extend_zeroed(self.payload, pages * PAYLOAD_BYTES)  # views are short-lived
             self.pages = pages
 
     async def heal(self) -> None:
-        """Write pages whose newest copy a cut left on some members only to the others; flushed.
+        """Copy the newest pages to members that lack them after a power cut, and flush.
 
-        What was read once must be found again when those members are gone. It goes to the same
-        slot: so the other one has what all members have, here as well.
+        Content that was read once must be found again when the members that held it are lost. The
+        copy goes to the same slot, so that the other slot is the same on all members, too.
         """
         requests: list[MemberIO] = []
         for page, role in sorted(self._uneven):
@@ -182,22 +185,22 @@ class PageStore:
         return encode_page(page, self.generations[page], self.kind, payload, uuid)
 
     async def save_all(self) -> None:
-        """Write every page that was ever saved: a new member must hold them too."""
+        """Write every page that was ever saved, because a new member must hold them, too."""
         await self.save(sorted(self.generations))
 
     def flush_begins(self) -> None:
-        """Note which pages the flush now beginning covers."""
+        """Note which pages the flush that begins now covers."""
         self._flushing = frozenset(self._loose - self._unsaved)
         self._saved_since = set()
 
     def flush_ends(self) -> None:
-        """The covered pages are durable, but for those saved again meanwhile."""
+        """Count the covered pages as durable, except those saved again since the flush began."""
         self._loose -= self._flushing - self._saved_since
         self._flushing = frozenset()
 
 
 async def load_page_store(member_set: MemberSet, kind: str, bits: int) -> PageStore:
-    """Return the page store of *kind* with what the members hold. Raises AssemblyError."""
+    """Return the page store of *kind*, loaded from the members. Raises AssemblyError."""
     pages = PageStore(member_set, kind, bits)
     await pages.load()
     return pages

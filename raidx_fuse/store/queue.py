@@ -1,16 +1,18 @@
-"""Member queues: the way of every operation to a member, and the one place that measures it.
+"""Member queues: every operation on a member goes through its queue, which also measures it.
 
-The data path asks the member first whether it can answer at once (``try_``): suspending in trio
-costs more than the I/O when the bytes are in memory. What would block becomes an `Operation` in a
-queue served by up to *depth* worker tasks; the requester sleeps once on a `CountdownLatch` for all
-its operations, whatever their number. Foreground operations overtake background ones.
+The data path first asks the member whether it can answer synchronously (``try_``), because
+suspending in trio costs more than the I/O if the bytes are in memory. An I/O that would block
+becomes an `Operation` in a queue that up to *depth* worker tasks serve. The requester suspends once
+on a `CountdownLatch` for all its operations. Foreground operations overtake background ones.
 
-Laws: an operation ends exactly once, by its worker, by the watchdog's time-out or because its
-member is failed; a latch cannot be cancelled, because a member may still write into the buffers;
-after such an end they belong to the stuck operation for ever (`Operation.abandoned`) and are never
-reused. A write that ended like that may still land: what reaches into its bytes is refused until it
-has (members/overdue.py). What fails is tried once more, then never again: a failed try at once is
-the first of two.
+Laws:
+ 1. An operation ends exactly once: by its worker, by the watchdog's timeout, or because its member
+    is failed.
+ 2. A latch cannot be cancelled, because a member may still write into the buffers. After a timeout
+    the buffers belong to the hanging operation (`Operation.abandoned`) and are never reused.
+ 3. A write that timed out may still reach the member later. Until it has, every operation that
+    overlaps its range is refused (members/overdue.py).
+ 4. An operation that fails is tried once more. A failed synchronous try is the first of the two.
 """
 
 from __future__ import annotations
@@ -36,11 +38,12 @@ _FAILED_KEPT = 16
 
 
 class MemberQueue:
-    """The queue of one member.
+    """The queue of one member; *clock* returns the time in seconds.
 
-    Attributes read by policies: *reads_waiting*, *writes_waiting* (outstanding operations that did
-    not answer at once), *read_service_s*, *write_service_s* (moving averages of service time), and
-    the counters. *on_change* hears, with the time, of every change of what is outstanding.
+    Attributes that policies read: *reads_waiting*, *writes_waiting* (queued or running operations),
+    *read_service_s*, *write_service_s* (moving averages of the service time), and the counters.
+    *on_change* is called with the time whenever the number of outstanding operations changes.
+    *unflushed* says whether the member has writes that no flush covers.
     """
 
     def __init__(self, member: Member, nursery: Starter, clock: Callable[[], float]) -> None:
@@ -59,9 +62,9 @@ class MemberQueue:
         self.queue_area = 0.0  # integral of the queue length over time
         self.unflushed = False
         self.on_change: Callable[[float], None] | None = None
-        # (kind, begin, end) of tries at once that failed and were not made up for yet.
+        # (kind, begin, end) of failed synchronous tries whose second try is still to come.
         self._failed: deque[tuple[str, int, int]] = deque(maxlen=_FAILED_KEPT)
-        self._wary = bool(member.overdue)  # of some places: they are not tried at once
+        self._wary = bool(member.overdue)  # some ranges must not be tried synchronously
         self._last_change_s = clock()
         self._nursery = nursery
         self._foreground: deque[Operation] = deque()
@@ -71,10 +74,10 @@ class MemberQueue:
         self._running: set[Operation] = set()
         self._hanging = 0  # workers whose operation was given up
 
-    # -- at once -------------------------------------------------------------------------------
+    # -- synchronous ---------------------------------------------------------------------------
 
     def try_readv(self, offset: int, buffers: Sequence[Any], size_bytes: int) -> bool:
-        """Read at once, or return False. After a MemberError only the queue tries once more."""
+        """Read without suspending, or return False. After a MemberError use `submit` to retry."""
         if self._wary and self._is_wary_of(READ, offset, size_bytes):
             return False
         number = self.reads + 1
@@ -97,9 +100,9 @@ class MemberQueue:
         return True
 
     def try_writev(self, offset: int, buffers: Sequence[Any], size_bytes: int) -> bool:
-        """Write at once, or return False. After a MemberError only the queue tries once more."""
+        """Write without suspending, or return False. After a MemberError use `submit` to retry."""
         if self.writes_waiting:
-            return False  # never overtake a queued write: it may be to the same place
+            return False  # never overtake a queued write: its range may overlap
         if self._wary and self._is_wary_of(WRITE, offset, size_bytes):
             return False
         self.unflushed = True
@@ -123,7 +126,10 @@ class MemberQueue:
         return True
 
     def try_writes(self, writes: Sequence[tuple[int, Sequence[Any], int]]) -> int:
-        """Write (offset, buffers, bytes) one after the other; return how many it took at once."""
+        """Write (byte offset, buffers, size in bytes) in order without suspending.
+
+        Returns how many writes were done; the caller submits the others.
+        """
         if self.writes_waiting or self._wary:
             return 0
         self.unflushed = True
@@ -149,13 +155,13 @@ class MemberQueue:
         self._wary = True
 
     def _is_wary_of(self, kind: str, offset: int, size_bytes: int) -> bool:
-        """Say whether the range is the queue's: a try failed there, or a write is overdue."""
+        """Return whether a failed try or an overdue write forbids a synchronous try here."""
         if self._failed_at(kind, offset, size_bytes) is not None:
             return True
         return is_overdue(self.member, offset, size_bytes)
 
     def _failed_at(self, kind: str, offset: int, size_bytes: int) -> tuple[str, int, int] | None:
-        """Return a failed try at once that reached into the range, if any."""
+        """Return a failed synchronous try that overlaps the range, or None."""
         end = offset + size_bytes
         for failed in self._failed:
             if failed[0] == kind and failed[1] < end and offset < failed[2]:
@@ -163,7 +169,7 @@ class MemberQueue:
         return None
 
     def view(self, offset: int, size_bytes: int, fraction: float = 1.0) -> memoryview | None:
-        """Return the member's own memory of a range (RAM), or None; *fraction* of it is counted."""
+        """Return a RAM member's memory of a range, else None; count *fraction* of it as read."""
         if self._wary and self._is_wary_of(READ, offset, size_bytes):
             return None
         view = self.member.view(offset, size_bytes)
@@ -173,7 +179,7 @@ class MemberQueue:
         return view
 
     def writable_view(self, offset: int, size_bytes: int) -> memoryview | None:
-        """Return the member's own memory of a range to be filled now (RAM), or None."""
+        """Return a RAM member's memory of a range, else None; the caller fills it immediately."""
         if self._wary and self._is_wary_of(WRITE, offset, size_bytes):
             return None
         view = self.member.writable_view(offset, size_bytes)
@@ -186,7 +192,7 @@ class MemberQueue:
     # -- queued --------------------------------------------------------------------------------
 
     def submit(self, operation: Operation, latch: CountdownLatch) -> None:
-        """Queue *operation*; *latch* hears of its end, `operation.error` says how it ended."""
+        """Queue *operation*; *latch* counts its end, `operation.error` is its error or None."""
         operation.latch = latch
         latch.pending += 1
         operation.submitted_s = self._account()
@@ -210,18 +216,20 @@ class MemberQueue:
             self._nursery.start_soon(self._work)
 
     def answer_s(self) -> float:
-        """Return in how many seconds a read that comes now is likely to be answered."""
+        """Return the expected response time, in seconds, of a read that is submitted now."""
         wait_s = self.reads_waiting * self.read_service_s
         wait_s += self.writes_waiting * self.write_service_s
         return self.read_service_s + wait_s / self._depth
 
     def queue_length(self) -> int:
-        """Return how many reads and writes are outstanding."""
+        """Return the number of outstanding reads and writes."""
         return self.reads_waiting + self.writes_waiting
 
     def expire(self, timeout_s: float) -> list[Operation]:
-        """End what hangs with ETIMEDOUT: what has run for more than *timeout_s*, and, if that holds
-        all workers, what has waited for one as long. Return these operations.
+        """End hanging operations with ETIMEDOUT and return them.
+
+        These are the operations that have run for more than *timeout_s*. If such operations occupy
+        all workers, those that have waited for a worker as long end, too.
         """
         limit = self.clock() - timeout_s
         stuck = [op for op in self._running if op.started_s < limit]
@@ -236,9 +244,9 @@ class MemberQueue:
         return stuck
 
     def close(self) -> None:
-        """Refuse further operations; those waiting or running end with ENODEV.
+        """Refuse further operations; those that wait or run end with ENODEV.
 
-        Nobody would look whether one that runs hangs: the watchdog looks after members in use.
+        Running operations end, too, because the watchdog checks only members in use.
         """
         self.closed = True
         for operation in list(self._running):
@@ -251,7 +259,7 @@ class MemberQueue:
             trio.lowlevel.reschedule(self._idle.pop())
 
     def _give_up(self, operation: Operation, error: MemberError) -> None:
-        """End an operation whose worker goes on with it."""
+        """End a running operation with *error*; its worker still performs it."""
         operation.abandoned = True
         self._hanging += 1
         if operation.kind in (WRITE, PUNCH):
@@ -273,7 +281,7 @@ class MemberQueue:
         )
 
     def _is_barred(self, operation: Operation) -> bool:
-        """Say whether a write that is overdue forbids *operation*."""
+        """Return whether an overdue write forbids *operation*."""
         if operation.kind == FLUSH or operation.patched:
             return False
         return is_overdue(self.member, operation.offset, operation.size_bytes)
@@ -324,7 +332,7 @@ class MemberQueue:
         try:
             await self._serve()
         except trio.Cancelled:
-            self.close()  # the array's tasks are ending: nobody would serve what waits
+            self.close()  # the array's tasks are ending: no worker would serve the queue
             raise
         finally:
             self._workers -= 1
@@ -353,7 +361,7 @@ class MemberQueue:
             operation.started_s = self.clock()
             try:
                 error = await self._try_twice(operation)
-            except BaseException:  # a cancelled worker leaves nobody waiting
+            except BaseException:  # cancelled: end the operation, so that its requester wakes
                 if not operation.abandoned:
                     self._finish(operation, operation.gone())
                 raise
@@ -363,7 +371,10 @@ class MemberQueue:
                 self._finish(operation, error)
 
     async def _try_twice(self, operation: Operation) -> MemberError | None:
-        """Perform *operation*, once more if it fails: cables hiccup; then the member is failed."""
+        """Perform *operation*, a second time if it fails, because a fault may be transient.
+
+        Returns None, or the error of the last try, for which the caller fails the member.
+        """
         first = True
         if self._failed:
             failed = self._failed_at(operation.kind, operation.offset, operation.size_bytes)

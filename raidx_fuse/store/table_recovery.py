@@ -1,14 +1,16 @@
-"""What the shares of a look-up table say together when an array starts (see chunk_table.py).
+"""Scan and recovery of the chunk table when an array starts (see chunk_table.py).
 
-The shares are compared with each other. A cell must be claimed by exactly one place:
+Each member holds a share of the look-up table. Recovery compares the shares with each other.
+Exactly one place must claim each cell:
 
-* claimed by the page of one member: it lies there, wherever the greedy allocation had put it;
-* named by a record that is replayed: the record is right, pages may be older or newer;
-* claimed by none, and a member is absent: it is on that one, its content comes from its bundle;
-* claimed twice, or by none with all members there: reported, never guessed.
+* the page of one member claims it: it lies there, wherever the greedy allocation put it;
+* a replayed log record moves it: the record is right, pages may be older or newer;
+* no page claims it and a member is absent: it is on that member, and its content is computed from
+  the other cells of its bundle;
+* two pages claim it, or none although all members are present: an error, never a guess.
 
-A member of which both slots of a page are damaged counts as lost if the layout can do without it;
-else the array does not start (table_recovery.py).
+If both slots of a page of a member are damaged, the member counts as lost if the layout tolerates
+that. Otherwise the array does not start.
 """
 
 from __future__ import annotations
@@ -27,20 +29,22 @@ from raidx_fuse.layouts.placements.bundled import NOBODY, NOWHERE, BundleLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import Member
 
-# What the members' shares of a look-up table say, read at the start, before any of it is believed.
+# The scan reads the members' shares before any of their content is trusted.
 #
-# Pages are the entries of every chunk of a member; a page that nobody wrote says what the greedy
-# allocation gave. What a page says of bundles that the array does not have is left from a growth
-# that a crash cut short: nothing lies there.
+# A page has an entry for each of its chunks. A page that was never written stands for the greedy
+# allocation. Entries that name bundles beyond the array's last one are left over from a growth that
+# a crash interrupted: those chunks are free.
 
 Page = tuple[int, int]  # role, page of its share
 
 
 class TableScan:
-    """What the shares of the present members say, before anything of it is believed.
+    """The shares of the present members as read, before any of their content is trusted.
 
-    *pages* are the entries of every page that was ever written, by role; *worn*, pages of which a
-    slot is damaged; *lost*, role to the first page that has no whole slot.
+    Attributes: *pages* (role -> page -> entries, for every page that was ever written);
+    *generations* (of these pages); *worn* (pages that must be written again: a slot is damaged, or
+    they name cells that do not exist); *lost* (role -> why its share cannot be used); *damaged*
+    (one text for each damaged slot).
     """
 
     def __init__(self) -> None:
@@ -53,7 +57,7 @@ class TableScan:
     async def read(
         self, role: int, member: Member, region: PageRegion, layout: BundleLayout, array_uuid: str
     ) -> None:
-        """Take in the share of *member*, which is in *role*."""
+        """Read the share of *member*, which has *role*."""
         self.pages[role] = {}
         try:
             found = await load_pages(member, region, array_uuid)
@@ -86,7 +90,7 @@ class TableScan:
                 self.lost[role] = f"both copies of page {page} are damaged"
 
     def leave_out(self, role: int) -> None:
-        """Forget what *role* said: it is not used."""
+        """Remove the share of *role* from the scan: its member is not used."""
         self.pages.pop(role, None)
         self.worn = {page for page in self.worn if page[0] != role}
         self.generations = {p: g for p, g in self.generations.items() if p[0] != role}
@@ -99,9 +103,10 @@ def _free_entry(role: int) -> NDArray[np.void]:
 
 
 async def scan_table(assembly: Assembly, layout: Layout) -> TableScan:
-    """Read the shares of the members of *assembly*; take those out of it whose share is lost.
+    """Read the table shares of the members of *assembly*; return an empty scan without a table.
 
-    Raises AssemblyError when the layout cannot do without them.
+    Members whose share is lost are removed from *assembly*. Raises AssemblyError if the layout does
+    not tolerate that.
     """
     config, by_role = assembly.config, assembly.by_role
     scan = TableScan()
@@ -129,9 +134,9 @@ Place = tuple[int, int]  # a role, a chunk of its member
 
 
 class TableRecovery:
-    """Gives the cells of *layout* the places that *scan* and the moves *redone* say.
+    """Assigns the cells of *layout* the places given by *scan* and the replayed moves *redone*.
 
-    *redone*: cell -> place; *paths*, role -> the member's path, "" where it is absent.
+    *redone* maps cells to places; *paths* has each role's member path, "" if it is absent.
     """
 
     def __init__(
@@ -148,15 +153,15 @@ class TableRecovery:
         self._unsaved: set[Page] = set()
 
     def is_needed(self) -> bool:
-        """Say whether any cell may lie elsewhere than at first."""
+        """Return whether any cell may lie elsewhere than the greedy allocation put it."""
         if self._redone or any(self.scan.pages.values()):
             return True
         return bool((self.layout.disk == NOBODY).any())
 
     def recover(self) -> set[Page]:
-        """Make the table; return the pages that may have to say something else from now on.
+        """Build the table in the layout; return the pages that may have to be written again.
 
-        Raises AssemblyError.
+        Raises AssemblyError if shares or moves contradict each other.
         """
         layout, scan = self.layout, self.scan
         for cell, (role, chunk) in self._redone.items():
@@ -171,14 +176,14 @@ class TableRecovery:
         first_disk = layout.disk
         for cell, (role, _chunk) in moved.items():
             home = int(first_disk[cell])
-            if home != NOBODY:  # whoever takes an absent role must not hold it as at first
+            if home != NOBODY:  # an absent member's share must not claim the cell any more
                 self._unsaved.add((home, int(layout.offset[cell]) // PAGE_ENTRIES))
             if home in scan.pages and cell not in gone and cell not in self._redone:
                 raise self._contradiction(cell, home, role)
         homeless = (gone - moved.keys()) | self._displaced(moved)
         changes = [(cell, role, chunk) for cell, (role, chunk) in moved.items()]
         for _cell, role, _chunk in changes:
-            layout.cells_of(role)  # made before the first move: `move` and `problem` go by it
+            layout.cells_of(role)  # builds the index that `move` and `problem` use
         layout.move(changes)
         self._unsaved.update((role, chunk // PAGE_ENTRIES) for _cell, role, chunk in changes)
         self._place_homeless(sorted(homeless))
@@ -192,7 +197,7 @@ class TableRecovery:
         return self._unsaved
 
     def _take_access_times(self) -> None:
-        """Take last accesses and intervals from the pages: hints, whatever else is wrong."""
+        """Take last accesses and intervals from the pages: hints that need no agreement."""
         layout = self.layout
         for pages in self.scan.pages.values():
             for entries in pages.values():
@@ -202,10 +207,11 @@ class TableRecovery:
                 layout.interval[cells] = held["interval"]
 
     def _take_later_places(self) -> set[int]:
-        """Take the places of cells that had none at first: those of later bundles are many.
+        """Assign the claimed places of cells that the greedy allocation gave none, in bulk.
 
-        Returns the cells that lay there at first, and have left. One that two pages claim has a
-        place when the second one is looked at: `_differences` tells.
+        These are the cells of bundles that growth added. Returns the cells that the greedy
+        allocation had put at those places, and that have left them. If two pages claim a cell, it
+        has a place when the second page is read; `_differences` reports that.
         """
         layout = self.layout
         redone = np.fromiter(self._redone, np.int64, len(self._redone))
@@ -226,14 +232,14 @@ class TableRecovery:
         return left
 
     def _place_later_ones(self) -> None:
-        """Give cells that never had a place, and that nobody claims, one on absent members."""
+        """Assign cells that still have no place, and that no page claims, to absent members."""
         layout = self.layout
         cells = np.flatnonzero(layout.disk == NOBODY)
         absent = [r for r, n in enumerate(layout.counts) if n and r not in self.scan.pages]
         if len(absent) != 1:
             self._place_homeless(cells.tolist())
             return
-        (role,) = absent  # nothing to choose: all at once
+        (role,) = absent  # no choice: all cells go there, in bulk
         free = layout.free_chunks(role)[: len(cells)]
         if len(free) < len(cells):
             raise self._nobody_says(int(cells[len(free)]))
@@ -241,10 +247,11 @@ class TableRecovery:
         self._unsaved.update((role, int(page)) for page in np.unique(free // PAGE_ENTRIES))
 
     def _differences(self) -> tuple[dict[int, tuple[int, int]], set[int]]:
-        """Return the cells that lie elsewhere than at first, and those that left their first place.
+        """Compare the pages with the greedy allocation.
 
-        What the journal redid counts, whatever pages say. Raises AssemblyError for a cell that two
-        pages claim.
+        Returns the places of the cells that lie elsewhere, and the cells that left their first
+        place. A replayed move overrides every page. Raises AssemblyError for a cell that two pages
+        claim.
         """
         layout = self.layout
         redone = self._redone
@@ -277,9 +284,9 @@ class TableRecovery:
         return moved, gone
 
     def _displaced(self, moved: Mapping[int, tuple[int, int]]) -> set[int]:
-        """Return the cells of absent members whose first place another one took.
+        """Return the cells of absent members whose first place another cell took.
 
-        They had moved on that same member, which only its own share could tell.
+        Each of them had moved on the same member, and only that member's share has its new place.
         """
         layout = self.layout
         taken: set[int] = set()
@@ -298,10 +305,10 @@ class TableRecovery:
         )
 
     def _place_homeless(self, cells: Sequence[int]) -> None:
-        """Give *cells* that no present member claims a place on absent ones. Raises AssemblyError.
+        """Assign *cells* that no present member claims to free chunks of absent members.
 
-        Which place does not matter: what is written there is lost, and whoever takes the role gets
-        it anew from the bundles.
+        Any free chunk will do: its content is lost with the member, and a rebuild of the role
+        computes it from the bundles. Raises AssemblyError if there is no free chunk.
         """
         layout = self.layout
         if not cells:

@@ -40,11 +40,11 @@ class WrittenMap:
         assert len(self.bits) * 8 >= chunks, "the map region holds the whole array"
 
     def is_written(self, chunk: int) -> bool:
-        """Say whether *chunk* was ever written."""
+        """Return whether *chunk* was ever written."""
         return bool(self.bits[chunk >> 3] >> (chunk & 7) & 1)
 
     def unwritten_data(self, layout: Layout, stripe: int) -> int:
-        """Return the set of data cells of *stripe* that were never written."""
+        """Return the data cells of *stripe* that were never written, as a bit mask of cells."""
         count = layout.code.data_count
         bits = self.bits
         if layout.contiguous:
@@ -60,7 +60,7 @@ class WrittenMap:
         return unwritten
 
     def extend(self, chunks: int) -> None:
-        """Make room for the bits of *chunks* logical chunks in all, or keep what is there."""
+        """Extend the map to *chunks* logical chunks; existing bits stay as they are."""
         self.pages.extend(chunks)
         self.chunks = chunks
 
@@ -110,7 +110,7 @@ class WrittenMap:
         await self.pages.save_as(sorted(pages), content)
 
     def put_back(self, pages: Iterable[int]) -> None:
-        """Note that *pages* were not saved after all."""
+        """Count *pages* as unsaved again, because saving them failed."""
         self._unsaved.update(pages)
         self._logged |= self._taken
         self._taken = {}
@@ -128,32 +128,32 @@ class WrittenMap:
     # -- scans ---------------------------------------------------------------------------------
 
     def _written_in(self, first: int, end: int) -> NDArray[np.int64]:
-        """Return the written chunks among first..end-1, ascending."""
+        """Return the written chunks among first..end-1, in ascending order."""
         packed = np.frombuffer(self.bits, dtype=np.uint8)[first >> 3 : (end + 7) >> 3]
-        occupied = np.flatnonzero(packed)  # most bytes of a large map are zero: look no closer
+        occupied = np.flatnonzero(packed)  # most bytes of a large map are zero: skip them
         bits = np.flatnonzero(np.unpackbits(packed[occupied], bitorder="little"))
         chunks: NDArray[np.int64] = (occupied[bits >> 3] << 3) + (bits & 7) + (first & ~7)
         return chunks[(chunks >= first) & (chunks < end)]
 
     def whole(self, layout: Layout, start: int, end: int) -> bool:
-        """Say whether every chunk of the stripes start..end-1 was written (contiguous layouts)."""
+        """Return whether every chunk of stripes start..end-1 was written (contiguous layouts)."""
         count = layout.code.data_count
         return self.all_written(start * count, end * count)
 
     def all_written(self, first: int, end: int) -> bool:
-        """Say whether every one of the chunks first..end-1 was written."""
+        """Return whether all of the chunks first..end-1 were written."""
         return not ~self._window(first, end) & (1 << end - first) - 1
 
     def none_written(self, first: int, end: int) -> bool:
-        """Say whether none of the chunks first..end-1 was written."""
+        """Return whether none of the chunks first..end-1 was written."""
         return not self._window(first, end) & (1 << end - first) - 1
 
     def _window(self, first: int, end: int) -> int:
-        """Return the bits of the chunks first..end-1, and perhaps more behind them."""
+        """Return the bits of the chunks first..end-1 as an integer; higher bits may be set, too."""
         return int.from_bytes(self.bits[first >> 3 : (end + 7) >> 3], "little") >> (first & 7)
 
     def _live_in(self, layout: Layout, start: int, end: int) -> NDArray[np.int64]:
-        """Return the written stripes among start..end-1."""
+        """Return the stripes of start..end-1 that have a written chunk."""
         count = layout.code.data_count
         if not layout.contiguous:
             written = self.is_written_many(layout.logical_rows(start, end))
@@ -164,7 +164,7 @@ class WrittenMap:
         return stripes[first_of_stripe]
 
     def is_written_many(self, chunks: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Say of each of *chunks*, of any shape, whether it was ever written."""
+        """Return for each of *chunks* (an array of any shape) whether it was ever written."""
         packed = np.frombuffer(self.bits, dtype=np.uint8)
         found: NDArray[np.bool_] = (packed[chunks >> 3] >> (chunks & 7).astype(np.uint8) & 1) > 0
         return found
@@ -188,14 +188,14 @@ class WrittenMap:
         return found
 
     def count_live(self, layout: Layout, start: int, end: int) -> int:
-        """Return how many stripes of start..end-1 have a written chunk."""
+        """Return the number of stripes of start..end-1 that have a written chunk."""
         step = max(1, SCAN_CHUNKS // layout.code.data_count)
         return sum(
             len(self._live_in(layout, at, min(at + step, end))) for at in range(start, end, step)
         )
 
     def count_written(self) -> int:
-        """Return how many chunks were ever written."""
+        """Return the number of chunks that were ever written."""
         packed = np.frombuffer(self.bits, dtype=np.uint8)[: (self.chunks + 7) >> 3]
         total = 0
         for at in range(0, len(packed), SCAN_CHUNKS):
