@@ -1,7 +1,8 @@
-"""Records on their way to the ring, on as many members as may be lost and one more.
+"""Append records to the write-ahead log, on one member more than the code tolerates to lose.
 
-A record is in the members' page cache when `append` returns, and the next one may begin before: the
-journal (journal.py) waits for those before it. Its space and number come from the ring (ring.py).
+A record is in the page cache of the log members when `append` returns. The next record may begin
+before that; the journal (journal.py) waits for earlier records before it acknowledges a later one.
+The ring (ring.py) gives a record its space and its sequence number.
 """
 
 from __future__ import annotations
@@ -34,17 +35,22 @@ log = logging.getLogger(__name__)
 
 
 class LocksOfStripes(Protocol):
-    """What the log needs of the array's stripe locks while a batch is late."""
+    """The operations on the array's stripe locks that the log needs while a batch is late."""
 
     def take_free(self, stripes: Iterable[int]) -> list[int]:
-        """Take the locks of those of *stripes* that are free, without waiting; return them."""
+        """Lock those of *stripes* that are free, without waiting; return the locked ones."""
 
     def release_all(self, stripes: Iterable[int]) -> None:
-        """Release every lock of *stripes*."""
+        """Release the locks of *stripes*."""
 
 
 class LogWriter(ReshapePosition):
-    """Writes records to the ring of *member_set*; *roles* are those that hold it."""
+    """Writes records to the ring of *member_set*.
+
+    Attributes: *roles* (the log members; empty after the log was lost); *batch* (the commit batch
+    that is being collected); *late* (a batch whose record some log members did not take
+    synchronously); *torn* (a withdrawn record may have left parts where the next one goes).
+    """
 
     def __init__(self, member_set: MemberSet, head: PageStore, overlay: Overlay, mode: str) -> None:
         super().__init__(mode)
@@ -53,36 +59,43 @@ class LogWriter(ReshapePosition):
         self.ring = Ring(member_set, head)
         self.capacity = self.ring.capacity
         self.inflight = RecordsInFlight()
-        self.unfinished: dict[int, Sequence[MemberIO]] = {}  # of them: what `finish` will show
+        self.unfinished: dict[int, Sequence[MemberIO]] = {}  # sequence -> writes for `finish`
         self.roles: tuple[int, ...] = ()
-        self.leaving = -1  # a role that is about to be given up: no record shall be there alone
+        self.leaving = -1  # a role about to be released: it gets no more records
         self.locks: LocksOfStripes | None = None  # of the array
         self.batch: CommitBatch | None = (
             None  # changes that are not in the ring yet (group_commit.py)
         )
         self._gather_bytes = min(DATA_BYTES_MAX, self.capacity // 8)  # of one record
         self._change_bytes = min(CHANGE_BYTES_MAX, self._gather_bytes // 2)
-        self._gap = NO_GAP  # sequence of a record that is on no member: a replay ends before it
-        self.late: CommitBatch | None = None  # one whose record the members did not take at once
-        self._wake = trio.Event()  # placing is not to be put off
-        self.torn = False  # the next record's place has parts of one that was withdrawn
+        self._gap = NO_GAP  # sequence number of a record that is lost: replay ends before it
+        self.late: CommitBatch | None = None
+        self._wake = trio.Event()  # set when the checkpoint must not be delayed
+        self.torn = False
         self._mending = trio.Lock()
         self.commits = self.commit_bytes = 0
 
     @property
     def durable_mark(self) -> int:
-        """The watermark that a start would find even without one record."""
+        """The watermark that recovery would find if the log had no record (chunks)."""
         return self.ring.durable_tail[2]
 
     async def begin(self, epoch: int) -> None:
-        """Start *epoch* with an empty ring; whatever an older one left never counts again."""
+        """Start *epoch* with an empty ring; records of older epochs are invalid from then on.
+
+        Raises what the members raise.
+        """
         self.choose_roles()
         await self.ring.begin(epoch, self.mark)
         self.torn = False
         await self.member_set.flush()
 
     async def move(self) -> None:
-        """Let the members that are whole now hold the log; the ring is empty, nobody commits."""
+        """Choose the log members anew among the readable ones.
+
+        The ring must be empty and no commit may run. Raises what the members raise; then the former
+        log members stay.
+        """
         before = self.roles, self.ring.holders
         self.choose_roles()
         try:
@@ -93,14 +106,17 @@ class LogWriter(ReshapePosition):
             raise
 
     async def believe_all(self) -> None:
-        """Let whoever may be chosen next be believed, durably."""
+        """Durably record every member as a valid holder of the log.
+
+        Records on any member that may be chosen next will then be found by recovery.
+        """
         await self.ring.believe_also(
             holder_of(r.member_uuid) for r in self.member_set.config.members
         )
         await self.member_set.flush()
 
     def choose_roles(self) -> None:
-        """Take the first members that are whole, one more than may be lost."""
+        """Choose the first readable members as log members, one more than the code may lose."""
         member_set = self.member_set
         self._gap = NO_GAP
         whole = [role for role, queue in enumerate(member_set.readable) if queue is not None]
@@ -110,19 +126,23 @@ class LogWriter(ReshapePosition):
         self.ring.holders = [holder_of(record.member_uuid) for record in records]
 
     def holds(self, stripe: int) -> bool:
-        """Say whether a record of *stripe* may still be replayed (law 3)."""
+        """Return whether a record of *stripe* may still be replayed (journal.py, law 3)."""
         return stripe in self.ring.stripes or stripe >= self.ring.held_from
 
     async def append(
         self, stripes: Sequence[int], fields: Sequence[int], parts: Sequence[Any], total: int
     ) -> tuple[int, bytes]:
-        """Write a record to the ring; it is in flight until its end. Raises what members raise."""
+        """Write a record to the ring; return its sequence number and its bytes.
+
+        The record is in flight until the caller ends it (`inflight.end`). Raises what the members
+        raise; then the record is withdrawn.
+        """
         ring = self.ring
         size = record_bytes(len(fields) // 4, total)
         self.write_batch()
         sequence, position, offset = ring.allocate(size, stripes)
         roles = [role for role in self.roles if self.member_set.queues[role] is not None]
-        assert roles, "more log members than may be lost"
+        assert roles, "there are more log members than the code may lose"
         record = encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)
         self.inflight.add(sequence, position)
         try:
@@ -137,7 +157,10 @@ class LogWriter(ReshapePosition):
         return sequence, record
 
     async def finish(self, sequence: int, left: Sequence[MemberIO]) -> None:
-        """Write what `commit_now` has *left*; only then may the change be seen, and be placed."""
+        """Write the requests that `commit_now` returned (*left*), then show the change to readers.
+
+        Only then may the change be checkpointed. Raises what the members raise.
+        """
         writes = self.unfinished.pop(sequence)
         try:
             await self.member_set.write(left)
@@ -150,7 +173,7 @@ class LogWriter(ReshapePosition):
             self.inflight.end(sequence)
 
     def take_effect(self, record: bytes, entries: int, writes: Sequence[MemberIO]) -> None:
-        """Show committed *writes* to readers; the overlay keeps the *record* itself."""
+        """Put committed *writes* into the overlay, which keeps views of the *record*'s bytes."""
         overlay = self.overlay
         view = memoryview(record)
         at = RECORD_HEADER_BYTES + entries * ENTRY_BYTES
@@ -159,29 +182,28 @@ class LogWriter(ReshapePosition):
             at += size
 
     async def wait_for_earlier(self, sequence: int) -> None:
-        """Return when all records before the one of *sequence* are written (journal.py, law 1).
+        """Return when all records before *sequence* are written (journal.py, law 1).
 
-        Raises RaidxError if one of them never will be.
+        Raises RaidxError if one of them could not be written.
         """
         await self.inflight.wait_for_earlier(sequence)
         if sequence > self._gap:
             raise RaidxError("the journal is lost: a change before this one could not be logged")
 
     def hurry(self) -> None:
-        """Let the log be placed soon if much is not in its place."""
+        """Wake the checkpoint if the ring or the overlay is filling up."""
         if self.ring.must_hurry() or self.overlay.held_bytes > OVERLAY_BYTES_MAX:
             self._wake.set()
 
-    # -- group commit (group_commit.py)
-    # --------------------------------------------------------------
+    # -- group commit (group_commit.py) --------------------------------------------------------
 
     def join_batch(
         self, stripe: int, writes: Sequence[MemberIO], reserve_bytes: int
     ) -> CommitBatch | None:
-        """Show *writes* and add them to the next record; None if they are to have their own.
+        """Add *writes* to the commit batch, show them to readers and return the batch.
 
-        So it is if they are large, or the ring has no room for a full gathering and
-        *reserve_bytes*.
+        Returns None if the writes need a record of their own: they are large, a record is in
+        flight, or the ring has no space for a full batch and *reserve_bytes*.
         """
         batch = self.batch
         if batch is None or batch.data_bytes > self._gather_bytes - self._change_bytes:
@@ -208,7 +230,10 @@ class LogWriter(ReshapePosition):
         return batch
 
     def write_batch(self) -> None:
-        """Write the record of what was gathered; what members do not take at once is *late*."""
+        """Write the record of the commit batch, if there is one, without suspending.
+
+        If a log member does not take the record synchronously, the batch becomes *late*.
+        """
         batch = self.batch
         if batch is None:
             return
@@ -228,7 +253,11 @@ class LogWriter(ReshapePosition):
             self.be_late(batch, left, position)
 
     def be_late(self, batch: CommitBatch, left: Sequence[MemberIO], position: int) -> None:
-        """Let nobody build on what is shown but not logged yet, save later records."""
+        """Make *batch* late: its requests *left* are still to be written.
+
+        Readers see its changes already, so its stripes are locked until the record is written.
+        Later records may build on it, because replay stops before a missing record.
+        """
         self.inflight.add(batch.sequence, position)
         batch.left = left
         batch.over = trio.Event()
@@ -237,9 +266,10 @@ class LogWriter(ReshapePosition):
             batch.locked = self.locks.take_free(batch.stripes)
 
     async def finish_gathered(self, batch: CommitBatch) -> None:
-        """Return when all of a gathering is written; each of its handlers waits for that.
+        """Return when the record of *batch* is on all log members; each of its handlers waits.
 
-        Raises what the members raise. The log ends then, and what it lacks is never placed.
+        Raises what the members raise. Then the log ends before this record, and its changes are
+        never checkpointed.
         """
         assert batch.over is not None
         left, batch.left = batch.left, ()
@@ -265,11 +295,11 @@ class LogWriter(ReshapePosition):
 
     @property
     def is_late(self) -> bool:
-        """Whether something is shown that the log lacks."""
+        """Whether readers see a change whose record is not completely written."""
         return self.late is not None
 
     async def finish_batches(self) -> None:
-        """Return when nothing is shown that the log lacks. Raises RaidxError if it never will."""
+        """Return when no batch is late. Raises RaidxError if a record could not be written."""
         while self.late is not None:
             if self.late.error is not None:
                 raise RaidxError("the journal is lost: its records wait for the next mount")
@@ -277,7 +307,7 @@ class LogWriter(ReshapePosition):
             await self.late.over.wait()
 
     def write_now(self, offset: int, record: bytes) -> list[MemberIO]:
-        """Write *record* to the ring; return what the log members did not take at once."""
+        """Write *record* to the ring; return the requests that did not complete synchronously."""
         size = len(record)
         buffers = [record]
         left: list[MemberIO] = []
@@ -288,16 +318,16 @@ class LogWriter(ReshapePosition):
                 if queue is None or queue.try_writev(offset, buffers, size):
                     continue
             except MemberError:
-                pass  # tried once more with what is left, then failed
+                pass  # the queue tries once more, then the member is failed
             left.append((role, offset, buffers, size))
         return left
 
     def withdraw(self, sequence: int, position: int) -> None:
-        """Take back a record that could not be written: a record of nothing takes its place.
+        """Withdraw a record that could not be written; an empty record will overwrite it (`mend`).
 
-        Some members may have it, or get it yet. A replay would take it for the next one, if that
-        began elsewhere, in the next lap or on other members. Later ones cannot be reached by a
-        replay then, so with any the journal ends here.
+        Some members may have the record, or may still get it. Replay would accept it if the next
+        record began elsewhere: in the next lap, or on other members. If later records exist, this
+        one cannot be replaced, and replay would stop at it. Then the log ends here.
         """
         if self.ring.take_back(sequence, position):
             self.torn = True
@@ -305,7 +335,7 @@ class LogWriter(ReshapePosition):
             self._end_before(sequence)
 
     async def mend(self) -> None:
-        """Write a record of nothing over one that was withdrawn. Raises what members raise."""
+        """Overwrite a withdrawn record with an empty one. Raises what the members raise."""
         async with self._mending:
             if self.torn and self.roles:
                 sequence, _ = await self.append((), (), (), 0)
@@ -313,7 +343,7 @@ class LogWriter(ReshapePosition):
                 self.inflight.end(sequence)
 
     def _end_before(self, sequence: int) -> None:
-        """End the journal before a record that could not be written and is not withdrawn."""
+        """End the log before *sequence*, a record that could not be written or withdrawn."""
         log.critical("the journal cannot be written; no more changes are taken")
         self._gap = min(self._gap, sequence)
         self.roles = ()

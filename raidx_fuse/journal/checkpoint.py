@@ -1,6 +1,6 @@
-"""The checkpoint: what the log holds is written to its place, and the tail moves behind it.
+"""The checkpoint: logged content is written to its home places, then the tail of the log moves.
 
-The order and its laws stand in journal.py.
+journal.py states the order of the writes and flushes, and its laws.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ PLACE_AFTER_S = 1.0
 
 
 class Checkpoint(LogWriter):
-    """Frees the ring: places what is committed. *mode* is what goes through the log; see MODES."""
+    """Writes committed content to its home places and thereby frees space in the ring.
+
+    Attributes: *placing* (held during a checkpoint); *placements* (the number of checkpoints);
+    *deferred* (the stripes whose parity the log lacks).
+    """
 
     def __init__(
         self,
@@ -44,22 +48,22 @@ class Checkpoint(LogWriter):
         self.break_ordering = self.break_streams = False
         self.placements = 0
         self.deferred = DeferredParity(member_set, overlay, self.capacity)
-        self._gate: trio.Event | None = None  # closed while the ring is being emptied
+        self._gate: trio.Event | None = None  # commits wait for it while the ring is emptied
         self.placing = trio.Lock()
         self._to_form = self._gives_up = False
-        self._gives_up_from_s = 0.0  # not more often than it is placed anyway
+        self._gives_up_from_s = 0.0  # limits extra checkpoints to the normal rate
 
     async def save_mark(self, mark: int) -> None:
-        """Make the watermark at which a restripe begins durable."""
+        """Make *mark*, the watermark (chunks) at which a restripe begins, durable."""
         async with self.placing:
             self.mark = mark
             await self.ring.save_mark(mark)
         await self.member_set.flush()
 
     async def _make_room(self, size: int) -> None:
-        """Wait until *size* bytes, and the rest of a lap, are free and the gate is open.
+        """Wait until the ring has space for a record of *size* bytes and commits may go on.
 
-        Raises RaidxError.
+        Raises RaidxError if the record can never fit or the log is lost.
         """
         if 2 * size > self.capacity:
             raise RaidxError(
@@ -69,7 +73,7 @@ class Checkpoint(LogWriter):
         while True:
             while self._gate is not None:
                 await self._gate.wait()
-            self.write_batch()  # its room is not taken yet
+            self.write_batch()  # the batch has no space allocated yet
             if not self.roles:
                 raise RaidxError("the journal is lost: the array takes no more writes")
             if self.torn:
@@ -79,27 +83,30 @@ class Checkpoint(LogWriter):
                 break
             await self.place()
             if not ring.has_room(size + deferred.reserve_bytes):
-                await self.member_set.flush()  # makes the head page durable that frees the space
+                await self.member_set.flush()  # the durable head page frees the space
         self.hurry()
 
-    # -- placing -------------------------------------------------------------------------------
+    # -- checkpoint ----------------------------------------------------------------------------
 
     async def place(self) -> None:
-        """Bring everything committed so far to its place and move the tail behind it."""
+        """Write everything committed so far to its home place and move the tail behind it.
+
+        Raises what the members raise; then the content stays in the overlay and the log.
+        """
         async with self.placing:
             ring = self.ring
             self.write_batch()
             if not ring.open:
                 await ring.save_tail()
                 return
-            while self.is_late or self.deferred.unfinished:  # none may come of the other's wait
+            while self.is_late or self.deferred.unfinished:  # waiting for one may add the other
                 await self.finish_batches()
                 await self._finish_deferred()
             tail: Tail = ring.next_sequence, ring.position, self.mark
             if self.inflight:
                 tail = *self.inflight.first(), self.mark
             self.overlay.freeze()
-            pages = self.written.take_unsaved()  # as they are now: later bits are not durable yet
+            pages = self.written.take_unsaved()  # copies: later bits have no durable record yet
             chunk_table = self.chunk_table.take_unsaved()
             try:
                 if not self.break_ordering:
@@ -120,7 +127,7 @@ class Checkpoint(LogWriter):
             self.placements += 1
 
     async def _finish_deferred(self) -> None:
-        """Log the parities that the log lacks, while nobody commits."""
+        """Log the deferred parities; commits wait meanwhile. Raises RaidxError."""
         gate = None
         if self._gate is None:
             gate = self._gate = trio.Event()
@@ -136,7 +143,7 @@ class Checkpoint(LogWriter):
                     fields, parts, total = entry_fields(deferred.parities(lacking))
                     deferred.note_others(lacking)
                     self.inflight.end((await self.append([*lacking], fields, parts, total))[0])
-                # Should the gate have opened (a drain that was given up), it may have gone on.
+                # If a cancelled drain opened the gate, stripes may have been filled further.
                 deferred.finish(
                     [s for s, was in lacking.items() if deferred.unfinished.get(s) is was]
                 )
@@ -146,12 +153,12 @@ class Checkpoint(LogWriter):
                 gate.set()
 
     async def _write_frozen(self) -> None:
-        """Write the frozen layer to its places; others get their turn now and then."""
+        """Write the frozen layer to its home places, with checkpoints for other tasks."""
         member_set = self.member_set
         queues = {role: queue for role, queue in enumerate(member_set.queues) if queue is not None}
         for role, writes in self.overlay.frozen_writes(queues):
             if member_set.queues[role] is not queues[role]:
-                continue  # failed since; whoever took the role gets the content otherwise
+                continue  # failed since: a new member gets the content by its rebuild
             done = queues[role].try_writes(writes)
             if done < len(writes):
                 left = [(role, *write) for write in writes[done:]]
@@ -159,9 +166,10 @@ class Checkpoint(LogWriter):
             await trio.lowlevel.checkpoint()
 
     async def drain(self, then: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Place everything and make the empty tail durable: nothing would be replayed now.
+        """Checkpoint everything and make the tail of the empty log durable.
 
-        Commits wait meanwhile, and until *then* is done; the caller must not hold a stripe's lock.
+        A crash after that has nothing to replay. Commits wait meanwhile, and until *then* is done.
+        The caller must not hold a stripe's lock. Raises what the members raise.
         """
         while self._gate is not None:
             await self._gate.wait()
@@ -179,9 +187,9 @@ class Checkpoint(LogWriter):
             gate.set()
 
     async def reform(self) -> None:
-        """After a member became whole: keep the log on it too, from an empty ring on.
+        """Drain the log and choose the log members anew, after a member became readable.
 
-        Raises what members raise; then `tend` tries again.
+        Raises what the members raise; then `tend` tries again.
         """
         self._to_form = True
         await self.drain(self.move)
@@ -189,17 +197,20 @@ class Checkpoint(LogWriter):
 
     @property
     def is_gated(self) -> bool:
-        """Whether nobody may commit just now: parities are being logged, or the ring emptied."""
+        """Whether commits wait, because deferred parity is being logged or the ring emptied."""
         return self._gate is not None
 
     def give_up_soon(self) -> None:
-        """Place soon, and let the log give up what is placed: it stands in the way of others."""
+        """Request a checkpoint and a flush that ends the holds of its records on stripes.
+
+        Writes that could bypass the log must be logged while a stripe is held (law 3).
+        """
         if not self._gives_up and self.member_set.clock() >= self._gives_up_from_s:
             self._gives_up = True
             self._wake.set()
 
     async def tend(self) -> None:
-        """Place lazily: a second after the last placement, or when space runs short."""
+        """Checkpoint PLACE_AFTER_S after the last one, or when space is low (background task)."""
         while True:
             with trio.move_on_after(PLACE_AFTER_S):
                 await self._wake.wait()
@@ -214,4 +225,4 @@ class Checkpoint(LogWriter):
                         self._gives_up = False
                 except RaidxError as error:
                     log.error("committed changes cannot reach their places: %s", error)
-            self._wake = trio.Event()  # what hurried us is in its place, or the next commit hurries
+            self._wake = trio.Event()  # if space is still low, the next commit sets it again

@@ -1,26 +1,26 @@
-"""Stripes that one request after another fills from the front: only their data is logged.
+"""Deferred parity: of a stripe that requests fill from the front, only the data is logged.
 
-A request of 1 MiB over stripes of 192 KiB ends in the middle of one, and the next request goes on
-there. Its parity changes with both, so to log it each time, twice, and to place it was a third of
-what sequential writing cost. A record may say instead that the parity of a stripe follows from the
-data (format/log_record.py, PARITY). Readers see no difference: the overlay has the parity as
-always.
+A sequential request of 1 MiB over stripes of 192 KiB ends in the middle of a stripe, and the next
+request continues there. The stripe's parity changes with both requests. Logging it each time, on
+two members, and checkpointing it was a third of the cost of sequential writing. Instead, a record
+may say that the parity of a stripe follows from the data (format/log_record.py, PARITY). Readers
+see no difference, because the overlay has the parity as always.
 
-What a replay needs to compute it is one of two things, and one of them it always has:
+Recovery computes the parity from one of two sources, and one of them is always available:
 
-* **complete**: all data cells of the stripe are in the log, in this record and those that it
-  follows. What lies in the places, half written by a placement perhaps, is not looked at.
-* **unfinished**: the stripe's places are as they were before the first of these records. So before
-  a placement begins, the parities of all unfinished stripes are logged after all, in one record
-  (`Journal.place`); so does any other record of such a stripe with its own change. A replay that
-  finds one unfinished logs its parity before it writes the first place, too; *reserve_bytes* of the
-  ring are kept free for that.
+* **complete**: all data cells of the stripe are in the log, in this record and earlier ones. The
+  home places, which a checkpoint may have half written, are not read.
+* **unfinished**: the home places of the stripe are as they were before the first of these records.
+  To keep them so, a checkpoint first logs the parities of all unfinished stripes in one record
+  (`Checkpoint.place`). Any other record of such a stripe contains its parity, too. Recovery that
+  finds an unfinished stripe logs its parity before it writes the first home place;
+  *reserve_bytes* of the ring are kept free for that.
 
-Once all of a stripe is known, its last part need not be logged either, see
+Once the whole stripe is known, its last part need not be logged either, see
 engine/write/sequential.py.
 
-A stripe is filled only while it lacks nothing: no member, no cell that was never written. Before
-the layout changes the log is drained, with *paused* set.
+A stripe is filled only while it lacks no member and has no unwritten cell. Before the layout
+changes, the log is drained with *paused* set.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ from raidx_fuse.format.log_record import ENTRY_BYTES, PARITY, record_bytes
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.store.member_set import MemberIO, MemberSet
 
-KNOWN_MIN = 64  # stripes of which is known what the log has, also after it gave them up
-SHARE_MAX = 8  # of the ring may be kept free for parities, one part of so many
+KNOWN_MIN = 64  # stripes kept in `held_cells` beyond those that the ring holds
+SHARE_MAX = 8  # at most 1/SHARE_MAX of the ring is reserved for parities
 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """The cells *touched*, whole, of *stripe*, of which the cells *before* are in the log already.
+    """A write of whole cells that continues a *stripe* which is filled from the front.
 
-    *parities* are what the parity cells become; their buffers are copied.
+    *before* and *touched* are bit masks: the cells that the log has already, and those of this
+    write. *data* writes the touched cells. *parities* has the new content of the parity cells; its
+    buffers are copied.
     """
 
     stripe: int
@@ -51,21 +53,24 @@ class Filling:
 
 
 class DeferredParity:
-    """The stripes whose parity the log lacks: stripe -> (cells in the log, places of parities)."""
+    """The stripes whose parity the log lacks.
+
+    *unfinished*: stripe -> (mask of the cells in the log, {(role, offset): size} of its parities).
+    """
 
     def __init__(self, member_set: MemberSet, overlay: Overlay, capacity: int) -> None:
         self.unfinished: dict[int, tuple[int, dict[tuple[int, int], int]]] = {}
         self.reserve_bytes = 0
-        self.paused = False  # the layout is about to change: the records name stripes of this one
+        self.paused = False  # the layout is about to change, and records name its stripes
         self._member_set = member_set
         self._overlay = overlay
         self._capacity = capacity
-        self._reserved: set[int] = set()  # unfinished, or about to be
-        # Of stripes all of whose records that may be replayed are of this kind: the cells in them.
+        self._reserved: set[int] = set()  # stripes that are unfinished, or about to be
+        # Stripe -> mask of its cells in the log, if all its records in the log defer the parity.
         self.held_cells: dict[int, int] = {}
 
     def cells(self, stripe: int) -> int:
-        """Return the cells of an unfinished *stripe* that are in the log, else 0."""
+        """Return the mask of the cells of an unfinished *stripe* that are in the log, else 0."""
         known = self.unfinished.get(stripe)
         return known[0] if known else 0
 
@@ -75,13 +80,14 @@ class DeferredParity:
         return record_bytes(0, stripes * each) if stripes else 0
 
     def _most_bytes(self) -> int:
-        # Small rings hold two records of a stripe; one of ours may have its parities twice.
+        # A small ring has space for two records of a stripe only, so nothing is deferred in it:
+        # a stripe of ours may have its parities in the ring twice.
         layout = self._member_set.layout
         stripe_bytes = len(layout.code.cells) * layout.chunk_bytes
         return self._capacity // SHARE_MAX if self._capacity >= 3 * stripe_bytes else 0
 
     def reserve(self, stripe: int) -> bool:
-        """Keep room for the parities of *stripe*, which is about to be filled; False if none."""
+        """Reserve ring space for the parities of *stripe*; return False if there is none."""
         reserved = self._reserved | {stripe}
         if self.paused or self._size(len(reserved)) > self._most_bytes():
             return False
@@ -90,7 +96,7 @@ class DeferredParity:
         return True
 
     def release(self, stripes: Iterable[int]) -> None:
-        """Give back what was kept for those of *stripes* that are not unfinished."""
+        """Release the space reserved for those of *stripes* that are not unfinished."""
         if self._reserved:
             self._reserved.difference_update(s for s in stripes if s not in self.unfinished)
             self.reserve_bytes = self._size(len(self._reserved))
@@ -99,7 +105,7 @@ class DeferredParity:
         return filling.before | filling.touched == self._member_set.layout.code.data_mask
 
     def entries(self, filled: Sequence[Filling]) -> list[int]:
-        """Return the fields of the entries that say whose parity follows."""
+        """Return the fields of the record's PARITY entries, one for each stripe of *filled*."""
         fields: list[int] = []
         for filling in filled:
             complete = self._is_complete(filling)
@@ -107,15 +113,15 @@ class DeferredParity:
         return fields
 
     def fit(self, filled: Sequence[Filling]) -> bool:
-        """Say whether the log has of every stripe what it had when *filled* was planned."""
+        """Return whether the log still has the cells that *filled* was planned with."""
         return not self.paused and all(
             self.cells(filling.stripe) == filling.before for filling in filled
         )
 
     def begin(self, filled: Sequence[Filling], held: Collection[int]) -> None:
-        """Note that the log gets *filled*; of the stripes *held* it has records already."""
+        """Note that the log gets *filled*; the log already has records of the stripes *held*."""
         cells = self.held_cells
-        if len(cells) > 2 * len(held) + KNOWN_MIN:  # of most the log has given up all
+        if len(cells) > 2 * len(held) + KNOWN_MIN:  # the log holds most of them no longer
             cells = self.held_cells = {s: cells[s] for s in held if s in cells}
         for filling in filled:
             stripe = filling.stripe
@@ -125,16 +131,16 @@ class DeferredParity:
                 cells[stripe] |= filling.touched
 
     def note_others(self, stripes: Iterable[int]) -> None:
-        """Note that the log gets other records of *stripes*."""
+        """Note that the log gets records of *stripes* that do not defer the parity."""
         for stripe in stripes:
             self.held_cells.pop(stripe, None)
 
     def is_all_of(self, stripe: int, cells: int) -> bool:
-        """Say whether all that a replay may find of *stripe* are these *cells*, as they are now."""
+        """Return whether replay may write only the cells in the mask *cells* of *stripe*."""
         return not self.held_cells.get(stripe, -1) & ~cells
 
     def take_effect(self, filled: Sequence[Filling]) -> None:
-        """Show the parities to readers, and note what is unfinished now."""
+        """Put the parities into the overlay, and note which stripes are unfinished now."""
         for filling in filled:
             stripe = filling.stripe
             _, places = self.unfinished.pop(stripe, (0, {}))
@@ -145,7 +151,7 @@ class DeferredParity:
                 self.unfinished[stripe] = filling.before | filling.touched, places
 
     def parities(self, stripes: Iterable[int], writes: Iterable[MemberIO] = ()) -> list[MemberIO]:
-        """Return the parities that the log lacks of *stripes*, as they are, if not in *writes*."""
+        """Return writes of the deferred parities of *stripes*, except those that *writes* has."""
         requests: list[MemberIO] = []
         if not self.unfinished:
             return requests
@@ -161,7 +167,7 @@ class DeferredParity:
         return requests
 
     def finish(self, stripes: Iterable[int]) -> None:
-        """Note that the log has the parities of *stripes*."""
+        """Note that the log has the parities of *stripes* now."""
         stripes = list(stripes)
         for stripe in stripes:
             self.unfinished.pop(stripe, None)

@@ -1,17 +1,17 @@
-"""Group commit: small writes that arrive together go to the journal in one record.
+"""Group commit: small writes that arrive together go to the log in one record (a commit batch).
 
-A record for each costs as much as the write itself (a system call for each log member, a checksum,
-a header). Where many requests wait in the queue, the door (fuse/session_loop.py) need not answer
-each one before it takes the next:
+A record for each write costs as much as the write itself: a system call for each log member, a
+checksum, a header. If many requests wait in the queue, the session loop (fuse/session_loop.py) need
+not answer each one before it takes the next:
 
-    handler --> journal: gathers the write; readers see it at once, nobody was told that it is done
-       `--> awaits `held`: the door keeps the handler and runs the next request's
-    queue empty, or enough held --> `CommitBatch.write`: one record --> the handlers go on and
-    answer
+    handler --> journal: adds the write to the batch; readers see it, nobody has an answer yet
+       `--> awaits `held`: the session loop suspends this handler and runs the next one
+    queue empty, or enough handlers deferred --> `CommitBatch.write`: one record
+       `--> the deferred handlers go on and answer
 
-From the first to the last nothing else runs: the door writes the record before trio runs another
-task. So only what runs in a handler can meet a gathering that is not written, and the journal
-writes it before anything else that takes space in the ring.
+No other task runs in between: the session loop writes the record before trio runs another task.
+Only code that runs in a handler can therefore see a batch that is not written, and the journal
+writes the batch before anything else that takes space in the ring.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ import trio
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.store.member_set import MemberIO
 
-CHANGE_BYTES_MAX = 40 << 10  # of a change that is gathered: copying larger ones costs more
-DATA_BYTES_MAX = 320 << 10  # of one record; with its headers less than twice that
+CHANGE_BYTES_MAX = 40 << 10  # of one write in a batch: copying larger ones costs more
+DATA_BYTES_MAX = 320 << 10  # of a batch; its record, headers included, has less than twice that
 
 
 class Deferral:
-    """*holds*: whether the handler that runs now may be held. Set by whoever can hold it.
+    """Flags that the session loop and the handler that it runs exchange.
 
-    Only while that one steps the handler: what other tasks write is never gathered. *wrote*: set by
-    a handler that writes, for the door to know whether writes come together.
+    *holds*: whether the reply of the running handler may be deferred. The session loop sets it only
+    while it steps a handler, so that writes of other tasks never join a batch. *wrote*: a handler
+    that writes sets it, which tells the session loop whether writes come together.
     """
 
     __slots__ = ("holds", "wrote")
@@ -48,9 +49,10 @@ DEFERRAL = Deferral()
 class CommitBatch:
     """Changes of *stripes* that one record will hold: its *fields*, *parts* and *data_bytes*.
 
-    *write* makes the record. If a log member does not take it at once, the gathering is late: it
-    has an event *over* then, set when *left* is written too or has failed with *error*, and
-    *locked* stripes until then. None of its changes may be placed or acknowledged before.
+    *write* writes the record. If a log member does not take it synchronously, the batch is *late*:
+    the requests *left* are still to be written, and *locked* are the stripes locked until then.
+    The event *over* is set when they are written or have failed with *error*. None of the batch's
+    changes may be checkpointed or acknowledged before.
     """
 
     __slots__ = (
@@ -83,5 +85,5 @@ class CommitBatch:
 
 @types.coroutine
 def held(batch: CommitBatch) -> Generator[CommitBatch, None, None]:
-    """Return when *batch* is written; its *left* may not be."""
+    """Suspend the handler until *batch* is written; its requests *left* may still be missing."""
     yield batch

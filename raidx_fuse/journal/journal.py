@@ -1,20 +1,21 @@
-"""The journal: a redo log that makes every change of a stripe all or nothing.
+"""The journal: a redo log (write-ahead log) that makes every change of a stripe atomic.
 
     commit: record -> ring on (losses tolerated + 1) members -> overlay -> acknowledged
     place:  freeze the overlay -> flush (the records are durable) -> write the places, the map
             -> flush (the places are durable) -> move the tail in the head page
 
-A commit is in the members' page cache when it is acknowledged, so a killed process loses nothing;
-it is durable after the next flush, and only then goes to its place. Nothing in its place is ever
-half-written without a durable record to redo it: a power cut, with as many lost members as the code
-tolerates, leaves every sector old or new. Replay (recovery.py) redoes everything from the tail on.
+A commit is in the members' page cache when it is acknowledged, so a killed process loses nothing.
+The commit is durable after the next flush, and only then is it written to its home place (the
+checkpoint). No home place is ever half-written without a durable record to redo it. A power cut,
+together with as many lost members as the code tolerates, therefore leaves every sector old or new:
+the log closes the write hole. Recovery (recovery.py) redoes every record from the tail on.
 
 Laws:
- 1. Sequence numbers have no gap: a commit is acknowledged after all before it are written, and
-    replay stops at the first record that is missing on all members.
- 2. Ring space is used again only after the head page that frees it is durable (ring.py).
- 3. A write that bypasses the journal must not touch a stripe whose record may still be replayed
-    (`holds`): an old record would undo it.
+ 1. Sequence numbers have no gap: a commit is acknowledged only after all earlier records are
+    written. Replay stops at the first record that is missing on all members.
+ 2. Ring space is reused only after the head page that frees it is durable (ring.py).
+ 3. A write that bypasses the log must not touch a stripe whose record may still be replayed
+    (`holds`): the replay of an old record would undo it.
 """
 
 from __future__ import annotations
@@ -32,11 +33,9 @@ MODES = ("partial", "full", "none")
 
 
 class Journal(Checkpoint):
-    """The redo log of one array. *mode* is what goes through it; see MODES and
-    engine/write/write.py.
-    """
+    """The redo log of one array; *mode* says which writes go through it (engine/write/route.py)."""
 
-    # -- committing ----------------------------------------------------------------------------
+    # -- commit --------------------------------------------------------------------------------
 
     async def commit(
         self,
@@ -48,17 +47,20 @@ class Journal(Checkpoint):
         unwritten: Sequence[int] = (),
         mark: int | None = None,
     ) -> bool:
-        """Log *writes*, chunks *fresh* that come alive and *unwritten* ones: one change of
-        *stripes*.
+        """Commit one atomic change of *stripes*, whose locks the caller holds; return True.
 
-        *moves* gives cells of bundles new places (what lies there then is in *writes*), *mark* is
-        a new watermark. The locks are held; the buffers may be reused afterwards. *still_valid*
-        is asked before the record is written (another member may have taken a role while we waited
-        for room: what was planned for the old one must never reach it) and afterwards (a rebuild
-        may have passed). If it says no, nothing takes effect and False is returned: the caller
-        plans and commits again; a replay would redo both, in order. Raises what the members raise.
+        * *writes*: the new content; the caller may reuse the buffers afterwards;
+        * *fresh*, *unwritten*: chunks that become written, and chunks that become unwritten;
+        * *moves*: new places of cells of bundles (*writes* has the content for them);
+        * *mark*: a new watermark of a restripe.
+
+        *still_valid* is called twice: before the record is written, because another member may have
+        taken a role while the commit waited for space, and must not get what was planned for the
+        old one; and afterwards, because a rebuild may have passed the stripe. If it returns False,
+        nothing takes effect and False is returned. The caller then plans and commits again; replay
+        would redo both records, in order. Raises what the members raise.
         """
-        # What the log lacks of the stripes comes first: the writes may change a part of it.
+        # The deferred parities come first: the writes may change parts of them.
         writes = [*self.deferred.parities(stripes, writes), *writes]
         fields, parts, total = entry_fields(writes)
         fields += map_fields(fresh, unwritten, moves, mark)
@@ -86,12 +88,13 @@ class Journal(Checkpoint):
     async def commit_filled(
         self, filled: Sequence[Filling], still_valid: Callable[[], bool]
     ) -> bool:
-        """Log the data of stripes that are filled from the front; their parity follows from it.
+        """Commit the data of stripes that are filled from the front, with deferred parity.
 
-        As `commit`, but *still_valid* is asked only before: the members all had their roles when
-        this was planned, so it is right for whoever takes one. False, too, if the log was placed
-        meanwhile and lacks now what the stripes began with. The caller has reserved room for their
-        parities, and releases it (deferred_parity.py).
+        Differences from `commit`: *still_valid* is called only before the record is written,
+        because the record was planned with all members present and is right for any member that
+        takes a role later. False is also returned if a checkpoint ran meanwhile, so that the log
+        lacks the first cells of the stripes. The caller has reserved ring space for their parities
+        and releases it (deferred_parity.py).
         """
         writes = [request for filling in filled for request in filling.data]
         stripes = [filling.stripe for filling in filled]
@@ -111,11 +114,12 @@ class Journal(Checkpoint):
         return True
 
     def commit_filled_now(self, filling: Filling) -> bool:
-        """As `commit_filled` of one stripe, without suspending; False if that cannot be.
+        """Do `commit_filled` for one stripe without suspending; return False if that is impossible.
 
-        No member has anything of it then, and the caller commits the same as a later record. What
-        only some take at once is late (group_commit.py): were it taken back, a replay that lacks
-        the next record might find this in its place, and go on behind a gap.
+        Then no member has any part of the record, and the caller commits the same change with
+        `commit_filled`. If only some log members took the record synchronously, it must not be
+        withdrawn: recovery could find it on one of them, accept it, and continue past a sequence
+        gap. It is completed asynchronously instead (*late*, group_commit.py).
         """
         ring, deferred = self.ring, self.deferred
         if self._gate is not None or not self.roles or self.torn or not deferred.fit((filling,)):
@@ -150,12 +154,15 @@ class Journal(Checkpoint):
     def commit_now(
         self, stripe: int, writes: Sequence[MemberIO]
     ) -> tuple[int, list[MemberIO] | CommitBatch] | None:
-        """Log *writes* of one stripe without suspending; None if that cannot be: nothing was done.
+        """Commit *writes* of one stripe without suspending.
 
-        The one buffer of each belongs to the journal from now on. Returns the sequence number and
-        what could not be written at once: if any, the caller takes the stripe's lock and awaits
-        `finish`. A handler that may be held gets the gathering instead: it awaits `held`, then
-        `finish_gathered`.
+        Each write has one buffer, which belongs to the log from now on. Returns one of:
+
+        * None: impossible, nothing was done;
+        * the sequence number and the requests that did not complete synchronously: if there are
+          any, the caller locks the stripe and awaits `finish`;
+        * the sequence number and a commit batch, if the reply may be deferred: the handler awaits
+          `held`, then `finish_gathered`.
         """
         deferred = self.deferred
         if self._gate is not None or self.inflight.open or not self.roles or self.torn:
@@ -179,7 +186,7 @@ class Journal(Checkpoint):
         self.hurry()
         if deferred.held_cells:
             deferred.note_others((stripe,))
-        # In one piece: that is copied once more, but each member then takes one buffer, not four.
+        # One contiguous record costs a copy, but each member takes one buffer instead of four.
         record = encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)
         left = self.write_now(offset, record)
         if left:

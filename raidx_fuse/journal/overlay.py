@@ -1,9 +1,10 @@
-"""What is in the journal and not yet in its place: newer than the members, laid over every read.
+"""The overlay: logged content that is not yet at its home place, laid over every read.
 
-Content is kept by pages of 4 KiB of a member. A page that is known whole is a buffer of its own, or
-a part of a *span*: one buffer of many pages. Of other pages the known pieces are kept. Two layers:
-*current* takes new commits, *frozen* is on its way to its place. Reads see the member, then frozen,
-then current.
+Content is kept in pages of 4 KiB of a member. A page that is known completely is a buffer of its
+own or part of a *span*, one buffer of many pages. Of other pages the known pieces are kept.
+
+There are two layers: *current* takes new commits, and the checkpoint is writing *frozen* to its
+home places. A read takes the member's content, then frozen over it, then current over that.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import numpy as np
 
 from raidx_fuse.store.observers import PAGE_BYTES, PAGE_MASK, PAGE_SHIFT
 
-_ROLE_SHIFT = 56  # above the pages of any member, so that keys sort by role, then place
+_ROLE_SHIFT = 56  # above any page number, so that keys sort by role, then offset
 _PAGE_NUMBER = (1 << _ROLE_SHIFT) - 1
-PLACED_AT_ONCE = 256  # writes of places that others wait for: some 1 ms in a page cache
-_RUN_PAGES_MAX = 256  # of one write: the kernel takes 1024 buffers
+PLACED_AT_ONCE = 256  # writes without suspending: they delay others by 1 ms in a page cache
+_RUN_PAGES_MAX = 256  # pages of one write: the kernel takes 1024 buffers
 
-WHOLE = frozenset((bytes, bytearray, memoryview))  # classes of a range that is known whole
+WHOLE = frozenset((bytes, bytearray, memoryview))  # types of a range that is known completely
 Pieces = list[tuple[int, Any]]
 Placed = tuple[int, list[Any], int]  # byte offset on the member, buffers, size
 Span = tuple[int, memoryview]  # the key of its first page, and the content
@@ -28,7 +29,7 @@ Pages = dict[int, Any]  # role << _ROLE_SHIFT | page -> whole buffer, Span or Pi
 
 
 class Overlay:
-    """Unplaced content of all roles. *held_bytes* bounds the memory of *current*."""
+    """Logged content of all roles; *held_bytes* is an upper bound of the memory of *current*."""
 
     __slots__ = ("current", "frozen", "held_bytes")
 
@@ -41,7 +42,7 @@ class Overlay:
         return bool(self.current or self.frozen)
 
     def put(self, role: int, offset: int, data: Any) -> None:
-        """Lay *data* (kept, not copied) over the role's bytes from *offset*."""
+        """Put *data* over the role's bytes from *offset*; the buffer is kept, not copied."""
         pages = self.current
         length = len(data)
         self.held_bytes += length
@@ -49,9 +50,9 @@ class Overlay:
             pages[role << _ROLE_SHIFT | offset >> PAGE_SHIFT] = data
             return
         view = memoryview(data)
-        first = -offset & PAGE_MASK  # of the whole pages in *data*
+        first = -offset & PAGE_MASK  # start of the whole pages in *data*
         end = first + (length - first & ~PAGE_MASK)
-        if first >= end:  # none: at most two pieces
+        if first >= end:  # no whole page: at most two pieces
             end = min(first, length)
         elif first:
             self._put_piece(_key(role, offset), offset & PAGE_MASK, view[:first])
@@ -71,7 +72,7 @@ class Overlay:
         elif isinstance(known, list):
             end = inner + len(piece)
             kept: Pieces = [(inner, piece)]
-            for at, old in known:  # pieces never overlap: placing them needs no order then
+            for at, old in known:  # pieces never overlap, so they can be written in any order
                 if at < inner:
                     kept.append((at, old[: inner - at]))
                 if at + len(old) > end:
@@ -84,9 +85,9 @@ class Overlay:
             self.current[key] = page
 
     def read(self, role: int, offset: int, buffer: Any) -> bool:
-        """Fill *buffer* if all of the range is known by whole pages, else do nothing.
+        """Fill *buffer* and return True if whole pages cover the range; else return False.
 
-        Both begin and end with pages.
+        The range must begin and end at page boundaries.
         """
         key = _key(role, offset)
         current, frozen = self.current, self.frozen
@@ -101,7 +102,7 @@ class Overlay:
         return True
 
     def span(self, role: int, offset: int, length: int) -> memoryview | None:
-        """Return the bytes of a range of whole pages if *current* has them in one piece."""
+        """Return the bytes of a range of whole pages if *current* has them in one span, or None."""
         current = self.current
         key = _key(role, offset)
         known: Any = current.get(key)
@@ -115,9 +116,10 @@ class Overlay:
         return piece
 
     def newest(self, role: int, offset: int, length: int) -> Any | None:
-        """Return the bytes of a range if the newest page that is known holds all of it (WHOLE).
+        """Return the newest known bytes of a range within one page.
 
-        None if nothing is known of the page it lies in, something else if parts may be known.
+        Returns a buffer (a type in WHOLE) if the page is known completely, None if nothing of the
+        page is known, and an empty tuple if only parts may be known.
         """
         key = role << _ROLE_SHIFT | offset >> PAGE_SHIFT
         inner = offset & PAGE_MASK
@@ -137,7 +139,7 @@ class Overlay:
         return memoryview(known)[inner : inner + length]
 
     def covers(self, role: int, begin: int, end: int) -> bool:
-        """Say whether all bytes from *begin* to *end*, if any, are known."""
+        """Return whether all bytes from *begin* to *end* are known; True for an empty range."""
         if begin >= end:
             return True
         for key in range(_key(role, begin), _key(role, end - 1) + 1):
@@ -153,7 +155,7 @@ class Overlay:
         return True
 
     def patch(self, role: int, offset: int, buffers: Sequence[Any]) -> None:
-        """Lay what is known over *buffers*, which were read from the member at *offset*."""
+        """Copy known content over *buffers*, which were read from the member at *offset*."""
         if len(buffers) == 1 and (offset & PAGE_MASK) + len(buffers[0]) <= PAGE_BYTES:
             key = _key(role, offset)
             if key in self.frozen:
@@ -185,7 +187,7 @@ class Overlay:
                 target[low - offset : high - offset] = piece[low - start : high - start]
 
     def drop(self, role: int, offset: int, length: int) -> None:
-        """Forget what *current* has of whole pages: it is in its place."""
+        """Remove whole pages from *current*: newer content is at their home place."""
         key = _key(role, offset)
         pop = self.current.pop
         for number in range(key, key + (length >> PAGE_SHIFT)):
@@ -193,18 +195,18 @@ class Overlay:
                 self.held_bytes -= PAGE_BYTES
 
     def is_placing(self, role: int, offset: int, length: int) -> bool:
-        """Say whether any of these whole pages is in *frozen*: something may come there late."""
+        """Return whether the checkpoint may still write any of these whole pages (*frozen*)."""
         key = _key(role, offset)
         return not self.frozen.keys().isdisjoint(range(key, key + (length >> PAGE_SHIFT)))
 
     def freeze(self) -> None:
-        """Make *current* the frozen layer; the one before must have been dropped."""
+        """Make *current* the frozen layer; the former frozen layer must have been dropped."""
         assert not self.frozen, "one placement at a time"
         self.frozen, self.current = self.current, {}
         self.held_bytes = 0
 
     def thaw(self) -> None:
-        """After a placement that failed: put the frozen layer back under *current*."""
+        """Put the frozen layer back under *current*, after a checkpoint that failed."""
         newer, self.current, self.frozen = self.current, self.frozen, {}
         for key, known in newer.items():
             for inner, piece in _pieces(known, key):
@@ -212,14 +214,15 @@ class Overlay:
                 self.put(key >> _ROLE_SHIFT, start + inner, piece)
 
     def drop_frozen(self) -> None:
-        """Forget the frozen layer: it is in its place."""
+        """Drop the frozen layer: its content is at its home places."""
         self.frozen = {}
 
     def frozen_writes(self, roles: Collection[int]) -> Iterator[tuple[int, list[Placed]]]:
-        """Yield the frozen layer of *roles*: (role, its next writes); neighbours are joined.
+        """Yield the writes of the frozen layer for *roles* in portions of (role, writes).
 
-        Ordered by role and offset; no two overlap. Only some of them at once, as thousands would
-        set off garbage collections that cost more than the writes.
+        The writes are ordered by role and offset and do not overlap; adjacent pages are joined.
+        They come in portions, because thousands of them would trigger garbage collections that
+        cost more than the writes.
         """
         frozen = self.frozen
         if not frozen:
@@ -240,7 +243,7 @@ class Overlay:
             if role in roles:
                 known = frozen[key]
                 if end == first + 1 and known.__class__ in WHOLE:
-                    # As most are after small writes here and there.
+                    # The common case after scattered small writes.
                     writes.append(((key & _PAGE_NUMBER) << PAGE_SHIFT, [known], PAGE_BYTES))
                 else:
                     self._join(writes, keys[first:end])
@@ -249,7 +252,7 @@ class Overlay:
             yield last_role, writes
 
     def _join(self, writes: list[Placed], keys: Sequence[int]) -> None:
-        """Add the writes of neighbouring pages of one role."""
+        """Append the writes of adjacent pages of one role to *writes*."""
         for at in range(0, len(keys), _RUN_PAGES_MAX):
             run = keys[at : at + _RUN_PAGES_MAX]
             found = [self.frozen[key] for key in run]
@@ -265,7 +268,7 @@ def _key(role: int, offset: int) -> int:
 
 
 def _page(known: Any, key: int) -> Any:
-    """Return the content of the page *key*, of which *known* has all."""
+    """Return the content of the page *key* from *known*, its whole buffer or span."""
     if known.__class__ is not tuple:
         return known
     start = key - known[0] << PAGE_SHIFT
@@ -273,12 +276,12 @@ def _page(known: Any, key: int) -> Any:
 
 
 def _pieces(known: Any, key: int) -> Sequence[tuple[int, Any]]:
-    """Return what is known of the page *key* as (byte of the page, content)."""
+    """Return the known pieces of the page *key* as (offset in the page, content)."""
     return known if isinstance(known, list) else ((0, _page(known, key)),)
 
 
 def _parts(found: Sequence[Any], key: int) -> list[Any]:
-    """Return the contents of neighbouring whole pages from *key* on; of a span in one piece."""
+    """Return buffers of adjacent whole pages from *key* on; pages of one span share a buffer."""
     parts: list[Any] = []
     at, count = 0, len(found)
     while at < count:
@@ -296,7 +299,7 @@ def _parts(found: Sequence[Any], key: int) -> list[Any]:
 
 
 def _join_pieces(writes: list[Placed], key: int, pages: Sequence[Any]) -> None:
-    """Add the writes of neighbouring *pages* from *key* on, of which not all are known whole."""
+    """Append the writes of adjacent *pages* from *key* on, some of which are known in part only."""
     end = -1
     for number, known in enumerate(pages, key):
         page_offset = (number & _PAGE_NUMBER) << PAGE_SHIFT

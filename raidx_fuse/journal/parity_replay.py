@@ -1,6 +1,4 @@
-"""Parity that follows from data in the log (deferred_parity.py), computed while a replay redoes
-records.
-"""
+"""Parity replay: deferred parity (deferred_parity.py) is computed while records are redone."""
 
 from __future__ import annotations
 
@@ -20,27 +18,25 @@ from raidx_fuse.store.xor import xor_into
 
 
 class ParityReplay:
-    """Redoes the data of records into *overlay*, and what parity follows from
-    it.
-    """
+    """Redoes the data of records into *overlay*, and the parity that follows from the data."""
 
     def __init__(self, member_set: MemberSet, overlay: Overlay, written: WrittenMap) -> None:
         self.member_set = member_set
         self.overlay = overlay
         self.written = written
         self._size = member_set.layout.chunk_bytes
-        # Stripes whose parity came from their places -> where it belongs.
+        # Stripe whose parity was computed from its home places -> (role, offset) of the parities.
         self._unfinished: dict[int, set[tuple[int, int]]] = {}
 
     async def redo(self, record: Record) -> None:
-        """Lay the data of *record* over what the members hold, then the parity that follows.
+        """Put the data of *record* into the overlay, then the parity that follows from it.
 
-        Raises MemberError, or Unrecoverable if more is lost than the code tolerates.
+        Raises MemberError, or UnrecoverableError if more is lost than the code tolerates.
         """
         overlay = self.overlay
         parities: list[MemberIO] = []
         for stripe, complete in record.parity:
-            if not complete:  # computed from the places: before the data hides them
+            if not complete:  # needs the home places, before the overlay hides them
                 parities += await self._parity_of(stripe, dict(self._cells(record, stripe)))
         for role, offset, data in record.data:
             overlay.put(role, offset, data)
@@ -57,7 +53,7 @@ class ParityReplay:
                 self._unfinished.setdefault(stripe, set()).update(mine)
 
     def _note_logged(self, role: int, offset: int, length: int) -> None:
-        """Forget a parity that the log has after all: a recovery that was cut logs it but once."""
+        """Forget a parity that the log has, so that an interrupted recovery logs it only once."""
         if self._unfinished and length == self._size:
             stripe = self._stripe_at(role, offset)
             places = self._unfinished.get(stripe) if stripe is not None else None
@@ -65,17 +61,17 @@ class ParityReplay:
                 places.discard((role, offset))
 
     async def forget_placed(self) -> None:
-        """Forget the stripes of which the places hold all that would be written there.
+        """Forget the stripes whose home places already have their final content.
 
-        Those that were closed past the log (engine/write/sequential.py), as a rule: no room was
-        kept for them.
+        Usually these were completed past the log (engine/write/sequential.py); no ring space is
+        reserved for their parities.
         """
         for stripe in list(self._unfinished):
             if await self._is_placed(stripe):
                 del self._unfinished[stripe]
 
     def forget_oldest(self) -> None:
-        """Forget one stripe for want of room, the first that was begun."""
+        """Forget the stripe that was begun first: the ring has no space for its parities."""
         del self._unfinished[next(iter(self._unfinished))]
 
     async def _is_placed(self, stripe: int) -> bool:
@@ -97,7 +93,7 @@ class ParityReplay:
         return True
 
     def parities(self) -> list[MemberIO]:
-        """Return the parities that are to be logged before any place is written."""
+        """Return the parities that must be logged before any home place is written."""
         requests: list[MemberIO] = []
         for places in self._unfinished.values():
             for role, offset in sorted(places):
@@ -117,7 +113,7 @@ class ParityReplay:
         return found[0] if found else None
 
     def _cells(self, record: Record, stripe: int) -> Iterator[tuple[int, Bytes]]:
-        """Yield the data cells of *stripe* in *record* with their content."""
+        """Yield the data cells of *stripe* that *record* holds whole, with their content."""
         layout = self.member_set.layout
         content = {(role, offset): data for role, offset, data in record.data}
         for cell in range(layout.code.data_count):
@@ -126,7 +122,7 @@ class ParityReplay:
                 yield cell, np.frombuffer(data, np.uint8)
 
     def _known_cells(self, stripe: int) -> dict[int, Bytes]:
-        """Return the data cells of *stripe* that are known from records alone."""
+        """Return the data cells of *stripe* that the records alone determine, with content."""
         known: dict[int, Bytes] = {}
         for cell in range(self.member_set.layout.code.data_count):
             content = np.empty(self._size, np.uint8)
@@ -135,7 +131,10 @@ class ParityReplay:
         return known
 
     async def _parity_of(self, stripe: int, new: dict[int, Bytes]) -> list[MemberIO]:
-        """Return what the parities become when the cells in *new* get that content."""
+        """Return writes of the parities of *stripe* after its cells in *new* got that content.
+
+        Raises MemberError, or UnrecoverableError if too many members are lost.
+        """
         member_set, code = self.member_set, self.member_set.layout.code
         unwritten = unwritten_cells(code, self.written.unwritten_data(member_set.layout, stripe))
         while True:
@@ -157,7 +156,7 @@ class ParityReplay:
             try:
                 await member_set.read(reads)
             except MemberLostError:
-                continue  # another plan, without that member
+                continue  # plan again without that member
             requests: list[MemberIO] = []
             for output in plan.outputs:
                 out = np.empty(self._size, np.uint8)

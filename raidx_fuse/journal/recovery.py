@@ -1,14 +1,17 @@
-"""Replay: redo what the journal holds, at the start of an array.
+"""Recovery: when an array starts, redo the records of the write-ahead log.
 
-Idempotent and safe to crash in: every record is first made durable on as many members as a running
-array would have it on (a cut may have left it on one, which may be the next to be lost); then the
-places are written, and the epoch that makes the records invalid is changed after all of them are
-durable in their places. A read-only start lays the records
-over its reads in memory and writes nothing.
+Recovery is idempotent and may be interrupted by a crash at any point:
 
-Where a record says that a stripe's parity follows from its data (deferred_parity.py), it is
-computed here, in the order of the records; and logged, too, if the stripe's places are needed to
-compute it.
+1. Every record is made durable on as many members as a running array would write it to. A power
+   cut may have left it on a single member, which may be the next one to be lost.
+2. The home places are written and flushed.
+3. Only then the epoch changes, which makes the records invalid.
+
+A read-only start keeps the content of the records in the overlay and writes nothing.
+
+If a record says that a stripe's parity follows from its data (deferred_parity.py), the parity is
+computed here, in the order of the records. It is also logged if the stripe's home places are needed
+to compute it.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What was redone: *records* with *data_bytes* of content; the journal was in *epoch*."""
+    """The result: *records* were redone, with *data_bytes* of content; the log was in *epoch*."""
 
     epoch: int
     records: int
@@ -53,7 +56,10 @@ class Replayed:
 
 
 class _Ring:
-    """Reads records of one epoch from whichever member has them whole."""
+    """Reads the records of one epoch, each from any log member that holds it intact.
+
+    *holders* are the member identities that may hold the log; None stands for all members.
+    """
 
     def __init__(
         self, journal: Journal, member_set: MemberSet, epoch: int, holders: Collection[bytes] | None
@@ -77,10 +83,10 @@ class _Ring:
         return self._offset + position % self._capacity
 
     async def record(self, sequence: int, position: int) -> tuple[Record, bytes] | None:
-        """Return the record and its bytes, or None if no member of the log holds it whole.
+        """Return the record and its bytes, or None if no log member holds it intact.
 
-        Raises AssemblyError if one was found that this array never wrote: what comes behind it,
-        acknowledged perhaps, must not be forgotten for it.
+        Raises AssemblyError for a record that this array cannot have written: the records behind
+        it, which may be acknowledged, must not be dropped because of it.
         """
         wrong: str | None = None
         for member in self._members:
@@ -120,10 +126,10 @@ class _Ring:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What the journal holds, read but not redone: the *records* from the *tail* on, as they lie.
+    """The content of the log, read but not redone: its *records* in order from the *tail* on.
 
-    *copies* are ring offset and content of each; *end* is behind the last one, *holders* who was
-    believed (None: everybody).
+    *copies* has the byte offset on the members and the bytes of each record. *end* is the position
+    behind the last one. *holders* are the identities that may hold the log (None: all members).
     """
 
     epoch: int
@@ -135,9 +141,9 @@ class Log:
 
 
 async def read_log(journal: Journal, member_set: MemberSet, head: PageStore) -> Log:
-    """Return what is to be redone, and settle where chunks lie by it; writes nothing.
+    """Read the log and recover the chunk table with the moves in it; write nothing.
 
-    Raises AssemblyError for what no array ever wrote.
+    Raises AssemblyError for a head page or record that no array can have written.
     """
     epoch, sequence, position, mark, held_epoch, count = HEAD.unpack_from(head.payload)
     _check_head(member_set, epoch, sequence, position, mark)
@@ -167,9 +173,9 @@ async def read_log(journal: Journal, member_set: MemberSet, head: PageStore) -> 
 
 
 async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Replayed:
-    """Redo every record; then begin a new epoch, unless the start is read-only.
+    """Redo every record, then begin a new epoch; a read-only start only fills the overlay.
 
-    Raises what the members raise.
+    Raises what the members raise, and UnrecoverableError if a deferred parity cannot be computed.
     """
     epoch, (sequence, position, mark) = log_found.epoch, log_found.end
     tail = log_found.tail[1]
@@ -190,7 +196,7 @@ async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Rep
     while parities := parity_replay.parities():
         if position + 2 * _parity_bytes(parities) - tail <= journal.capacity:
             break
-        parity_replay.forget_oldest()  # of a closing that no flush covered: the records go first
+        parity_replay.forget_oldest()  # completed past the log, not flushed: records come first
     if parities:
         copies.append(_parity_record(journal, epoch, sequence, position, parities))
         log.warning("the parity of stripes that were being filled is computed and logged")
@@ -201,7 +207,7 @@ async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Rep
         holders = log_found.holders
         everybody = (holder_of(record.member_uuid) for record in member_set.config.members)
         await journal.ring.believe_also(everybody if holders is None else holders)
-        await member_set.flush()  # of the head, before records are where it did not allow them
+        await member_set.flush()  # the head page must name the new holders before they get records
         await member_set.write(
             [
                 (role, at, [content], len(content))
@@ -216,7 +222,7 @@ async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Rep
 
 
 def _check_head(member_set: MemberSet, epoch: int, sequence: int, position: int, mark: int) -> None:
-    """Raise AssemblyError if no array wrote a head like that."""
+    """Raise AssemblyError if no array can have written a head page with these values."""
     if not epoch:
         return  # no journal yet
     problem = None
@@ -230,7 +236,7 @@ def _check_head(member_set: MemberSet, epoch: int, sequence: int, position: int,
 
 
 class Limits:
-    """What a record of the array of *member_set*, with *chunks* logical chunks, can hold."""
+    """The limits of a valid record of *member_set*'s array, which has *chunks* logical chunks."""
 
     def __init__(self, member_set: MemberSet, chunks: int) -> None:
         self._layout = layout = member_set.layout
@@ -245,7 +251,7 @@ class Limits:
         }
 
     def problem(self, record: Record) -> str | None:
-        """Say in words what is impossible about *record*, or None."""
+        """Return a text that says what is impossible about *record*, or None if it is valid."""
         for role, offset, data in record.data:
             end = offset + len(data)
             if role not in self._ends or not self._data_offset <= offset < end <= self._ends[role]:
@@ -290,7 +296,7 @@ def _parity_bytes(parities: Sequence[MemberIO]) -> int:
 def _parity_record(
     journal: Journal, epoch: int, sequence: int, position: int, parities: Sequence[MemberIO]
 ) -> tuple[int, bytes]:
-    """Return ring offset and content of a record behind the last: *parities* that the log lacks."""
+    """Return byte offset and content of a record of *parities*, to be written behind the last."""
     fields, parts, total = entry_fields(parities)
     size = record_bytes(len(parities), total)
     capacity = journal.capacity
@@ -298,13 +304,13 @@ def _parity_record(
     if lap + size > capacity:
         position += capacity - lap
         lap = 0
-    # There is room: `DeferredParity.reserve_bytes` were kept free, and `replay` has looked.
+    # There is space: `DeferredParity.reserve_bytes` were kept free, and `replay` has checked.
     content = encode_record(epoch, sequence, position, journal.ring.array, fields, parts, total)
     return journal.ring.offset + lap, content
 
 
 async def _place(journal: Journal, member_set: MemberSet) -> None:
-    """Write everything to its place and make it durable."""
+    """Write the overlay, the written map and the chunk table to their home places, and flush."""
     journal.overlay.freeze()
     roles = [role for role, queue in enumerate(member_set.queues) if queue is not None]
     placed = journal.overlay.frozen_writes(roles)

@@ -1,10 +1,10 @@
-"""The ring of the journal: space, sequence numbers, the tail, and which stripes may be replayed.
+"""The ring of the log: space, sequence numbers, the tail, and which stripes may be replayed.
 
     | head page, two slots | ... free | tail: first record not in its place | ... | position: next |
 
-The head page says where the tail is. Saving it frees nothing yet: the page may still be torn, and
-an old tail needs its records. So space counts as free, and a stripe as beyond replay, only when a
-flush has covered the page (`durable_tail`).
+The head page says where the tail is. Saving the page does not free space yet: it may still be torn
+by a power cut, and then recovery starts at the old tail and needs its records. Space counts as
+free, and a stripe as no longer replayed, only after a flush has covered the page (`durable_tail`).
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
 
-# Records on their way: written, or about to be, and their effect not yet seen by readers.
+# Records in flight: being written, or written while readers do not see their effect yet.
 
 
 class RecordsInFlight:
-    """*open*: sequence number -> position of each. False when there are none."""
+    """The records in flight; *open* maps sequence number -> position. False if there are none."""
 
     __slots__ = ("_landed", "_moved", "open")
 
     def __init__(self) -> None:
         self.open: dict[int, int] = {}
-        self._landed: set[int] = set()  # those of them that are written
-        self._moved = trio.Event()  # renewed whenever one lands or is over
+        self._landed: set[int] = set()  # records in flight that are written
+        self._moved = trio.Event()  # set and replaced whenever a record is written or ends
 
     def __bool__(self) -> bool:
         return bool(self.open)
 
     def add(self, sequence: int, position: int) -> None:
-        """Note that a record is on its way."""
+        """Note that the record *sequence* at *position* is in flight."""
         self.open[sequence] = position
 
     def position(self, sequence: int) -> int:
-        """Return where a record on its way lies."""
+        """Return the position of a record in flight."""
         return self.open[sequence]
 
     def first(self) -> tuple[int, int]:
-        """Return sequence number and position of the earliest."""
+        """Return sequence number and position of the earliest record in flight."""
         return min(self.open.items())
 
     async def wait_for_earlier(self, sequence: int) -> None:
-        """Note that a record is written, and wait until all before it are (journal.py, law 1)."""
+        """Note that *sequence* is written; wait for all earlier records (journal.py, law 1)."""
         if len(self.open) == 1:
             return
         self._landed.add(sequence)
@@ -58,12 +58,12 @@ class RecordsInFlight:
             await self._moved.wait()
 
     async def wait_for_all(self) -> None:
-        """Return when none is on its way."""
+        """Return when no record is in flight."""
         while self.open:
             await self._moved.wait()
 
     def end(self, sequence: int) -> None:
-        """Note that the effect of a record is seen, or that it has none: it may be placed."""
+        """Note that readers see the record's effect, or it has none: it may be checkpointed."""
         self._landed.discard(sequence)
         del self.open[sequence]
         self._notify()
@@ -73,16 +73,17 @@ class RecordsInFlight:
         moved.set()
 
 
-# What a journal knows of a restripe: the watermark that moves with its records, and nothing more.
+# All that the log knows of a restripe is its watermark, which moves with the records.
 #
-# A record may carry a *mark*; the head page has the one that held at its tail. So wherever a replay
-# ends, it has the watermark of exactly the records that it has redone (jobs/restripe/job.py).
+# A record may carry a *mark*, and the head page has the mark that was valid at its tail. Wherever a
+# replay ends, its watermark therefore matches the records that it has redone
+# (jobs/restripe/job.py).
 
 
 class ReshapePosition:
-    """The watermark *mark* of a journal, and its *mode*: what is logged; see journal.py.
+    """The watermark *mark* of a log (chunks), and its *mode*: which writes it logs (journal.py).
 
-    *forced*: everything, whatever the mode is. *on_mark* hears of every new watermark.
+    *forced*: log every write, whatever the mode is. *on_mark* is called with every new watermark.
     """
 
     def __init__(self, mode: str) -> None:
@@ -94,7 +95,7 @@ class ReshapePosition:
 
     @property
     def mode(self) -> str:
-        """What is logged now."""
+        """Which writes are logged now; one of `journal.MODES`."""
         return "full" if self.forced else self._mode
 
     @mode.setter
@@ -102,7 +103,7 @@ class ReshapePosition:
         self._mode = mode
 
     def take_mark(self, mark: int) -> None:
-        """Let *mark* be the watermark."""
+        """Set the watermark to *mark*."""
         self.mark = mark
         self.on_mark(mark)
 
@@ -115,38 +116,42 @@ Tail = tuple[int, int, int]  # sequence number and position of a record, waterma
 
 
 class Ring:
-    """The log region of *member_set*, its *head* page included.
+    """The log region of *member_set*, including its *head* page; sizes and positions are in bytes.
 
-    *offset* is where the records begin on the members. *next_sequence* and *position* are those of
-    the next record, over all laps of this *epoch*; *open* has (sequence, position) of the records
-    that are not yet in place, in order; *placed_tail* is behind those that are, and *noted_tail*
-    is the one that the head page has.
+    Attributes:
+
+    * *offset*: byte offset of the first record on every member;
+    * *next_sequence*, *position*: of the next record, counted over all laps of this *epoch*;
+    * *open*: (sequence, position) of the records that are not checkpointed, in order;
+    * *placed_tail*: behind the checkpointed records; *noted_tail*: as saved in the head page;
+      *durable_tail*: as flushed in the head page.
     """
 
     def __init__(self, member_set: MemberSet, head: PageStore) -> None:
         region = member_set.config.regions.log
         self.array = uuid_bytes(member_set.config.array_uuid)
         self.capacity = region.length - HEAD_BYTES
-        # Not placed: from here on it is not put off. What one placement frees is free after the
-        # flush with which the next begins, so there is room for two, and for what comes meanwhile.
+        # With more than this in the ring, a checkpoint is urgent. The space that a checkpoint frees
+        # is usable after the first flush of the next one. The ring therefore holds the records of
+        # two checkpoints, and those that are committed meanwhile.
         self.hurry_bytes = self.capacity // 3
         self.epoch = 0
         self.next_sequence = 1
         self.position = 0
         self.open: deque[tuple[int, int]] = deque()
         self.durable_tail: Tail = (1, 0, 0)
-        self.holders: list[bytes] = []  # who gets records: nobody else's will be believed
+        self.holders: list[bytes] = []  # identities of the log members: recovery reads no others
         self.stripes: dict[int, int] = {}  # stripe -> sequence of its newest record
-        self.held_from = NO_STRIPE  # this one and all behind it count as having the record...
+        self.held_from = NO_STRIPE  # this stripe and all behind it count as having the record...
         self._held_by = 0  # ...of this sequence number
         self.offset = region.offset + HEAD_BYTES
         self._head = head
         self.noted_tail = self.placed_tail = self._flushing_tail = self.durable_tail
-        self._saves = self._saved = self._saves_flushing = 0  # begun, the last one done, flushed
+        self._saves = self._saved = self._saves_flushing = 0  # head saves begun, done, flushed
         member_set.flush_observers.append(self)
 
     async def begin(self, epoch: int, mark: int) -> None:
-        """Be empty, in *epoch*; whatever an older one left never counts again once flushed."""
+        """Start *epoch* with an empty ring; after a flush, older records are invalid for ever."""
         self.epoch = epoch
         self.next_sequence, self.position = 1, 0
         tail = (1, 0, mark)
@@ -169,10 +174,10 @@ class Ring:
         self._saved = number
 
     async def believe_also(self, others: Iterable[bytes]) -> None:
-        """Write the head page so that what *others* hold counts as well (not flushed).
+        """Write the head page with *others* as valid holders, too (not flushed).
 
-        Before records go to other members than so far: either head must let a replay find them.
-        The next one names the holders alone.
+        This must be durable before records go to other members than before, because recovery must
+        find the records with either copy of the head page. The next save names only the holders.
         """
         await self._save(self.noted_tail, {*self.holders, *others})
 
@@ -182,9 +187,9 @@ class Ring:
         await self.save_tail()
 
     async def move_tail(self, tail: Tail) -> None:
-        """Note that all records before *tail* are in their places, durably.
+        """Note that all records before *tail* are durable in their home places; save the head page.
 
-        If the head page cannot be written now, `save_tail` is to try again.
+        If the head page cannot be written now, `save_tail` tries again later.
         """
         while self.open and self.open[0][0] < tail[0]:
             self.open.popleft()
@@ -193,11 +198,11 @@ class Ring:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the head page lacks the tail: it could not be written."""
+        """Whether the head page lacks the current tail, because it could not be written."""
         return self.noted_tail != self.placed_tail
 
     async def save_tail(self) -> None:
-        """Write the head page if it lacks the tail (not flushed)."""
+        """Write the head page if it lacks the current tail (not flushed)."""
         if self.is_behind:
             tail = self.placed_tail
             await self.save_head(tail)
@@ -206,14 +211,14 @@ class Ring:
     # -- flush observer ------------------------------------------------------------------------
 
     def flush_begins(self) -> None:
-        """The head page that was saved last becomes durable with this flush."""
+        """Note which head page the flush that begins now covers: the last one saved."""
         self._flushing_tail = self.noted_tail
         self._saves_flushing = self._saved
 
     def flush_ends(self) -> None:
-        """Ring space before the durable tail is free, and its records are never replayed."""
+        """Free the ring space before the tail that is durable now: it is never replayed again."""
         if self._saves != self._saves_flushing:
-            return  # begun anew since, and torn if the power goes now: the next flush counts
+            return  # saved again since, and a power cut may tear it: the next flush counts
         if self.durable_tail == self._flushing_tail:
             return
         self.durable_tail = self._flushing_tail
@@ -224,9 +229,10 @@ class Ring:
             self.held_from = NO_STRIPE
 
     def hold_from(self, stripe: int) -> None:
-        """Hold *stripe* and all behind it as long as any record of now may be replayed.
+        """Hold *stripe* and all stripes behind it while any present record may be replayed.
 
-        They are new, in places that others have left: a record of those may still come there.
+        They are new stripes in places that other stripes have left. The replay of a record of those
+        may still write to these places.
         """
         if self.durable_tail[0] != self.next_sequence:
             self.held_from, self._held_by = min(stripe, self.held_from), self.next_sequence - 1
@@ -234,17 +240,17 @@ class Ring:
     # -- space ---------------------------------------------------------------------------------
 
     def must_hurry(self) -> bool:
-        """Say whether so much is not in its place that placing it is not to be put off."""
+        """Return whether the ring holds so much that a checkpoint is urgent."""
         return self.position - self.noted_tail[1] > self.hurry_bytes
 
     def has_room(self, size: int) -> bool:
-        """Say whether *size* bytes, and the rest of a lap, are free."""
+        """Return whether a record of *size* bytes fits, even if it must skip the end of a lap."""
         return self.position + 2 * size - self.durable_tail[1] <= self.capacity
 
     def allocate(self, size: int, stripes: Iterable[int]) -> tuple[int, int, int]:
-        """Take a sequence number and space for a record of *stripes*.
+        """Allocate a sequence number and *size* bytes for a record of *stripes*.
 
-        Return the number, its position, and the byte offset on the members.
+        Returns the sequence number, the position and the byte offset on the members.
         """
         taken = self.take(size)
         for stripe in stripes:
@@ -252,22 +258,22 @@ class Ring:
         return taken
 
     def take(self, size: int) -> tuple[int, int, int]:
-        """As `allocate`; the caller notes the stripes."""
+        """Allocate like `allocate`; the caller notes the stripes."""
         sequence, position = self.next_sequence, self.position
         lap = position % self.capacity
-        if lap + size > self.capacity:  # records do not wrap: go on at the start of the next lap
+        if lap + size > self.capacity:  # records do not wrap: this one starts the next lap
             position += self.capacity - lap
             lap = 0
         self.next_sequence = sequence + 1
         self.position = position + size
-        assert self.position - self.durable_tail[1] <= self.capacity, "a replay needs it"
+        assert self.position - self.durable_tail[1] <= self.capacity, "replay needs this space"
         self.open.append((sequence, position))
         return sequence, position, self.offset + lap
 
     def take_back(self, sequence: int, position: int) -> bool:
-        """Let the next record take the place of this one; False if others came after it.
+        """Let the next record overwrite this one; return False if later records exist.
 
-        Its stripes stay held: half of it may lie on a member.
+        Its stripes stay held, because parts of the record may lie on a member.
         """
         if self.next_sequence != sequence + 1:
             return False
