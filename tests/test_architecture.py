@@ -249,6 +249,14 @@ def test_time_comes_from_trio() -> None:
         assert not attributes & {"now", "utcnow", "today"}, name
 
 
+def test_no_product_module_has_a_switch_that_breaks_it() -> None:
+    # The campaign injects its deliberate faults from outside (lab/crash/broken.py).
+    for name, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute):
+                assert not node.attr.startswith("break_"), f"{name}: {node.attr}"
+
+
 def test_chance_is_seeded() -> None:
     for name, tree in TREES.items():
         assert used_attributes(tree, "random") <= {"Random"}, name

@@ -6,7 +6,7 @@ journal.py states the order of the writes and flushes, and its laws.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 
@@ -44,8 +44,6 @@ class Checkpoint(LogWriter):
         super().__init__(member_set, head, overlay, "partial")
         self.chunk_table = chunk_table
         self.written = written
-        # Tests only, to show that the campaign notices.
-        self.break_ordering = self.break_streams = False
         self.placements = 0
         self.deferred = DeferredParity(member_set, overlay, self.capacity)
         self._gate: trio.Event | None = None  # commits wait for it while the ring is emptied
@@ -109,13 +107,11 @@ class Checkpoint(LogWriter):
             pages = self.written.take_unsaved()  # copies: later bits have no durable record yet
             chunk_table = self.chunk_table.take_unsaved()
             try:
-                if not self.break_ordering:
-                    await self.member_set.flush()
+                await self._barrier()  # the records are durable
                 await self._write_frozen()
                 await self.written.save_taken(pages)
                 await self.chunk_table.save_as(chunk_table)
-                if not self.break_ordering:
-                    await self.member_set.flush()
+                await self._barrier()  # the home places are durable
             except BaseException:
                 self.overlay.thaw()
                 self.written.put_back(pages)
@@ -125,6 +121,10 @@ class Checkpoint(LogWriter):
             self.member_set.place_epoch += 1
             await ring.move_tail(tail)
             self.placements += 1
+
+    async def _barrier(self) -> None:
+        """Make the earlier steps of the checkpoint durable before the next one begins."""
+        await self.member_set.flush()
 
     async def _finish_deferred(self) -> None:
         """Log the deferred parities; commits wait meanwhile. Raises RaidxError."""
@@ -138,11 +138,8 @@ class Checkpoint(LogWriter):
                 lacking = dict(deferred.unfinished)
                 if lacking and not self.roles:
                     raise RaidxError("the journal is lost: its records wait for the next mount")
-                if lacking and not self.break_streams:
-                    await self.mend()
-                    fields, parts, total = entry_fields(deferred.parities(lacking))
-                    deferred.note_others(lacking)
-                    self.inflight.end((await self.append([*lacking], fields, parts, total))[0])
+                if lacking:
+                    await self._log_parities(lacking)
                 # If a cancelled drain opened the gate, stripes may have been filled further.
                 deferred.finish(
                     [s for s, was in lacking.items() if deferred.unfinished.get(s) is was]
@@ -151,6 +148,13 @@ class Checkpoint(LogWriter):
             if gate is not None:
                 self._gate = None
                 gate.set()
+
+    async def _log_parities(self, lacking: Mapping[int, object]) -> None:
+        """Log the deferred parities of the stripes *lacking* in one record."""
+        await self.mend()
+        fields, parts, total = entry_fields(self.deferred.parities(lacking))
+        self.deferred.note_others(lacking)
+        self.inflight.end((await self.append([*lacking], fields, parts, total))[0])
 
     async def _write_frozen(self) -> None:
         """Write the frozen layer to its home places, with checkpoints for other tasks."""

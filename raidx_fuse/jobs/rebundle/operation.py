@@ -51,7 +51,6 @@ class RebundleOperation:
         self.mover = ChunkMover(array.context, layout, degraded=True)
         self.capacity = Capacity(array.context, layout)
         self.declined: frozenset[int] = frozenset()  # lost roles that a user does not want restored
-        self.break_ordering = False  # tests only: shows that the campaign detects it
 
     # -- checks --------------------------------------------------------------------------------
 
@@ -273,6 +272,11 @@ class RebundleOperation:
 
     async def _announce(self, cells: range, bundles: int) -> None:
         """Make the places of new bundles durable, then count them in the superblocks."""
+        await self.context.journal.chunk_table.save_places(cells)
+        await self._count_bundles(bundles)
+
+    async def _count_bundles(self, bundles: int) -> None:
+        """Write superblocks that count *bundles* bundles."""
 
         def grown(config: ArrayConfig) -> ArrayConfig:
             # Chunks that moved off these members left old content: it does not read as zero.
@@ -280,12 +284,11 @@ class RebundleOperation:
             jobs = {k: v for k, v in config.jobs.items() if k != KEY}
             return replace(self._described(config, bundles), members=members, jobs=jobs)
 
-        journal = self.context.journal
-        if self.break_ordering:
-            await self.member_set.update(grown)
-        await journal.chunk_table.save_places(cells)
-        if not self.break_ordering:
-            await self.member_set.update(grown)
+        await self.member_set.update(grown)
+
+    async def _clear_log(self) -> None:
+        """Empty the log, and choose its members anew: no record lies on a role that is leaving."""
+        await self.context.journal.reform()
 
     async def _retire(self, role: int) -> bool:
         """Give up *role* if it is empty; return False if it is not, or is being assigned."""
@@ -306,8 +309,7 @@ class RebundleOperation:
                 return False
             journal.leaving = role
             self.layout.closed.add(role)
-            if not self.break_ordering:
-                await journal.reform()  # no record lies on the role or names it any more
+            await self._clear_log()  # no record lies on the role or names it any more
             async with self.context.locks.alone():
                 if self.layout.used_chunks()[role]:
                     return False

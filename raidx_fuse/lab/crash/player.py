@@ -18,6 +18,7 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.lab.crash.broken import break_order
 from raidx_fuse.lab.crash.disks import MOODY, SectorDisk, is_member
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Fronts, Hardware, Shape
 from raidx_fuse.lab.crash.history import History, Span, WriteSpan
@@ -169,12 +170,8 @@ class Player(Places):
             open_array([d for d in self.disks if is_member(d.cut.state.image)], start_degraded=True)
         )
         self.array.context.use_cache(CACHE_BYTES[self.seed % len(CACHE_BYTES)])
-        if self.cell.broken and self.cell.theme == "members" and self.array.rebundle is not None:
-            self.array.rebundle.break_ordering = True  # the order of chunk table and superblocks
-        elif self.cell.broken and self.cell.theme == "streams":
-            self.array.context.journal.break_streams = True
-        elif self.cell.broken:
-            self.array.context.journal.break_ordering = True
+        if self.cell.broken:
+            break_order(self.array, self.cell.theme)
         self.history.end(span, self.event)
 
     async def close(self) -> None:

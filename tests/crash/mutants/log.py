@@ -35,10 +35,8 @@ PLACING = (
     Mutant(
         "placed-before-the-record-is-durable",
         CHECKPOINT,
-        "                if not self.break_ordering:\n"
-        "                    await self.member_set.flush()\n"
-        "                await self._write_frozen()",
-        "                await self._write_frozen()",
+        "                await self._barrier()  # the records are durable\n",
+        "",
         "a cut may keep half of the places and drop the record that redoes them",
         LOGGED,
         MOMENTS,
@@ -46,10 +44,8 @@ PLACING = (
     Mutant(
         "tail-moved-before-the-places-are-durable",
         CHECKPOINT,
-        "                if not self.break_ordering:\n"
-        "                    await self.member_set.flush()\n"
-        "            except BaseException:",
-        "            except BaseException:",
+        "                await self._barrier()  # the home places are durable\n",
+        "",
         "a cut may drop a place whose record is not replayed any more",
         LOGGED,
         MOMENTS,

@@ -147,9 +147,9 @@ TABLES = (
     Mutant(
         "bundles-counted-before-their-places-are-durable",
         RESHAPE,
-        "        await journal.chunk_table.save_places(cells)",
-        "        await self.member_set.update(grown)\n        await "
-        "journal.chunk_table.save_places(cells)",
+        "        await self.context.journal.chunk_table.save_places(cells)\n",
+        "        await self._count_bundles(bundles)\n"
+        "        await self.context.journal.chunk_table.save_places(cells)\n",
         "after a cut there are bundles that no share gives a place",
         MEMBERS,
         MOVE_TESTS,
@@ -166,8 +166,8 @@ TABLES = (
     Mutant(
         "role-given-up-with-records-that-name-it",
         RESHAPE,
-        "                await journal.reform()  # no record lies on the role or names it any more",
-        "                pass",
+        "            await self._clear_log()  # no record lies on the role or names it any more\n",
+        "",
         "a replay lays a record onto whoever has the role then, or lacks the log that left",
         MEMBERS,
         MOVE_TESTS,

@@ -1,0 +1,48 @@
+"""Arrays that break one ordering rule on purpose, to show that the campaign notices (`--broken`).
+
+The product has no switch for it. A subclass leaves out or swaps the step that the rule is about,
+and `break_order` makes it the class of the mounted array's object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from raidx_fuse.array.array import Array
+from raidx_fuse.jobs.rebundle.operation import RebundleOperation
+from raidx_fuse.journal.journal import Journal
+
+
+class UnorderedJournal(Journal):
+    """A log whose checkpoint does not wait for flushes between its steps."""
+
+    async def _barrier(self) -> None:
+        pass
+
+
+class ParitylessJournal(Journal):
+    """A log whose checkpoint does not log the deferred parities first."""
+
+    async def _log_parities(self, lacking: Mapping[int, object]) -> None:
+        pass
+
+
+class UnorderedRebundle(RebundleOperation):
+    """Counts new bundles before their places are durable, and retires a role with its records."""
+
+    async def _announce(self, cells: range, bundles: int) -> None:
+        await self._count_bundles(bundles)
+        await self.context.journal.chunk_table.save_places(cells)
+
+    async def _clear_log(self) -> None:
+        pass
+
+
+def break_order(array: Array, theme: str) -> None:
+    """Make *array* break the rule that the workloads of *theme* depend on."""
+    if theme == "members" and array.rebundle is not None:
+        array.rebundle.__class__ = UnorderedRebundle
+    elif theme == "streams":
+        array.context.journal.__class__ = ParitylessJournal
+    else:
+        array.context.journal.__class__ = UnorderedJournal
