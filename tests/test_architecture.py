@@ -249,6 +249,14 @@ def test_time_comes_from_trio() -> None:
         assert not attributes & {"now", "utcnow", "today"}, name
 
 
+def test_only_the_member_set_replaces_its_configuration() -> None:
+    for name, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                own = isinstance(node.value, ast.Name) and node.value.id == "self"
+                assert own or node.attr != "config", f"{name}, line {node.lineno}"
+
+
 def test_no_product_module_has_a_switch_that_breaks_it() -> None:
     # The campaign injects its deliberate faults from outside (lab/crash/broken.py).
     for name, tree in TREES.items():

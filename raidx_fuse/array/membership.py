@@ -237,7 +237,7 @@ class Membership:
         member_set.watermarks[role] = 0
         member_set.queues[role] = MemberQueue(member, member_set.nursery, member_set.clock)
         member_set.spares.pop(record.member_uuid, None)
-        member_set.config = assign_role(member_set.config)
+        member_set.set_config(assign_role(member_set.config))
         member_set.refresh()
         for pages in member_set.page_stores:
             await pages.save_all()

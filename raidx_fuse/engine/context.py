@@ -249,7 +249,7 @@ class ArrayContext:
         """Assume of no member, now or after a remount, that its unwritten places read as zero."""
         member_set = self.member_set
         members = tuple(replace(record, reads_zero=False) for record in member_set.config.members)
-        member_set.config = replace(member_set.config, members=members)
+        member_set.set_config(replace(member_set.config, members=members))
         self.note_zero_roles()
         member_set.publish_soon()
 

@@ -242,10 +242,7 @@ class MemberSet:
         return [operation for operation in operations if operation.error is not None]
 
     async def flush(self) -> None:
-        """Return when every write completed before the call is durable on every member.
-
-        Raises MemberError, NoSpaceError or ArrayFailedError.
-        """
+        """Return when all earlier writes are durable. Raises MemberError, ArrayFailedError."""
         await self._flush_rounds.flush()
 
     async def _flush_members(self) -> None:
@@ -310,6 +307,10 @@ class MemberSet:
         self.refresh()
         self.publish_soon()
         return True
+
+    def set_config(self, config: ArrayConfig) -> None:
+        """Replace the configuration in memory; the next update or publication writes it."""
+        self.config = config
 
     def _set_state(self, role: int, state: str) -> None:
         members = tuple(

@@ -163,14 +163,16 @@ class GrowOperation:
         """Change to the wider shape in memory, without an await."""
         member_set, config = self.member_set, self.member_set.config
         changed = assign_role(member_set, config, records)
-        member_set.config = replace(
-            changed,
-            width=layout.width,
-            params={
-                **config.params,
-                **{HISTORY: list(layout.history), MIGRATED: 0, PARITY: parity},
-            },
-            jobs={**config.jobs, JOB_KEY: {"back": False}},
+        member_set.set_config(
+            replace(
+                changed,
+                width=layout.width,
+                params={
+                    **config.params,
+                    **{HISTORY: list(layout.history), MIGRATED: 0, PARITY: parity},
+                },
+                jobs={**config.jobs, JOB_KEY: {"back": False}},
+            )
         )
         self.context.written.extend(layout.chunks)
         self.context.take_layout(layout)
@@ -256,10 +258,12 @@ class GrowOperation:
             member_set.spares[former.member_uuid] = queue.member
             queue.close()
         member_set.queues[role] = member_set.queues.pop()
-        member_set.config = replace(
-            config,
-            width=layout.history[-1],
-            members=tuple(sorted(members, key=lambda r: (r.role < 0, r.role))),
+        member_set.set_config(
+            replace(
+                config,
+                width=layout.history[-1],
+                members=tuple(sorted(members, key=lambda r: (r.role < 0, r.role))),
+            )
         )
         layout.finish_growth()
         self.context.end_growth()
@@ -300,12 +304,14 @@ class GrowOperation:
         gone = [queue for queue in member_set.queues[width:] if queue is not None]
         del member_set.queues[width:]
         params = _without(config.params, MIGRATED, PARITY)
-        member_set.config = replace(
-            config,
-            width=width,
-            members=tuple(r for r in config.members if r.role < width),
-            params={**params, HISTORY: kept} if kept else _without(params, HISTORY),
-            jobs=_without(config.jobs, JOB_KEY),
+        member_set.set_config(
+            replace(
+                config,
+                width=width,
+                members=tuple(r for r in config.members if r.role < width),
+                params={**params, HISTORY: kept} if kept else _without(params, HISTORY),
+                jobs=_without(config.jobs, JOB_KEY),
+            )
         )
         for role in [role for role in member_set.watermarks if role >= width]:
             del member_set.watermarks[role]

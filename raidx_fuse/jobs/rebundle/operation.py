@@ -144,8 +144,8 @@ class RebundleOperation:
             config = config.with_record(replace(record, role=role, state="active"))
         member_set.role_epoch += 1
         self.layout.take_counts(counts)
-        member_set.config = replace(
-            self._described(config), jobs={**config.jobs, KEY: {"kind": GROW}}
+        member_set.set_config(
+            replace(self._described(config), jobs={**config.jobs, KEY: {"kind": GROW}})
         )
         self._renew(roles)
 
@@ -177,7 +177,7 @@ class RebundleOperation:
         counts[role] = fits
         self.layout.take_counts(counts)
         jobs = {KEY: {"kind": GROW}, **config.jobs}
-        self.member_set.config = replace(self._described(config), jobs=jobs)
+        self.member_set.set_config(replace(self._described(config), jobs=jobs))
         self.context.journal.chunk_table.renew()
 
     # -- jobs ----------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ class RebundleOperation:
         config = member_set.config
         members = tuple(r for r in config.members if r.role != role)
         jobs = {k: v for k, v in config.jobs.items() if k != KEY or v.get("role") != role}
-        member_set.config = self._described(replace(config, members=members, jobs=jobs))
+        member_set.set_config(self._described(replace(config, members=members, jobs=jobs)))
         self._renew()
         return queue
 

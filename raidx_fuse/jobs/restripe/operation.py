@@ -173,12 +173,14 @@ class RestripeOperation:
         config = self.member_set.config
         sides = {"from": shape_of(config).as_dict(), "to": shape.as_dict()}
         changed = assign_role(self.member_set, config, records)
-        self.member_set.config = replace(
-            changed,
-            width=layout.width,
-            members=_used(changed),
-            params={RESTRIPE: sides},
-            jobs={**config.jobs, JOB_KEY: {"back": False}},
+        self.member_set.set_config(
+            replace(
+                changed,
+                width=layout.width,
+                members=_used(changed),
+                params={RESTRIPE: sides},
+                jobs={**config.jobs, JOB_KEY: {"back": False}},
+            )
         )
         self.context.written.extend(layout.chunks)
         self.context.take_layout(layout)
@@ -254,14 +256,16 @@ class RestripeOperation:
                 member_set.watermarks[role] = 0
                 jobs[checkpoint_key(role)] = {"next_stripe": 0}
         del member_set.queues[shape.width :]
-        member_set.config = replace(
-            config,
-            layout=shape.layout,
-            width=shape.width,
-            params=shape.params,
-            # Members may have joined as spares meanwhile; they stay.
-            members=tuple(r for r in _used(config) if r.role < shape.width),
-            jobs=jobs,
+        member_set.set_config(
+            replace(
+                config,
+                layout=shape.layout,
+                width=shape.width,
+                params=shape.params,
+                # Members may have joined as spares meanwhile; they stay.
+                members=tuple(r for r in _used(config) if r.role < shape.width),
+                jobs=jobs,
+            )
         )
         context.written.extend(final.chunks)
         context.dirty_bitmap.reshape(final.stripes, final.founding_data_count * final.chunk_bytes)
