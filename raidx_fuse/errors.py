@@ -1,9 +1,13 @@
-"""The error tree: what went wrong, the errno the kernel hears, the exit status the shell hears.
+"""The exceptions of RAIDX-FUSE, each with the errno for the kernel and the exit status of the CLI.
 
-Where an error is translated is fixed: ``OSError`` becomes `MemberError` in members/, a
-`MemberError` becomes a failed member and a new plan in the engine, a `RaidxError` becomes
-``FUSEError`` in fuse/operations.py and one line with an exit status in cli/main.py. Bugs are not
-in this tree: they crash.
+Each translation of errors happens in one place:
+
+* ``OSError`` becomes `MemberError` in members/.
+* A `MemberError` becomes a failed member and a new plan in the engine.
+* A `RaidxError` becomes ``FUSEError`` in fuse/operations.py (EIO if it names no other errno), and
+  one line with an exit status in cli/main.py.
+
+Bugs are no `RaidxError`: they end the array (tasks.py) or the process.
 """
 
 from __future__ import annotations
@@ -14,7 +18,10 @@ from contextlib import contextmanager
 
 
 class RaidxError(Exception):
-    """A failure that the user hears of in one line; *action* says what to type next."""
+    """A failure that is reported to the user in one line; *action* says what to do next.
+
+    *errno* is for the kernel, *exit_status* for the shell.
+    """
 
     errno = _errno.EIO
     exit_status = 1
@@ -29,18 +36,18 @@ class RaidxError(Exception):
 
 
 class UsageError(RaidxError):
-    """The command itself cannot be meant: unknown layout, impossible size."""
+    """The command cannot be carried out as given: an unknown layout, an impossible size."""
 
     errno = _errno.EINVAL
     exit_status = 2
 
 
 class FormatError(RaidxError):
-    """Bytes on a member are not a valid structure of this format."""
+    """Bytes on a member are not a valid structure of the on-disk format."""
 
 
 class AssemblyError(RaidxError):
-    """The members given do not make an array that can be started."""
+    """The given members do not form an array that can be started."""
 
 
 class SignatureFoundError(RaidxError):
@@ -50,23 +57,23 @@ class SignatureFoundError(RaidxError):
 
 
 class BusyError(RaidxError):
-    """Someone else holds what is needed: a member, a mount point, a job slot."""
+    """Something that is needed is in use: a member, a mount point, a job slot."""
 
     errno = _errno.EBUSY
 
 
 class NoSpaceError(RaidxError):
-    """A write found no room on a member's host; nothing of it was acknowledged."""
+    """The host of a member has no space for a write; no part of the write was acknowledged."""
 
     errno = _errno.ENOSPC
 
 
 class UnrecoverableError(RaidxError):
-    """More is lost than the code can solve at that place; the rest stays readable."""
+    """More cells of a stripe are lost than its code can solve; other stripes stay readable."""
 
 
 class ArrayFailedError(RaidxError):
-    """More members are gone than the layout tolerates."""
+    """More members have failed or are missing than the layout tolerates."""
 
 
 class ReadOnlyError(RaidxError):
@@ -76,7 +83,10 @@ class ReadOnlyError(RaidxError):
 
 
 def shortage(error: BaseException) -> RaidxError | None:
-    """Return the line for an *error* that says that this process may have no more of something."""
+    """Return an error for the user if *error* means that a resource of the process ran out.
+
+    The resources are file descriptors, memory and threads. None for all other errors.
+    """
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     number = error.errno if isinstance(error, OSError) else 0
@@ -90,12 +100,16 @@ def shortage(error: BaseException) -> RaidxError | None:
 
 
 class MemberError(RaidxError):
-    """A member could not do an operation. *member* is its path, *operation* read, write, flush."""
+    """An operation of a member failed.
+
+    *member* is its path; *operation* is read, write, flush, open, ...; *offset_bytes* is -1 for
+    operations on the whole member; *errno* is that of the host.
+    """
 
     def __init__(
         self, member: str, operation: str, offset_bytes: int, errno: int, detail: str = ""
     ) -> None:
-        place = f" at byte {offset_bytes}" if offset_bytes >= 0 else ""  # -1: of the whole member
+        place = f" at byte {offset_bytes}" if offset_bytes >= 0 else ""
         super().__init__(
             f"{member}: {operation}{place} failed: "
             f"{detail or _errno.errorcode.get(errno, str(errno))}"
@@ -115,9 +129,10 @@ _NO_SPACE = {
 
 
 def no_space(error: MemberError, message: str = "") -> NoSpaceError | None:
-    """Return what users hear if a member's host has no room for what it is to hold, else None.
+    """Return a NoSpaceError if *error* means that the host has no space for the member, else None.
 
-    A quota or a limit is no fault of the disk either. *message* stands for the error's own.
+    A full host, a quota or a limit on file sizes is no failure of the disk. *message* replaces the
+    message of *error*.
     """
     action = _NO_SPACE.get(error.errno)
     if action is None:
@@ -127,11 +142,11 @@ def no_space(error: MemberError, message: str = "") -> NoSpaceError | None:
     return refused
 
 
-# Out of trio's exception groups: a nursery wraps even a single exception in a group.
+# A nursery of trio wraps even a single exception in a group. These functions unwrap it.
 
 
 def single(error: BaseException) -> BaseException:
-    """Return what went wrong: the exception inside groups of one, else *error* itself."""
+    """Return the exception inside nested groups of one exception each, else *error* itself."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
@@ -139,7 +154,10 @@ def single(error: BaseException) -> BaseException:
 
 @contextmanager
 def ungrouped() -> Iterator[None]:
-    """Let what goes wrong in nurseries inside come out as it is, where it is one exception."""
+    """Raise a single exception of the nurseries inside without the groups around it.
+
+    A group of several exceptions is raised unchanged.
+    """
     try:
         yield
     except BaseExceptionGroup as group:

@@ -1,8 +1,11 @@
-"""The background tasks of one array: one that meets a bug ends the array in order.
+"""The background tasks of one array: a bug in one of them leads to an orderly end of the array.
 
-A nursery would cancel all of its tasks at the first exception, and among them those that the others
-wait for: members' workers, for instance. So nothing leaves a task here. The bug is kept, *scope* is
-cancelled, in which whoever uses the array works, and who opened the array closes it.
+A nursery would cancel all of its tasks at the first exception, including tasks for which others
+wait, such as the workers of the members. So no exception leaves a task here. Instead:
+
+1. The first exception is kept as *bug*, and the hooks in *on_bug* are called.
+2. *scope* is cancelled: the users of the array run inside it.
+3. The code that opened the array calls `end`, which flushes and reports the bug.
 """
 
 from __future__ import annotations
@@ -17,20 +20,22 @@ from raidx_fuse.errors import RaidxError
 
 log = logging.getLogger(__name__)
 
-HALT_S = 10.0  # that a last flush may take after a bug
+HALT_S = 10.0  # limit for the last flush after a bug
 
 
 class Starter(Protocol):
-    """What can start tasks: a nursery, or `Tasks`."""
+    """An object that can start tasks: a nursery, or `Tasks`."""
 
     def start_soon(self, async_fn: Callable[..., Awaitable[Any]], /, *args: Any) -> None:
         """Start *async_fn* with *args*."""
 
 
 class Tasks:
-    """Tasks in *nursery*. *bug* is the first exception that one ended with.
+    """The background tasks in *nursery*.
 
-    *on_bug* is called then, at once: from there on nothing may be taken for granted.
+    *bug* is the first exception that ended a task. The functions in *on_bug* are called
+    immediately after each such exception, because the state of the array is no longer reliable.
+    *scope* is cancelled then.
     """
 
     def __init__(self, nursery: trio.Nursery) -> None:
@@ -60,9 +65,10 @@ class Tasks:
         flush: Callable[[], Awaitable[None]],
         abandon: Callable[[], None],
     ) -> None:
-        """Close the array; after a bug make durable what was acknowledged, and nothing else.
+        """Call *close*; after a bug only call *flush*, to make acknowledged writes durable.
 
-        *abandon* lets nobody wait for what will not come any more. Raises RaidxError after a bug.
+        *abandon* ends all waiting for operations that will not complete any more. After a bug it is
+        called at the latest after HALT_S seconds. Raises RaidxError after a bug.
         """
 
         async def abandon_later() -> None:

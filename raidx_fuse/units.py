@@ -1,4 +1,4 @@
-"""Sizes and times as people write them.
+"""Parse and format sizes and times with units.
 
 ``64KiB`` and ``64K`` are 65536, ``64KB`` is 64000, ``512`` is bytes.
 
@@ -24,7 +24,7 @@ from raidx_fuse.errors import UsageError
 
 SIZE_BYTES_MAX = 1 << 62  # no file or device is larger
 SECONDS_MAX = 100 * 365.25 * 86400
-_TEXT_MAX = 60  # characters of a number that can be meant
+_TEXT_MAX = 60  # characters; longer texts are no size or time
 _PREFIXES = "KMGTPE"
 _SIZE = re.compile(rf"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([{_PREFIXES}])(iB|B)?|B)?\s*", re.IGNORECASE)
 _TIME = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]{1,3})?)\s*(us|ms|s)?\s*", re.IGNORECASE)
@@ -32,7 +32,10 @@ _SECONDS = {"us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
 
 
 def parse_size(text: str) -> int:
-    """Return *text* as bytes. Raises UsageError for anything but a whole number of bytes."""
+    """Return the number of bytes that *text* means.
+
+    Raises UsageError if it is not a size, not a whole number of bytes, or above SIZE_BYTES_MAX.
+    """
     match = _SIZE.fullmatch(text) if len(text) <= _TEXT_MAX else None
     if not match:
         raise UsageError(
@@ -50,7 +53,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """Return *text* as seconds. Raises UsageError."""
+    """Return the seconds that *text* means. Raises UsageError if it is no time, or too long."""
     match = _TIME.fullmatch(text) if len(text) <= _TEXT_MAX else None
     if not match:
         raise UsageError(
@@ -64,7 +67,7 @@ def parse_seconds(text: str) -> float:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return a time as `parse_seconds` takes it, with four digits where it has more."""
+    """Return *seconds* as text that `parse_seconds` accepts, rounded to four digits."""
     unit, factor = "s", 1.0
     if 0 < seconds < 1:
         unit, factor = ("ms", 1e3) if seconds >= 1e-3 else ("us", 1e6)
@@ -73,7 +76,10 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_size(size_bytes: int) -> str:
-    """Return *size_bytes* in the largest binary unit it reaches, whole if exact, else 3 digits."""
+    """Return *size_bytes* in the largest binary unit that it reaches.
+
+    A whole number if that is exact, otherwise rounded to three digits.
+    """
     size = abs(size_bytes)
     exponent = min((size.bit_length() - 1) // 10, len(_PREFIXES)) if size else 0
     if not exponent:

@@ -1,1 +1,1 @@
-"""Member kinds: the only code that touches the operating system's storage."""
+"""The kinds of members: the only package that accesses storage of the operating system."""

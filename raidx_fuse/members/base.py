@@ -1,13 +1,17 @@
-"""The contract of a member: one disk file, device or memory region of an array.
+"""The interface of a member: one disk file, block device or memory region of an array.
 
-Two ways lead to the bytes, and every kind offers both. The ``try_`` calls answer at once or say
-`False` ("this would block; nothing was done"): the data path asks them first, because suspending
-in trio costs ten times the I/O itself when the bytes are in memory. The async calls always do the
-work. Buffers are lists, so that adjacent ranges join into one I/O (preadv, pwritev); a memoryview
-among them is one of bytes (format "B").
+Every kind of member offers each operation in two forms:
 
-An async call may be cancelled. Its buffers then still belong to the member, which may be at work on
-them: drop them, never reuse them. Whether a cancelled write happened is not known.
+* The ``try_`` calls are synchronous. They do the operation, or return False if it would block; then
+  nothing was done. The data path calls them first: if the bytes are in memory, suspending in trio
+  costs ten times as much as the I/O.
+* The async calls always do the operation.
+
+Buffers are lists, so that adjacent ranges form one I/O (preadv, pwritev). A memoryview among them
+must be one of bytes (format "B").
+
+An async call can be cancelled. Its buffers then still belong to the member, because a thread may
+still use them: drop them, never reuse them. It is unknown whether a cancelled write took place.
 """
 
 from __future__ import annotations
@@ -23,17 +27,19 @@ WriteBuffer = bytearray | memoryview
 
 Identity = tuple[int, int]
 
-SECTOR_BYTES = 512  # what a disk writes whole or not at all
+SECTOR_BYTES = 512  # the unit that a disk writes atomically
 
 
 class Member(ABC):
     """A fixed number of bytes at offsets 0..size_bytes-1.
 
-    Attributes: *kind* ("file", "block", "ram", "model", ...); *path* names the member in messages;
-    *size_bytes*; *reads_zero* is true while bytes that nobody wrote are known to read as zero
-    (a fresh sparse file, RAM); *depth* is how many operations the member can work on at once;
-    *read_only*; *identity* tells a file or device from all others, whatever it is called; *overdue*
-    has (begin, end) of each write that was given up and may still land (members/overdue.py).
+    * *kind*: "file", "block", "ram", "model", ...; *path*: its name in messages; *size_bytes*.
+    * *reads_zero*: unwritten bytes are known to read as zero (a new sparse file, RAM).
+    * *depth*: how many operations the member can do concurrently; *read_only*.
+    * *identity*: the same for all paths of one file or device, and different for different ones;
+      None if the kind has none.
+    * *overdue*: (begin, end) in bytes of each abandoned write that may still take effect
+      (members/overdue.py).
     """
 
     kind: str
@@ -60,10 +66,10 @@ class Member(ABC):
         return False
 
     def try_writes(self, writes: Sequence[tuple[int, Sequence[ReadBuffer], int]]) -> int:
-        """Write (offset, buffers, bytes) one after the other while that does not block.
+        """Do writes of (offset, buffers, size in bytes) in order until one would block.
 
-        Return how many are written. Raises MemberError for the first, else stops before the one
-        that would.
+        Returns how many were done. Raises MemberError only if the first write fails; if a later one
+        fails, it returns the number of writes before it.
         """
         done = 0
         for offset_bytes, buffers, _ in writes:
@@ -94,15 +100,15 @@ class Member(ABC):
         return False
 
     def reserve(self, offset_bytes: int, length_bytes: int) -> None:  # noqa: B027  # few kinds run out
-        """Make sure that a later write of the range finds room on the host, without changing it.
+        """Reserve space on the host for a later write of the range; its content does not change.
 
-        Raises MemberError with ENOSPC. Kinds that cannot run out of room have nothing to do.
+        Raises MemberError with ENOSPC. Kinds that cannot run out of space do nothing.
         """
 
     def data_extents(self, offset_bytes: int, length_bytes: int) -> Iterator[tuple[int, int]]:
-        """Yield (offset, length) of the parts of a range that may hold anything but zeros.
+        """Yield (offset, length) of the parts of a range that may contain nonzero bytes.
 
-        In order, without overlap. A kind that does not know names the whole range. Raises
+        In order, without overlap. A kind that does not know yields the whole range. Raises
         MemberError.
         """
         self.check_range("map", offset_bytes, length_bytes)
@@ -110,13 +116,13 @@ class Member(ABC):
             yield offset_bytes, length_bytes
 
     def view(self, offset_bytes: int, length_bytes: int) -> memoryview | None:
-        """Return the member's own memory of a range, to be read only, or None (not in memory)."""
+        """Return the memory that holds a range, read-only, or None if there is none."""
         return None
 
     def writable_view(self, offset_bytes: int, length_bytes: int) -> memoryview | None:
-        """Return the member's own memory of a range to be filled whole at once, or None.
+        """Return the memory that holds a range, for the caller to fill completely, or None.
 
-        All of it counts as written. Only kinds in which a write is a copy in memory offer it.
+        The whole range counts as written. Only kinds whose writes are copies in memory offer this.
         """
         return None
 
@@ -125,7 +131,7 @@ class Member(ABC):
         """Release the member and its lock. Idempotent."""
 
     def check_range(self, operation: str, offset_bytes: int, length_bytes: int) -> None:
-        """Raise MemberError(EINVAL) for a range outside the member: a foreign or shrunk disk."""
+        """Raise MemberError(EINVAL) for a range outside the member: a wrong or truncated disk."""
         if offset_bytes < 0 or offset_bytes + length_bytes > self.size_bytes:
             raise MemberError(
                 self.path, operation, offset_bytes, errno.EINVAL, "beyond the member's end"

@@ -1,6 +1,7 @@
-"""Members that the kernel stores: files (sparse ones too) and block devices.
+"""Members on storage of the kernel: files (also sparse ones) and block devices.
 
-Inline where the kernel answers from memory, a thread where it would block (members/threads.py):
+An operation is done inline if the kernel can do it in memory, in a thread (members/threads.py) if
+it would block:
 
     read    preadv2(RWF_NOWAIT) inline; EAGAIN or a short answer means "not in the page cache", and
             a thread reads. tmpfs refuses the flag but never blocks: plain preadv inline. Other file
@@ -8,13 +9,15 @@ Inline where the kernel answers from memory, a thread where it would block (memb
     write   pwritev into the page cache inline, as long as that is quick. One that took longer than
             SLOW_WRITE_S (the kernel throttles writers to slow disks) sends the next
             SLOW_WRITES_SKIPPED to a thread, so that a slow disk does not stop the event loop.
-    flush   fdatasync in a thread: the size never changes. Without a write since the last one, free.
+    flush   fdatasync in a thread (enough, because the size never changes). It does nothing if
+            nothing was written since the last flush.
 
-A flush that failed stays failed until the member is opened anew: Linux forgets the lost pages once
-it has reported them, and a second fdatasync would succeed over data that never reached the disk.
+After a failed flush every flush fails until the member is opened again: Linux drops the lost pages
+once it has reported them, so a second fdatasync would succeed although data never reached the disk.
 
-Locks: a file is held by flock (exclusive, or shared when read-only), a block device by O_EXCL, as
-mounts and other arrays hold it. Both go with the descriptor, hence also when the process dies.
+Locks: a file is locked by flock (exclusive, or shared when read-only), a block device by O_EXCL,
+which mounts and other arrays use as well. Both locks end with the descriptor, so also when the
+process is killed.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from raidx_fuse.members.threads import Workers
 
 SLOW_WRITE_S = 0.004
 SLOW_WRITES_SKIPPED = 64
-DEPTH = 4  # threads at most; a disk sorts that many requests, and more threads fight for the GIL
+DEPTH = 4  # threads at most: enough for a disk to sort requests; more compete for the GIL
 
 _NEVER_INLINE = -1
 
@@ -42,8 +45,8 @@ _NEVER_INLINE = -1
 def create_file(path: str, size_bytes: int) -> None:
     """Make a sparse file of *size_bytes*, durably; it then reads as zero (``reads_zero=True``).
 
-    Raises UsageError for a size that is no multiple of 512 and for a path that exists already
-    (nothing is ever truncated), MemberError when the host refuses.
+    Raises UsageError for a size that is not a multiple of 512 and for a path that already exists
+    (existing files are never truncated), MemberError for errors of the host.
     """
     if size_bytes <= 0 or size_bytes % SECTOR_BYTES:
         raise UsageError(f"{path}: a member's size is a multiple of {SECTOR_BYTES} bytes")
@@ -68,9 +71,9 @@ def create_file(path: str, size_bytes: int) -> None:
 class LocalMember(Member):
     """A file or a block device, opened and locked.
 
-    *reads_zero* is the caller's knowledge: true for a file that `create_file` made and only arrays
-    have written since. *lock* false is for looking at a member that someone may be using (then
-    *read_only* should be true). The size is that at opening and is fixed.
+    *reads_zero* is stated by the caller: true for a file that `create_file` made and that only
+    arrays have written since. *lock* is false to examine a member that may be in use (*read_only*
+    should then be true). The size is fixed when the member is opened.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class LocalMember(Member):
         lock: bool = True,
         depth: int = DEPTH,
     ) -> None:
-        """Open *path*. Raises BusyError (someone holds it), MemberError (cannot be opened)."""
+        """Open *path*. Raises BusyError if it is in use, MemberError if it cannot be opened."""
         self.path = path
         self.read_only = read_only
         self.reads_zero = reads_zero
@@ -97,18 +100,18 @@ class LocalMember(Member):
             raise
         self._workers = Workers(path, depth, self._close_descriptor)
         self._closed = False
-        # One comparison on the hot path asks for range, permission and closedness at once.
+        # One comparison on the hot path checks range, permission and "not closed" together.
         self._readable_bytes = self.size_bytes
         self._writable_bytes = -1 if read_only else self.size_bytes
         self._inline_writes_skipped = 0
-        # Writes begun or done, and how many of those a flush has covered. Opened as "one behind":
-        # a process that was killed may have left pages of this file that are not on the disk yet.
+        # Writes begun or done, and how many of them a flush has covered. It begins with one write
+        # not covered: a killed process may have left dirty pages of this file in the page cache.
         self._writes = 1
         self._writes_flushed = 0
         self._flush_failed = False
 
     def _probe_nowait(self) -> int:
-        """Return the preadv flags that answer at once, or _NEVER_INLINE."""
+        """Return the preadv flags with which reads do not block, or _NEVER_INLINE if none do."""
         try:
             os.preadv(self._fd, [bytearray(1)], 0, os.RWF_NOWAIT)
         except OSError as error:
@@ -140,7 +143,7 @@ class LocalMember(Member):
         if offset_bytes < 0 or offset_bytes + length > self._writable_bytes:
             self._refuse("write", offset_bytes, length)
         self._writes += 1
-        on_disk = self._read_flags  # 0: in memory, where a slow write only means a busy processor
+        on_disk = self._read_flags  # 0: a file in memory, where a slow write means a busy CPU
         begin_s = perf_counter() if on_disk else 0.0
         try:
             done = os.pwritev(self._fd, buffers, offset_bytes)
@@ -156,7 +159,7 @@ class LocalMember(Member):
 
     def try_writes(self, writes: Sequence[tuple[int, Sequence[ReadBuffer], int]]) -> int:
         if self._read_flags or self._inline_writes_skipped:
-            return super().try_writes(writes)  # each may be slow, and the rest are to wait then
+            return super().try_writes(writes)  # if one is slow, the rest must go to a thread
         pwritev, fd, end = os.pwritev, self._fd, self._writable_bytes
         done = 0
         try:
@@ -164,10 +167,10 @@ class LocalMember(Member):
                 if offset_bytes + size_bytes > end or offset_bytes < 0:
                     break
                 if pwritev(fd, buffers, offset_bytes) != size_bytes:
-                    break  # written again, whole
+                    break  # a short write: the caller repeats it as a whole
                 done += 1
         except OSError:
-            pass  # whoever tries it once more hears why
+            pass  # the caller repeats the write and gets the error then
         self._writes += max(1, done)
         return done
 
@@ -189,8 +192,8 @@ class LocalMember(Member):
             with self._translated("write", offset_bytes):
                 self._write_all(offset_bytes, buffers)
 
-        # Counted twice, so that neither a flush during the write nor one after a cancelled write
-        # takes it for covered.
+        # Counted at both ends: neither a flush during the write, nor a flush after a cancelled
+        # write, counts it as covered.
         self._writes += 1
         await self._workers.do(work)
         self._writes += 1
@@ -213,9 +216,9 @@ class LocalMember(Member):
         self._writes_flushed = max(self._writes_flushed, target)
 
     async def punch(self, offset_bytes: int, length_bytes: int) -> bool:
-        """Give a file's range back to the host; False on block devices and where it is not known.
+        """Give a file's range back to the host; False on block devices and where not supported.
 
-        What a device's discard reads as afterwards is its own affair, so that is not tried.
+        Block devices are left out because a discarded range need not read as zero.
         """
         if self.kind != "file" or not length_bytes:
             return not length_bytes
@@ -259,14 +262,14 @@ class LocalMember(Member):
             yield offset_bytes, length_bytes
 
     def close(self) -> None:
-        """Let the file and its lock go as soon as no thread is at work in it any more."""
+        """Refuse new operations, and close the file and its lock when the last thread is done."""
         self._closed = True
         self._readable_bytes = self._writable_bytes = -1
         self._workers.stop()
 
     def _close_descriptor(self) -> None:
-        # Not earlier: a stuck thread would go on writing to whatever file gets the number next, and
-        # another mount would get the lock while this one's last write may still arrive.
+        # Not earlier: a stuck thread would write to another file that gets the same descriptor
+        # number, and another mount would get the lock while a write of this one may still arrive.
         os.close(self._fd)
 
     def _read_all(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
@@ -317,7 +320,7 @@ def _open(path: str, read_only: bool, lock: bool) -> int:
     flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC
     try:
         mode = os.stat(path).st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):  # opening a pipe or a tape does things
+        if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):  # opening a pipe or a tape has effects
             raise MemberError(path, "open", -1, errno.EINVAL, "neither a file nor a block device")
         is_block = stat.S_ISBLK(mode)
         fd = os.open(path, flags | (os.O_EXCL if is_block and lock else 0))

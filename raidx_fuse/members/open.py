@@ -1,12 +1,12 @@
-"""Open a member from the words that a user writes.
+"""Open a member from its specification on the command line.
 
     disk3.img                                a file
     /dev/sdb                                 a block device
-    ram:64MiB                                memory (gone with the process)
-    disk3.img,model=hdd,seek_ms=4            a file at the pace of a 7200 rpm disk, seeking faster
+    ram:64MiB                                memory, which does not outlive the process
+    disk3.img,model=hdd,seek_ms=4            a file with the timing of a 7200 rpm disk, faster seeks
     ram:1GiB,model=nvme,channels=8
 
-The first comma that is followed by ``word=`` ends the path, so that paths may hold commas.
+The path ends at the first comma that is followed by ``word=``, so paths may contain commas.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _OPTIONS_BEGIN = re.compile(r",(?=\w+=)")
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
-    """One member as the user named it.
+    """One member as the user specified it; *text* is the specification.
 
-    *path* is a path, or "" for memory; *size_bytes* that of memory, or that of a file to make;
-    *model* the name of a preset or None; *numbers* the model's numbers by hand, as text.
+    *path* is "" for memory. *size_bytes* is the size of the memory, or of a file to be created.
+    *model* is the name of a preset or None; *numbers* are model parameters, as text.
     """
 
     text: str
@@ -43,12 +43,12 @@ class MemberSpec:
 
     @property
     def is_ram(self) -> bool:
-        """Whether the member lives in memory."""
+        """Whether the member is memory."""
         return not self.path
 
 
 def parse_spec(text: str) -> MemberSpec:
-    """Return *text* taken apart and checked, without touching any file. Raises UsageError."""
+    """Parse and check *text* without access to any file. Raises UsageError."""
     try:
         clean = "\0" not in text and text.encode()
     except UnicodeEncodeError:
@@ -86,9 +86,9 @@ def parse_spec(text: str) -> MemberSpec:
 
 
 def path_of(text: str) -> str:
-    """Return the path in a spec, for those who ask the host about it.
+    """Return the path in a specification.
 
-    Raises UsageError, also for memory: nothing that outlives the command can lie there.
+    Raises UsageError, also for memory, because its content would not outlive the command.
     """
     spec = parse_spec(text)
     if spec.is_ram:
@@ -103,7 +103,7 @@ def open_member(
     reads_zero: bool = False,
     lock: bool = True,
 ) -> Member:
-    """Open what *spec* names; see `LocalMember` for the options, which do not concern memory.
+    """Open the member *spec*. The options are those of `LocalMember` and do not apply to memory.
 
     Raises UsageError, BusyError, MemberError.
     """
@@ -117,15 +117,16 @@ def open_member(
         inner = LocalMember(spec.path, read_only=read_only, reads_zero=reads_zero, lock=lock)
     if spec.model is None:
         return inner
-    # The seed follows from the name: members differ from each other, runs do not.
+    # The seed comes from the specification: members differ from each other, runs do not.
     model = make_model(spec.model, **spec.numbers)
     return ModelMember(inner, model, seed=zlib.crc32(spec.text.encode()))
 
 
 def create_member(spec: MemberSpec | str, size_bytes: int | None = None) -> Member:
-    """Make the sparse file of *spec*, of its own size or else *size_bytes*, and open it.
+    """Create the sparse file of *spec* and open it; memory is only opened.
 
-    Memory is simply opened. Raises UsageError (also when the file exists), BusyError, MemberError.
+    The size is that of *spec*, or else *size_bytes*. Raises UsageError (also if the file exists),
+    BusyError, MemberError.
     """
     if isinstance(spec, str):
         spec = parse_spec(spec)

@@ -1,15 +1,17 @@
-"""Writes that nobody waits for any more and that may still land.
+"""Overdue writes: writes that were abandoned after a timeout and may still take effect.
 
-A thread that is stuck in a dead network disk cannot be called back. After a time its write is given
-up and whoever asked for it hears of an error; but it lands when the disk answers again, seconds or
-hours later, over whatever was written there in the meantime:
+A thread that is blocked in a system call, for example on a network disk without connection, cannot
+be interrupted. After a timeout its write is abandoned, and the caller gets an error. But the write
+takes effect when the disk answers again, seconds or hours later, and overwrites newer content:
 
-    write A ........ given up                                lands: A
-                              write B, flushed; B is read           A is read
+    write A ........ abandoned                               A takes effect
+                               write B, flushed; B is read          A is read
 
-So until it has ended, nobody else writes to its bytes, and nobody takes for granted what is read
-there (store/queue.py, format/superblock.py), and its member takes no other role
-(array/membership.py).
+So while a write is overdue:
+
+* no other write to its bytes starts, and content read there is not trusted (store/queue.py,
+  format/superblock_round.py);
+* its member gets no other role (array/membership.py).
 """
 
 from __future__ import annotations
@@ -18,18 +20,18 @@ from raidx_fuse.members.base import Member
 
 
 def give_up(member: Member, offset_bytes: int, size_bytes: int) -> None:
-    """Note that a write of *member* that has begun is given up."""
+    """Mark a started write of *member* as abandoned: it is overdue from now on."""
     member.overdue = (*member.overdue, (offset_bytes, offset_bytes + size_bytes))
 
 
 def came_back(member: Member, offset_bytes: int, size_bytes: int) -> None:
-    """Note that a write that was given up has ended, well or badly."""
+    """Note that an overdue write has ended, with or without success."""
     rest = list(member.overdue)
     rest.remove((offset_bytes, offset_bytes + size_bytes))
     member.overdue = tuple(rest)
 
 
 def is_overdue(member: Member, offset_bytes: int, size_bytes: int) -> bool:
-    """Say whether a write that was given up may still change bytes of this range."""
+    """Return whether an overdue write may still change bytes of this range."""
     end = offset_bytes + size_bytes
     return any(begin < end and offset_bytes < stop for begin, stop in member.overdue)

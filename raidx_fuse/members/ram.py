@@ -1,7 +1,7 @@
 """Members in memory: for tests, benchmarks, models, and arrays that need not outlive the process.
 
-The memory is an anonymous mapping without reserve: untouched pages cost nothing, so that a member
-of 1 TiB is a matter of address space. Everything happens inline.
+The memory is an anonymous mapping without reserved swap (MAP_NORESERVE). Untouched pages cost
+nothing, so a member of 1 TiB needs only address space. All operations are synchronous.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.syscalls import MAP_NORESERVE
 
 _PAGE_BYTES = mmap.PAGESIZE
-_UNIT_SHIFT = 20  # what was touched is known by the MiB: 1 MiB of flags for 1 TiB of member
+_UNIT_SHIFT = 20  # one "touched" flag for each MiB: 1 MiB of flags for a member of 1 TiB
 
 
 class RamMember(Member):
-    """*size_bytes* of zeroed memory. *name* stands for it in messages."""
+    """*size_bytes* of zeroed memory. *name* is its name in messages."""
 
     kind = "ram"
     reads_zero = True
 
     def __init__(self, size_bytes: int, *, name: str = "ram", read_only: bool = False) -> None:
-        """Map the memory. Raises UsageError when there is no room to address it."""
+        """Map the memory. Raises UsageError if the address space is too small."""
         self.path = name
         self.size_bytes = size_bytes
         self.read_only = read_only
@@ -36,7 +36,7 @@ class RamMember(Member):
             raise UsageError(f"{name}: cannot map {size_bytes} bytes of memory ({error})") from None
         self._bytes = memoryview(self._map)
         self._touched = bytearray((size_bytes >> _UNIT_SHIFT) + 1)
-        # One comparison on the hot path asks for range, permission and closedness at once.
+        # One comparison on the hot path checks range, permission and "not closed" together.
         self._readable_bytes = size_bytes
         self._writable_bytes = -1 if read_only else size_bytes
 
@@ -70,7 +70,7 @@ class RamMember(Member):
 
     @property
     def memory(self) -> memoryview:
-        """The whole content, writable, for tests and models; all of it then counts as written."""
+        """The whole content, writable, for tests and models; the whole member counts as written."""
         self._touched[:] = b"\1" * len(self._touched)
         return self._bytes
 
@@ -85,7 +85,7 @@ class RamMember(Member):
             self._refuse("flush", -1, 0)
 
     async def punch(self, offset_bytes: int, length_bytes: int) -> bool:
-        """Zero a range and give its whole pages back."""
+        """Zero a range and release the whole pages in it."""
         end = offset_bytes + length_bytes
         if end > self._writable_bytes or offset_bytes < 0:
             self._refuse("write", offset_bytes, length_bytes)
@@ -109,7 +109,7 @@ class RamMember(Member):
             first = touched.find(1, position >> _UNIT_SHIFT, (end - 1 >> _UNIT_SHIFT) + 1)
             if first < 0:
                 return
-            behind = touched.find(0, first)  # the flags have one more unit than they need
+            behind = touched.find(0, first)  # there is one more flag than needed
             start = max(position, first << _UNIT_SHIFT)
             position = min(behind << _UNIT_SHIFT, end) if behind >= 0 else end
             yield start, position - start
@@ -128,7 +128,7 @@ class RamMember(Member):
         return self._bytes[offset_bytes:end]
 
     def close(self) -> None:
-        """Forget the content. Views handed out stay valid; memory goes with the last of them."""
+        """Drop the content. Views that were returned stay valid and keep the memory alive."""
         self._readable_bytes = self._writable_bytes = -1
         self._map = None
         self._bytes = memoryview(b"")

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator, Sequence
 
 IOV_MAX = 1024  # buffers that one preadv or pwritev takes
-RW_BYTES_MAX = 0x7FFFF000  # bytes that one call moves at most; more would come back short
+RW_BYTES_MAX = 0x7FFFF000  # bytes that one read or write call transfers at most
 
 FALLOC_KEEP_SIZE = 0x01
 FALLOC_PUNCH_HOLE = 0x02
@@ -26,7 +26,7 @@ _libc.fstatfs.argtypes = [ctypes.c_int, ctypes.c_void_p]
 
 
 def fallocate(fd: int, mode: int, offset_bytes: int, length_bytes: int) -> None:
-    """Call fallocate(2) with *mode* bits FALLOC_...; raises OSError."""
+    """Call fallocate(2) with the FALLOC_ bits of *mode*; repeats after EINTR. Raises OSError."""
     while _libc.fallocate(fd, mode, offset_bytes, length_bytes) != 0:
         number = ctypes.get_errno()
         if number != errno.EINTR:
@@ -34,7 +34,7 @@ def fallocate(fd: int, mode: int, offset_bytes: int, length_bytes: int) -> None:
 
 
 def lives_in_memory(fd: int) -> bool:
-    """Say whether *fd*'s file system keeps its files in memory (f_type leads struct statfs)."""
+    """Return whether the file system of *fd* is in memory (f_type is first in struct statfs)."""
     answer = ctypes.create_string_buffer(256)
     if _libc.fstatfs(fd, answer) != 0:
         return False
@@ -50,16 +50,16 @@ def block_device_size(fd: int) -> int:
 
 
 def block_device_is_read_only(fd: int) -> bool:
-    """Say whether the block device *fd* refuses writes, however it was opened. Raises OSError."""
+    """Return whether the block device *fd* is read-only, however it was opened. Raises OSError."""
     answer = bytearray(4)
     fcntl.ioctl(fd, _BLKROGET, answer)
     return any(answer)
 
 
 def data_extents(fd: int, offset_bytes: int, length_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield (offset, length) of the parts of a range that the file stores, in order.
+    """Yield (offset, length) of the allocated parts of a range of the file, in order.
 
-    A file system that keeps no holes answers with the whole range. Raises OSError.
+    A file system without holes yields the whole range. Raises OSError.
     """
     position, end = offset_bytes, offset_bytes + length_bytes
     while position < end:
@@ -78,7 +78,7 @@ def data_extents(fd: int, offset_bytes: int, length_bytes: int) -> Iterator[tupl
 def after(
     buffers: Sequence[bytes | bytearray | memoryview], done_bytes: int
 ) -> list[memoryview | bytes | bytearray]:
-    """Return what is left of *buffers* behind the first *done_bytes*, without copying."""
+    """Return the rest of *buffers* after the first *done_bytes*, without copying."""
     rest: list[memoryview | bytes | bytearray] = []
     for buffer in buffers:
         size = len(buffer)

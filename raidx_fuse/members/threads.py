@@ -1,20 +1,22 @@
-"""Threads for the I/O that would block: a few per member, completions in batches.
+"""Threads for I/O that would block: a few threads for each member, completions in batches.
 
-A coroutine hands a `Job` to its member's `Workers` and parks; a worker thread does the system call
-and puts the job on the done list of the trio run's `Completions`; one wake-up of the run then
-serves every job that finished meanwhile (own threads with batched wake-ups: 30 to 110 us an
-operation, ``trio.to_thread`` 120 to 210 us).
+A task gives a `Job` to the `Workers` of its member and suspends. A worker thread makes the system
+call and appends the job to the list of the trio run's `Completions`. One wake-up of the run then
+resumes the tasks of all jobs that have finished. (These threads with batched wake-ups take 30 to
+110 us for an operation, ``trio.to_thread`` 120 to 210 us.)
 
-Who may touch what: `Workers._queue` and `Completions._done` cross threads (both are atomic under
-append/pop); `Job.task` belongs to the run's thread. A cancelled coroutine leaves at once. Its job,
-if no worker has begun it, is never begun; if one has, it ends some time or never and nobody
-listens. **The buffers of a cancelled operation therefore still belong to the member: drop them,
-never reuse them.** The threads are daemons, so that one stuck in the kernel (a dead network disk)
-does not keep the process from exiting.
+Thread safety: `Workers._queue` and `Completions._done` are shared between threads; their append and
+pop are atomic. `Job.task` is used only by the thread of the run.
 
-What is no member's I/O but may block as well, because it asks the host about a path that a user
-named (open, stat, mkdir, unlink, close), goes through `in_thread`: one thread a call, few at a
-time, each with a time limit.
+Cancellation: a cancelled task continues immediately. Its job is never started if no worker has
+started it; otherwise the job ends at some time or never, and its result is dropped. **The buffers
+of a cancelled operation therefore still belong to the member: drop them, never reuse them.** The
+threads are daemons, so that a thread blocked in the kernel (a network disk without connection) does
+not keep the process from exiting.
+
+`in_thread` is for other calls that may block, because they access a path that the user named
+(open, stat, mkdir, unlink, close): one thread for each call, a limited number at a time, each with
+a timeout.
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ from raidx_fuse.members.simulated.virtual_time import VirtualClock
 
 T = TypeVar("T")
 
-CALL_S = 30.0  # until a host that does not answer is given up
-CALLS_MAX = 16  # at a time; those that were given up count until they end
+CALL_S = 30.0  # timeout of a call to the host
+CALLS_MAX = 16  # at a time; calls that timed out count until they end
 
 
 class Completions:
-    """Wakes the coroutines of one trio run whose jobs are done."""
+    """Resumes the tasks of one trio run whose jobs are done."""
 
     def __init__(self) -> None:
         self._token = lowlevel.current_trio_token()
@@ -49,20 +51,20 @@ class Completions:
         self._woken = False
 
     def begin(self) -> None:
-        """Note that a job is under way outside: virtual time waits for it."""
+        """Note that a job runs in a thread: virtual time must not advance meanwhile."""
         if self._clock is not None:
             self._clock.hold()
 
     def end(self) -> None:
-        """Note that nobody waits for that job any more."""
+        """Note that no task waits for that job any more."""
         if self._clock is not None:
             self._clock.release()
 
     def put(self, job: Job) -> None:
-        """Report *job* as done; called by worker threads."""
+        """Report *job* as done. Called by worker threads."""
         self._done.append(job)
-        # The flag is looked at after the append and cleared before the list is emptied: whoever
-        # sees it set can be sure that the emptying still lies ahead. A wake-up is a system call.
+        # The flag is read after the append, and cleared before the list is emptied. So a thread
+        # that sees it set knows that its job will be found. It saves wake-ups: system calls.
         if not self._woken:
             self._woken = True
             try:
@@ -94,7 +96,7 @@ def _current_completions() -> Completions:
 
 
 class Job:
-    """One system call (or a loop of them) and the coroutine that waits for it."""
+    """One system call (or a loop of them) and the task that waits for it."""
 
     __slots__ = ("completions", "error", "task", "work")
 
@@ -105,20 +107,20 @@ class Job:
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Do the work in the calling thread, unless its coroutine has left meanwhile."""
-        work, self.work = self.work, None  # drops the buffers as soon as they are not needed
+        """Do the work in the calling thread, unless its task was cancelled meanwhile."""
+        work, self.work = self.work, None  # frees the buffers as soon as they are not needed
         if work is not None and self.task is not None:
             try:
                 work()
-            except BaseException as error:  # a bug must reach the coroutine, not end the thread
+            except BaseException as error:  # a bug must reach the task, not end the thread
                 self.error = error
 
 
 class Workers:
-    """At most *depth* daemon threads, started when there is more to do than threads at hand.
+    """At most *depth* daemon threads, started when there are more jobs than threads.
 
-    *on_idle* is called, in some thread, once `stop` was asked for and no job is under way; that is
-    when the file may be closed.
+    *on_idle* is called once, in any thread, when `stop` was called and no job is running: from then
+    on the file may be closed.
     """
 
     def __init__(self, name: str, depth: int, on_idle: Callable[[], None]) -> None:
@@ -132,7 +134,7 @@ class Workers:
         self._stopped = False
 
     async def do(self, work: Callable[[], None]) -> None:
-        """Run *work* in a worker; raises what it raises. Cancelling abandons it (see above)."""
+        """Run *work* in a worker thread; raises its exception. Can be cancelled (see above)."""
         completions = _current_completions()
         job = Job(work, completions)
 
@@ -166,7 +168,7 @@ class Workers:
                 self._on_idle()
 
     def stop(self) -> None:
-        """Take no more jobs and end the threads, once they have done what they were given."""
+        """Accept no more jobs, and end the threads when all accepted jobs are done."""
         with self._lock:
             if self._stopped:
                 return
@@ -183,9 +185,9 @@ _calls = threading.BoundedSemaphore(CALLS_MAX)
 
 
 class _Outcome(Generic[T]):
-    """What a call in a thread returns, and who takes it: the caller, or if he has left, *discard*.
+    """The result of a call in a thread. It goes to the caller, or to *discard* after a timeout.
 
-    Both sides touch it, hence the lock: a result is either taken or discarded, never both.
+    Both threads use it under a lock: a result is either taken or discarded, never both.
     """
 
     def __init__(self, call: Callable[[], T], discard: Callable[[T], object]) -> None:
@@ -196,7 +198,7 @@ class _Outcome(Generic[T]):
         self.results: list[T] = []
 
     def run(self) -> None:
-        """Make the call; in the thread."""
+        """Make the call. Runs in the thread."""
         result = self._call()
         with self._lock:
             if not self._abandoned:
@@ -205,7 +207,7 @@ class _Outcome(Generic[T]):
         self._discard(result)
 
     def abandon(self) -> None:
-        """Have the result discarded, which is here already or comes some time."""
+        """Have the result discarded, whether it is there already or comes later."""
         with self._lock:
             self._abandoned = True
             results, self.results = self.results, []
@@ -214,11 +216,11 @@ class _Outcome(Generic[T]):
 
 
 def _forget(_: object) -> None:
-    """Discard what needs no more than being dropped."""
+    """Discard a result that needs no cleaning up."""
 
 
 def in_background(what: str, call: Callable[[], object]) -> None:
-    """Begin *call* in a thread that nobody waits for, such as a close."""
+    """Start *call* in a daemon thread and do not wait for it, for example a close."""
     threading.Thread(target=call, name=what, daemon=True).start()
 
 
@@ -229,11 +231,11 @@ async def in_thread(
     limit_s: float = CALL_S,
     discard: Callable[[T], object] = _forget,
 ) -> T:
-    """Return what *call* returns in a thread of its own; *what* names the path that is asked.
+    """Return the result of *call* in a thread of its own; *what* names the path for messages.
 
-    Raises what *call* raises; RaidxError after *limit_s*, BusyError while too many calls hang. A
-    call that is given up or cancelled goes on until the kernel lets it go; what it returns then is
-    given to *discard*, in that thread.
+    Raises the exception of *call*; RaidxError after *limit_s* seconds or if no thread can be
+    started; BusyError while CALLS_MAX calls are unfinished. A call that timed out or was cancelled
+    continues until the kernel returns; its result is then passed to *discard* in that thread.
     """
     if not _calls.acquire(blocking=False):
         raise BusyError(

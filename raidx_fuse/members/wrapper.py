@@ -1,4 +1,4 @@
-"""A member around a member. Wrappers stack: faults over a model over RAM, each in its own file."""
+"""The base of members that wrap another member. Wrappers stack: faults over a model over RAM."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
 
 
 class WrapperMember(Member):
-    """Passes everything on to *inner*; the base of the wrappers, changing nothing itself.
+    """Forwards every operation to *inner*; subclasses change some of them.
 
-    Only `writable_view` stays None: a wrapper that someone writes past has nothing to wrap.
+    Only `writable_view` returns None: writes to that memory would bypass the wrapper.
     """
 
     def __init__(self, inner: Member) -> None:

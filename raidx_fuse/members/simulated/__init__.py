@@ -1,1 +1,1 @@
-"""Members that model, fail or lose power on command, and the clock of virtual time."""
+"""Simulated members (disk models, fault injection, power cuts) and the clock of virtual time."""

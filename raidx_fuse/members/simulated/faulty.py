@@ -1,18 +1,18 @@
-"""A member that misbehaves on command: the faults of real disks, switched on and off while it runs.
+"""Fault injection: a member with the faults of real disks, switched on and off while it runs.
 
 | fault | what the caller sees | what happens |
 |---|---|---|
-| `error` | MemberError | nothing is done |
+| `error` (bad block) | MemberError | nothing is done |
 | `hang` | no answer until the fault is lifted | then the operation is done |
-| `slow` | a late answer | the operation is done; if it is given up before, it lands all the same |
+| `slow` | a late answer | the operation is done, even if the caller abandoned it |
 | `lose_writes` | success | nothing is written |
-| `misdirect_writes` | success | the data land elsewhere |
+| `misdirect_writes` | success | the data are written elsewhere |
 | `tear_writes` | success, or an error if asked | a number of leading sectors is written |
-| `rot` | nothing | bits flip where they lie |
-| `vanish` | ENODEV from everything until `come_back` | the content stays as it was |
+| `rot` | nothing | stored bits flip (silent corruption) |
+| `vanish` | ENODEV from every operation until `come_back` | the content stays unchanged |
 
-Every fault but the last two can be confined to a range of offsets, to a count of hits and to a
-probability; draws come from the member's own generator, so a seed replays them.
+Every fault except the last two can be limited to a range of offsets, to a number of hits and to a
+probability. Random decisions come from a generator of the member, so a seed reproduces them.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ WRITE: tuple[Operation, ...] = ("write",)
 
 
 class Fault:
-    """One fault at work; `lift` ends it (and lets the operations go that it holds).
+    """One active fault; `lift` ends it and releases the operations that it holds up.
 
-    *hits* counts the operations that it changed; *remaining* the hits left, None without limit.
+    *hits* is the number of operations that it changed; *remaining* the number of hits left, None
+    without limit. *end* is None for "up to the end of the member".
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Fault:
         self.lifted.set()
 
     def covers(self, operation: Operation, begin: int, end: int) -> bool:
-        """Say whether the fault may hit that operation on bytes *begin* to *end*."""
+        """Return whether the fault can hit *operation* on the bytes *begin* .. *end* - 1."""
         if self.remaining == 0 or operation not in self.operations:
             return False
         if operation == "flush":
@@ -81,7 +82,7 @@ class Fault:
         return end > self.begin and (self.end is None or begin < self.end)
 
     def draw(self, generator: random.Random) -> bool:
-        """Decide about one covered operation, and count the hit."""
+        """Return whether the fault hits one covered operation, and count the hit."""
         if self.probability < 1 and generator.random() >= self.probability:
             return False
         if self.remaining is not None:
@@ -91,7 +92,7 @@ class Fault:
 
 
 class FaultMember(WrapperMember):
-    """*inner* with faults. *injected* counts the hits by kind of fault."""
+    """*inner* with faults. *injected* counts the hits by kind of fault. Deterministic by *seed*."""
 
     def __init__(self, inner: Member, *, seed: int = 0) -> None:
         super().__init__(inner)
@@ -99,7 +100,7 @@ class FaultMember(WrapperMember):
         self._random = random.Random(seed)
         self._faults: list[Fault] = []
         self._vanished = False
-        self._healthy = True  # the one look that a member without faults costs
+        self._healthy = True  # the only check on the path of a member without faults
 
     # -- switches ------------------------------------------------------------------------------
 
@@ -113,7 +114,7 @@ class FaultMember(WrapperMember):
         count: int | None = None,
         probability: float = 1.0,
     ) -> Fault:
-        """Refuse operations with errno *number*: a bad area, a burst of *count*, a flaky cable."""
+        """Fail operations with errno *number*: bad blocks, a burst of *count*, a bad cable."""
         return self.inject(
             Fault(
                 "error",
@@ -135,7 +136,7 @@ class FaultMember(WrapperMember):
         count: int | None = None,
         probability: float = 1.0,
     ) -> Fault:
-        """Answer nothing until the fault is lifted; what was given up meanwhile lands then."""
+        """Complete no operation until the fault is lifted; abandoned ones take effect then."""
         return self.inject(
             Fault(
                 "hang",
@@ -157,7 +158,7 @@ class FaultMember(WrapperMember):
         count: int | None = None,
         probability: float = 1.0,
     ) -> Fault:
-        """Answer *delay_s* late: longer than the array's patience is a hang that comes back."""
+        """Delay operations by *delay_s*: above the timeout of the array, a hang that ends."""
         return self.inject(
             Fault(
                 "slow",
@@ -175,38 +176,38 @@ class FaultMember(WrapperMember):
         return self.inject(Fault("lost", WRITE, count=count, probability=probability))
 
     def misdirect_writes(self, shift_bytes: int, *, count: int | None = 1) -> Fault:
-        """Put the data of writes *shift_bytes* beside their place (within the member)."""
+        """Write data *shift_bytes* after their place (but within the member)."""
         return self.inject(Fault("misdirected", WRITE, shift_bytes=shift_bytes, count=count))
 
     def tear_writes(self, *, number: int = 0, count: int | None = 1) -> Fault:
-        """Write only leading sectors, how many is drawn; then succeed, or fail with *number*."""
+        """Write only a random number of leading sectors; then succeed, or fail with *number*."""
         return self.inject(Fault("torn", WRITE, number=number, count=count))
 
     def inject(self, fault: Fault) -> Fault:
-        """Switch *fault* on."""
+        """Activate *fault* and return it."""
         self._faults.append(fault)
         self._healthy = False
         return fault
 
     def clear(self) -> None:
-        """Lift every fault and come back."""
+        """Lift every fault, including `vanish`."""
         for fault in self._faults:
             fault.lift()
         self._faults.clear()
         self.come_back()
 
     def vanish(self) -> None:
-        """Be gone: a pulled cable."""
+        """Fail every operation with ENODEV, like a disk with a pulled cable."""
         self._vanished = True
         self._healthy = False
 
     def come_back(self) -> None:
-        """Be there again, with the content of the moment of vanishing."""
+        """End `vanish`; the content is that of the moment of vanishing."""
         self._vanished = False
         self._healthy = not self._faults
 
     async def rot(self, offset_bytes: int, length_bytes: int = 1, *, mask: int = 0x01) -> None:
-        """Flip the bits of *mask* in every byte of a range, past all faults."""
+        """Flip the bits of *mask* in every byte of a range; faults do not apply to this."""
         content = bytearray(length_bytes)
         await self.inner.readv(offset_bytes, [content])
         await self.inner.writev(offset_bytes, [bytes(byte ^ mask for byte in content)])
@@ -273,7 +274,10 @@ class FaultMember(WrapperMember):
     def _inline(
         self, operation: Operation, offset_bytes: int, buffers: Sequence[ReadBuffer]
     ) -> bool:
-        """Raise errors inline too; everything else that may hit goes the async way."""
+        """Return whether the operation can be done inline; raises the errors of faults.
+
+        False if a fault of another kind may hit: the async call then handles it.
+        """
         self._check_present(operation, offset_bytes)
         covering = self._covering(operation, offset_bytes, sum(map(len, buffers)))
         if any(fault.kind != "error" for fault in covering):
@@ -284,7 +288,10 @@ class FaultMember(WrapperMember):
         return True
 
     async def _hits(self, operation: Operation, offset_bytes: int, length: int) -> Fault | None:
-        """Wait and raise as the faults say; return the one that changes what is written."""
+        """Apply the faults that wait or raise; return the first that changes what is written.
+
+        None if there is none.
+        """
         if self._healthy:
             return None
         self._check_present(operation, offset_bytes)

@@ -1,8 +1,8 @@
-"""A member whose operations take the time of a modelled disk, on whatever clock trio has.
+"""A member with the timing of a modelled disk, on the clock of the trio run.
 
-In virtual time that is an experiment: exact, without noise, hours in seconds. In real time it is a
-lesson: a mount whose members feel like slow disks. The data lie in the wrapped member (RAM, if
-nothing else is wanted), untouched until an operation's time has come.
+In virtual time it serves experiments: exact and without noise, hours in seconds. In real time it
+serves teaching: a mount whose members are as slow as real disks. The data are in the wrapped member
+(RAM by default) and are read or written when the operation's time is over.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from raidx_fuse.members.wrapper import WrapperMember
 
 
 class ModelMember(WrapperMember):
-    """*inner* at the pace of *model*; *depth* is the model's number of channels.
+    """*inner* with the timing of *model*; *depth* is the number of channels of the model.
 
-    An operation that is cancelled has taken its place in the disk's queue all the same, but its
-    data were not moved. Out-of-range operations fail at once.
+    A cancelled operation keeps its place in the queue of the disk, but transfers no data.
+    Operations out of range fail immediately.
     """
 
     def __init__(self, inner: Member, model: ServiceModel, *, seed: int = 0) -> None:
@@ -69,9 +69,9 @@ class ModelMember(WrapperMember):
 def model_member(
     inner: Member | int, name: str, /, *, seed: int = 0, **numbers: str
 ) -> ModelMember:
-    """Return *inner*, or that many bytes of RAM, as a disk of preset *name* with *numbers* changed.
+    """Return *inner*, or so many bytes of RAM, as a disk of preset *name* with changed *numbers*.
 
-    Raises UsageError for an unknown preset or number.
+    Raises UsageError for an unknown preset or parameter.
     """
     model = make_model(name, **numbers)
     if isinstance(inner, int):

@@ -1,17 +1,19 @@
-"""Power cuts: what may be left on a disk when the current goes in the middle of something.
+"""Power cuts: the states in which a power failure can leave a disk.
 
-Between two flushes a disk keeps, drops or tears each write as it likes, in any order. A cut is
-therefore a decision for every write since the last flush, and a decision is a bit mask of the
-512-byte sectors that arrived: bit 0 is the first sector that the write touches.
+Between two flushes a disk may keep, drop or tear each write, in any order. So a cut is a decision
+about every write since the last flush. A decision is a bit mask of the 512-byte sectors that were
+stored; bit 0 is the first sector that the write touches.
 
     write of 3 sectors   0b000 dropped   0b111 kept   0b001, 0b100, 0b101 ... torn
 
-Kept sectors are applied in order of the writes, so a dropped write also stands for one that an
-older one overtook. `PowerCutMember` knows at any moment what a cut could leave (`crash`), calls a
-hook before every write and flush, and writes all of it into a `CutRecord` that several members
-share: one run of a workload then serves a whole campaign, because `CutRecord.moments` walks over
-every boundary of the run afterwards, with the images and open writes of that moment, at the price
-of one memory copy a state.
+Kept sectors are applied in the order of the writes. So a dropped write also stands for a write that
+the disk stored before an older one, which then overwrote it.
+
+`PowerCutMember` can return at any moment the content that a cut would leave (`crash`). It calls a
+hook before every write and flush, and appends both to a `CutRecord`, which several members share.
+One run of a workload is then enough for a whole campaign: `CutRecord.moments` visits every boundary
+of the run afterwards, with the images and open writes of that moment, at the price of one memory
+copy for each state.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from raidx_fuse.members.simulated.sparse import Image, SparseImage
 
 @dataclass(slots=True)
 class OpenWrite:
-    """A write that no flush has covered yet. *before* is what it overwrote."""
+    """A write that no flush has covered yet. *before* is the content that it overwrote."""
 
     offset_bytes: int
     data: bytes
@@ -42,11 +44,11 @@ class OpenWrite:
 
     @property
     def kept(self) -> int:
-        """The decision "all of it arrived"; 0 is "nothing did"."""
+        """The decision "all sectors were stored"; 0 is "none was"."""
         return (1 << self.sectors) - 1
 
     def apply(self, image: Image, decision: int) -> None:
-        """Put the sectors of *decision* into *image*."""
+        """Write the sectors of *decision* into *image*."""
         begin, end = self.offset_bytes, self.offset_bytes + len(self.data)
         if decision == self.kept:
             image[begin:end] = self.data
@@ -62,7 +64,7 @@ class OpenWrite:
 
 
 class DiskState:
-    """The content of a disk as its host sees it, and the writes that a cut may still take back."""
+    """The content of a disk as its host sees it, and the writes that a cut may still undo."""
 
     def __init__(self, image: Image) -> None:
         self.image = image
@@ -79,10 +81,10 @@ class DiskState:
         del self.open_writes[:covered]
 
     def crash(self, decisions: Sequence[int] | None = None, *, into: Image | None = None) -> Image:
-        """Return what a cut leaves; without *decisions*, every open write is lost.
+        """Return the content after a cut; without *decisions*, every open write is lost.
 
-        The image is a new one, or *into* (of the same size), which saves the page faults of fresh
-        memory: half of the time. A sparse one is always new.
+        The image is a new one, or *into* (of the same size). *into* saves the page faults of new
+        memory, which are half of the time. A sparse image is always new.
         """
         image: Image
         if isinstance(into, bytearray) and isinstance(self.image, bytearray):
@@ -99,13 +101,13 @@ class DiskState:
         return image
 
     def sample(self, generator: random.Random) -> list[int]:
-        """Draw a cut: each open write kept, dropped, cut off after a sector, or full of holes."""
+        """Draw a random cut: each open write is kept, dropped, cut after a sector, or has holes."""
         return [_draw(write, generator.randrange(8), generator) for write in self.open_writes]
 
     def tear(self, generator: random.Random) -> list[int]:
-        """Draw a cut that tears every open write that can be torn.
+        """Draw a random cut that tears every open write of more than one sector.
 
-        What lies on several disks is whole on one of them after most other cuts.
+        With most other cuts, content that was written to several disks is complete on one of them.
         """
         return [
             _draw(write, generator.randrange(0 if write.sectors == 1 else 6, 8), generator)
@@ -119,7 +121,7 @@ def _draw(write: OpenWrite, kind: int, generator: random.Random) -> int:
     if kind < 6 or write.sectors == 1:
         return write.kept
     cut = generator.randrange(1, write.sectors)
-    if kind == 6:  # a head that stopped, or one that came late
+    if kind == 6:  # a prefix or a suffix of the write
         return (1 << cut) - 1 if generator.random() < 0.5 else write.kept & ~((1 << cut) - 1)
     return generator.getrandbits(write.sectors)
 
@@ -133,9 +135,9 @@ def choices(write: OpenWrite, *, torn: bool = True) -> Iterator[int]:
 
 
 def enumerate_cuts(disks: Sequence[DiskState], *, torn: bool = True) -> Iterator[list[list[int]]]:
-    """Yield every combination of `choices` for all open writes of all *disks*; lazily.
+    """Yield every combination of `choices` for all open writes of all *disks*, lazily.
 
-    There are as many as the product says: enumerate when it is small, else `DiskState.sample`.
+    Their number is the product (`count_cuts`); use `DiskState.sample` if it is large.
     """
     writes = [write for disk in disks for write in disk.open_writes]
     options = [list(choices(write, torn=torn)) for write in writes]
@@ -153,7 +155,7 @@ def enumerate_cuts(disks: Sequence[DiskState], *, torn: bool = True) -> Iterator
 
 
 def count_cuts(disks: Sequence[DiskState], *, torn: bool = True) -> int:
-    """Return how many combinations `enumerate_cuts` yields, without walking through them."""
+    """Return how many combinations `enumerate_cuts` yields, without enumerating them."""
     count = 1
     for disk in disks:
         for write in disk.open_writes:
@@ -163,10 +165,11 @@ def count_cuts(disks: Sequence[DiskState], *, torn: bool = True) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One boundary: a write or flush of member *member* (by its place in the record), or a note.
+    """One boundary of a run: a write, a flush, or a note of the workload.
 
-    *covered* is how many open writes a flush makes durable; *note* is the workload's own word at
-    that moment ("flush 7 returned"), which is what an oracle needs.
+    *member* is the index of the member in the record, -1 for notes. *covered* is the number of open
+    writes that a flush makes durable. *note* is what the workload states at that moment ("flush 7
+    returned"), for the oracle that judges the state.
     """
 
     member: int
@@ -179,20 +182,21 @@ class Event:
 
 @dataclass
 class CutRecord:
-    """What several members did, in order, from *starts* (their first images)."""
+    """The events of several members in order; *starts* are their initial images."""
 
     starts: list[Image] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
     def note(self, note: object) -> None:
-        """Put the workload's own word between the events."""
+        """Record a note of the workload between the events."""
         self.events.append(Event(-1, "note", note=note))
 
     def moments(self) -> Iterator[tuple[int, list[DiskState], Event | None]]:
         """Yield (index, disks, next event) before every event, and once after the last.
 
-        The states belong to the walk: crash them, do not change or keep them. States with the same
-        index are the same in every walk, so index, decisions and losses name a state for ever.
+        The disks belong to the iteration: call `crash` on them, but do not change or keep them. The
+        same index gives the same disks in every iteration. So index, decisions and losses identify
+        a state.
         """
         disks = [DiskState(start.copy()) for start in self.starts]
         for index, event in enumerate(self.events):
@@ -207,10 +211,10 @@ class CutRecord:
 class PowerCutMember(Member):
     """A member in memory whose power can be cut at any moment.
 
-    *image* is its content and then belongs to it; *record*, if given, is written along (that costs
-    a copy of the image at the start and of each write); *before_event* is called with every Event
-    before it takes effect and may raise to stop the run right there. *inline* false lets every
-    operation go the async way.
+    * *image*: its content, which belongs to the member from now on.
+    * *record*: gets the initial image and every event; this costs a copy of each.
+    * *before_event*: called with every Event before it takes effect; may raise to stop the run.
+    * *inline*: if false, the ``try_`` calls return False, so that every operation is async.
     """
 
     kind = "powercut"
@@ -231,14 +235,14 @@ class PowerCutMember(Member):
         self._record = record
         self._inline = inline
         self._closed = False
-        self.writes = self._durable = 0  # so far, and those of them that a flush covered
+        self.writes = self._durable = 0  # writes so far, and those that a flush has covered
         self._number = -1
         if record is not None:
             self._number = len(record.starts)
             record.starts.append(image.copy())
 
     def crash(self, decisions: Sequence[int] | None = None) -> Image:
-        """Return what a cut at this moment leaves; see `DiskState.crash`."""
+        """Return the content after a cut at this moment; see `DiskState.crash`."""
         return self.state.crash(decisions)
 
     def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
@@ -263,7 +267,7 @@ class PowerCutMember(Member):
         self.make_durable(self.writes)
 
     def make_durable(self, writes: int) -> None:
-        """Make the first *writes* of all writes durable: no more than a flush must cover."""
+        """Make the first *writes* of all writes durable: the least that a flush must cover."""
         self._check("flush", -1, 0)
         covered = max(0, writes - self._durable)
         self._tell(Event(self._number, "flush", covered=covered))
@@ -271,9 +275,9 @@ class PowerCutMember(Member):
         self._durable += covered
 
     async def punch(self, offset_bytes: int, length_bytes: int) -> bool:
-        """Write zeros: to a cut, a punched hole is a write like any other.
+        """Write zeros, because a cut treats a punched hole like any other write.
 
-        Where they would be memory that a sparse image does without, nothing is punched.
+        Returns False for a sparse image, in which the zeros would take memory.
         """
         if isinstance(self.state.image, SparseImage):
             return False
@@ -287,7 +291,7 @@ class PowerCutMember(Member):
         return self.state.image.extents(offset_bytes, length_bytes)
 
     def close(self) -> None:
-        """Take no more operations; the state stays to be looked at."""
+        """Refuse further operations; the state can still be examined."""
         self._closed = True
 
     def _read(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:

@@ -1,18 +1,18 @@
-"""How long a disk takes: the arithmetic of service times, without clock, I/O or waiting.
+"""Service times of disks: pure arithmetic, without clock, I/O or waiting.
 
-One operation is a *positioning* (command, seek, rotation, flash access) followed by a *transfer*.
-Positionings run on as many channels as the device has, each operation on the channel that is free
-first, in order of arrival; transfers share one path:
+An operation is a *positioning* (command, seek, rotation, flash access) followed by a *transfer*.
+Operations are served in order of arrival. Each is positioned on the channel that is free first;
+transfers share one path:
 
     channel 0  |--position A--|=A=|--position D--|        |=D=|
     channel 1  |--position B--|   |=B=|
     channel 2  |--position C--|       |=C=|                          = is the shared path
 
-A disk with one channel is then a plain FIFO queue. Seek time follows the distance d between head
-and target on a member of S bytes: ``min + (max - min) * sqrt(d / S)``. Over random pairs of places
-the mean of sqrt(d / S) is 8/15, so *max* follows from the mean that data sheets print. An operation
-that begins where the last one ended neither seeks nor rotates; a short gap ahead is passed over at
-transfer speed when that is quicker than seeking.
+So a disk with one channel is a FIFO queue. The seek time depends on the distance d between head and
+target on a member of S bytes: ``min + (max - min) * sqrt(d / S)``. For random pairs of places the
+mean of sqrt(d / S) is 8/15, which gives *max* from the mean in data sheets. An operation that
+begins where the last one ended needs neither seek nor rotation. A short gap ahead is passed over at
+transfer speed if that is faster than a seek.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ _MB = 1e6
 
 @dataclass(frozen=True, slots=True)
 class ServiceModel:
-    """The numbers of one kind of device, all overridable by name in a member's spec.
+    """The parameters of one kind of device; a member's specification can override each by name.
 
-    *seek_ms* is the mean over random places, *settle_ms* the shortest seek, *write_settle_ms* what
-    a write waits longer; *rpm* 0 means nothing rotates; *access_ms* the fixed part of every
-    operation by direction; *mb_s* the transfer rate (10^6 bytes a second) by direction, 0 for
-    without limit; *channels* how many operations position at once; *flush_ms* a cache flush that
-    had something to do. *rotation* is "random" (uniform, drawn) or "mean" (always half a turn).
+    * *seek_ms*: mean over random places; *settle_ms*: the shortest seek; *write_settle_ms*: added
+      for writes.
+    * *rpm*: 0 for devices without rotation; *rotation*: "random" (uniform) or "mean" (half).
+    * *read_access_ms*, *write_access_ms*: the fixed part of each operation.
+    * *read_mb_s*, *write_mb_s*: transfer rates in 10^6 bytes a second, 0 for no limit.
+    * *channels*: how many operations are positioned concurrently.
+    * *flush_ms*: the time of a cache flush after writes.
     """
 
     name: str
@@ -53,7 +55,7 @@ class ServiceModel:
 
     @property
     def immediate(self) -> bool:
-        """Whether every operation takes no time at all."""
+        """Whether every operation takes zero time."""
         slow = (self.seek_ms, self.settle_ms, self.write_settle_ms, self.rpm, self.flush_ms)
         slower = (self.read_access_ms, self.write_access_ms, self.read_mb_s, self.write_mb_s)
         return not any(slow + slower)
@@ -89,7 +91,7 @@ PRESETS: dict[str, ServiceModel] = {
 
 
 def make_model(name: str, /, **numbers: str) -> ServiceModel:
-    """Return the preset *name* with *numbers* put in by hand. Raises UsageError."""
+    """Return the preset *name* with the parameters in *numbers* replaced. Raises UsageError."""
     if name not in PRESETS:
         raise UsageError(f"no disk model {name!r}", action=f"choose from {', '.join(PRESETS)}")
     model = PRESETS[name]
@@ -114,9 +116,9 @@ def make_model(name: str, /, **numbers: str) -> ServiceModel:
 
 
 class ServiceQueue:
-    """The state of one device: when each channel and the path are free, and where the head is.
+    """The state of one device: when each channel and the path become free, and the head position.
 
-    Times are seconds on any clock that the caller keeps to. Deterministic from *seed*.
+    Times are in seconds on any one clock of the caller. Deterministic by *seed*.
     """
 
     def __init__(self, model: ServiceModel, size_bytes: int, *, seed: int = 0) -> None:
@@ -138,7 +140,7 @@ class ServiceQueue:
         )
 
     def submit(self, now_s: float, is_write: bool, offset_bytes: int, length_bytes: int) -> float:
-        """Accept an operation that arrives at *now_s*; return when it is finished."""
+        """Accept an operation that arrives at *now_s*; return the time when it completes."""
         channels = self._channels
         channel = 0
         if len(channels) > 1:
@@ -156,7 +158,10 @@ class ServiceQueue:
         return end_s
 
     def flush(self, now_s: float) -> float:
-        """Accept a flush: it ends after everything accepted before, and holds up what follows."""
+        """Accept a flush; return the time when it completes.
+
+        It completes after all earlier operations; if there were writes, later ones wait for it.
+        """
         end_s = max(now_s, self._last_end_s)
         if self._unflushed:
             self._unflushed = False

@@ -1,4 +1,4 @@
-"""Content of huge disks in memory: only what was ever written is kept, and copies share it."""
+"""Sparse content of large disks in memory: only written pages are kept, and copies share them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _ZEROS = bytes(_BYTES)
 
 
 class SparseImage:
-    """*size_bytes* of zeros, read and written by slices with a begin and an end, as a bytearray.
+    """*size_bytes* of zeros, read and written like a bytearray by slices with begin and end.
 
-    A copy costs a reference for each page of 4 KiB that was ever written.
+    A copy costs one reference for each page of 4 KiB that was ever written.
     """
 
     __slots__ = ("_pages", "_size_bytes")
@@ -56,15 +56,15 @@ class SparseImage:
             at, done = page + 1 << _SHIFT, done + _BYTES - inner
 
     def copy(self) -> SparseImage:
-        """Return an image of its own with the same content."""
+        """Return an independent image with the same content."""
         return SparseImage(self._size_bytes, dict(self._pages))
 
     def startswith(self, prefix: bytes, start: int = 0) -> bool:
-        """Say whether *prefix* lies at *start*."""
+        """Return whether the content at *start* begins with *prefix*."""
         return self[start : start + len(prefix)] == prefix
 
     def extents(self, offset: int, length: int) -> Iterator[tuple[int, int]]:
-        """Yield (offset, length) of what was ever written of a range, in order."""
+        """Yield (offset, length) of the parts of a range in pages that were written, in order."""
         end = offset + length
         run = (offset, offset)
         within = range(offset >> _SHIFT, end + _MASK >> _SHIFT)
@@ -80,4 +80,4 @@ class SparseImage:
 
 
 Image = bytearray | SparseImage
-"""What a disk in memory holds."""
+"""The content of a disk in memory."""

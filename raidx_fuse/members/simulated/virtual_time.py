@@ -1,15 +1,15 @@
-"""Virtual time: trio runs whose clock jumps straight to the next thing that is due.
+"""Virtual time: trio runs whose clock jumps to the next deadline (discrete-event simulation).
 
 An hour of modelled disk work takes seconds, and every delay is exact: while any task can run, time
-stands still; when none can, the clock becomes the time of the next deadline. There is no threshold
-to wait for (trio's MockClock waits in real time before it jumps) and no rounding.
+stands still; when none can, the clock is set to the next deadline. There is no threshold (trio's
+MockClock waits in real time before it jumps) and no rounding.
 
-Three things are told apart when nothing can run:
+When no task can run, there are three cases:
 
-* something is due (a trio deadline or a `sleep_until`): jump there;
-* real work is under way outside (a member's thread holds the clock): wait for it in real time, so
-  that real I/O takes no virtual time and the figures do not depend on the machine;
-* neither: nobody can ever wake. After *stall_s* real seconds that is a `DeadlockError`.
+* There is a deadline (of trio or of a `sleep_until`): the clock jumps to it.
+* A thread does real I/O (it holds the clock): the run waits in real time. So real I/O takes no
+  virtual time, and results do not depend on the machine.
+* Neither: no task can ever wake. After *stall_s* real seconds this is a `DeadlockError`.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _TRIO_KNOWN = ">=0.25,<0.36"
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-_POLLED_EACH = 64  # turns of the loop: threads and Ctrl-C wait no longer than that
+_POLLED_EACH = 64  # turns of the event loop for which threads and Ctrl-C may have to wait
 _TASKS_OF_A_RUN = 3  # the first one, and two of trio's
 _REAL_WAIT_S = 3600.0  # "until something happens"; trio itself wakes once a day
 
 
 class DeadlockError(RuntimeError):
-    """Every task waits for another one: a bug in the program, hence no RaidxError."""
+    """Every task waits for another one: a bug in the program, so no RaidxError."""
 
 
 class _Sleeper:
-    """One `sleep_until`; *task* is None once woken or cancelled (its entry is then skipped)."""
+    """One `sleep_until`; *task* is None after it was woken or cancelled: the entry is skipped."""
 
     __slots__ = ("task",)
 
@@ -57,8 +57,8 @@ class _Sleeper:
 class VirtualClock(trio.abc.Clock):
     """A clock for ``trio.run(..., clock=VirtualClock())``.
 
-    *start_s* is the first time shown; *stall_s* the real seconds without any event after which
-    *on_deadlock* is called (without it, the run waits for ever, as any trio program would).
+    *start_s* is the initial time. *on_deadlock* is called after *stall_s* real seconds without any
+    event; without it the run waits forever, as any trio program would.
     """
 
     def __init__(
@@ -78,25 +78,25 @@ class VirtualClock(trio.abc.Clock):
         self._idle_s = 0.0
 
     def start_clock(self) -> None:
-        """Nothing to start: time moves only in `deadline_to_sleep_time`."""
+        """Do nothing: time advances only in `deadline_to_sleep_time`."""
 
     def begin_anew(self) -> None:
-        """Let time begin at zero again, when nobody waits for any."""
+        """Set the time back to zero; no task may be sleeping."""
         assert not any(sleeper.task for _, _, sleeper in self._sleepers)
         self._sleepers.clear()
         self._now_s = 0.0
 
     def current_time(self) -> float:
-        # The loop asks right after its wait for I/O, before any task runs: the one moment at which
-        # the length of an idle wait can be told from the length of a task's own computing.
+        # The event loop calls this right after its wait for I/O, before any task runs. Only here
+        # an idle wait can be distinguished from the time that a task spends computing.
         if self._idle_since_s is not None:
             self._idle_s = time.monotonic() - self._idle_since_s
             self._idle_since_s = None
         return self._now_s
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Jump to the next due time; trio calls this only when no task can run."""
-        # A task in trio.testing.wait_all_tasks_blocked is about to run: time must not pass it by.
+        """Jump to the next deadline; trio calls this only when no task can run."""
+        # A task in trio.testing.wait_all_tasks_blocked is about to run: time must not advance yet.
         if self._held or _someone_waits_for_idle():
             return _REAL_WAIT_S
         sleepers = self._sleepers
@@ -126,11 +126,11 @@ class VirtualClock(trio.abc.Clock):
         return self._stall_s
 
     def hold(self) -> None:
-        """Keep time from jumping while real work runs outside of trio; pair with `release`."""
+        """Keep time from jumping while real work runs in a thread; pair with `release`."""
         self._held += 1
 
     def release(self) -> None:
-        """End one `hold`. The caller then wakes a task, or time goes on at the next idle moment."""
+        """End one `hold`. The caller wakes a task, or time advances at the next idle moment."""
         self._held -= 1
 
     async def _sleep_until(self, deadline_s: float) -> None:
@@ -146,10 +146,10 @@ class VirtualClock(trio.abc.Clock):
 
 
 class _SeldomPolled:
-    """The I/O manager of *runner*, which asks the kernel only now and then while tasks can run.
+    """The I/O manager of *runner*, changed to poll the kernel less often while tasks can run.
 
-    A run in virtual time seldom has I/O of its own, and asking at each turn of the loop takes a
-    fifth of its time. While somebody holds the clock, or nothing can run, it asks each time.
+    A run in virtual time seldom has I/O of its own, and polling at each turn of the event loop
+    takes a fifth of its time. While the clock is held, or no task can run, it polls each time.
     """
 
     def __init__(self, runner: Any, clock: VirtualClock) -> None:
@@ -159,7 +159,7 @@ class _SeldomPolled:
         self._turns = 0
 
     def get_events(self, timeout_s: float) -> Any:
-        """Return what has happened, waiting *timeout_s* at most."""
+        """Return the I/O events, waiting *timeout_s* at most."""
         if timeout_s == 0 and self._runner.runq and not self._clock._held:
             self._turns += 1
             if self._turns % _POLLED_EACH:
@@ -167,7 +167,7 @@ class _SeldomPolled:
         return self._manager.get_events(timeout_s)
 
     def process_events(self, events: Any) -> None:
-        """Wake who waits for *events*."""
+        """Wake the tasks that wait for *events*."""
         if events:
             self._manager.process_events(events)
 
@@ -176,7 +176,7 @@ class _SeldomPolled:
 
 
 def _poll_seldom(clock: VirtualClock) -> None:
-    """Let the loop that runs now ask the kernel less often; trio has no public way."""
+    """Make the running event loop poll the kernel less often; trio has no public way."""
     runner = _trio_run.GLOBAL_RUN_CONTEXT.runner
     runner.io_manager = _SeldomPolled(runner, clock)  # type: ignore[assignment]
 
@@ -207,10 +207,11 @@ def run(
     start_s: float = 0.0,
     stall_s: float = 5.0,
 ) -> T:
-    """Run *async_fn* in virtual time with a scheduler whose choices follow from *seed* alone.
+    """Return the result of *async_fn*, run in virtual time with a scheduler seeded by *seed*.
 
     The same seed gives the same interleaving and the same times on every machine; other seeds give
-    other interleavings. Raises DeadlockError, which lists where every task waits.
+    other interleavings. Raises DeadlockError, which lists where every task waits, and RaidxError
+    for a trio version that does not fit.
     """
 
     async def main() -> T:
@@ -226,10 +227,10 @@ def run(
 async def begin_anew(
     async_fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts, seed: int = 0
 ) -> T:
-    """Run *async_fn* inside of a `run` as a run of its own would, without the price of a loop.
+    """Run *async_fn* inside a `run` like a separate run, without the cost of a new event loop.
 
-    Time begins at zero again and the scheduler's choices at *seed*. Nothing else may run meanwhile:
-    the caller is the first task and has no other.
+    The time is set back to zero and the scheduler to *seed*. No other task may exist meanwhile: the
+    caller must be the first task of the run and must have started no others.
     """
     clock = lowlevel.current_clock()
     assert type(clock) is VirtualClock, "only in virtual time"
@@ -238,14 +239,14 @@ async def begin_anew(
     clock.begin_anew()
     chance = _trio_run._r
     chance.seed(seed)
-    chance.shuffle([0, 1])  # as the first turn of a loop does with the first task and trio's own
+    chance.shuffle([0, 1])  # as the first turn of an event loop does
     return await _watched(clock, async_fn, args)
 
 
 async def _watched(
     clock: VirtualClock, async_fn: Callable[[Unpack[Ts]], Awaitable[T]], args: tuple[*Ts]
 ) -> T:
-    """Run *async_fn* until it ends or nobody can ever wake; raises DeadlockError then."""
+    """Return the result of *async_fn*; raises DeadlockError if no task can ever wake."""
     deadlocked: list[str] = []
     with trio.CancelScope() as scope:
 
@@ -264,7 +265,7 @@ async def _watched(
 
 
 def _require_known_trio() -> None:
-    """Raise RaidxError if this trio lacks one of the private names that virtual time needs."""
+    """Raise RaidxError if the installed trio lacks a private name that virtual time needs."""
     for name in _PRIVATE_NAMES:
         if not hasattr(_trio_run, name):
             raise RaidxError(
