@@ -1,1 +1,1 @@
-"""The on-disk format: superblocks, pages, assembly, creation. FORMAT.md says every byte."""
+"""The on-disk format: superblocks, pages, log records, assembly, creation. See FORMAT.md."""

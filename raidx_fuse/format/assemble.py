@@ -1,31 +1,37 @@
-"""Assembly: which of the members given make an array, by what they say of themselves.
+"""Assembly: which of the given members form an array, decided by their superblocks.
 
-Who rules, and who is stale. A *round* is one `write_config`. The engine acknowledges nothing on the
-strength of a configuration before its round reached every member that the configuration has in a
-role and does not exclude; whoever missed a round is excluded (failed) by the next one. A start
-excludes (missing) whoever is absent and counts itself (`starts`). Whenever someone whom the last
-round reached is left out, the `lineage` gets an entry that no other way can have. So along the life
-of a member in a role both only grow; W *extends* S if the lineage of S begins that of W and W has
-seen as many starts.
+A *round* is one call of `write_config`. These rules hold while an array runs:
 
- 1. W extends S: W rules. Every round of S that was acknowledged reached the members from which W
-    came, before it parted; and W tells whom it left behind. On equal lineage and starts the higher
-    event counter rules: those rounds followed each other, the last one was cut short by a crash.
- 2. Neither extends the other: they diverged. If S counts on a member in a role that holds W, then
-    no round of S ever reached that member as a whole, else its life would extend S: a crash cut S
-    short, nothing was acknowledged on its strength, and W rules. (A counter says nothing here: that
-    of a round that reached one member alone may be the higher one.)
- 3. If neither counts on a holder of the other, both may have acknowledged writes, as two halves of
-    a mirror that were mounted one at a time. No choice is right: refuse.
+* The engine acknowledges nothing that depends on a configuration before the round of the
+  configuration has reached every member that has a role in it and is not excluded.
+* A member that missed a round is excluded (failed) by the next one.
+* A start excludes absent members (missing) and increments `starts`.
+* Whenever a member that the last round reached is excluded, `lineage` gets a new, unique entry.
 
-Then each member is judged by the ruling configuration W alone:
+So for a member with a role, `starts` and `lineage` only grow. W *extends* S if the lineage of S is
+a prefix of that of W and W has at least as many starts. Which configuration is valid, W or S?
 
-  * W does not name it, or names it failed, or missing in a role: stale, not joined.
-  * W names it active, and its own counter is older: the writer crashed in the middle of the round
-    of W. Joining is safe: had anything been acknowledged without this member, W or a round before
-    it would have excluded it. But below `base_events` of W, where every member of that round stood
-    when it began, it is an old copy, put back from a backup: stale.
-  * A spare holds no data; its counter does not matter. A missing spare that is here is a spare.
+ 1. W extends S: W is valid. Every acknowledged round of S reached the members from which W
+    continued, and W names the members that it excluded. If lineage and starts are equal, the
+    higher event counter wins: the rounds followed each other, and a crash interrupted the last one.
+ 2. Neither extends the other: they diverged. If S counts on a member with a role that holds W, then
+    no round of S reached all of its members: otherwise the configuration of that member would
+    extend S. So a crash interrupted S, nothing was acknowledged on it, and W is valid. (Event
+    counters do not help here: a round that reached a single member may have the higher one.)
+ 3. They diverged and neither counts on a holder of the other (a split brain): both may have
+    acknowledged writes, as two halves of a mirror that were mounted one at a time. No choice is
+    right, so the assembly is refused.
+
+Then the valid configuration W decides about each member:
+
+  * W does not name the member, names it failed, or names it missing in a role: it is stale and is
+    not used.
+  * W names it active, but its own event counter is older: the writer crashed during the round of W.
+    Using it is safe: if anything had been acknowledged without this member, W or a round before it
+    would have excluded it. But if its counter is below the `base_events` of W, the lowest counter
+    when that round began, it is an old copy, restored from a backup: stale.
+  * A spare holds no data, so its counter does not matter. A missing spare that is given becomes a
+    spare again.
 """
 
 from __future__ import annotations
@@ -55,16 +61,17 @@ from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, code_for
 from raidx_fuse.members.base import Member
 
 Tolerates = Callable[[ArrayConfig, frozenset[int]], bool]
-"""Whether an array can give all its data back without the given roles."""
+"""Returns whether all data of an array can be read without the given roles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """What the members make.
+    """The result of an assembly.
 
-    *config* rules, as it was found; *by_role* are the members to use; *spares* by member UUID;
-    *stale* members with the reason why they were left out; *missing_roles*, ascending, have no
-    member; *warnings*, one line each, name everything that is not as it should be.
+    * *config*: the valid configuration, as found.
+    * *by_role*: the members to use; *spares*: hot spares by member UUID.
+    * *stale*: members that are not used, with the reason; *missing_roles*: ascending.
+    * *warnings*: one line for everything that is not in order.
     """
 
     config: ArrayConfig
@@ -75,7 +82,7 @@ class Assembly:
     warnings: list[str]
 
     def starting_config(self) -> ArrayConfig:
-        """Return the configuration of a start with these members, its event counter moved."""
+        """Return the configuration of a start with these members, with a new event counter."""
         roles = {self.config.record(role).member_uuid for role in self.by_role}
         return self.config.started_with(roles | set(self.spares)).bumped()
 
@@ -98,21 +105,27 @@ class _Side:
     holders: tuple[_Given, ...]
 
     def diverged(self, other: _Side) -> bool:
-        """Say whether neither side extends the other."""
+        """Return whether neither side extends the other."""
         return not self.config.extends(other.config) and not other.config.extends(self.config)
 
     def is_void_beside(self, other: _Side) -> bool:
-        """Say whether a member that this side counts on went another way, with *other*."""
+        """Return whether this side diverged from *other* and counts on a member that holds *other*.
+
+        Then this side is not valid (rule 2).
+        """
         counted_on = {r.member_uuid for r in self.config.members if r.state in (ACTIVE, REBUILDING)}
         return self.diverged(other) and any(g.uuid in counted_on for g in other.holders)
 
     def rank(self) -> tuple[int, int, int]:
-        """Order sides of which one extends the other."""
+        """Return a key that orders sides of which one extends the other."""
         return len(self.config.lineage), self.config.starts, self.config.events
 
 
 def tolerates_by_layout(config: ArrayConfig, lost: frozenset[int]) -> bool:
-    """Say whether the layout of *config* does without *lost*. Raises AssemblyError if unknown."""
+    """Return whether the layout of *config* tolerates the loss of the roles *lost*.
+
+    Raises AssemblyError for an unknown or impossible layout.
+    """
     info = LAYOUTS.get(config.layout)
     if info is None:
         raise AssemblyError(
@@ -132,10 +145,11 @@ def tolerates_by_layout(config: ArrayConfig, lost: frozenset[int]) -> bool:
 async def assemble(
     members: Sequence[Member], *, tolerates: Tolerates = tolerates_by_layout
 ) -> Assembly:
-    """Return the array that *members*, in any order, make. Writes nothing.
+    """Return the array that *members*, in any order, form. Writes nothing.
 
-    Raises AssemblyError with one line that names the members concerned: not a member, too small,
-    of another array, the same member twice, two halves that both went on, or too many missing.
+    Raises UsageError without members, and AssemblyError with one line that names the members
+    concerned: not a member, too small, of another array, the same member twice, a split brain, or
+    too many members missing.
     """
     if not members:
         raise UsageError("no members given", action="name the array's disks")
@@ -155,7 +169,10 @@ async def assemble(
 
 
 async def _look_at(members: Sequence[Member]) -> tuple[list[_Given], list[str]]:
-    """Read the superblocks; a member that cannot be read is left out with a warning."""
+    """Return the members with their superblocks, and warnings.
+
+    A member that cannot be read is left out with a warning.
+    """
     given: list[_Given] = []
     warnings: list[str] = []
     for member in members:
@@ -235,11 +252,11 @@ def _refuse_truncated(given: Sequence[_Given], config: ArrayConfig) -> None:
             )
 
 
-# -- who rules -----------------------------------------------------------------------------------
+# -- the valid configuration ---------------------------------------------------------------------
 
 
 def _ruling(given: Sequence[_Given]) -> ArrayConfig:
-    """Return the configuration that rules; raise AssemblyError where none can."""
+    """Return the valid configuration. Raises AssemblyError if there is none (a split brain)."""
     sides = _sides(given)
     alive = [side for side in sides if not any(side.is_void_beside(other) for other in sides)]
     for one, other in itertools.combinations(alive, 2):
@@ -259,7 +276,7 @@ def _ruling(given: Sequence[_Given]) -> ArrayConfig:
 
 
 def _sides(given: Sequence[_Given]) -> list[_Side]:
-    """Group the members by what they hold."""
+    """Group the members by the configuration that they hold."""
     sides: list[_Side] = []
     for one in given:
         config = one.superblock.config
@@ -285,11 +302,11 @@ def _split(sides: Sequence[_Side]) -> AssemblyError:
     )
 
 
-# -- who joins -----------------------------------------------------------------------------------
+# -- the members to use --------------------------------------------------------------------------
 
 
 def _judge(given: Sequence[_Given], config: ArrayConfig, warnings: list[str]) -> Assembly:
-    """Join whom *config* allows, and say of everyone else why not."""
+    """Return the assembly of the members that *config* allows, with a reason for each other one."""
     base = max(g.superblock.base_events for g in given if g.superblock.config == config)
     by_role: dict[int, Member] = {}
     spares: dict[str, Member] = {}
@@ -323,7 +340,7 @@ def _named(record: MemberRecord) -> str:
 def _why_stale(
     one: _Given, record: MemberRecord | None, config: ArrayConfig, base_events: int
 ) -> str | None:
-    """Return why a member must not join under *config*, or None if it may."""
+    """Return why a member must not be used under *config*, or None if it may."""
     events = one.superblock.events
     counters = f"its event counter {events} is behind {config.events}"
     if record is None:

@@ -1,7 +1,8 @@
-"""Creating an array: check everything, clear what earlier owners left, write the first superblocks.
+"""Create an array: check the members, clear old metadata, write the first superblocks.
 
-Creation is instant on any members: only signatures, superblock slots and old pages are cleared; the
-data region is not touched, because nothing in it counts before the written map says so.
+Creation takes little time on members of any size: only signatures, superblock slots, old pages and
+old log records are cleared. The data region stays as it is, because a chunk counts as zero until
+the written map says that it was written.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ UuidSource = Callable[[], str]
 
 
 def new_uuid() -> str:
-    """Return a random UUID in canonical form: it must differ from all others anywhere."""
+    """Return a random UUID in canonical form. (Not seeded: it must be unique everywhere.)"""
     return str(_uuid.uuid4())
 
 
 def new_member_uuid() -> str:
-    """Return the UUID of a member that joins; every incarnation gets a new one."""
+    """Return the UUID for a member that joins; a disk that joins again gets a new one."""
     return new_uuid()
 
 
 def check_member(member: Member) -> None:
-    """Raise UsageError unless *member* can be written and is made of whole sectors."""
+    """Raise UsageError unless *member* is writable and consists of whole sectors."""
     if member.read_only:
         raise UsageError(f"{member.path} is read-only", action="it cannot become a member")
     if member.size_bytes % SECTOR_BYTES:
@@ -78,7 +79,7 @@ async def _whose(member: Member) -> str:
 
 
 async def prepare_member(member: Member, regions: Regions) -> None:
-    """Clear signatures, superblock slots, old pages and journal records, durably: it may join then.
+    """Clear signatures, superblock slots, old pages and log records durably, before a member joins.
 
     Raises MemberError.
     """
@@ -102,12 +103,13 @@ async def create_array(
     overwrite_signature: bool = False,
     uuid_source: UuidSource = new_uuid,
 ) -> ArrayConfig:
-    """Make an array of *members*, in the order of their roles, and return what it is.
+    """Create an array of *members*, in the order of their roles; return its configuration.
 
-    All members are used up to the smallest one's last whole chunk, in a raidx layout each up to its
-    own. *size_bytes* limits the image;
-    *now_s* is the Unix time of birth; *uuid_source* gives the array's UUID, then the members'.
-    Raises UsageError (nothing written), SignatureFoundError (nothing written), MemberError.
+    Every member is used up to the last whole chunk of the smallest member; in a raidx layout, up to
+    its own last whole chunk. *size_bytes* limits the image. *now_s* is the Unix time of creation.
+    *uuid_source* is called for the UUID of the array, then for those of the members. Raises
+    UsageError and SignatureFoundError before anything is written, MemberError, and RaidxError if a
+    first superblock cannot be written.
     """
     regions, layout_made = plan_array(
         members, layout, name=name, chunk_bytes=chunk_bytes, params=params, size_bytes=size_bytes
@@ -166,9 +168,9 @@ def shape(
 ) -> tuple[Regions, Layout]:
     """Return the regions of members of *sizes* bytes, and the layout over them.
 
-    raidx layouts use every member as far as it goes, all others the smallest one's share of each.
-    An image of *image_bytes* leaves the other chunks of a raidx layout free: for what lost or
-    leaving members hold. Raises LayoutError, UsageError.
+    raidx layouts use the whole of every member; all others use as much of each member as the
+    smallest one has. In a raidx layout, an image of *image_bytes* leaves the other chunks free:
+    they can later take the chunks of lost or leaving members. Raises LayoutError, UsageError.
     """
     width = len(sizes)
     check_chunk_bytes(chunk_bytes)
@@ -178,7 +180,7 @@ def shape(
         regions = plan_regions(min(sizes), chunk_bytes, width, code.rows)
         chunks = regions.data.length // chunk_bytes
         return regions, make_layout(layout, width, chunks, chunk_bytes, **params)
-    # A record of the journal must take two chunks that change places, too.
+    # One log record must also have space for two chunks that exchange their places.
     regions = plan_regions(min(sizes), chunk_bytes, max(2, code.columns), total_bytes=sum(sizes))
     counts = [chunks_that_fit(size, regions.data.offset, chunk_bytes) for size in sizes]
     given = {**params, "length": code.columns, "chunk_counts": counts}
@@ -191,7 +193,7 @@ def shape(
 
 
 def params_of(layout: Layout, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters to keep, by which *layout* can be made again."""
+    """Return the parameters to store, from which *layout* can be built again."""
     if isinstance(layout, BundleLayout):
         return {
             **params,
@@ -211,9 +213,9 @@ def plan_array(
     params: Mapping[str, Any] | None = None,
     size_bytes: int | None = None,
 ) -> tuple[Regions, Layout]:
-    """Check that *members* can make such an array and return its shape; writes nothing.
+    """Check that *members* can form such an array; return its regions and layout. Writes nothing.
 
-    Raises UsageError in one line.
+    Raises UsageError, one line.
     """
     check_array_name(name)
     _check_members(members)
@@ -240,7 +242,7 @@ def plan_array(
 
 
 def check_array_name(name: str) -> None:
-    """Raise UsageError unless an array can be called *name*."""
+    """Raise UsageError unless *name* is a valid name of an array."""
     problem = name_problem(name)
     if not is_clean(name):
         problem = "it has characters that no terminal can show"

@@ -1,6 +1,7 @@
-"""Examine: what one member says of itself, damaged or not, as JSON values. The dump of the format.
+"""Examine: the metadata of one member as JSON values, also if it is damaged. A dump of the format.
 
-Reads superblocks, page headers and signatures of one member; judges nothing, writes nothing.
+Reads superblocks, page headers and signatures of one member. It writes nothing, and does not decide
+whether the member belongs to an array.
 """
 
 from __future__ import annotations
@@ -20,14 +21,18 @@ DAMAGED_SHOWN = 1000
 
 
 async def examine(member: Member) -> dict[str, Any]:
-    """Return a document of what *member* says of itself.
+    """Return a document about the metadata of *member*.
 
-    Keys: *path*, *kind*, *size*; *carries*, the signatures in words; *slots*, both superblock slots
-    with *state* (valid, damaged, other, empty) and *problem*; *valid*, whether there is a usable
-    superblock, and *problem*, why not (or that the member is truncated). With a superblock also
-    *format*, *slot*, *sequence*, *base_events*, *member_uuid*, *role*, *state*; *pages*, per kind
-    how many were written and which slots are damaged; and the array's configuration, field by
-    field. Raises MemberError when the member cannot be read at all.
+    Keys:
+
+    * *path*, *kind*, *size*; *carries*: the signatures in words.
+    * *slots*: both superblock slots with *state* (valid, damaged, other, empty) and *problem*.
+    * *valid*: whether there is a usable superblock; *problem*: why not, or that it is truncated.
+    * Only with a superblock: *format*, *slot*, *sequence*, *base_events*, *member_uuid*, *role*,
+      *state*; *pages*: for each kind the number of written pages and the damaged slots; and the
+      configuration of the array, field by field.
+
+    Raises MemberError if the member cannot be read at all.
     """
     slots = await read_slots(member)
     signatures = await find_signatures(member)
@@ -88,7 +93,7 @@ def _superblock(superblock: Superblock) -> dict[str, Any]:
 
 
 async def _pages(member: Member, config: ArrayConfig, role: int) -> list[dict[str, Any]]:
-    """Return what the page regions hold; a region that cannot be read says so."""
+    """Return a report about each page region; one that cannot be read has a *problem*."""
     reports: list[dict[str, Any]] = []
     regions = [config.regions.pages(kind) for kind in REGION_KINDS]
     if role in (shares := shares_of(config)):

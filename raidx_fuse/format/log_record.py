@@ -1,14 +1,18 @@
-"""Journal records: bytes of the redo log, pure. FORMAT.md has the byte tables.
+"""Encoding of the records of the redo log (write-ahead log). Pure; FORMAT.md has the byte tables.
 
-A record is one atomic change: ranges of data for roles, logical chunks that come alive or are dead
-again, cells of bundles that have a new place, and stripes whose parity follows from their data
-(journal/deferred_parity.py). It is padded to whole sectors, so a torn write never reaches into the
-record before it.
+A record is one atomic change. It consists of any of these:
+
+* byte ranges of data for roles;
+* logical chunks that become written, or unwritten again;
+* new places of cells (raidx), or the watermark of a restripe;
+* stripes whose parity recovery computes from their data (journal/deferred_parity.py).
+
+A record is padded to whole sectors, so that a torn write never damages the record before it.
 
     | header 64 | entries 16 each | data of the entries, end to end | zeros to a whole sector |
 
-A record says where it lies (*position*, counted from the start of its epoch over all laps of the
-ring), so one that is left from an earlier lap or an earlier mount never counts.
+A record contains its *position*, counted from the start of its epoch over all laps of the ring. So
+a record that is left from an earlier lap or an earlier mount is never taken for a current one.
 """
 
 from __future__ import annotations
@@ -34,22 +38,26 @@ ENTRY = struct.Struct("<HHIQ")
 """kind, role, length, offset."""
 ENTRY_BYTES = ENTRY.size
 DATA, WRITTEN, TABLE, UNWRITTEN, MARK, PARITY = 1, 2, 3, 4, 5, 6
-_HEADS: dict[int, struct.Struct] = {}  # entries -> header and entries in one
+_HEADS: dict[int, struct.Struct] = {}  # number of entries -> header and entries together
 _ZEROS = bytes(SECTOR_BYTES)
 HEAD = struct.Struct("<QQQQQQ")
-"""epoch, sequence and position of the first record that is not in its place for sure, and the
-watermark of a restripe at that record; then the epoch that the list of log members behind belongs
-to, and their number: the first half of the UUID of each (`holder_of`)."""
+"""The head page: epoch, sequence and position of the tail, the first record that is perhaps not
+checkpointed; the watermark of a restripe at that record; the epoch of the list of log members, and
+their number. The list follows: the first half of the UUID of each (`holder_of`)."""
 HOLDER_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A decoded record: *data* is (role, byte offset, bytes); *written* runs of chunks.
+    """A decoded record.
 
-    *unwritten* are runs of chunks that count as never written from now on; *table* is (cell, role,
-    member chunk): where cells of bundles lie from now on; *mark* the watermark of a restripe;
-    *parity* is (stripe, complete): its parity follows from its data, all in the log if complete.
+    * *data*: (role, byte offset on the member, bytes).
+    * *written*, *unwritten*: runs (first, count) of logical chunks that become so.
+    * *table*: (cell, role, member chunk), the new places of cells; *mark*: the watermark of a
+      restripe.
+    * *parity*: (stripe, complete), stripes whose parity recovery computes; if *complete*, all data
+      of the stripe is in the log.
+    * *size_bytes*: the size on the ring, padding included.
     """
 
     sequence: int
@@ -63,12 +71,15 @@ class Record:
 
 
 def holder_of(member_uuid: str) -> bytes:
-    """Return what stands behind HEAD for each member that may have records."""
+    """Return the entry of a log member in the list after HEAD."""
     return uuid_bytes(member_uuid)[:HOLDER_BYTES]
 
 
 def decode_holders(payload: Any, epoch: int, its_epoch: int, count: int) -> set[bytes] | None:
-    """Return who may have records of *epoch*, None for everybody: earlier versions do not say."""
+    """Return the members (as `holder_of`) that may have records of *epoch*, None for all members.
+
+    None if the list is of another epoch or absent, as in heads of earlier versions.
+    """
     end = HEAD.size + count * HOLDER_BYTES
     if its_epoch != epoch or not count or end > len(payload):
         return None
@@ -115,7 +126,10 @@ def encode_record(
 def entry_fields(
     writes: Iterable[tuple[int, int, Sequence[Any], int]],
 ) -> tuple[list[int], list[Any], int]:
-    """Return what `encode_record` needs of *writes* (role, offset, buffers, size)."""
+    """Return (fields, buffers, data bytes) for `encode_record` from writes to members.
+
+    Each write is (role, byte offset, buffers, size in bytes).
+    """
     fields: list[int] = []
     buffers: list[Any] = []
     data_bytes = 0
@@ -132,7 +146,10 @@ def map_fields(
     moves: Iterable[tuple[int, int, int]],
     mark: int | None = None,
 ) -> list[int]:
-    """Return the fields of chunks that come alive or are dead again, of *moves*, of a *mark*."""
+    """Return the fields of entries without data, for `encode_record`.
+
+    *fresh* chunks become written, *unwritten* ones unwritten; *moves* are (cell, role, chunk).
+    """
     fields: list[int] = []
     for kind, chunks in ((WRITTEN, fresh), (UNWRITTEN, unwritten)):
         for first, count in runs_of(chunks):
@@ -145,7 +162,7 @@ def map_fields(
 
 
 def runs_of(chunks: Iterable[int]) -> list[tuple[int, int]]:
-    """Return (first, count) of the runs in *chunks*, as entries have them."""
+    """Return (first, count) of the runs of consecutive numbers in *chunks*, ascending."""
     runs: list[tuple[int, int]] = []
     for chunk in sorted(chunks):
         if runs and runs[-1][0] + runs[-1][1] == chunk:
@@ -158,7 +175,10 @@ def runs_of(chunks: Iterable[int]) -> list[tuple[int, int]]:
 def header_fits(
     header: bytes, epoch: int, sequence: int, position: int, array_uuid: bytes, room: int
 ) -> int | None:
-    """Return the size of the record that *header* begins, if it is the one looked for."""
+    """Return the size in bytes of the record with *header*, padding included.
+
+    None if the header is not that of the given record, or if the record is larger than *room*.
+    """
     magic, _crc, its_epoch, its_sequence, its_position, body, _entries, zero, its_array = (
         RECORD_HEADER.unpack(header)
     )
@@ -170,7 +190,10 @@ def header_fits(
 
 
 def decode_record(content: bytes) -> Record | None:
-    """Return the record in *content* (its whole size), or None if its checksum does not hold."""
+    """Return the record in *content* (its whole size), or None if it is not valid.
+
+    It is invalid if its checksum is wrong, its sizes contradict each other, or an entry is unknown.
+    """
     magic, crc, epoch, sequence, position, body, count, zero, array = RECORD_HEADER.unpack_from(
         content
     )
@@ -208,7 +231,7 @@ def decode_record(content: bytes) -> Record | None:
         elif kind == PARITY:
             parity.append((offset, bool(length)))
         else:
-            return None  # a newer format: what it means is not known, so it does not count
+            return None  # an entry of a newer format, which cannot be redone
     if at != end:
         return None
     return Record(

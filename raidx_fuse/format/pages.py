@@ -1,9 +1,9 @@
-"""Checksummed pages of 4 KiB in two slots each: what the written map and the dirty bitmap lie in.
+"""Checksummed pages of 4 KiB in two slots each, for written map, dirty bitmap, log head and table.
 
     page p of a region:   | slot 0: header 32, payload 4064 | slot 1: header 32, payload 4064 |
 
-The slot with the higher generation among the valid ones counts; a page that nobody wrote is zero.
-A page names its array, so pages that an earlier array left behind never count.
+Of the valid slots of a page, the one with the higher generation counts. A page that was never
+written is zero. A page contains the UUID of its array, so pages of an earlier array never count.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ assert PAGE_HEADER.size == PAGE_HEADER_BYTES
 PAGE_MAGIC = 0x50584452  # "RDXP"
 PAGE_CRC_OFFSET = 4
 _SLOT_DTYPE = np.dtype(
-    {  # of a whole slot, so that many of them are looked at where they lie
+    {  # as long as a slot, so that many slots are examined in place
         "names": ["magic", "generation", "array"],
         "formats": ["<u4", "<u8", "<u8"],
         "offsets": [0, 8, 24],
@@ -65,7 +65,7 @@ _SLOT_DTYPE = np.dtype(
     }
 )
 PAIR_BYTES = PAGE_BYTES * PAGE_SLOTS
-READ_BYTES = 2 << 20  # at once: large enough for a disk, small enough to stay in the CPU's cache
+READ_BYTES = 2 << 20  # of one read: large enough for a disk, small enough for the CPU cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Page:
 
 
 class DamagedPage(NamedTuple):
-    """A slot that is ours but not whole; *generation* is what its header claims to be."""
+    """A slot of this array that is not valid; *generation* is that in its header, or 0."""
 
     page: int
     slot: int
@@ -89,12 +89,14 @@ class DamagedPage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoadedPages:
-    """What a region holds: pages 0..n-1, the newest valid slot of each.
+    """The content of a region: the newest valid slot of each of the pages 0..n-1.
 
-    *generations* (n, uint64), 0 where there is none; *payload* (n, PAYLOAD_BYTES, uint8), zero
-    where there is none; *slots* (n, int8), -1 where there is none; *damaged*, slots that are ours
-    but torn, rotten or misdirected; *older* (n, uint64), the generation of the other valid slot: it
-    was durable on every member before the newer one was begun.
+    * *generations* (n, uint64): 0 for pages without a valid slot.
+    * *payload* (n, PAYLOAD_BYTES, uint8): zero for pages without a valid slot.
+    * *slots* (n, int8): -1 for pages without a valid slot.
+    * *damaged*: slots of this array that are torn, rotten or misdirected.
+    * *older* (n, uint64): the generation of the other valid slot. It was durable on every member
+      before the write of the newer one began.
     """
 
     generations: NDArray[np.uint64]
@@ -122,7 +124,7 @@ def encode_page(
 
 
 def decode_page(content: ReadBuffer) -> Page | None:
-    """Return the page in 4096 bytes, or None if they are not a valid one of any array."""
+    """Return the page in 4096 bytes, or None if they are not a valid page of any array."""
     assert len(content) == PAGE_BYTES
     magic, crc, generation, page, number, zero, half = PAGE_HEADER.unpack_from(content)
     kind = next((name for name, value in PAGE_KINDS.items() if value == number), None)
@@ -152,10 +154,9 @@ async def load_pages(
 ) -> LoadedPages:
     """Return the first *count* pages (default: all) of *region* as *member* holds them.
 
-    Without *payloads* those are left out: a map of a large array is as large as all else together.
-    With *newest*, too: they go there, each page that is newer than what is there already. Big
-    reads of what the member does not know to be zero; a page without a header is not looked at.
-    Raises MemberError.
+    Payloads are left out without *payloads*, because the maps of a large array take most of its
+    memory. They are also left out with *newest*: each page that is newer than the one in *newest*
+    is stored there. Parts that the member knows to be zero are not read. Raises MemberError.
     """
     pages = region.pages if count is None else count
     assert 0 <= pages <= region.pages
@@ -168,7 +169,7 @@ async def load_pages(
 
 
 def _blocks(member: Member, start: int, length: int) -> Iterator[tuple[int, int]]:
-    """Yield (offset, length) of whole pages, both slots, that may hold anything but zeros."""
+    """Yield (offset, length) of whole pages, both slots, that may contain nonzero bytes."""
     position = end = start
     for offset, size in member.data_extents(start, length):
         position = max(position, start + (offset - start) // PAIR_BYTES * PAIR_BYTES)
@@ -199,7 +200,7 @@ class _Found:
         self._newest = newest or result
 
     def scan(self, view: memoryview, first: int) -> None:
-        """Judge the slots in *view*, whose first is slot 0 of page *first*."""
+        """Examine the slots in *view*, which begins with slot 0 of page *first*."""
         slots = np.frombuffer(view, _SLOT_DTYPE)
         magic = slots["magic"]
         # One wrong field does not hide a page of ours: it is then damaged, and said to be.
@@ -236,16 +237,16 @@ class _Found:
 
 
 def nothing_loaded(payload: NDArray[np.uint8], pages: int) -> LoadedPages:
-    """Return what is known of *pages* pages before any is loaded; their *payload* is zero."""
+    """Return the state of *pages* pages before any is loaded; *payload* is for their content."""
     counts = np.zeros(pages, np.uint64), np.zeros(pages, np.uint64)
     return LoadedPages(counts[0], payload, np.full(pages, -1, np.int8), [], counts[1])
 
 
 async def erase_pages(member: Member, regions: Regions) -> None:
-    """Clear every page on *member* that any array left behind; not flushed. Raises MemberError.
+    """Clear the pages of earlier arrays on *member*; not flushed. Raises MemberError.
 
-    A disk that was in this very array before must not bring its old pages back. What does not look
-    like a page stays as it is: it never counts.
+    A disk that was in the same array before must not bring its old pages back. Bytes that do not
+    look like a page stay as they are: they never count.
     """
     for kind in REGION_KINDS:
         await erase_region(member, regions.pages(kind))
@@ -262,10 +263,10 @@ async def erase_region(member: Member, region: PageRegion) -> None:
 
 
 async def erase_log(member: Member, regions: Regions) -> None:
-    """Clear every journal record on *member*; not flushed. Raises MemberError.
+    """Clear every log record on *member*; not flushed. Raises MemberError.
 
-    A disk that was in this very array before, and went on alone, could hold records that fit the
-    running journal by epoch, number and place.
+    A disk that was in the same array before, and was then used alone, could have records that match
+    the epoch, sequence and position of the running log.
     """
     if await member.punch(regions.log.offset, regions.log.length):
         return

@@ -1,10 +1,10 @@
-"""Where things lie on a member: pure sizing, the same on all members of an array.
+"""The regions of a member: pure computation of their sizes, equal on all members of an array.
 
     0        superblock slots A and B, 64 KiB each
     128 KiB  bitmap    dirty-stripe bitmap, two-slot pages
-             written   written map, two-slot pages, with room for growth
-             log       the journal: a head page in two slots, then a ring of records
-             table     empty: a member's share of the look-up table lies behind its data
+             written   written map, two-slot pages, with space for growth
+             log       redo log: a head page in two slots, then a ring of records
+             table     empty: the share of the look-up table (raidx) lies after the data
     aligned  data      chunks 0, 1, 2, ...
 
 A member of 1 MiB with 4 KiB chunks: log 128 KiB, data from 272 KiB (a multiple of 16 KiB).
@@ -31,9 +31,9 @@ SUPERBLOCK_SLOT_BYTES = 64 << 10
 SUPERBLOCK_SLOTS = 2
 
 COUNTER_MAX = 1 << 62
-"""No counter of this format gets there, and no size: what is larger was never written by raidx."""
+"""The limit of all counters and sizes of the format; larger numbers were never written by raidx."""
 
-BITMAP_UNIT_BYTES = 1 << 20  # of member space for each bit, at the finest
+BITMAP_UNIT_BYTES = 1 << 20  # the least member space for each bit of the dirty bitmap
 GROWTH_FACTOR = 4
 GROWTH_WIDTH_MIN = 64
 LOG_BYTES_MIN = 256 << 10
@@ -44,7 +44,7 @@ DATA_ALIGNMENT_MAX = 1 << 20
 PAGE_KINDS = {"bitmap": 1, "written": 2, "journal": 3, "table": 4}
 """Kinds of pages and their number in the page header; 0 is no kind."""
 REGION_KINDS = ("bitmap", "written", "journal")
-"""Kinds that lie in regions which are equal on all members; see table_page.py for the other."""
+"""Kinds whose regions are equal on all members; see table_page.py for the other kind."""
 
 
 def _up(value: int, unit: int) -> int:
@@ -60,13 +60,13 @@ class Region:
 
     @property
     def end(self) -> int:
-        """First byte behind the region."""
+        """The first byte after the region."""
         return self.offset + self.length
 
 
 @dataclass(frozen=True, slots=True)
 class PageRegion:
-    """*pages* pages of *kind* from byte *offset*; both slots of a page lie side by side."""
+    """*pages* pages of *kind* from byte *offset* on; both slots of a page are adjacent."""
 
     offset: int
     pages: int
@@ -96,7 +96,7 @@ class Regions:
     data: Region
 
     def pages(self, kind: str) -> PageRegion:
-        """Return the page region of *kind*: "bitmap", "written", or the journal's head page."""
+        """Return the page region of *kind*: "bitmap", "written", or "journal", the log's head."""
         assert kind in REGION_KINDS, kind
         if kind == "journal":
             return PageRegion(self.log.offset, 1, kind)
@@ -108,7 +108,7 @@ class Regions:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def problem(self) -> str | None:
-        """Say in words what makes these regions impossible, or None."""
+        """Return in words why these regions are impossible, or None."""
         end = 0
         for name, region in self.named().items():
             if region.offset < end or region.length < 0:
@@ -132,16 +132,16 @@ def page_count(bits: int) -> int:
 
 
 def data_alignment(member_bytes: int) -> int:
-    """Return the alignment of the data region: 1 MiB, less where that would waste over 1/64."""
+    """Return the alignment of the data region: 1 MiB, or a power of two of at most 1/64 member."""
     share = max(PAGE_BYTES, member_bytes // 64)
     return int(min(DATA_ALIGNMENT_MAX, 1 << (share.bit_length() - 1)))
 
 
 def log_bytes(member_bytes: int, stripe_bytes: int) -> int:
-    """Return the size of the log region: 1/32 of the member within limits, an 1/8 of tiny ones.
+    """Return the size of the log region: 1/32 of the member within limits, 1/8 of a tiny member.
 
-    It holds two records of a whole stripe (*stripe_bytes* with parity) in any case: a change of a
-    stripe is one record, and the ring is used again only half a ring later.
+    It always holds two records of a whole stripe (*stripe_bytes* includes parity): a change of a
+    stripe is one record, and a part of the ring is reused only half a ring later.
     """
     smallest = min(LOG_BYTES_MIN, member_bytes // 8)
     wanted = min(max(member_bytes // 32, smallest), LOG_BYTES_MAX)
@@ -155,21 +155,22 @@ def plan_regions(
     rows: int = 1,
     total_bytes: int | None = None,
 ) -> Regions:
-    """Lay out members of which the smallest has *member_bytes*, for an array of *width* members.
+    """Return the regions for *width* members, of which the smallest has *member_bytes*.
 
-    *rows* are the chunks of a stripe on one member; *total_bytes*, of all members together, when
-    each is used as far as it goes (raidx) and *width* is the length of a bundle.
+    *rows* is the number of chunks of a stripe on one member. *total_bytes*, the size of all members
+    together, is given for raidx layouts, which use every member completely; *width* is then the
+    length of a bundle.
 
-    The written map has room for four times the width, at least 64 members, so that growth never
-    moves a region; with *total_bytes* for four times these. Raises UsageError when not even one
-    chunk of data fits.
+    The written map has space for four times the width, and at least for 64 members, so that growth
+    never moves a region; with *total_bytes*, for four times that size. Raises UsageError if not
+    even one chunk of data fits.
     """
     chunks_max = member_bytes // chunk_bytes * max(GROWTH_WIDTH_MIN, GROWTH_FACTOR * width)
     bitmap_bytes = member_bytes
     if total_bytes is not None:
         chunks_max = total_bytes // chunk_bytes * GROWTH_FACTOR
-        # Of 16 MiB of the image at the finest (store/dirty_bitmap.py): room for four times the
-        # image, too.
+        # A bit covers at least 16 MiB of the image (store/dirty_bitmap.py): this has space for four
+        # times the image as well.
         bitmap_bytes = total_bytes // min(width, GROWTH_FACTOR)
     superblock = Region(0, SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS)
 

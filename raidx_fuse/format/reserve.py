@@ -1,7 +1,7 @@
-"""Room on the host for a member's metadata, taken when it joins.
+"""Space on the host for the metadata of a member, reserved when the member joins.
 
-A sparse member on a host that fills up later must still take its journal and its maps: a write is
-then refused whole (`NoSpaceError`), instead of failing members one after the other.
+If the host of a sparse member is full later, log and maps can still be written. So a write is then
+refused as a whole (`NoSpaceError`) instead of failing members one after the other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from raidx_fuse.members.base import Member
 
 
 def reserve_metadata(member: Member, regions: Regions, chunks: int) -> None:
-    """Reserve superblocks, bitmap, journal, and the written map of *chunks* logical chunks.
+    """Reserve superblocks, dirty bitmap, log, and the written map of *chunks* logical chunks.
 
     Raises NoSpaceError, MemberError.
     """

@@ -1,9 +1,10 @@
-"""The layout that a configuration describes: one, or two while a restripe is under way.
+"""The layout that a configuration describes, or the two layouts during a restripe.
+
+From the start of a restripe to its end, the superblocks contain
 
     params {"restripe": {"from": {"layout": ..., "width": ..., "params": {...}}, "to": {...}}}
 
-stands in the superblocks from the beginning of a restripe to its end; `layout` is the old one all
-the while. How far it has come is in the journal (`mark`).
+and `layout` is the old layout. The progress (watermark) is in the redo log (`mark`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ RESTRIPE = "restripe"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A layout by name, over *width* members, with its *params*."""
+    """The name of a layout, its width in members and its parameters."""
 
     layout: str
     width: int
@@ -35,7 +36,7 @@ class Shape:
         return {"layout": self.layout, "width": self.width, "params": dict(self.params)}
 
     def make(self, config: ArrayConfig) -> Layout:
-        """Return the layout on members as *config* has them. Raises LayoutError."""
+        """Return the layout for the members and chunk size of *config*. Raises LayoutError."""
         unknown = sorted(set(self.params) - set(find_layout(self.layout).params))
         if unknown:
             raise LayoutError(f"{self.layout} has no parameter {unknown[0]!r}")
@@ -49,9 +50,9 @@ def shape_of(config: ArrayConfig) -> Shape:
 
 
 def shapes_of(config: ArrayConfig) -> tuple[Shape, ...]:
-    """Return the shape of *config*; the old and the new one during a restripe.
+    """Return the shape of *config*; during a restripe the old and the new one.
 
-    Raises FormatError for what no restripe wrote.
+    Raises FormatError if the parameters of the restripe are not valid.
     """
     moving = config.params.get(RESTRIPE)
     if moving is None:
@@ -96,7 +97,7 @@ def restriping(config: ArrayConfig, old: Shape, new: Shape) -> RestripeLayout:
 
 
 def can_lose(config: ArrayConfig, lost: frozenset[int]) -> bool:
-    """Say whether the layouts of *config*, none of them bundled, do without *lost*."""
+    """Return whether all layouts of *config*, none of them bundled, tolerate the loss of *lost*."""
     return all(
         len(lost & frozenset(range(shape.width))) <= LAYOUTS[shape.layout].tolerance(shape.width)
         for shape in shapes_of(config)

@@ -1,8 +1,8 @@
-"""What lies on a member: arrays, file systems, partition tables, by their magic numbers.
+"""Detect arrays, file systems and partition tables on a member by their magic numbers.
 
-A table of (name, offset, magic) for the formats that Linux disks carry, and a few checks where a
-magic number of two bytes is not proof enough. Better one false alarm, answered by an option, than
-one overwritten disk.
+There is a table of (name, offset, magic) for the formats that are usual on Linux disks, and a few
+functions for formats whose magic number of two bytes is no sufficient proof. A false positive only
+costs the user an option; a false negative could cost a disk.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KI = 1024
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A format found: *name*, the *offset* of its magic in bytes, and the magic's *length*."""
+    """A detected format: *name*, and *offset* and *length* of its magic number in bytes."""
 
     name: str
     offset: int
@@ -77,7 +77,7 @@ _ZFS_UBERBLOCKS_OFFSET = 128 * _KI
 
 
 def _find_ext(head: bytes) -> Iterator[Signature]:
-    """ext2, 3, 4: 0xEF53 at 1080, believed only with a possible block size and revision."""
+    """ext2, 3, 4: 0xEF53 at 1080, accepted only with a possible block size and revision."""
     if head[1080:1082] != b"\x53\xef" or len(head) < 2048:
         return
     log_block, revision = struct.unpack_from("<I", head, 1048)[0], head[1100]
@@ -90,7 +90,7 @@ def _find_ext(head: bytes) -> Iterator[Signature]:
 
 
 def _find_mbr(head: bytes) -> Iterator[Signature]:
-    """A DOS partition table: 55 AA at 510 and four entries that can be ones, not all empty."""
+    """A DOS partition table: 55 AA at 510 and four plausible entries, not all of them empty."""
     if head[510:512] != b"\x55\xaa":
         return
     entries = [head[at : at + 16] for at in range(446, 510, 16)]
@@ -130,7 +130,7 @@ def find_in_tail(tail: bytes, size_bytes: int) -> list[Signature]:
 
 
 async def find_signatures(member: Member) -> list[Signature]:
-    """Return what is on *member*, in rising order of offset. Raises MemberError."""
+    """Return the signatures on *member*, in rising order of offset. Raises MemberError."""
     head = bytearray(min(HEAD_BYTES, member.size_bytes))
     tail = bytearray(min(TAIL_BYTES, member.size_bytes))
     await member.readv(0, [head])

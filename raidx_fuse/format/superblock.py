@@ -1,13 +1,14 @@
-"""Superblocks: two slots on every member, written in turn, the newest valid one counts.
+"""Superblocks: two slots on every member, written alternately; the newest valid one counts.
 
 Laws (FORMAT.md, "Superblock" and "Update protocol"):
- 1. A write goes to the slot that does not hold the newest valid superblock, so a torn write leaves
-    the old configuration readable: sequence s lies in slot s mod 2.
- 2. `write_config` reads before it writes. It never overwrites a superblock of another array or of
-    another member: a disk that was swapped under us fails instead.
- 3. The commit point of a change is the return of `write_config` (superblock_round.py). One round is
-    complete, or the members that missed it are failed by the next, before anything is
-    acknowledged on its strength; `base_events` says where the members stood when a round began.
+ 1. A write goes to the slot that does not hold the newest valid superblock: sequence s is in slot
+    s mod 2. So a torn write leaves the old configuration readable.
+ 2. `write_config` reads before it writes. It never overwrites the superblock of another array or of
+    another member: a disk that was exchanged while the array runs fails instead.
+ 3. The commit point of a change is the return of `write_config` (superblock_round.py). A round is
+    complete, or the next round fails the members that missed it, before anything that depends on
+    the round is acknowledged. `base_events` is the lowest event counter of the members when the
+    round began.
 """
 
 from __future__ import annotations
@@ -36,31 +37,32 @@ from raidx_fuse.members.base import Member
 
 MAGIC = b"RAIDX-SB"
 MAJOR = 1
-"""Moves when an older program must not touch the member at all."""
+"""Increases when older programs must not use the member at all."""
 MINOR = 0
-"""Moves when top-level fields are added that an older program may carry along unread."""
+"""Increases when top-level fields are added that older programs keep without reading them."""
 
 HEADER = struct.Struct("<8sHHIIIQQQ16s16s48s")
 """magic, major, minor, crc, length, slot, events, base events, sequence, array, member, zeros."""
 HEADER_BYTES = 128
 CRC_OFFSET = 12
 LENGTH_FIELD = 4
-HEAD_BYTES = 8 << 10  # of a slot, read first: the configuration of a dozen members
+HEAD_BYTES = 8 << 10  # the part of a slot that is read first: enough for a dozen members
 BODY_BYTES_MAX = SUPERBLOCK_SLOT_BYTES - HEADER_BYTES
 assert HEADER.size == HEADER_BYTES
 
 
 class OtherVersionError(FormatError):
-    """A whole superblock of a version that cannot be read here."""
+    """An intact superblock of a format version that this program cannot read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Superblock:
-    """One superblock: *config* as *member_uuid* holds it.
+    """One superblock: the configuration *config* on the member *member_uuid*.
 
-    *sequence* counts the writes on this member and fixes the slot; *base_events* is the lowest
-    event counter that the members of its round held before: whoever holds less is an old copy;
-    *minor* is the version of the fields that it carries, read by us or not.
+    * *sequence*: counts the superblock writes on this member, and determines the slot.
+    * *base_events*: the lowest event counter that the members of its round held before; a member
+      with a lower one is an old copy.
+    * *minor*: the minor version of its fields, including fields that this program does not read.
     """
 
     member_uuid: str
@@ -71,7 +73,7 @@ class Superblock:
 
     @property
     def slot(self) -> int:
-        """The slot, 0 or 1, where this superblock lies."""
+        """The slot of this superblock, 0 or 1."""
         return self.sequence % SUPERBLOCK_SLOTS
 
     @property
@@ -87,10 +89,10 @@ class Superblock:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What was found in a slot: a *superblock*, or a *problem* in words, or neither (empty).
+    """The content of a slot: a *superblock*, or a *problem* in words, or neither (empty).
 
-    *ours* is true when the bytes carry our magic (a damaged superblock rather than other data),
-    *other_version* when that version cannot be read here.
+    *ours* is true if the slot has the magic of raidx (a damaged superblock rather than other data),
+    *other_version* if it is intact but of a format version that this program cannot read.
     """
 
     number: int
@@ -112,7 +114,7 @@ class Slot:
 def encode_superblock(superblock: Superblock, body: bytes | None = None) -> bytes:
     """Return the bytes of a slot, whole pages. Raises FormatError if they do not fit.
 
-    *body* is the encoded configuration, for who has it already.
+    *body* is the encoded configuration, if the caller has it already.
     """
     if body is None:
         body = encode_config(superblock.config)
@@ -157,7 +159,7 @@ def decode_superblock(content: bytes | bytearray, slot: int) -> Superblock:
     return _decode(bytes(content[: HEADER_BYTES + length]), slot)
 
 
-@lru_cache(maxsize=64)  # every round reads again what the one before it wrote
+@lru_cache(maxsize=64)  # every round reads the superblocks of the round before it
 def _decode(content: bytes, slot: int) -> Superblock:
     header = HEADER.unpack_from(content)
     _magic, major, minor, crc, _length, in_slot, events, base, sequence, array, member, _ = header
@@ -165,7 +167,7 @@ def _decode(content: bytes, slot: int) -> Superblock:
     zeroed = content[:CRC_OFFSET] + bytes(4) + content[CRC_OFFSET + 4 : HEADER_BYTES]
     if crc32c.crc32c(body, crc32c.crc32c(zeroed)) != crc:
         raise FormatError("checksum mismatch (torn write or rot)")
-    if major != MAJOR:  # after the checksum, which all versions share: rot is no other version
+    if major != MAJOR:  # after the checksum, which all versions share
         raise OtherVersionError(f"format {major} is another version, this one knows {MAJOR}")
     if in_slot != slot or sequence % SUPERBLOCK_SLOTS != slot:
         raise FormatError(f"belongs to slot {in_slot} (misdirected write)")
@@ -205,9 +207,9 @@ async def read_slots(member: Member) -> tuple[Slot, Slot]:
 
 
 async def _read_slot(member: Member, offset: int) -> bytearray:
-    """Return what a superblock in the slot at *offset* can fill; its first pages if there is none.
+    """Return the first HEAD_BYTES of the slot at *offset*; the whole slot for a longer superblock.
 
-    Few are longer than HEAD_BYTES, and a start reads hundreds of slots. Raises MemberError.
+    Few superblocks are longer, and a start reads hundreds of slots. Raises MemberError.
     """
     content = bytearray(HEAD_BYTES)
     await member.readv(offset, [content])
@@ -233,10 +235,10 @@ def _judge(number: int, content: bytearray) -> Slot:
 
 
 def newest(slots: tuple[Slot, Slot], path: str) -> Superblock | None:
-    """Return the newest valid superblock of *slots*, None if there never was one.
+    """Return the newest valid superblock of *slots*, None if neither slot has a superblock.
 
-    Raises FormatError when there was one but none is valid, when a newer version of the format
-    wrote one, or when the two contradict each other; *path* names the member.
+    *path* names the member in errors. Raises FormatError if there are only damaged superblocks, if
+    one is of another format version, or if the two belong to different members.
     """
     for slot in slots:
         if slot.other_version:

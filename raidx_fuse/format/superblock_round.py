@@ -1,4 +1,4 @@
-"""A round of superblocks: one configuration to all members, side by side; laws in superblock.py."""
+"""A round of superblocks: write one configuration to all members. Laws: superblock.py."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a round of superblocks waits for a member: *timeout_s* for reading, and writing.
+    """The timeout of a round of superblocks: *timeout_s* for reading, and again for writing.
 
-    What is given up goes on in *nursery*, which outlives the round: called back it might still
-    land, and nobody would know.
+    A write that times out continues in *nursery*, which outlives the round. It is not cancelled,
+    because a cancelled write may still take effect without a trace (members/overdue.py).
     """
 
     timeout_s: float
@@ -46,15 +46,20 @@ class Patience:
 async def write_config(
     members: Mapping[str, Member], config: ArrayConfig, patience: Patience | None = None
 ) -> frozenset[str]:
-    """Write *config* to *members* (by member UUID), flushed, all side by side; the commit point.
+    """Write *config* to *members* (by member UUID) concurrently and flush: the commit point.
 
-    Returns the UUIDs of members that failed, said why in the log, and may hold the old or the new
-    configuration: the caller fails them by another round. Without *patience* it waits for ever.
-    A member whose slot an overdue write may still reach fails. Members without a superblock get
-    their first one; `prepare_member` cleared them. What is written differs from *config* in two
-    ways: spares are spare if they are in *members* and missing if not; and the lineage goes on from
-    the last round of this start, with an entry if *config* leaves out whom that round reached.
-    Raises FormatError when the configuration is too large.
+    Returns the UUIDs of the members that failed. They may hold the old or the new configuration, so
+    the caller must exclude them by another round. The reasons are in the program's log. A member
+    also fails if an overdue write may still change its slot. Members without a superblock get their
+    first one (`prepare_member` cleared them). Without *patience* there is no timeout.
+
+    The configuration that is written differs from *config* in two points:
+
+    * A spare has the state "spare" if it is in *members*, otherwise "missing".
+    * The lineage continues that of the last round of this start, with a new entry if *config*
+      excludes a member that this round reached.
+
+    Raises FormatError, before any write, if the configuration is too large.
     """
     config = _with_spares_present(config, members)
     assert set(members) <= config.reached(), "a round never reaches the excluded"
@@ -82,7 +87,7 @@ async def write_config(
         for uuid, old in before.items()
     }
     body = encode_config(config)
-    # All before any write: what does not fit is refused before any member changes.
+    # Encoded before any write: a configuration that does not fit changes no member.
     contents = {uuid: encode_superblock(superblock, body) for uuid, superblock in new.items()}
     writes = [_Write(members[uuid], new[uuid], content) for uuid, content in contents.items()]
     if patience is None:
@@ -102,7 +107,7 @@ async def write_config(
 
 
 class _Write:
-    """One superblock on its way to *member*: *over* when it has ended, *done* if it ended well."""
+    """The write of one superblock: *over* is set when it has ended, *done* if it succeeded."""
 
     def __init__(self, member: Member, superblock: Superblock, content: bytes) -> None:
         self.over = trio.Event()
@@ -114,7 +119,7 @@ class _Write:
         self._given_up = False
 
     async def run(self) -> None:
-        """Write it, flushed."""
+        """Write the superblock and flush."""
         try:
             if is_overdue(self._member, *self._place):
                 why = "an earlier one got no answer and may still land"
@@ -130,7 +135,7 @@ class _Write:
                 came_back(self._member, *self._place)
 
     def give_up(self) -> None:
-        """If it has not ended: nobody waits for it any more, but it may still land."""
+        """Mark the write as overdue if it has not ended: it may still take effect."""
         if not self.over.is_set():
             log.error("superblock not written: %s: no answer", self._member.path)
             self._given_up = True
@@ -153,9 +158,9 @@ def _with_spares_present(config: ArrayConfig, members: Mapping[str, Member]) -> 
 async def _superblock_to_replace(
     member: Member, member_uuid: str, config: ArrayConfig
 ) -> Superblock | None:
-    """Return what *member* holds now; None if nothing valid (it is healed then).
+    """Return the superblock that *member* holds now, None if none is valid (it is then rewritten).
 
-    Raises FormatError for a superblock that is not ours to overwrite, MemberError.
+    Raises FormatError for a superblock that must not be overwritten, MemberError.
     """
     slots = await read_slots(member)
     if any(slot.other_version for slot in slots):

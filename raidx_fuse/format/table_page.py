@@ -1,10 +1,11 @@
-"""The look-up table on disk: each member's share of it, 15 bytes a chunk, behind its data.
+"""The look-up table (chunk table) on disk: 15 bytes for each chunk, after the data of its member.
 
     member:  | regions, equal on all | data: its own number of chunks | its share of the table |
 
-A share says of every chunk of its member which cell lies there. It is made of two-slot pages
-(pages.py) of 270 entries; both slots of a page say the same but for the moment of an update, so one
-rotten slot loses nothing. A page that nobody wrote says what the greedy allocation gave.
+The share of a member names for each of its chunks the cell that lies there. It consists of two-slot
+pages (pages.py) of 270 entries. Except during an update both slots of a page have the same entries,
+so that one damaged slot loses nothing. A page that was never written stands for the entries of the
+greedy allocation.
 
     entry   cell + 1 (8 bytes, 0: free) | last access (4) | mean interval (2) | role (1)
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 ENTRY_DTYPE = np.dtype([("cell", "<u8"), ("last", "<u4"), ("interval", "<u2"), ("role", "u1")])
 ENTRY = struct.Struct("<QIHB")
-"""cell + 1, last access, mean interval, role; what `ENTRY_DTYPE` says to numpy."""
+"""cell + 1, last access, mean interval, role; the same fields as `ENTRY_DTYPE`."""
 ENTRY_BYTES = ENTRY.size
 assert ENTRY_DTYPE.itemsize == ENTRY_BYTES
 PAGE_ENTRIES = PAYLOAD_BYTES // ENTRY_BYTES
@@ -47,7 +48,7 @@ def share_bytes(chunks: int) -> int:
 
 
 def chunks_that_fit(member_bytes: int, data_offset: int, chunk_bytes: int) -> int:
-    """Return how many chunks a member has room for, with its share of the table behind them."""
+    """Return how many chunks fit on a member together with its share of the table."""
     room = member_bytes - data_offset
     chunks = max(0, room // chunk_bytes)
     while chunks and chunks * chunk_bytes + share_bytes(chunks) > room:
@@ -57,7 +58,7 @@ def chunks_that_fit(member_bytes: int, data_offset: int, chunk_bytes: int) -> in
 
 
 def share_region(data_offset: int, chunk_bytes: int, chunks: int) -> PageRegion:
-    """Return where the share of a member of *chunks* chunks lies."""
+    """Return the region of the share of a member with *chunks* chunks."""
     return PageRegion(data_offset + chunks * chunk_bytes, share_pages(chunks), KIND)
 
 
@@ -75,7 +76,7 @@ def chunk_counts(params: Mapping[str, Any]) -> list[int]:
 
 
 def bytes_needed(config: ArrayConfig, role: int | None) -> int:
-    """Return the size that the member in *role* must have, None: one that may take any role."""
+    """Return the size in bytes that the member in *role* needs; None: enough for any role."""
     shares = shares_of(config)
     if not shares:
         return config.regions.data.end
@@ -84,14 +85,17 @@ def bytes_needed(config: ArrayConfig, role: int | None) -> int:
 
 
 async def erase_share(member: Member, region: PageRegion) -> None:
-    """Clear every page that any array left in *region* of *member*; not flushed."""
+    """Clear every page of any array in *region* of *member*; not flushed. Raises MemberError."""
     await erase_region(member, region)
 
 
 def encode_entries(
     cells: NDArray[np.int64], last: NDArray[np.uint32], interval: NDArray[np.uint16], role: int
 ) -> bytes:
-    """Return the payload of a page: *cells* at its chunks, -1 for free; the others by chunk."""
+    """Return the payload of a page for a member in *role*.
+
+    *cells* are the cells at the chunks of the page, -1 for free; *last* and *interval* likewise.
+    """
     entries = np.zeros(len(cells), ENTRY_DTYPE)
     entries["cell"] = (cells + 1).astype(np.uint64)
     entries["last"] = last

@@ -1,10 +1,10 @@
-"""What an array is, as a value: `ArrayConfig`, the body of every superblock.
+"""The configuration of an array, `ArrayConfig`: the body of every superblock.
 
-It is replaced, never changed, and travels as canonical JSON: keys sorted, no spaces, ASCII, one
-text for one value, so that equal configurations are equal bytes.
+It is an immutable value and is stored as canonical JSON: ASCII, keys sorted, no spaces. So equal
+configurations have equal bytes.
 
-The event counter moves with every change that reaches a superblock. A configuration excludes
-members by naming them failed or missing, or by not naming them.
+The event counter increases with every change that reaches a superblock. A configuration excludes a
+member by naming it failed or missing, or by not naming it.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ LINEAGE_ENTRY_BYTES = 8
 CHUNK_BYTES_MIN = 4 << 10
 CHUNK_BYTES_MAX = 1 << 20
 CREATED_S_MAX = 253_402_300_799  # the last second of the year 9999
-ROLES_MAX = WIDTH_MAX + 1  # one more while a surrogate takes the parity over
-DEPTH_MAX = 12  # of values in values
-NAME_SHOWN = 80  # characters of a name that cannot be, in an error
+ROLES_MAX = WIDTH_MAX + 1  # one more during a growth with a surrogate
+DEPTH_MAX = 12  # of nested JSON values
+NAME_SHOWN = 80  # characters of an invalid name that an error shows
 
 
 @dataclass(frozen=True, slots=True)
 class MemberRecord:
-    """What the array knows of one member.
+    """The record of one member in the configuration.
 
-    *role* 0..width-1, or -1 for a spare; *member_uuid* names this incarnation: a disk that comes
-    back after it was replaced gets a new one; *state* is one of active, failed, missing, spare,
-    rebuilding; *size_bytes* when it joined; *path_hint*, where it was last seen, for messages only;
-    *reads_zero*, whether data that nobody wrote reads as zero there.
+    * *role*: 0..width-1, or -1 for a spare.
+    * *member_uuid*: a disk that joins again after it was replaced gets a new one.
+    * *state*: one of active, failed, missing, spare, rebuilding.
+    * *size_bytes*: its size when it joined; *path_hint*: its last known path, for messages only.
+    * *reads_zero*: whether unwritten data reads as zero there.
     """
 
     role: int
@@ -56,14 +57,14 @@ class MemberRecord:
 
 @dataclass(frozen=True, slots=True)
 class ArrayConfig:
-    """An array: its members, layout and state, as of event counter *events*.
+    """An array: its members, layout and state at event counter *events*.
 
-    *size_bytes* is the user's limit on the image or None; *created_s* is in Unix seconds; *jobs*
-    holds progress that survives a remount ("rebuild:2" -> {"next_stripe": 123}); *history* and
-    *params* belong to the layout; *starts* counts the starts for writing and *lineage* has an
-    entry for each time that members were left out: together they tell configurations of which one
-    extends the other from those that went different ways (assemble.py); *extra* holds top-level
-    fields of a newer minor version, kept when the superblock is written again.
+    * *size_bytes*: the limit on the image that the user set, or None; *created_s*: Unix seconds.
+    * *jobs*: progress of jobs that survives a remount ("rebuild:2" -> {"next_stripe": 123}).
+    * *params*, *history*: belong to the layout.
+    * *starts*: counts the starts for writing; *lineage*: an entry for each exclusion of members.
+      From both, assemble.py decides whether one configuration extends another or both diverged.
+    * *extra*: top-level fields of a newer minor version, kept when the superblock is rewritten.
     """
 
     array_uuid: str
@@ -96,19 +97,21 @@ class ArrayConfig:
         return next((r for r in self.members if r.member_uuid == member_uuid), None)
 
     def excludes(self, member_uuid: str) -> bool:
-        """Say whether the array went on without *member_uuid*: failed, missing or unknown."""
+        """Return whether *member_uuid* is excluded: failed, missing or unknown."""
         record = self.find(member_uuid)
         return record is None or record.state in (FAILED, MISSING)
 
     def reached(self) -> frozenset[str]:
-        """Return the UUIDs of the members that a round is for: in a role or spare, not excluded."""
+        """Return the UUIDs of the members that a round writes: all that are not excluded."""
         return frozenset(
             r.member_uuid for r in self.members if r.state in (ACTIVE, REBUILDING, SPARE)
         )
 
     def extends(self, older: ArrayConfig) -> bool:
-        """Say whether this configuration can have come from *older*: it knows all that *older* went
-        through."""
+        """Return whether this configuration can be a successor of *older*.
+
+        Its lineage must begin with that of *older*, and it must have at least as many starts.
+        """
         known = self.lineage[: len(older.lineage)]
         return known == older.lineage and self.starts >= older.starts
 
@@ -117,7 +120,7 @@ class ArrayConfig:
         return sorted(r.role for r in self.members if r.role >= 0)
 
     def vacant_roles(self) -> frozenset[int]:
-        """Return the roles whose members left for good: a raidx layout has no chunks on them."""
+        """Return the roles without a member, because it left a raidx layout: 0 chunks."""
         counts = self.params.get("chunk_counts")
         listed = counts if isinstance(counts, list | tuple) else ()
         return frozenset(role for role, count in enumerate(listed) if count == 0)
@@ -127,7 +130,7 @@ class ArrayConfig:
         return frozenset(r.role for r in self.members if r.role >= 0 and r.state in states)
 
     def problem(self) -> str | None:
-        """Say in words what makes this value impossible, or None."""
+        """Return in words why this configuration is impossible, or None."""
         if not is_clean(self.name) or name_problem(self.name):
             return f"{self.name[:NAME_SHOWN]!r} cannot be an array's name"
         for text in (self.array_uuid, *(r.member_uuid for r in self.members)):
@@ -177,13 +180,13 @@ class ArrayConfig:
     # -- successors ------------------------------------------------------------------------------
 
     def bumped(self) -> ArrayConfig:
-        """Return this configuration with the event counter moved on by one."""
+        """Return this configuration with the event counter increased by one."""
         return replace(self, events=self.events + 1)
 
     def with_record(self, record: MemberRecord) -> ArrayConfig:
-        """Return this configuration with *record* in its role, or added if it has none.
+        """Return this configuration with *record* in its role, or added as a spare.
 
-        Whoever held the role before is no member any more.
+        A member that held the role before is removed.
         """
         others = tuple(
             r
@@ -201,7 +204,7 @@ class ArrayConfig:
     def started_with(self, present: Collection[str]) -> ArrayConfig:
         """Return the configuration of an array that starts for writing with *present* (UUIDs).
 
-        Who is absent, is out: missing. It must be written before anything is acknowledged.
+        Absent members become missing. It must be written before anything is acknowledged.
         """
         members = []
         for record in self.members:
@@ -215,10 +218,10 @@ class ArrayConfig:
         return started.parting_from(self)
 
     def parting_from(self, older: ArrayConfig) -> ArrayConfig:
-        """Return this configuration as the successor of *older*, whose lineage it goes on with.
+        """Return this configuration as the successor of *older*, with a lineage that continues it.
 
-        If someone whom *older* reached is left out, the ways part here: the lineage gets an entry
-        that no other way can have.
+        If this configuration excludes a member that *older* reached, the lineage gets an entry that
+        no other successor of *older* can have (a hash of this configuration).
         """
         heir = replace(self, lineage=older.lineage)
         if older.reached() <= self.reached():
@@ -233,7 +236,7 @@ class ArrayConfig:
 
 
 def _impossible_number(value: object) -> int | float | None:
-    """Return a number in JSON *value* that no counter of ours reaches, None if there is none."""
+    """Return a number in JSON *value* that exceeds COUNTER_MAX, None if there is none."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
@@ -251,11 +254,11 @@ def _is_too_deep(value: object, left: int = DEPTH_MAX) -> bool:
     return not left or any(_is_too_deep(inner, left - 1) for inner in value)
 
 
-_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # a tenth of uuid.UUID's time
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # ten times as fast as uuid.UUID
 
 
 def is_uuid(text: object) -> bool:
-    """Say whether *text* is a UUID in its canonical form: lower case, with hyphens."""
+    """Return whether *text* is a UUID in canonical form: lower case, with hyphens."""
     return isinstance(text, str) and _UUID.fullmatch(text) is not None
 
 
@@ -302,7 +305,7 @@ _CONFIG_TYPES: dict[str, tuple[type, ...]] = {
 
 
 def config_to_dict(config: ArrayConfig) -> dict[str, Any]:
-    """Return *config* as JSON values; fields of a newer minor version stand beside our own."""
+    """Return *config* as JSON values, including the fields of a newer minor version."""
     values: dict[str, Any] = {name: getattr(config, name) for name in _CONFIG_TYPES}
     values["members"] = [{n: getattr(r, n) for n in _RECORD_TYPES} for r in config.members]
     values["regions"] = {n: [r.offset, r.length] for n, r in config.regions.named().items()}
@@ -315,7 +318,7 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=Fal
 
 
 def encode_config(config: ArrayConfig) -> bytes:
-    """Return *config* as canonical JSON. Raises FormatError unless it survives the way back."""
+    """Return *config* as canonical JSON. Raises FormatError unless it decodes to the same value."""
     problem = config.problem()
     if problem is not None:
         raise FormatError(f"the configuration would be impossible: {brief(problem)}")
@@ -329,11 +332,11 @@ def encode_config(config: ArrayConfig) -> bytes:
     return text
 
 
-@lru_cache(maxsize=32)  # every member has the same text, and every round reads all of them
+@lru_cache(maxsize=32)  # every member has the same text, and every round reads all members
 def decode_config(text: bytes) -> ArrayConfig:
-    """Return the configuration in *text*: a value that nobody may change, as all get the same.
+    """Return the configuration in *text*. It is cached and shared, so it must not be changed.
 
-    Raises FormatError for everything that is not one.
+    Raises FormatError if *text* is not a valid configuration.
     """
     try:
         values = json.loads(text.decode("ascii"), parse_constant=_refuse_constant)

@@ -1,9 +1,9 @@
-"""What a superblock has room for: configurations are measured before anybody relies on them.
+"""Fit configurations into the limited space of a superblock before they are used.
 
-What users ask for is refused when it does not fit, and leaves some room free. That room is for what
-nobody can refuse: members fail, counters rise, chunks are lost. When even that gets scarce, what is
-for messages only goes first (where members were last seen), then the list of lost chunks is rounded
-up (lost_chunks.py).
+A change that a user requests is refused if it does not fit or leaves less than a reserve. The
+reserve is for changes that cannot be refused: members fail, counters rise, chunks are lost. If the
+space is not enough even for these, path hints are shortened first, because they are for messages
+only; then the list of lost chunks is rounded up (lost_chunks.py).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from raidx_fuse.format.configuration.names import cleaned
 from raidx_fuse.format.superblock import BODY_BYTES_MAX
 
 RESERVE_BYTES = 4 << 10
-"""What a change that a user asks for leaves free."""
-_HINTS = (4096, 96, 32, 0)  # characters of a path that are kept, the last ones
-LOST_BYTES_MIN = 2 << 10  # of the list of lost chunks, before anything is refused for it
+"""The reserve: bytes that a change requested by a user must leave free."""
+_HINTS = (4096, 96, 32, 0)  # last characters of a path hint that are kept
+LOST_BYTES_MIN = 2 << 10  # the list of lost chunks keeps so much before a request is refused
 
 
 def fitted(config: ArrayConfig, reserve_bytes: int = 0) -> ArrayConfig:
-    """Return *config* as a superblock has room for it, with *reserve_bytes* to spare.
+    """Return *config*, shortened if necessary, so that a superblock keeps *reserve_bytes* free.
 
-    Raises FormatError when it has not, or when it cannot be encoded at all.
+    Raises FormatError if it does not fit even then, or if it cannot be encoded at all.
     """
     room = BODY_BYTES_MAX - reserve_bytes
     for characters in _HINTS:
@@ -58,7 +58,7 @@ def _with_lost(config: ArrayConfig, lost: dict[str, object]) -> ArrayConfig:
 
 
 def _with_hints(config: ArrayConfig, characters: int) -> ArrayConfig:
-    """Return *config* with path hints that can be written, of *characters* at most."""
+    """Return *config* with cleaned path hints of at most *characters* characters."""
     members = tuple(
         replace(record, path_hint=cleaned(record.path_hint)[-characters:] if characters else "")
         for record in config.members

@@ -1,15 +1,15 @@
-"""The chunks whose content was lost: in memory, and as the superblocks keep them.
+"""The list of lost chunks (bad blocks): in memory, and as stored in the superblocks.
 
-In a superblock they are differences, compressed: losses come in patterns (one role of many
-neighbouring stripes), so a hundred thousand of them fit where a plain list would hold a few
-thousand. Where they do not fit they are rounded to ranges of 2 ** shift chunks, so that more counts
-as lost than is, never less:
+A superblock holds the differences between their numbers, compressed. Losses form patterns (one role
+of many neighbouring stripes), so that a hundred thousand lost chunks fit where a plain list would
+hold a few thousand. If they do not fit, they are rounded to ranges of 2 ** shift chunks. More
+chunks then count as lost than are lost, never fewer:
 
     lost        . x . x . . . . . . x .
     shift 1     [ x x x x ] . . . . [ x x ]
 
-In memory they are single numbers and ranges: what a superblock says may be far more than numbers
-could be kept of.
+In memory they are single numbers and ranges, because ranges from a superblock may contain far more
+chunks than memory could hold as single numbers.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 from raidx_fuse.errors import FormatError
 
 KEY = "bad_chunks"
-"""Where the list stands among the `jobs` of a configuration."""
+"""The key of the list in the `jobs` of a configuration."""
 ENCODED_BYTES_MAX = 40_000  # of the 64 KiB that a superblock has
-FRAME_BYTES = 100  # of JSON around what is compressed
-UNPACKED_BYTES_MAX = 32 << 20  # of what was compressed: no list can demand more memory
+FRAME_BYTES = 100  # of JSON around the compressed text
+UNPACKED_BYTES_MAX = 32 << 20  # limit of a decompressed list, and so of its memory
 _NUMBERS_MAX = UNPACKED_BYTES_MAX // 8
 _CHUNK_MAX = 1 << 62
 SHIFT_MAX = 61
@@ -41,28 +41,28 @@ Numbers = NDArray[np.uint64]
 
 
 class LostChunks(set[int]):
-    """Numbers of lost chunks, some as themselves, others in ranges.
+    """The set of lost chunks, kept as single numbers and ranges.
 
-    Empty, as a set is, only when nothing is lost: what asks at every request costs nothing more.
-    *changes* moves with every change.
+    It is empty, as a set, only if no chunk is lost: the check at every request is that of a set.
+    *changes* increases with every change.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.changes = 0
-        self._starts = array("Q")  # of ranges, ascending, that do not touch
+        self._starts = array("Q")  # of ranges, ascending, neither adjacent nor overlapping
         self._ends = array("Q")
 
     @classmethod
     def of_ranges(cls, starts: Iterable[int], ends: Iterable[int]) -> LostChunks:
-        """Return the chunks of the ranges *starts* to *ends* - 1, ascending and apart."""
+        """Return the chunks of the ranges *starts* .. *ends* - 1, ascending and not adjacent."""
         lost = cls()
         lost._starts, lost._ends = array("Q", starts), array("Q", ends)
         lost._show()
         return lost
 
     def _show(self) -> None:
-        """Keep the set itself from being empty while there are ranges."""
+        """Keep the set itself from being empty while there are ranges: put a number into it."""
         if self._starts and not self:
             super().add(self._starts[0])
 
@@ -82,12 +82,12 @@ class LostChunks(set[int]):
         super().add(chunk)
 
     def update(self, *others: Iterable[int]) -> None:
-        """Note that the chunks of *others* are lost."""
+        """Note that all chunks in *others* are lost."""
         self.changes += 1
         super().update(*others)
 
     def discard(self, chunk: object) -> None:
-        """Note that *chunk* was written anew."""
+        """Note that *chunk* was written again, so that it is no longer lost."""
         if not isinstance(chunk, int) or chunk not in self:
             return
         self.changes += 1
@@ -113,7 +113,7 @@ class LostChunks(set[int]):
         return list(islice(merge(in_ranges, alone), count))
 
     def ranges(self) -> tuple[Numbers, Numbers]:
-        """Return the starts and ends of all ranges of lost chunks, ascending and apart."""
+        """Return starts and ends of all ranges of lost chunks, ascending and not adjacent."""
         alone = np.fromiter(self, np.uint64, len(self))
         starts = np.concatenate([np.frombuffer(self._starts, np.uint64), alone])
         ends = np.concatenate([np.frombuffer(self._ends, np.uint64), alone + np.uint64(1)])
@@ -122,7 +122,7 @@ class LostChunks(set[int]):
 
 
 def _joined(starts: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:
-    """Return ranges, ascending by *starts*, without those that touch or overlap."""
+    """Return the ranges, ascending by *starts*, with adjacent and overlapping ones joined."""
     if not len(starts):
         return starts, ends
     reached = np.maximum.accumulate(ends)
@@ -151,7 +151,7 @@ def _steps(content: bytes) -> Numbers:
 
 
 def _in_planes(numbers: Numbers) -> bytes:
-    """Return all first bytes of *numbers*, then all second ones, ...: that is packed better."""
+    """Return the first bytes of all *numbers*, then the second bytes, ...: compresses better."""
     return np.ascontiguousarray(numbers.astype("<u8").view(np.uint8).reshape(-1, 8).T).tobytes()
 
 
@@ -161,7 +161,7 @@ def _from_planes(content: bytes) -> Numbers:
 
 
 def _rounded(starts: Numbers, ends: Numbers, shift: int) -> tuple[int, str]:
-    """Return how many chunks the ranges have, rounded up to 2 ** *shift*, and their text."""
+    """Return the ranges rounded up to 2 ** *shift* chunks: (number of chunks, packed text)."""
     by, one = np.uint64(shift), np.uint64(1)
     lows, highs = _joined(starts >> by, ((ends - one) >> by) + one)
     if 2 * len(lows) > _NUMBERS_MAX:
@@ -172,9 +172,9 @@ def _rounded(starts: Numbers, ends: Numbers, shift: int) -> tuple[int, str]:
 
 
 def encode_chunks(chunks: LostChunks, room_bytes: int = ENCODED_BYTES_MAX) -> dict[str, Any]:
-    """Return *chunks* as JSON values of at most *room_bytes*, rounded up if they must be.
+    """Return *chunks* as JSON values of at most *room_bytes*, rounded up if necessary.
 
-    FRAME_BYTES and some are always enough.
+    A little more than FRAME_BYTES is always enough.
     """
     room_bytes = min(room_bytes, ENCODED_BYTES_MAX) - FRAME_BYTES
     starts, ends = chunks.ranges()
@@ -200,7 +200,10 @@ def encode_chunks(chunks: LostChunks, room_bytes: int = ENCODED_BYTES_MAX) -> di
 
 
 def decode_chunks(values: object, limit: int = _CHUNK_MAX) -> LostChunks:
-    """Return the chunks of `encode_chunks` below *limit*. Raises FormatError for anything else."""
+    """Return the lost chunks below *limit* from the values of `encode_chunks`.
+
+    Raises FormatError if *values* are not valid.
+    """
     try:
         return _decode(values, limit)
     except (ValueError, KeyError, TypeError, binascii.Error, zlib.error) as error:
@@ -230,7 +233,7 @@ def _decode(values: object, limit: int) -> LostChunks:
         if len(edges) and int(edges[-1]) << shift > _CHUNK_MAX:
             raise ValueError("a number too large")
         starts, ends = edges[::2] << np.uint64(shift), edges[1::2] << np.uint64(shift)
-    inside = starts < limit  # rounding went beyond the image, perhaps
+    inside = starts < limit  # rounding may have gone beyond the end of the image
     ends = np.minimum(ends[inside], np.uint64(limit))
     return LostChunks.of_ranges(starts[inside].tolist(), ends.tolist())
 

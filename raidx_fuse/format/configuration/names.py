@@ -1,8 +1,8 @@
-"""Names that stand in superblocks: what may be in them, and what becomes of what may not.
+"""Names in superblocks: which characters are allowed, and how others are replaced.
 
-A name is a file name and is shown on terminals, so it has no characters that steer one, and none
-that are no text at all. Arrays that an earlier version made may have such a name: they are read
-with a question mark in their place.
+A name is a file name and is shown on terminals. So control characters and characters that are no
+text are not allowed. Arrays that an earlier version created may have such names: a question mark
+replaces each of these characters when the name is read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BRIEF_CHARACTERS = 200
 _STEERING = frozenset(["Cc", "Cs", "Zl", "Zp"])
 """Categories of Unicode: control characters, lone surrogates, ends of lines and paragraphs."""
 _TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""They show what follows them in another order."""
+"""Bidirectional formatting characters: they change the order in which text is shown."""
 
 
 def _is_unclean(character: str) -> bool:
@@ -22,25 +22,25 @@ def _is_unclean(character: str) -> bool:
 
 
 def is_clean(text: str) -> bool:
-    """Say whether *text* can be shown on a terminal as it is."""
+    """Return whether *text* can be shown on a terminal unchanged."""
     return (text.isascii() and text.isprintable()) or not any(map(_is_unclean, text))
 
 
 def cleaned(text: str) -> str:
-    """Return *text* with a question mark for whatever must not be shown."""
+    """Return *text* with a question mark for each character that must not be shown."""
     if is_clean(text):
         return text
     return "".join("?" if _is_unclean(character) else character for character in text)
 
 
 def brief(text: object) -> str:
-    """Return *text* as an error may show it: clean, and not for ever."""
+    """Return *text* for an error message: cleaned, and cut to BRIEF_CHARACTERS."""
     shown = cleaned(str(text))
     return shown if len(shown) <= BRIEF_CHARACTERS else f"{shown[:BRIEF_CHARACTERS]}..."
 
 
 def name_problem(name: str) -> str | None:
-    """Say in words why an array cannot have this *name*, which is clean; None if it can."""
+    """Return in words why an array cannot have the clean name *name*, or None."""
     if name in ("", ".", "..") or "/" in name:
         return "it names the image file too"
     if len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:

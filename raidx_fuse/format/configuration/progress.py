@@ -1,4 +1,4 @@
-"""What the superblocks say of unfinished work, looked at before anything goes on with it."""
+"""Check the saved progress of unfinished jobs in the superblocks before a job continues."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REBUILD = "rebuild:"
 
 
 def check_progress(config: ArrayConfig, stripes: int) -> None:
-    """Raise FormatError unless *config* tells of work on an array of so many *stripes*."""
+    """Raise FormatError if the jobs of *config* are impossible for an array of *stripes*."""
     for key, values in config.jobs.items():
         if not _is_possible(config, key, values, stripes):
             raise FormatError(f"array {config.name!r}: its unfinished {key[:40]!r} is impossible")
