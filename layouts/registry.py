@@ -1,6 +1,7 @@
-"""The table of layouts by name: what exists, for which widths, at what cost; and how to make one.
+"""The registry of layouts: for each name the allowed widths, tolerance, efficiency and builder.
 
-A name or width that does not exist raises `LayoutError` with one line that names the nearest ones.
+`make_code` and `make_layout` build them. An unknown name or an impossible width raises
+`LayoutError` with one line that names the nearest valid ones.
 """
 
 from __future__ import annotations
@@ -43,21 +44,23 @@ __all__ = [
 CHUNK_BYTES_MIN = 4 << 10
 CHUNK_BYTES_MAX = 1 << 20
 WIDTH_MAX = 255
-"""A role must fit one byte of the lookup table (raidx paper, section IV.D), 0 meaning none."""
+"""A role must fit into one byte of the look-up table (raidx paper, section IV.D)."""
 WIDTH_MAX_TWO_LOSSES = 64
-"""Stripes of a two-loss code grow with the square of the width: 64 columns are 4000 cells."""
+"""The cells of a two-loss code grow with the square of the width: 64 columns have 4000 cells."""
 
 
 @dataclass(frozen=True)
 class LayoutInfo:
-    """What is known of a layout before any member is given.
+    """The properties of a layout that do not depend on particular members.
 
-    *name*; *title*, one line; *widths*, the allowed widths in words; *source*, the paper;
-    *width_min*; *build*, width to code, None for layouts whose placement needs more than a width
-    (they are pure arithmetic here); *width_max*; *allows_width*, a further condition on the width;
-    *rotation*, the default placement; *params*, name of each parameter to its meaning; *bundled*,
-    raidx: members of any sizes and a look-up table; *losses* and *share*, width to tolerance and
-    efficiency (raidx-*: of like members, at *length*).
+    * *name*; *title*: one line; *widths*: the allowed widths in words; *source*: the paper.
+    * *width_min*, *width_max*; *allows_width*: a further condition on the width.
+    * *build*: returns the code for a width; None if the placement needs more than the width.
+    * *rotation*: the default rotation of `RotatedLayout`, "fixed" or "left".
+    * *params*: the meaning of each parameter, by name.
+    * *bundled*: a raidx layout, with members of different sizes and a look-up table.
+    * *losses*, *share*: tolerance and efficiency for a width. For raidx layouts they hold for
+      members of equal size and the shortest bundle.
     """
 
     name: str
@@ -109,7 +112,10 @@ def _two_losses(
     allowed: Callable[[int], bool] | None = None,
     widths: str = "4 to 64",
 ) -> LayoutInfo:
-    """Return the entry of a two-loss code; without *allowed* it is horizontal and may rotate."""
+    """Return the entry of a two-loss code. Without *allowed* it is horizontal and can be rotated.
+
+    *allowed* says whether a vertical code exists for a width; *widths* says it in words.
+    """
     return LayoutInfo(
         name,
         title,
@@ -119,7 +125,7 @@ def _two_losses(
         build,
         width_max=WIDTH_MAX_TWO_LOSSES,
         allows_width=allowed or (lambda _width: True),
-        params={} if allowed else {"rotate": "true moves the columns on by one each stripe"},
+        params={} if allowed else {"rotate": "true rotates the columns by one each stripe"},
         losses=lambda _width: 2,
         share=lambda width: (width - 2) / width,
     )
@@ -128,7 +134,7 @@ def _two_losses(
 def _bundled(
     name: str, title: str, length_min: int, losses: int, share: Callable[[int], float]
 ) -> LayoutInfo:
-    """Return the entry of a raidx layout; its bundles are at least *length_min* chunks long."""
+    """Return the entry of a raidx layout, whose bundles have at least *length_min* chunks."""
     return LayoutInfo(
         name,
         title,
@@ -137,9 +143,9 @@ def _bundled(
         length_min,
         params={
             "length": f"chunks in a bundle, from {length_min}",
-            "chunk_counts": "list of the chunks of each member",
-            "bundles": "how many there are, where not as many as can be",
-            "founding": "counts, bundles and roles of the members that it was made of",
+            "chunk_counts": "list with the number of chunks of each member",
+            "bundles": "number of bundles; as many as possible if not given",
+            "founding": "counts, bundles and roles with which the array was created",
         },
         bundled=True,
         losses=lambda _width: losses,
@@ -153,8 +159,8 @@ def _one(_width: int) -> float:
 
 ELASTIC_PARAMS = {
     "history": "list of the numbers of members, before and after each growth",
-    "migrated": "during a growth: the first stripe that still lies as before it",
-    "parity": "during a growth: how parity follows, live, piggyback or surrogate",
+    "migrated": "during a growth: the first stripe that has not migrated yet",
+    "parity": "during a growth: how parity is updated, live, piggyback or surrogate",
 }
 PARITY_WAYS = ("live", "piggyback", "surrogate")
 
@@ -264,7 +270,10 @@ def make_code(name: str, width: int) -> Code:
 
 
 def code_for(name: str, width: int, params: Mapping[str, object]) -> Code:
-    """Return the code of a stripe or bundle of layout *name* with *params*. As `make_code`."""
+    """Return the code of a stripe, or of a bundle, of layout *name* with *params*.
+
+    Raises LayoutError for the same reasons as `make_code`, and for a wrong bundle length.
+    """
     info = find_layout(name)
     if not info.bundled:
         return make_code(name, width)
@@ -280,12 +289,12 @@ def make_layout(
 ) -> Layout:
     """Return layout *name* over *width* members with *member_chunks* chunks of *chunk_bytes* each.
 
-    Chunks that do not fill a last stripe stay unused. Raises LayoutError in one line for unknown
-    names, widths, parameters, and for sizes that make no layout.
+    Chunks that do not fill a whole last stripe stay unused. Raises LayoutError, one line, for an
+    unknown name, width or parameter, and for members that are too small.
     """
     info = find_layout(name)
     counts = params.get("chunk_counts") if info.bundled else None
-    surrogate = params.get("parity") == "surrogate"  # the last role is one too many for the code
+    surrogate = params.get("parity") == "surrogate"  # the last role is not a column of the code
     code = make_code(name, width - surrogate) if counts is None else code_for(name, width, params)
     check_chunk_bytes(chunk_bytes)
     unknown = sorted(set(params) - set(info.params))
@@ -308,12 +317,15 @@ def make_layout(
 
 
 def grows_in_place(name: str) -> bool:
-    """Say whether arrays of layout *name* can grow by McPod's moves alone."""
+    """Return whether arrays of layout *name* grow by the elastic mapping, without a restripe."""
     return "history" in find_layout(name).params
 
 
 def _checked_history(history: object, width: int, least: int) -> tuple[int, ...]:
-    """Return *history* as numbers of members. Raises LayoutError unless it ends at *width*."""
+    """Return *history*, the numbers of members before and after each growth, as a tuple.
+
+    Raises LayoutError unless it begins with at least *least* members and ends with *width*.
+    """
     if not isinstance(history, list | tuple) or not all(isinstance(m, int) for m in history):
         raise LayoutError(f"history must be a list of numbers of members, not {history!r}")
     if not history or history[0] < least or history[-1] != width:

@@ -1,1 +1,1 @@
-"""Codes: grids of cells and the chains whose XOR is zero; solving and locating over GF(2)."""
+"""Erasure codes: grids of cells with parity chains; decoding and error location over GF(2)."""

@@ -1,11 +1,11 @@
-"""A code: a grid of cells and chains of cells whose XOR is zero. Pure algebra, no member in sight.
+"""An erasure code: a grid of cells, and parity chains whose cells XOR to zero. Pure algebra.
 
-Everything above is generic over chains: encode, partial update, degraded read, rebuild, scrub.
-A new code is a new list of chains and nothing else. A replica is a chain of two equal cells.
+Encoding, partial update, degraded read, rebuild and scrub use only the chains, so a new code is
+just a new list of chains. A replica is a chain of two equal cells.
 
-Cells have two names. A `Cell` is (row, column). A *cell index* is an integer: the data cells
-0..D-1 in logical order, then the parity cells D..D+P-1 in the order of their chains. Sets of cells
-are integers with one bit for each index. Single parity over three columns:
+A cell is identified in two ways. A `Cell` is (row, column). A *cell index* is an integer: the data
+cells are 0..D-1 in logical order, the parity cells D..D+P-1 in the order of their chains. A set of
+cells is an integer with one bit for each cell index. Single parity over three columns:
 
     (0,0) (0,1) (0,2)        index 0 1 2         chain {2, 0, 1}: parity cell first
       d0    d1   parity
@@ -31,22 +31,24 @@ Cell = tuple[int, int]
 
 
 class LayoutError(ValueError):
-    """A layout, width or parameter that does not exist; one line that names the nearest ones."""
+    """A layout, width or parameter is not possible; one line that names the nearest valid ones."""
 
 
 @dataclass(frozen=True, eq=False)
 class Code:
     """A grid of *rows* x *columns*, *chains* (parity cell first) and *data* cells in logical order.
 
-    *tolerance* is the number of columns any of which may be lost at once; the author of the code
-    states it, the tests prove it. Codes compare by identity. Everything below is derived:
+    *tolerance* is the number of columns that may be lost at once, whichever they are. The author
+    of the code states it; the tests prove it. Codes compare by identity. The other attributes are
+    derived:
 
-    *cells*: the cells by index. *index*: cell to index. *data_count*, *parity_count*: D and P.
-    *data_mask*, *parity_mask*, *all_mask*: sets. *chain_masks*: the chains as sets.
-    *support*: for each parity p (cell D+p) the set of data cells whose XOR it is, parities
-    that its chain contains (RDP's diagonals) expanded. *affects*: for each data cell the parity
-    cell indexes that change with it. *column_cells*, *column_masks*: by column. *column_of*,
-    *row_of*: by cell index.
+    * *cells*: the cells by cell index; *index*: the cell index of each cell.
+    * *data_count*, *parity_count*: D and P.
+    * *data_mask*, *parity_mask*, *all_mask*: sets of cells; *chain_masks*: the chains as sets.
+    * *support*: for each parity p (cell D+p) the set of data cells whose XOR it is. Parity cells
+      in its chain (the diagonals of RDP contain some) are expanded into their data cells.
+    * *affects*: for each data cell the indexes of the parity cells that change with it.
+    * *column_cells*, *column_masks*: by column; *column_of*, *row_of*: by cell index.
     """
 
     name: str
@@ -71,7 +73,7 @@ class Code:
     row_of: tuple[int, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Derive the tables. AssertionError when the chains are not a code: the author's bug."""
+        """Derive the tables. Raises AssertionError if the chains are no code: a bug."""
         cells = self.data + tuple(chain[0] for chain in self.chains)
         index = {cell: i for i, cell in enumerate(cells)}
         assert len(index) == len(cells), f"{self.name}: a cell is both data and parity, or twice"
@@ -111,35 +113,36 @@ class Code:
             "row_of": tuple(row for row, _ in cells),
         }
         for name, value in derived.items():
-            object.__setattr__(self, name, value)  # the way into a frozen dataclass
+            object.__setattr__(self, name, value)  # the dataclass is frozen
 
     @property
     def is_copies(self) -> bool:
-        """Whether every other cell is a copy of one data cell."""
+        """Whether the stripe is one data cell and copies of it (mirroring)."""
         return self.data_count == 1 <= self.parity_count
 
     def solve(self, lost: int, wanted: int) -> tuple[Step, ...]:
         """Return (cell, set of surviving cells whose XOR it is) for each cell of *wanted*.
 
-        *lost* and *wanted* are sets; wanted cells that are not lost are left out. Few sources are
-        preferred. Cached. Raises Unrecoverable when the chains cannot solve a wanted cell.
+        *lost* and *wanted* are sets of cells; wanted cells that are not lost are left out. Chains
+        with few surviving cells are preferred. The result is cached. Raises Unrecoverable when the
+        chains cannot solve a wanted cell.
         """
         return _solve_cached(self, lost, wanted)
 
     def schedule(self, lost: int, wanted: int) -> tuple[Step, ...]:
-        """Return steps in order, as `solve`, whose sets may name cells of earlier steps.
+        """Return the steps of `solve` in an order in which later steps use results of earlier ones.
 
-        For decoding much data: far fewer XORs when several cells are lost. Cached. With
-        ``schedule(parity_mask, parity_mask)`` it is the encoder. Raises Unrecoverable.
+        When several cells are lost this takes far fewer XORs than `solve`. The result is cached.
+        ``schedule(parity_mask, parity_mask)`` is the encoder. Raises Unrecoverable.
         """
         return _schedule_cached(self, lost, wanted)
 
     def recover(self, column: int) -> tuple[Step, ...]:
         """Return one step for each cell of *column*, together reading the fewest distinct cells.
 
-        The sets name surviving cells only; among the choices with the fewest reads one is taken
-        that spreads them over the surviving columns. Cached. See
-        `raidx_fuse.layouts.codes.recovery`.
+        The sets contain surviving cells only. Among the choices with the fewest reads, the one
+        that spreads the reads best over the surviving columns is taken. The result is cached.
+        Raises Unrecoverable. See `raidx_fuse.layouts.codes.recovery`.
         """
         return _recover_cached(self, column)
 
@@ -152,7 +155,10 @@ class Code:
 
 
 def _support(chain_masks: tuple[int, ...], data_count: int) -> tuple[int, ...]:
-    """Expand parities inside chains until only data cells are left; parities must not be cyclic."""
+    """Return for each parity the set of data cells whose XOR it is.
+
+    Parity cells inside chains are expanded. AssertionError if parities depend on each other.
+    """
     data_mask = (1 << data_count) - 1
     done: dict[int, int] = {}
     waiting = set(range(len(chain_masks)))
@@ -162,7 +168,7 @@ def _support(chain_masks: tuple[int, ...], data_count: int) -> tuple[int, ...]:
             others = (chain_masks[p] & ~data_mask) ^ (1 << (data_count + p))
             if all(q - data_count in done for q in bits(others)):
                 ready.append((p, others))
-        assert ready, "the parities of the chains depend on each other in a circle"
+        assert ready, "the parities of the chains depend on each other in a cycle"
         for p, others in ready:
             mask = chain_masks[p] & data_mask
             for q in bits(others):

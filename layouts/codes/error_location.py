@@ -1,18 +1,21 @@
-"""Who lies? Find the cells whose content cannot be right from the chains that do not hold.
+"""Locate silent corruption: find the wrong cells of a stripe from its violated chains.
 
-The XOR of a chain's cells is its *syndrome*: zero, unless a cell of it lies. A code that survives
-two losses can name one liar: no two members explain the same syndromes, or else both could be lost
-and nothing would tell their contents apart. Three steps, from the likely to the unlikely:
+The XOR of the cells of a chain is its *syndrome*. A nonzero syndrome means that a cell of the chain
+is wrong. A code that tolerates two losses can attribute an error to one member: no two members
+explain the same syndromes, otherwise the loss of both could not be decoded. Three attempts, the
+most likely case first:
 
-1. one cell: the violated chains all have the same syndrome, and one cell alone is in just those;
-2. one member, several of its cells (a lost write of a strip, an overwritten area): the equations
-   "XOR of the errors of the member's cells in this chain = its syndrome" are solvable for one
-   member only. Errors that are all equal prove nothing, however: two members with one and the same
-   wrong bit leave that trace on a third;
-3. sector by sector, each with its own liar: rot on two members seldom hits the same sector.
+1. One cell is wrong. All violated chains have the same syndrome, and exactly one cell belongs to
+   these chains and to no other.
+2. Several cells of one member are wrong (a lost write of a strip, an overwritten area). The
+   equations "the XOR of the errors of the member's cells in this chain is its syndrome" can be
+   solved for one member only. A solution whose errors are all equal is rejected: the same wrong
+   bit on two members looks like such errors on a third one.
+3. Each sector is examined alone, because bit rot on two members seldom hits the same sector.
 
-What no step explains in every sector stays unlocated: the caller may assume, and must say so.
-Single parity and two copies never locate anything: all their cells are in the same chains.
+If a sector remains that no attempt explains, nothing is located. The caller may then assume which
+cell is wrong, and must report that as an assumption. Single parity and two copies never locate an
+error: all of their cells belong to the same chains.
 """
 
 from __future__ import annotations
@@ -32,11 +35,12 @@ SECTOR_BYTES = 512
 def locate(
     chains: Sequence[Sequence[Place]], syndromes: Sequence[Bytes], *, by_sector: bool = True
 ) -> dict[Place, Bytes]:
-    """Return what is wrong with each lying cell (XOR it to correct the cell); {} if nobody can say.
+    """Return the error of each wrong cell, {} if the errors cannot be located.
 
-    *syndromes* are those of *chains*, equally long; some are not zero. Chains name only cells that
-    were read: without those of lost members fewer liars can be told. Without *by_sector* there is
-    no third step.
+    The XOR of a cell and its error is the correct content. *syndromes* belong to *chains*, have
+    equal lengths, and are not all zero. *chains* contain only cells that were read; chains that
+    are left out because a member is lost make fewer errors locatable. The third attempt is made
+    only with *by_sector*.
     """
     errors = _locate_all(chains, syndromes)
     size = syndromes[0].size
@@ -56,7 +60,7 @@ def locate(
 def _locate_all(
     chains: Sequence[Sequence[Place]], syndromes: Sequence[Bytes]
 ) -> dict[Place, Bytes]:
-    """Explain all bytes of *syndromes* by one cell, else by one column, else by nothing."""
+    """Return the errors of one cell, else of one column, that explain *syndromes*, else {}."""
     violated = [bool(syndrome.any()) for syndrome in syndromes]
     places = {place for chain in chains for place in chain}
     suspects = [
@@ -89,9 +93,10 @@ def _errors_of(
     syndromes: Sequence[Bytes],
     violated: Sequence[bool],
 ) -> dict[Place, Bytes] | None:
-    """Solve for the errors of the cells of *column* that explain everything; None if none do.
+    """Return the errors of the cells of *column* that explain all syndromes; None if none do.
 
-    Gauss elimination over GF(2), whose right-hand sides are whole syndromes.
+    Gaussian elimination over GF(2) whose right-hand sides are whole syndromes. None also if there
+    is more than one solution.
     """
     cells = sorted({place for chain in chains for place in chain if place[0] == column})
     masks = [
@@ -114,5 +119,5 @@ def _errors_of(
                 pivots[bit] = other ^ mask, other_side ^ side
         pivots[low] = mask, side
     if any(mask != bit for bit, (mask, _) in pivots.items()):
-        return None  # more than one way to be wrong
+        return None  # the errors are ambiguous
     return {cells[bit.bit_length() - 1]: side for bit, (_, side) in pivots.items() if side.any()}

@@ -1,9 +1,11 @@
-"""Solve lost cells over GF(2): which surviving cells XOR to a lost one.
+"""Erasure decoding over GF(2): which surviving cells XOR to a lost cell.
 
-A set of cells is an integer, bit i standing for cell i; a chain is such a set whose cells XOR to
-zero; adding two chains (XOR of the integers) gives another set that XORs to zero. A chain with one
-unknown cell gives that cell at once ("peeling"). When every chain has two unknowns or more, Gauss
-elimination finds a sum of chains with one unknown, and peeling goes on from there:
+A set of cells is an integer whose bit i stands for cell i. A chain is a set whose cells XOR to
+zero. The sum of two chains (the XOR of the integers) is another set whose cells XOR to zero.
+
+A chain with exactly one unknown cell gives that cell immediately ("peeling"). When every chain has
+two or more unknown cells, Gaussian elimination finds a sum of chains with one unknown cell, and
+peeling continues from there:
 
 >>> chains = (0b0111, 0b1101)          # cells 0,1,2 XOR to zero; cells 0,2,3 too
 >>> solve(chains, lost=0b0010, wanted=0b0010)
@@ -13,8 +15,8 @@ Traceback (most recent call last):
     ...
 raidx_fuse.layouts.codes.gf2.Unrecoverable: the chains cannot solve 2 of the lost cells
 
-Peeling first, cheapest chain first, is what keeps the answers sparse: elimination alone returns
-sums of many chains, that is, many reads for one degraded read.
+Peeling comes first and takes the cheapest chain first, which keeps the solutions sparse.
+Elimination alone returns sums of many chains, and so many cells to read for one degraded read.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ Step = tuple[int, int]
 
 
 class Unrecoverable(ValueError):
-    """More is lost than the chains can solve. *cells* is the set that was wanted in vain."""
+    """More cells are lost than the chains can solve. *cells* is the set of unsolved cells."""
 
     def __init__(self, cells: int) -> None:
         super().__init__(f"the chains cannot solve {cells.bit_count()} of the lost cells")
@@ -55,15 +57,15 @@ def rank(rows: list[int]) -> int:
 
 
 def solvable(chains: tuple[int, ...], lost: int) -> bool:
-    """Say whether all cells of *lost* can be solved at once."""
+    """Return whether the chains can solve all cells of *lost* together."""
     return rank([chain & lost for chain in chains]) == lost.bit_count()
 
 
 def schedule(chains: tuple[int, ...], lost: int, wanted: int) -> tuple[Step, ...]:
-    """Return steps that compute the *wanted* cells of *lost*, each from cells known by then.
+    """Return ordered steps that compute the *wanted* cells of *lost*.
 
-    The set of a step may name lost cells that earlier steps computed, so a decoder that keeps
-    its results does far fewer XORs than with `solve`. Raises Unrecoverable.
+    The set of a step may contain lost cells that earlier steps have computed, so that a decoder
+    that keeps its results needs far fewer XORs than with `solve`. Raises Unrecoverable.
     """
     wanted &= lost
     unknown = lost
@@ -92,7 +94,10 @@ def solve(chains: tuple[int, ...], lost: int, wanted: int) -> tuple[Step, ...]:
 
 
 def _peel(chains: tuple[int, ...], unknown: int, lost: int, sources: dict[int, int]) -> Step | None:
-    """Return the step with the fewest surviving sources among chains with one unknown cell."""
+    """Return the step with the fewest surviving sources among the chains with one unknown cell.
+
+    None if no chain has exactly one.
+    """
     best: Step | None = None
     best_count = 0
     for chain in chains:
@@ -108,7 +113,10 @@ def _peel(chains: tuple[int, ...], unknown: int, lost: int, sources: dict[int, i
 def _eliminate(
     chains: tuple[int, ...], unknown: int, lost: int, sources: dict[int, int]
 ) -> Step | None:
-    """Return the sparsest step that a sum of chains with one unknown cell gives, if any."""
+    """Return the sparsest step from a sum of chains with one unknown cell, None if there is none.
+
+    Gaussian elimination, chains with few cells first.
+    """
     pivots: dict[int, int] = {}  # pivot bit -> row, each pivot in no other row (reduced form)
     for chain in sorted(chains, key=int.bit_count):
         row = chain

@@ -1,24 +1,24 @@
-"""Horizontal codes: parity in columns of its own. Striping, replicas, single parity, RDP, EVENODD.
+"""Horizontal codes: parity has columns of its own. Striping, replicas, single parity, RDP, EVENODD.
 
-Replicas are chains of two equal cells, all with the one data cell in column 0:
+Replicas: each copy forms a chain with the data cell in column 0:
 
     column   0     1     2
            data  copy  copy      chains {(0,1), (0,0)}, {(0,2), (0,0)}
 
-RDP and EVENODD for a prime p have p - 1 rows. Row parity is one column; the diagonal d of a cell
-is (row + column) mod p, and each diagonal but p - 1 has a parity in the last column. The numbers
-are the diagonals of the cells for p = 5; the diagonal 4 has no parity of its own:
+RDP and EVENODD for a prime p have p - 1 rows. Row parity is one column. A cell belongs to the
+diagonal d = (row + column) mod p. Each diagonal except p - 1 has a parity cell in the last column.
+The numbers below are the diagonals of the cells for p = 5; diagonal 4 has no parity of its own:
 
     RDP  0 1 2 3 | 4 | Q0       EVENODD  0 1 2 3 4 | P0 | Q0
          1 2 3 4 | 0 | Q1                1 2 3 4 0 | P1 | Q1
          2 3 4 0 | 1 | Q2                2 3 4 0 1 | P2 | Q2
          3 4 0 1 | 2 | Q3                3 4 0 1 2 | P3 | Q3
-     RDP counts the row parities (column p - 1) into the diagonals.
-     EVENODD does not, and adds the cells of diagonal 4 to every Q.
+     RDP includes the row parities (column p - 1) in the diagonals.
+     EVENODD does not; it adds the cells of diagonal 4 to every Q.
 
-*Shortening*: a missing data column is one that is zero for ever, so it is simply left out, and
-every width works with the smallest prime that has enough columns. Data cells are numbered row by
-row, so that neighbouring chunks lie on different members.
+*Shortening*: a missing data column counts as zero and is left out, so that every width works with
+the smallest prime that has enough columns. Data cells are numbered row by row, so that neighbouring
+chunks lie on different members.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def rdp(width: int) -> Code:
     data_columns = width - 2
     p = prime_from(max(3, data_columns + 1))
     data = tuple((r, c) for r in range(p - 1) for c in range(data_columns))
-    # the row parity is column p - 1 of the diagonals, wherever shortening has moved it to
+    # For the diagonals the row parity is column p - 1, even if shortening has moved it to the left.
     grid = [(c, c) for c in range(data_columns)] + [(p - 1, data_columns)]
     chains = _row_chains(p, data_columns) + tuple(
         ((d, data_columns + 1), *_diagonal(p, d, grid)) for d in range(p - 1)
@@ -83,7 +83,7 @@ def evenodd(width: int) -> Code:
 
 
 def is_prime(number: int) -> bool:
-    """Say whether *number* is prime."""
+    """Return whether *number* is prime."""
     return number > 1 and all(number % d for d in range(2, int(number**0.5) + 1))
 
 

@@ -1,9 +1,9 @@
 """Rebuild one lost column with the fewest distinct reads.
 
-A lost cell may be computed by any of its chains; a surviving cell that two chosen chains share is
-read once. Choosing the chains so that the union of their surviving cells is smallest is the
-"hybrid recovery" of the upc paper, section 2.3.2. RDP with p = 5 and column 0 lost; the digits
-say how many of the chosen chains read a cell:
+A lost cell can be computed from any chain that contains it. A surviving cell that two of the chosen
+chains share is read once. "Hybrid recovery" (the upc paper, section 2.3.2) chooses the chains so
+that the union of their surviving cells is smallest. An example, RDP with p = 5 and column 0 lost;
+the digits are the number of chosen chains that read a cell:
 
     rows alone: 16 reads       rows 0, 1 by row, rows 2, 3 by diagonal: 12 reads
     - 1 1 1 | 1 | 0            - 1 2 2 | 1 | 0
@@ -11,16 +11,17 @@ say how many of the chosen chains read a cell:
     - 1 1 1 | 1 | 0            - 1 0 0 | 0 | 1
     - 1 1 1 | 1 | 0            - 0 0 0 | 1 | 1
 
-The choice is found by branch and bound over the chains of each lost cell. Every choice that could
-still win is visited, so the result is proven optimal by exhaustion, among all choices of one chain
-for each cell, for columns of up to EXACT_CELLS cells: RDP, EVENODD and X-code up to p = 19, P-code
-and Uniform P-code up to p = 37. It meets the published optima: RDP 3(p-1)^2/4 (Xiang et al., 2011),
-EVENODD (3p+1)(p-1)/4 (Wang et al., 2010). Larger columns get a deterministic local search from two
-starts: an upper bound without proof, which also meets the two formulas for p = 23 to 31.
+Branch and bound over the chains of each lost cell finds the choice. It visits every choice that
+could still be better, so that the result is optimal among all choices of one chain for each cell.
+This holds for columns of up to EXACT_CELLS cells: RDP, EVENODD and X-code up to p = 19, P-code and
+Uniform P-code up to p = 37. The results equal the published optima: RDP 3(p-1)^2/4 (Xiang et al.,
+2011), EVENODD (3p+1)(p-1)/4 (Wang et al., 2010). Larger columns get a deterministic local search
+from two starting points. Its result is an upper bound without proof; for p = 23 to 31 it equals the
+two formulas as well.
 
-Sums of several chains for one cell can win a read for parity columns; a last pass tries those. For
-p = 5 (P-code: 7), shortened widths included, the tests prove by a search over all sums of chains
-that nothing is left to win, but for one read of 16 (EVENODD of six columns, its row parity).
+For parity columns, a sum of several chains for one cell can save a read; a last pass tries those
+sums. For p = 5 (P-code: 7), shortened widths included, the tests search all sums of chains and find
+no further saving, except one read of 16 (the row parity of EVENODD with six columns).
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ EXACT_CELLS = 19
 def recover(
     chain_masks: tuple[int, ...], column_masks: tuple[int, ...], column: int
 ) -> tuple[Step, ...]:
-    """Return (cell, surviving cells whose XOR it is) for all cells of *column*, fewest reads.
+    """Return (cell, surviving cells whose XOR it is) for all cells of *column*, with fewest reads.
 
-    Raises Unrecoverable when the chains cannot give the column back.
+    Raises Unrecoverable when the chains cannot solve the column.
     """
     lost = column_masks[column]
     if lost == 0:
@@ -54,10 +55,10 @@ def recover(
 
 
 def _polish(steps: tuple[Step, ...], search: _Search) -> tuple[Step, ...]:
-    """Add intact chains, or sums of two, to single steps while that makes the reads cheaper.
+    """Add intact chains, or sums of two of them, to single steps while that lowers the cost.
 
-    For parity columns this wins a read that one chain for each cell cannot: the row parity of
-    EVENODD in one row comes cheaper by that row's chain plus a diagonal.
+    For parity columns this can save a read that no choice of one chain for each cell saves: one
+    row parity of EVENODD is cheaper by the chain of its row plus a diagonal.
     """
     masks = dict(steps)
     cost = search.cost(_union(masks.values()))
@@ -79,8 +80,8 @@ def _union(masks: Iterable[int]) -> int:
 class _Search:
     """The choice of one chain for each lost cell.
 
-    *options* holds, for each lost cell (those with the fewest first), the chains it is in;
-    *intact* the chains that lost nothing, and their sums two by two.
+    *options* holds, for each lost cell, the chains that contain it; cells with the fewest chains
+    come first. *intact* holds the chains without a lost cell, and the sums of any two of them.
     """
 
     def __init__(
@@ -96,17 +97,20 @@ class _Search:
         self.best_cost = (1 << 60, 0, 0)
 
     def cost(self, union: int) -> tuple[int, int, int]:
-        """Return (reads, most reads of one column, sum of squares by column) of a set of reads."""
+        """Return the cost of reading the cells *union*, to be compared as a tuple.
+
+        (number of reads, most reads of one column, sum of the squares of the reads by column).
+        """
         loads = [(union & mask).bit_count() for mask in self.column_masks]
         return union.bit_count(), max(loads), sum(load * load for load in loads)
 
     def exact(self) -> tuple[int, ...]:
-        """Return the best choice of all."""
+        """Return the best choice by branch and bound."""
         self._branch(0, 0, ())
         return self.best
 
     def _branch(self, depth: int, union: int, chosen: tuple[int, ...]) -> None:
-        """Try every chain for the cell at *depth*; cut where the reads already exceed the best."""
+        """Try every chain for the cell at *depth*; prune where the reads exceed the best."""
         if union.bit_count() > self.best_cost[0]:
             return
         if depth == len(self.options):
@@ -122,7 +126,7 @@ class _Search:
         return rank([chain & self.lost for chain in chosen]) == len(chosen)
 
     def local(self) -> tuple[int, ...]:
-        """Return a choice that no change of one chain improves, the better of two starts."""
+        """Return a local optimum: no change of a single chain improves it. The better of two."""
         for start in (0, 1):
             picks = [len(o) > 1 and i % 2 * start for i, o in enumerate(self.options)]
             chosen = [o[int(pick)] for o, pick in zip(self.options, picks, strict=True)]

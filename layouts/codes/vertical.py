@@ -1,31 +1,32 @@
 """Vertical codes: every column holds data and parity. X-code, P-code, Uniform P-code.
 
-Every data cell is in exactly two chains, so a small write updates two parities and no more. A
-column cannot be left out: it holds parity of the others' data. So vertical codes exist only for
-p columns (X-code) or p - 1 columns (P-code, Uniform P-code), p prime, p >= 5.
+Every data cell belongs to exactly two chains, so a small write updates exactly two parity cells.
+The codes cannot be shortened, because every column also holds parity of other columns. So they
+exist only for p columns (X-code) or p - 1 columns (P-code, Uniform P-code), p prime, p >= 5.
 
-X-code, p = 5: data rows 0..2, parities along the two diagonals in rows 3 and 4 (the letter says
-which parity a cell belongs to):
+X-code, p = 5: rows 0..2 hold data, rows 3 and 4 the parities along the two diagonals. A letter
+names the parity cell to which a data cell belongs:
 
     row 3 (i = column)              row 4
     a b c d e   data row 0          a b c d e   cell (3, i) = XOR of (k, (i + k + 2) mod p)
     e a b c d   ...                             cell (4, i) = XOR of (k, (i - k - 2) mod p)
 
 P-code, p = 7, six columns 1..6. Row 0 of column i is parity (i). A data cell is a pair {x, y},
-x + y != p, in column (x + y) mod p; parity (i) is the XOR of the pairs that contain i. In P-code a
-column's pairs stand in rising x; Uniform P-code (the upc paper, section 3) moves them within their
-column so that every row of data holds two cells of every chain:
+x + y != p, in column (x + y) mod p; parity (i) is the XOR of the pairs that contain i. P-code sorts
+the pairs of a column by rising x. Uniform P-code (the upc paper, section 3) permutes the pairs
+within each column so that every data row holds two cells of every chain:
 
     P-code                              Uniform P-code
     (1)  (2)  (3)  (4)  (5)  (6)        (1)  (2)  (3)  (4)  (5)  (6)
     2,6  3,6  1,2  1,3  1,4  1,5        3,5  3,6  1,2  5,6  1,4  2,4    ratio 2 or 4
     3,5  4,5  4,6  5,6  2,3  2,4        2,6  4,5  4,6  1,3  2,3  1,5    ratio 3 or 5
 
-The paper finds the rows by exhaustive search. There is a closed form: {x, y} goes to the row of
-the class {y/x, x/y} mod p. The classes of 2..p-2 under k ~ 1/k are exactly (p - 3)/2, as many as
-there are data rows. In the row of class {k, 1/k} the cell {x, kx} lies in column (1 + k)x, and x
-runs over all columns as (1 + k)x does: one cell in every column. Chain i has there {i, ki} and
-{i, i/k}: two cells, for every prime p.
+The paper finds the rows by exhaustive search. This module uses a closed form: {x, y} goes to the
+row of the class {y/x, x/y} mod p. The relation k ~ 1/k divides 2..p-2 into (p - 3)/2 classes,
+exactly as many as there are data rows. In the row of class {k, 1/k} the cell {x, kx} lies in column
+(1 + k)x. As x runs over 1..p-1, so does (1 + k)x: the row has one cell in every column. Chain i has
+the two cells {i, ki} and {i, i/k} in this row. So the row holds two cells of every chain, for every
+prime p.
 """
 
 from __future__ import annotations

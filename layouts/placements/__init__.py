@@ -1,1 +1,1 @@
-"""Placements: which member and chunk holds each cell of each stripe."""
+"""Placements: the member and the member chunk that hold each cell of each stripe."""

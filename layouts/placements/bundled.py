@@ -1,26 +1,28 @@
-"""RAIDX layouts: bundles of chunks under a look-up table (the raidx paper, sections II and III).
+"""RAIDX layouts: bundles of chunks with a look-up table (the raidx paper, sections II and III).
 
-A bundle is a stripe whose columns lie anywhere, each on a member of its own:
+A bundle is a stripe whose columns may lie anywhere, each on a different member:
 
-    members of 7, 4, 5, 4 chunks, L = 3, spare chunks not withheld (Fig. 1)
+    members of 7, 4, 5, 4 chunks, L = 3, no spare chunks withheld (Fig. 1)
 
     bundle      0      1      2      3      4      5
-    columns   0 2 1  3 0 2  1 2 0  0 3 1  3 0 2  1 2 0      greedy, moved on by one each bundle
+    columns   0 2 1  3 0 2  1 2 0  0 3 1  3 0 2  1 2 0      greedy, rotated by one each bundle
 
-The greedy allocation (layouts/planning/allocate.py) says which members; they hand out their chunks
-in rising order. The columns of a bundle are moved on by one from bundle to bundle, as RAID-5
-rotates: the greedy order would put most parity on the smallest members.
+The greedy allocation (layouts/planning/allocate.py) chooses the members of each bundle. Each member
+gives its chunks in rising order. The columns of a bundle are rotated by one from bundle to bundle,
+as in RAID-5, because the greedy order would put most parity on the smallest members.
 
-The table is what the paper counts, 15 bytes a cell: an 8-byte chunk number, a 4-byte last access, a
-2-byte mean interval, a 1-byte member. Cell i = bundle * L + column; `place` is two look-ups. Where
-an unmoved cell lies follows from the numbers of chunks alone, so a new array has nothing to store.
+The look-up table is that of the paper, 15 bytes a cell: an 8-byte chunk number, a 4-byte last
+access, a 2-byte mean interval, a 1-byte role. The cell number is bundle * L + column; `place` is
+two look-ups. The place of a cell that never moved follows from the numbers of chunks alone, so a
+new array stores no table.
 
-Members come and go: a role whose member left has 0 chunks until another one takes it. What follows
-from numbers is therefore kept apart, as the `Founding`: bundles that came later, and cells of roles
-whose founding member left, lie where somebody says (`NOBODY` until then).
+Members join and leave: a role whose member left has 0 chunks until another member takes it. So the
+numbers from which the initial places follow are kept apart, as the `Founding`. Two kinds of cells
+have no computed place: those of bundles that were appended later, and those of roles whose founding
+member left. They have the role `NOBODY` until `assign` gives them a place.
 
-Logical chunks go through the bundles in order, so the layout is *contiguous*; it is not *aligned*.
-The table changes by `move` only, and the caller sees to it that places stay distinct.
+Logical chunks fill the bundles in order: the layout is *contiguous*, not *aligned*. Callers of
+`move` and `assign` ensure that no two cells get the same place.
 """
 
 from __future__ import annotations
@@ -42,22 +44,22 @@ Cells = NDArray[Any]  # signed integers
 SPARE_CHUNKS = 1
 """Chunks that each member keeps free for moves (section IV.B)."""
 CELL_BYTES = 15
-"""Bytes of memory and disk a chunk (section V.B)."""
-NOWHERE = -1
+"""Bytes of the table for each cell, in memory and on disk (section V.B)."""
+NOWHERE = -1  # the cell number of a free chunk
 NOBODY = 255
-"""The role of a cell that has no place yet: one more than a role can be."""
-BLOCK_CELLS = 1 << 18
+"""The role of a cell that has no place yet: larger than any role."""
+BLOCK_CELLS = 1 << 18  # scanned at a time, to bound temporary memory
 CELLS_MAX = 1 << 27
-"""Of a new array: the table is held whole in memory, 15 bytes a cell make 2 GiB."""
+"""Limit for a new array: the whole table is in memory, and 15 bytes a cell make 2 GiB."""
 MEMBER_CHUNKS_MAX = 1 << 32
-"""A journal entry has 32 bits for the chunk number."""
+"""A log entry has 32 bits for the chunk number."""
 
 KINDS: dict[str, tuple[Callable[[int], Code], int]] = {
     "raidx-zero": (striping, 1),
     "raidx-copy": (replicas, 2),
     "raidx-parity": (single_parity, 3),
 }
-"""Name to (code of a bundle by its length, shortest and default length)."""
+"""By layout name: (function from length to the code of a bundle, shortest and default length)."""
 
 
 def bundle_code(name: str, length: object = None) -> Code:
@@ -75,12 +77,17 @@ def bundle_code(name: str, length: object = None) -> Code:
 
 
 class BundleLayout(Layout):
-    """Bundles of *code* over members of *counts* chunks each, where the greedy allocation put them.
+    """Bundles of *code* over members of *counts* chunks, placed by the greedy allocation.
 
-    *length* is L; *counts* are chunks by role, 0 for a role without a member. *bundles*, at most,
-    are made; with *founding*, those beyond have no places yet. *disk*, *offset*, *last*, *interval*
-    are the table, flat by cell, shared and changed in place: *last* in ticks of the user's clock,
-    *interval* in ticks, 0 for unknown. Raises LayoutError when not one bundle can be made.
+    * *length*: L, the chunks of a bundle; *counts*: chunks by role, 0 for a role without member.
+    * *bundles*: at most so many are made; those beyond *founding* have no places yet.
+    * *disk* (role), *offset* (member chunk), *last*, *interval*: the table, one array each, indexed
+      by cell number, shared with users and changed in place. *last* (the last access) and
+      *interval* are in ticks of the caller's clock; 0 is unknown.
+    * *closed*: roles that accept no more chunks, because their members will leave.
+    * *promised*: places (role, chunk) that are targets of moves under way.
+
+    Raises LayoutError when not even one bundle can be made.
     """
 
     contiguous = True
@@ -104,8 +111,8 @@ class BundleLayout(Layout):
         self.length = code.columns
         self.chunk_bytes = chunk_bytes
         self._index: dict[int, Cells] = {}
-        self.closed: set[int] = set()  # roles that take no more chunks: their members will leave
-        self.promised: set[tuple[int, int]] = set()  # places that chunks are on their way to
+        self.closed: set[int] = set()
+        self.promised: set[tuple[int, int]] = set()
         self.take_counts(counts)
         first = founding.counts if founding is not None else tuple(counts)
         check_bundles(first, self.length)
@@ -125,7 +132,7 @@ class BundleLayout(Layout):
         self.founding_data_count = code.data_count
         self._data_count = code.data_count
         disk = _rotated(table).reshape(-1)
-        del table  # four times as large as what is kept of it
+        del table  # four times as large as the array that is kept
         if first != self.counts:
             self._check_founders(disk, founding.roles)
         offset = _rising(disk, len(first))
@@ -139,12 +146,12 @@ class BundleLayout(Layout):
             homeless = np.full(later * self.length, NOBODY, np.uint8)
             disk = np.concatenate([disk, homeless])
             offset = np.concatenate([offset, np.zeros(len(homeless), np.uint64)])
-        last = np.zeros(len(disk), np.uint32)  # memory only where it is touched
+        last = np.zeros(len(disk), np.uint32)  # takes memory only for touched pages
         self._take_table(disk, offset, last, np.zeros(len(disk), np.uint16))
         self._count(len(disk) // self.length)
 
     def _check_founders(self, disk: NDArray[np.uint8], roles: Iterable[int]) -> None:
-        """Raise LayoutError if one of *roles* has no room for what it was given at first."""
+        """Raise LayoutError if one of *roles* now has fewer chunks than its founding cells need."""
         for role in roles:
             room = self.counts[role] if role < len(self.counts) else 0
             if np.count_nonzero(disk == role) > room:
@@ -158,7 +165,7 @@ class BundleLayout(Layout):
         interval: NDArray[np.uint16],
     ) -> None:
         self.disk, self.offset, self.last, self.interval = disk, offset, last, interval
-        self._disk = disk.data  # an item of a memoryview is a plain int, and quicker
+        self._disk = disk.data  # an item of a memoryview is a plain int, and faster to get
         self._offset = offset.data
 
     def _count(self, stripes: int) -> None:
@@ -172,18 +179,15 @@ class BundleLayout(Layout):
         """Memory of the table: 15 bytes a cell."""
         return sum(part.nbytes for part in (self.disk, self.offset, self.last, self.interval))
 
-    # -- the four questions --------------------------------------------------------------------
+    # -- the layout interface ------------------------------------------------------------------
 
     def locate(self, chunk: int) -> tuple[int, int]:
-        """Return (stripe, cell) of the logical data chunk *chunk*."""
         return divmod(chunk, self._data_count)
 
     def logical(self, stripe: int, cell: int) -> int:
-        """Return the logical chunk of the data cell *cell* (an index below D) of *stripe*."""
         return stripe * self._data_count + cell
 
     def place(self, stripe: int, cell: int) -> tuple[int, int]:
-        """Return (role, member chunk) of the cell with index *cell* of *stripe*."""
         at = stripe * self.length + cell
         return self._disk[at], self._offset[at]
 
@@ -193,12 +197,10 @@ class BundleLayout(Layout):
         return None if cell == NOWHERE else divmod(cell, self.length)
 
     def roles(self, stripe: int) -> tuple[int, ...]:
-        """Return the role of each column of *stripe*."""
         at = stripe * self.length
         return tuple(self._disk[at : at + self.length])
 
     def lost_cells(self, stripe: int, lost_roles: frozenset[int]) -> int:
-        """Return the set of cells of *stripe* that lie on *lost_roles*."""
         at = stripe * self.length
         mask = 0
         for column in range(self.length):
@@ -207,32 +209,29 @@ class BundleLayout(Layout):
         return mask
 
     def tolerates(self, lost_roles: frozenset[int]) -> bool:
-        """Say whether *lost_roles* can be lost: as many as a bundle can spare.
-
-        More may do by chance, when they share no bundle; the next move would end that.
-        """
+        """Return whether *lost_roles* are at most as many as the tolerance of a bundle."""
         return len(lost_roles) <= self.code.tolerance
 
     def cells_on(self, roles: Iterable[int]) -> float:
-        """Return how many cells of a bundle lie on *roles* in the mean."""
+        """Return the mean number of cells of a bundle that lie on *roles*."""
         return sum(int(np.count_nonzero(self.disk == role)) for role in roles) / self.stripes
 
-    # -- the other way round -------------------------------------------------------------------
+    # -- from member chunks to cells -----------------------------------------------------------
 
     def cells_of(self, role: int) -> Cells:
-        """Return the cell at each chunk of *role*, `NOWHERE` for free ones; made at first need."""
+        """Return the cell at each chunk of *role*, `NOWHERE` if free. Built on first use."""
         index = self._index.get(role)
         if index is None:
             small = np.int32 if self.cells < 1 << 31 else np.int64
             index = self._index[role] = np.full(self.counts[role], NOWHERE, small)
-            for start in range(0, len(self.disk), BLOCK_CELLS):  # so that no scratch is as large
+            for start in range(0, len(self.disk), BLOCK_CELLS):  # bounds the temporary arrays
                 block = slice(start, start + BLOCK_CELLS)
                 here = np.flatnonzero(self.disk[block] == role)
                 index[self.offset[block][here].astype(np.int64)] = here + start
         return index
 
     def free_chunks(self, role: int) -> Cells:
-        """Return the chunks of *role* that hold no cell and await none, ascending."""
+        """Return the chunks of *role* that hold no cell and are promised to none, ascending."""
         free = np.flatnonzero(self.cells_of(role) == NOWHERE)
         awaiting = [chunk for other, chunk in self.promised if other == role]
         return np.setdiff1d(free, awaiting, assume_unique=True) if awaiting else free
@@ -242,7 +241,7 @@ class BundleLayout(Layout):
         return [int(n) for n in np.bincount(self.disk, minlength=self.width)[: self.width]]
 
     def move(self, changes: Sequence[tuple[int, int, int]]) -> None:
-        """Give cells new places, all at once: (cell, role, member chunk) each."""
+        """Give cells new places, all together: each change is (cell, role, member chunk)."""
         self.moves += 1
         for cell, _role, _chunk in changes:
             role, chunk = self._disk[cell], self._offset[cell]
@@ -256,10 +255,10 @@ class BundleLayout(Layout):
                 self._index[role][chunk] = cell
 
     def problem(self, moved: Sequence[int]) -> str | None:
-        """Say in words what is impossible about the table since *moved* cells have new places.
+        """Return in words why the table is invalid after the cells *moved* got new places, or None.
 
-        Two cells at one place, or a bundle with two chunks on one member; None if all is well. The
-        roles concerned must have been looked at by `cells_of` before the moves.
+        It is invalid if two cells share a place, or if a bundle has two chunks on one member.
+        `cells_of` must have been called for the roles concerned before the moves.
         """
         for role in sorted({self._disk[cell] for cell in moved}):
             held = int(np.count_nonzero(self.cells_of(role) != NOWHERE))
@@ -270,10 +269,10 @@ class BundleLayout(Layout):
                 return f"bundle {bundle} has two chunks on one member"
         return None
 
-    # -- members that come and go ----------------------------------------------------------------
+    # -- members that join and leave -------------------------------------------------------------
 
     def take_counts(self, counts: Sequence[int]) -> None:
-        """Let roles have *counts* chunks from now on; what lies on them must fit."""
+        """Set the numbers of chunks by role; every cell must lie below its role's number."""
         _check_counts(counts)
         old = getattr(self, "counts", ())
         for role in list(self._index):
@@ -284,17 +283,18 @@ class BundleLayout(Layout):
         self.member_chunks = max(counts)
 
     def forget_founder(self, role: int) -> None:
-        """Note that the founding member of *role* left, and nobody took its place."""
+        """Note that the founding member of *role* left and was not rebuilt on another member."""
         founding = self.founding
         self.founding = Founding(founding.counts, founding.bundles, founding.roles - {role})
 
     def append(self, bundles: Table) -> range:
-        """Give places to *bundles* behind the last one, as a table of members; return their cells.
+        """Append *bundles*, a table of members, with places on free chunks; return their cells.
 
-        They count from `open_appended` on. Each takes the lowest free chunks of its members.
+        Each takes the lowest free chunks of its members. They belong to the image only after
+        `open_appended`.
         """
         first = len(self.disk)
-        assert first == self.cells, "one lot at a time"
+        assert first == self.cells, "the bundles appended before are not opened or dropped yet"
         disk = _rotated(bundles, self.stripes).reshape(-1)
         offset = np.empty(len(disk), np.uint64)
         for role in np.unique(disk).tolist():
@@ -310,15 +310,15 @@ class BundleLayout(Layout):
         return range(first, first + len(disk))
 
     def assign(self, cells: Cells, role: int, chunks: Cells) -> None:
-        """Give *cells* that have no place *chunks* of *role*."""
+        """Give *cells*, which have no place yet, the places *chunks* of *role*."""
         self.disk[cells] = role
         self.offset[cells] = chunks
         index = self._index.get(role)
-        if index is not None:  # who lay there at first may still be said to: these come later
+        if index is not None:  # overwrites the cells that lay there when the array was created
             index[chunks] = cells
 
     def problem_beyond_founding(self) -> str | None:
-        """Say in words what is impossible about bundles that came later, as `problem` does."""
+        """Return why the bundles beyond the founding ones are invalid (see `problem`), or None."""
         first = self.founding_stripes
         rows = np.sort(self.disk[first * self.length : self.cells].reshape(-1, self.length), axis=1)
         twice = np.flatnonzero((rows[:, 1:] == rows[:, :-1]).any(axis=1))
@@ -331,11 +331,11 @@ class BundleLayout(Layout):
         return None
 
     def open_appended(self) -> None:
-        """Let the bundles appended last be part of the image."""
+        """Make the bundles of the last `append` part of the image."""
         self._count(len(self.disk) // self.length)
 
     def drop_appended(self) -> None:
-        """Take back what `append` did."""
+        """Undo the last `append`."""
         end = self.cells
         self._take_table(self.disk[:end], self.offset[:end], self.last[:end], self.interval[:end])
         self._index.clear()
@@ -350,7 +350,7 @@ def _check_counts(counts: Sequence[int]) -> None:
 
 
 def check_table(cells: int) -> None:
-    """Raise LayoutError if a table of so many *cells* is too large for an array to be made."""
+    """Raise LayoutError if a table of *cells* is too large for a new array."""
     if cells > CELLS_MAX:
         raise LayoutError(
             f"a look-up table of {cells} chunks would need {cells * CELL_BYTES >> 20} MiB of "
@@ -359,7 +359,7 @@ def check_table(cells: int) -> None:
 
 
 def _rotated(bundles: Any, first: int = 0) -> NDArray[np.uint8]:
-    """Return *bundles* as bytes, the columns of bundle s moved on by s; the first is *first*."""
+    """Return *bundles* as bytes, bundle s rotated by s columns; they begin with *first*."""
     length = bundles.shape[1]
     table = bundles.astype(np.uint8)
     for start in range(length):
@@ -369,10 +369,10 @@ def _rotated(bundles: Any, first: int = 0) -> NDArray[np.uint8]:
 
 
 def _rising(disk: NDArray[np.uint8], width: int) -> NDArray[np.uint64]:
-    """Return the chunk numbers of cells whose members are *disk*: each hands out 0, 1, 2, ..."""
+    """Return the chunk numbers of cells with the roles *disk*: each role gives 0, 1, 2, ..."""
     offset = np.zeros(len(disk), np.uint64)
     given = [0] * width
-    for start in range(0, len(disk), BLOCK_CELLS):  # so that no scratch array is as large
+    for start in range(0, len(disk), BLOCK_CELLS):  # bounds the temporary arrays
         block = disk[start : start + BLOCK_CELLS]
         for role in range(width):
             places = np.flatnonzero(block == role)

@@ -1,10 +1,11 @@
 """McPod's elastic mapping: RAID-4 that grows by moving the fewest blocks (the mcpod paper).
 
-From v data disks to w = v + n, parity apart, a block moves only onto a new disk and keeps its block
-number. w consecutive blocks of every disk are a *region*; a *column* is block b of every disk. In
-column b1 = b mod w of a region block (d0, b) moves exactly if d0 <= b1 <= d0 + n - 1: a
-parallelogram. Fig. 1 of the paper, 3 to 5 data disks (4 to 6 with parity), first region, moved
-blocks in brackets, new blocks with a plus:
+The array grows from v to w = v + n data disks; the parity disk is not counted. A block moves only
+to a new disk, and keeps its block number. w consecutive blocks of every disk form a *region*. Block
+b of all disks together is a *column*; b1 = b mod w is its number in the region. The block b of disk
+d0 moves exactly if d0 <= b1 <= d0 + n - 1: in the region the moved blocks form a parallelogram.
+Fig. 1 of the paper shows the first region of a growth from 3 to 5 data disks (4 to 6 with parity).
+Moved blocks are in brackets, new blocks have a plus:
 
                 before                        after
     block    0   1   2   3   4         0    1    2    3    4
@@ -14,14 +15,15 @@ blocks in brackets, new blocks with a plus:
     disk 3                             0    3    7   22+  23+
     disk 4                            15+   4    8   11   24+
 
-The last column of a region moves nothing. The three parts of
-the paper's Fig. 9 collapse to one rule: the moved blocks of a column are a window of old disks,
-their places a window of new disks, order kept,
+The last column of a region moves nothing. One rule covers the three parts of the paper's Fig. 9.
+The moved blocks of a column lie in a window of old disks, and move in the same order to a window of
+new disks:
 
-    d = d0 - max(0, b1 - n + 1) + max(v, b1 + 1),
+    d = d0 - max(0, b1 - n + 1) + max(v, b1 + 1)
 
-and the n vacant places are the cyclic window of n disks that ends at b1, filled in the order
-(b1 - n + 1 + j) mod w, j = 0 .. n-1. The moved share is n/w, the lower bound.
+The n vacant places of the column are the cyclic window of n disks that ends at disk b1. New blocks
+fill them in the order (b1 - n + 1 + j) mod w, j = 0 .. n-1. The share of moved blocks is n/w, the
+lower bound.
 
 Logical blocks are numbered so that each growth appends its new blocks after all older ones.
 """
@@ -54,9 +56,10 @@ class Move:
 class ElasticMapping:
     """The mapping of logical blocks after the growths in *history*.
 
-    *history* holds the numbers of data disks, the first before any growth; *blocks_per_disk* the
-    blocks on each disk. Every question costs O(number of growths). Logical blocks run from 0 to
-    *blocks* - 1, disks from 0 to *disks* - 1. Raises LayoutError when *history* does not rise.
+    *history* holds the numbers of data disks, the first before any growth. *blocks_per_disk* is
+    the number of blocks on each disk. Logical blocks run from 0 to *blocks* - 1, disks from 0 to
+    *disks* - 1. Each look-up costs O(number of growths). Raises LayoutError when *history* is not
+    strictly increasing.
     """
 
     def __init__(self, history: tuple[int, ...], blocks_per_disk: int) -> None:
@@ -84,7 +87,7 @@ class ElasticMapping:
             row, disk = divmod(block, first)
         for v, n, w, start in self._growths:
             if block >= start + n * self.blocks_per_disk:
-                continue  # born later
+                continue  # added by a later growth
             if block >= start:
                 row, j = divmod(block - start, n)
                 disk = (row - n + 1 + j) % w
@@ -114,7 +117,7 @@ class ElasticMapping:
             column = row % w
             moves = (disk <= column) & (column < disk + n)
             to = disk + np.maximum(v, column + 1) - np.maximum(0, column - n + 1)
-            born = blocks >= start  # those born later still are put right by their own growth
+            born = blocks >= start  # blocks of later growths are corrected by their own iteration
             disk = np.where(born, (new_row - n + 1 + j) % w, np.where(moves, to, disk))
             row = np.where(born, new_row, row)
         return disk, row
@@ -135,17 +138,18 @@ class ElasticMapping:
         return np.where(result < 0, row * self.history[0] + disk, result)
 
     def births(self) -> tuple[tuple[int, int], ...]:
-        """Return (first logical block, blocks in each row) of those of before any growth, then of
-        each growth. Blocks of one birth follow one another row by row.
+        """Return (first logical block, blocks in each row) of the first blocks and of each growth.
+
+        The blocks that one growth added (a *birth*) are numbered consecutively, row by row.
         """
         return ((0, self.history[0]), *((start, n) for _, n, _, start in self._growths))
 
     def moves(self, first_row: int = 0, end_row: int | None = None) -> Iterator[Move]:
         """Yield the moves of the last growth among block rows *first_row* .. *end_row* - 1.
 
-        In rising rows, within a row in rising disks. The rows of one source disk within a region
-        are neighbours, and so are those of one target: they coalesce into one I/O each
-        (section 3.2). Nothing is yielded when there was no growth.
+        Moves come by rising row, within a row by rising source disk. Within a region the rows of
+        one source disk are adjacent, and so are those of one target disk: each coalesces into one
+        I/O (section 3.2). Without a growth there are no moves.
         """
         if not self._growths:
             return
@@ -159,17 +163,19 @@ class ElasticMapping:
 
 
 class ElasticLayout(Layout):
-    """Striping or RAID-4 that grows: stripe b is block b of every member, a cell is a data disk.
+    """Striping or RAID-4 that can grow. Stripe b is block b of every member; a cell is a data disk.
 
-    *history* holds the numbers of *members* (data and parity), the first before any growth. Parity
-    keeps the role it was created with, the last of the first members; members added later have
+    *history* holds the numbers of members (data and parity), the first before any growth. Parity
+    keeps its initial role, the last one of the first members. Members that were added later have
     the roles after it.
 
-    While the last growth is under way, *migrated* is the first stripe that still lies as before it
-    (None for no growth under way; it is the number of stripes then). A block keeps its stripe when
-    it moves, so every stripe lies wholly one way or the other, under one code of the new width.
-    A move exchanges a block with the one that is born where it was, so where a stripe lies as
-    before, the cells of the new disks hold blocks of the growth:
+    *migrated* is the first stripe that has not migrated in the growth under way. None means that no
+    growth is under way; the attribute then is the number of stripes.
+
+    A block keeps its stripe when it moves. So each stripe has either the old or the new mapping as
+    a whole, under one code of the new width. A move exchanges a block with the new block that will
+    take its place. So in a stripe that has not migrated, the cells of the new disks hold the new
+    blocks of the growth:
 
         stripe            0   1  | 2   3   4        3 to 5 data disks, *migrated* = 2
         disk 0           16+ 17+ | 6   9   12
@@ -178,12 +184,12 @@ class ElasticLayout(Layout):
         disk 3            0   3  | 19+ 22+ 23+
         disk 4           15+  4  | 20+ 21+ 24+
 
-    Moving *migrated* over a stripe therefore changes nothing but where its blocks lie. The image
-    has its old size until the growth is over (`finish_growth`).
+    So the migration of a stripe changes only the places of its blocks, not the set of its blocks.
+    The image keeps its old size until the growth ends (`finish_growth`).
 
-    With *surrogate* one more member, the last role, takes the parity over during the growth: of
-    the stripes that have migrated (the mcpod paper, section 3.4, Fig. 5). In each stripe one of
-    the two parity members has no cell then.
+    With *surrogate*, one more member with the last role holds the parity of the stripes that have
+    migrated (the mcpod paper, section 3.4, Fig. 5). During the growth one of the two parity members
+    has no cell in each stripe.
     """
 
     contiguous = False
@@ -235,15 +241,15 @@ class ElasticLayout(Layout):
 
     @property
     def parity_cell(self) -> int:
-        """The cell of the parity, if there is one."""
+        """The index of the parity cell, if the layout has parity."""
         return self.mapping.disks
 
     def finish_growth(self) -> None:
-        """End the growth: every stripe has migrated, and the new blocks belong to the image.
+        """End the growth after every stripe has migrated: the image now includes the new blocks.
 
-        A surrogate has the role of the parity from now on.
+        A surrogate takes the role of the old parity member.
         """
-        assert self.migrated == self.stripes, "stripes that still lie as before"
+        assert self.migrated == self.stripes, "some stripes have not migrated"
         self._before = None
         self.width = self.history[-1]
         self.surrogate, self._roles_after = None, self._roles
@@ -259,7 +265,7 @@ class ElasticLayout(Layout):
         n = w - v
         if chunk >= before.blocks:
             disk, row = self.mapping.locate(chunk)
-            leaves = disk < v and row >= self.migrated  # who leaves this place is still here
+            leaves = disk < v and row >= self.migrated  # the old block has not left yet
         else:
             disk, row = before.locate(chunk)
             leaves = row < self.migrated and disk <= row % w < disk + n
@@ -277,7 +283,7 @@ class ElasticLayout(Layout):
             return before.logical(cell, stripe)
         w = self.mapping.disks
         n, column = w - before.disks, stripe % w
-        if (column - cell) % w >= n:  # a block will come here: the one born where it is now
+        if (column - cell) % w >= n:  # a block will move here: name the new block of its old place
             cell += max(0, column - n + 1) - max(before.disks, column + 1)
         return self.mapping.logical(cell, stripe)
 
@@ -298,9 +304,9 @@ class ElasticLayout(Layout):
         return np.where(rows < self.migrated, now, old)
 
     def moving(self, start: int, end: int) -> tuple[Blocks, Blocks, Blocks, Blocks]:
-        """Return all moves of the last growth in the stripes start..end-1, stripes rising.
+        """Return all moves of the last growth in the stripes start..end-1, by rising stripe.
 
-        Four arrays alike: stripes, data disks before and after, logical chunks.
+        Four arrays of equal length: stripes, data disks before, data disks after, logical chunks.
         """
         v, w = self.disks_before, self.mapping.disks
         disks = np.arange(v, dtype=np.int64)[None, :]
@@ -312,9 +318,9 @@ class ElasticLayout(Layout):
         return rows, old, new, self.mapping.logical_many(new, rows)
 
     def moved(self, stripe: int, cell: int) -> bool:
-        """Say whether what *cell* of *stripe* holds has another cell before or after the growth.
+        """Return whether the growth under way moves the chunk that *cell* of *stripe* holds now.
 
-        *stripe* and *cell* as they lie now.
+        That is, whether the chunk has different cells before and after the growth.
         """
         before = self._before
         if before is None:
@@ -325,7 +331,10 @@ class ElasticLayout(Layout):
         return cell < before.disks and cell <= stripe % self.mapping.disks < cell + added
 
     def is_birth(self, stripe: int, cells: int) -> bool:
-        """Say whether the set *cells* of *stripe* is all that one birth (`births`) has there."""
+        """Return whether the set *cells* holds exactly the blocks of one birth in *stripe*.
+
+        See `ElasticMapping.births`.
+        """
         disks = [disk for disk in range(self.mapping.disks) if cells >> disk & 1]
         if not disks:
             return False
@@ -335,7 +344,7 @@ class ElasticLayout(Layout):
         return blocks == list(range(first, first + count))
 
     def role_of(self, cell: int, *, after: bool) -> int:
-        """Return the role of *cell* in the stripes that have migrated (*after*) or have not."""
+        """Return the role of *cell* in stripes that have (*after*) or have not migrated."""
         return (self._roles_after if after else self._roles)[cell]
 
     def place(self, stripe: int, cell: int) -> tuple[int, int]:
@@ -363,5 +372,5 @@ class ElasticLayout(Layout):
         return mask
 
     def tolerates(self, lost_roles: frozenset[int]) -> bool:
-        """Say whether every stripe can be read without *lost_roles*, wherever the growth stands."""
+        """Return whether every stripe can be read without *lost_roles*, before and after a move."""
         return len(lost_roles) <= self.code.tolerance

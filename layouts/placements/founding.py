@@ -1,4 +1,8 @@
-"""What a raidx array was made of: by it places follow from numbers, whoever came or left since."""
+"""The founding of a raidx array: the numbers from which the initial chunk table is computed.
+
+The founding stays the same when members join or leave later, so that the places of chunks that
+never moved need not be stored.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,9 @@ from raidx_fuse.layouts.codes.code import LayoutError
 
 @dataclass(frozen=True, slots=True)
 class Founding:
-    """What the array began with: chunks by role (*counts*), how many *bundles* were made of them,
-    and the *roles* whose member, or one rebuilt in its place, still is the founding one.
+    """The numbers of chunks by role (*counts*) and of *bundles* when the array was created.
+
+    *roles* are the roles that their founding member, or one rebuilt in its place, still has.
     """
 
     counts: tuple[int, ...]
@@ -19,7 +24,7 @@ class Founding:
     roles: frozenset[int]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
+        """Return the founding as JSON values; `founding_from` is the inverse."""
         return {
             "counts": list(self.counts),
             "bundles": self.bundles,
@@ -28,7 +33,7 @@ class Founding:
 
 
 def are_counts(values: object) -> bool:
-    """Say whether *values* is a list of numbers of chunks."""
+    """Return whether *values* is a nonempty list of numbers of chunks (integers from 0)."""
     return (
         isinstance(values, list | tuple)
         and bool(values)
@@ -37,7 +42,7 @@ def are_counts(values: object) -> bool:
 
 
 def founding_from(values: object) -> Founding:
-    """Return the founding that JSON *values* mean. Raises LayoutError."""
+    """Return the founding from JSON *values*. Raises LayoutError if they are not valid."""
     match values:
         case {"counts": counts, "bundles": int(bundles), "roles": roles}:
             known = are_counts(counts) and (roles == [] or are_counts(roles))

@@ -1,11 +1,11 @@
-"""A layout: a code under a placement. Which member holds which cell of which stripe.
+"""A layout: a code with a placement, which says on which member each cell of each stripe lies.
 
     logical chunk --locate--> (stripe, cell) --place--> (role, member chunk)
     logical chunk <-logical-- (stripe, cell) <-inverse- (role, member chunk)
 
-The four are on the path of every request, so each is table look-ups and at most one divmod, and
-none checks its arguments: a chunk or stripe beyond the end is the caller's bug. A *role* is the
-index of a member in the array.
+These four functions are on the path of every request. So each consists of table look-ups and at
+most one divmod, and none checks its arguments: a chunk or stripe beyond the end is a bug of the
+caller. A *role* is the index of a member in the array.
 
 Left rotation of four columns, parity last (the textbook's left-symmetric RAID-5, md's default):
 
@@ -28,14 +28,17 @@ from raidx_fuse.layouts.codes.code import Code, Unrecoverable
 
 
 class Layout(ABC):
-    """A code, the size of a chunk and a placement of every cell of every stripe.
+    """A code, a chunk size and a placement of every cell of every stripe.
 
-    *name*; *code*; *width* in members; *chunk_bytes*; *stripes*; *chunks*, the logical data chunks;
-    *size_bytes*, their bytes; *member_chunks*, the chunks used of each member; *contiguous*, true
-    when stripe s holds the logical chunks s*D .. s*D+D-1 in the order of its cells; *aligned*, true
-    when stripe s lies at the member chunks s*rows .. s*rows+rows-1 of every role;
-    *founding_data_count*, the data cells of a stripe when the array was made, and
-    *founding_stripes*, how many there were: what must not change when it grows follows from them.
+    * *name*; *code*; *chunk_bytes*; *width*: the number of members; *stripes*: their number.
+    * *chunks*: the number of logical data chunks; *size_bytes*: the size of the image.
+    * *member_chunks*: how many chunks of each member are used.
+    * *contiguous*: stripe s holds the logical chunks s*D .. s*D+D-1 in the order of its cells.
+    * *aligned*: stripe s lies at the member chunks s*rows .. s*rows+rows-1 of every role.
+    * *moves*: increases when chunks move. A caller that looked up a place and then waited compares
+      `mark` before and after, and looks the place up again if it differs.
+    * *founding_data_count*, *founding_stripes*: the data cells of a stripe and the number of
+      stripes when the array was created. Sizes that a growth must not change depend on them.
     """
 
     name: str
@@ -48,7 +51,7 @@ class Layout(ABC):
     member_chunks: int
     contiguous: bool
     aligned: bool
-    moves: int = 0  # changes of places so far: who looked one up and waited, looks again
+    moves: int = 0
     founding_data_count: int
     founding_stripes: int
 
@@ -87,11 +90,14 @@ class Layout(ABC):
         """Return the set of cells of *stripe* that lie on *lost_roles*."""
 
     def cells_on(self, roles: Iterable[int]) -> float:
-        """Return how many cells of a stripe lie on *roles*, where stripes differ: in the mean."""
+        """Return how many cells of a stripe lie on *roles*; the mean, if stripes differ."""
         return float(len(list(roles)) * self.code.rows)
 
     def tolerates(self, lost_roles: frozenset[int]) -> bool:
-        """Say whether every stripe can be read without *lost_roles*: as far as stripes differ."""
+        """Return whether the data of every stripe can be read or solved without *lost_roles*.
+
+        Checks the first *width* stripes: with a rotated placement all others repeat them.
+        """
         code = self.code
         for stripe in range(min(self.width, max(1, self.stripes))):
             cells = self.lost_cells(stripe, lost_roles)

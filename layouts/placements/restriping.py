@@ -1,20 +1,22 @@
-"""Two layouts of one image at once, while its chunks move from one to the other in order.
+"""The union of two layouts of one image, used during a restripe (a reshape, in md's terms).
 
-Below the *watermark*, a logical chunk, the image lies as one layout says, from there on as another:
+The chunks of the image move from one layout to the other in order. Logical chunks below the
+*watermark* have the place that one layout gives them, the others that of the other layout:
 
     logical chunk   0 . . . . . . . watermark . . . . . . . end
                     [ below         |         above         ]
-    growing         the watermark rises: chunks move from *above*, the old layout, to *below*
-    thinning        it falls: chunks move from *below*, the old layout, to *above*
+    denser          the watermark rises: chunks move from *above*, the old layout, to *below*
+    less dense      it falls: chunks move from *below*, the old layout, to *above*
 
-*below* is the denser one: it needs no more rows of the members for a chunk than *above*, so what
-has moved never reaches rows of what has not, but for the first few stripes
-(layouts/planning/restripe_schedule.py).
+*below* is the denser layout: it needs no more rows of the members for a chunk than *above*. So the
+new places of moved chunks never overlap the old places of chunks that have not moved, except in the
+first few stripes (layouts/planning/restripe_schedule.py).
 
-Both codes are one code here, side by side: a stripe of either layout is a stripe of the union in
-which the cells of the other side are dead. So reads, writes, degraded reads, rebuild and scrub know
-nothing of the move: a cell that is not its chunk's place belongs to `nowhere`, a chunk that nobody
-ever writes, and counts as zero in its chains (DESIGN.md, section 2).
+The two codes are joined side by side into one code. A stripe of either layout is a stripe of the
+union in which the cells of the other side are unwritten. So reads, writes, degraded reads, rebuild
+and scrub need no special case for the restripe. A data cell that is not the current place of its
+chunk belongs to the logical chunk `nowhere`, which is never written: it counts as zero in its
+chains (raidx_fuse/ARCHITECTURE.md, written map).
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from raidx_fuse.layouts.placements.rotated import RotatedLayout
 
 @lru_cache(maxsize=64)
 def side_by_side(below: Code, above: Code) -> Code:
-    """Return the code of a stripe that holds one stripe of each, *above* in further columns."""
+    """Return the code of a stripe with the columns of *below*, followed by those of *above*."""
 
     def beside(cell: Cell) -> Cell:
         return cell[0], cell[1] + below.columns
@@ -47,12 +49,13 @@ def side_by_side(below: Code, above: Code) -> Code:
 
 
 class RestripeLayout(Layout):
-    """*below* and *above* under one image of *image_chunks* chunks; *watermark* as above.
+    """The union of *below* and *above* for an image of *image_chunks* chunks.
 
-    *rises*: the new layout is *below*; nothing has moved yet.
+    *watermark* is described above; at first no chunk has moved. *rises* says that the watermark
+    rises, that is, that *below* is the new layout.
 
     Stripes 0 .. below.stripes - 1 are those of *below*, the others those of *above*. *size_bytes*
-    is that of the image as it was: the new room belongs to it when the move is over.
+    stays the size of the old image until the restripe ends.
     """
 
     contiguous = False
@@ -88,11 +91,11 @@ class RestripeLayout(Layout):
         self._roles_above = (-1,) * above.width
 
     def stripe_of(self, side: RotatedLayout, stripe: int) -> int:
-        """Return the number here of *stripe* of *side*, below or above."""
+        """Return the stripe of the union that is *stripe* of *side* (*below* or *above*)."""
         return stripe if side is self.below else self._split + stripe
 
     def cell_of(self, side: RotatedLayout, cell: int) -> int:
-        """Return the index here of *cell* of *side*, below or above."""
+        """Return the cell index in the union of *cell* of *side* (*below* or *above*)."""
         data = side.code.data_count
         if side is self.below:
             return cell if cell < data else self._data + cell - data
@@ -153,7 +156,7 @@ class RestripeLayout(Layout):
         return -1, 0
 
     def inverse(self, role: int, member_chunk: int) -> tuple[int, int] | None:
-        """Return (stripe, cell) of the data that lies there now, None if none does."""
+        """Return (stripe, cell) of the data chunk that lies there now, None if there is none."""
         for side in (self.below, self.above):
             if role >= side.width:
                 continue
@@ -182,14 +185,14 @@ class RestripeLayout(Layout):
         return (cells & side.code.data_mask) << shift | (cells >> count) << first_parity
 
     def tolerates(self, lost_roles: frozenset[int]) -> bool:
-        """Say whether every stripe, of either side, can be read without *lost_roles*."""
+        """Return whether every stripe of both sides can be read without *lost_roles*."""
         return self.below.tolerates(lost_roles) and self.above.tolerates(lost_roles)
 
 
 def restripe(old: Layout, new: Layout, image_chunks: int) -> RestripeLayout:
-    """Return the layout at the begin of a move of *image_chunks* chunks from *old* to *new*.
+    """Return the layout at the start of a restripe of *image_chunks* chunks from *old* to *new*.
 
-    Raises LayoutError, one line, for a pair that cannot be.
+    Raises LayoutError, one line, if a layout is not a rotated one or *new* is too small.
     """
     for layout in (old, new):
         if not isinstance(layout, RotatedLayout):

@@ -1,4 +1,4 @@
-"""The rotated placement: columns turn by one from stripe to stripe (left-symmetric)."""
+"""The rotated placement: the columns move by one role from stripe to stripe (left-symmetric)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from raidx_fuse.layouts.placements.layout import Layout
 
 
 class RotatedLayout(Layout):
-    """The same columns in every stripe, their roles fixed or rotated from stripe to stripe.
+    """Stripes as wide as the array, their columns on fixed roles or rotated from stripe to stripe.
 
     *rotation* "fixed": role = column. "left": role = (column - stripe) mod width, which for single
     parity in the last column is left-symmetric RAID-5. The member chunk of a cell is
-    stripe * rows + row. Stripes s and s + width lie alike: s mod width is the stripe's *phase*.
+    stripe * rows + row. Stripes s and s + width have the same roles; s mod width is the *phase* of
+    the stripe. Raises LayoutError for an unknown rotation and for less than one stripe.
     """
 
     contiguous = True
@@ -92,7 +93,7 @@ class RotatedLayout(Layout):
             return cached
         masks = zip(self._roles[phase], self.code.column_masks, strict=True)
         mask = sum(column for role, column in masks if role in lost_roles)
-        if len(self._lost[phase]) >= 1024:  # bounded: lost sets change rarely, but for ever
+        if len(self._lost[phase]) >= 1024:  # bounded: lost roles change rarely, but without end
             self._lost[phase].clear()
         self._lost[phase][lost_roles] = mask
         return mask

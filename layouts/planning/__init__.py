@@ -1,1 +1,1 @@
-"""Plans of requests, of bundles and of moves: pure functions of a layout."""
+"""Plans of requests, bundles and moves: pure functions of a layout, computed before any I/O."""

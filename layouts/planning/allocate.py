@@ -1,8 +1,8 @@
-"""RAIDX bundles: which chunks of unlike members belong together (the raidx paper, section II).
+"""Greedy allocation of RAIDX bundles on members of different sizes (the raidx paper, section II).
 
-A bundle is L chunks on L different members. Greedy allocation: each bundle takes one chunk from the
-L members with the most unassigned chunks, ties to the lowest index, most unassigned first. Members
-of 7, 4, 5 and 4 chunks, L = 3 (Fig. 1):
+A bundle is L chunks on L different members. Each bundle takes one chunk from each of the L members
+with the most unassigned chunks, in falling order; of equal members the lowest index comes first.
+Members of 7, 4, 5 and 4 chunks, L = 3 (Fig. 1):
 
     left      7 4 5 4   6 3 4 4   5 3 3 3   4 2 2 3   3 1 2 2   2 1 1 1   1 0 0 1
     bundle      0 2 1     0 2 3     0 1 2     0 3 1     0 2 3     0 1 2    two members left: end
@@ -12,10 +12,10 @@ of 7, 4, 5 and 4 chunks, L = 3 (Fig. 1):
 >>> maximum([7, 4, 5, 4], 3), maximum([7, 4, 5, 4], 2)
 (6, 10)
 
-The greedy allocation reaches the maximum: the largest B with sum(min(c_i, B)) >= L * B, since a
-member gives at most one chunk to each of B bundles. For arrays of millions of chunks `allocate`
-gives the same bundles as a numpy table: the pattern repeats while the order of the members does, so
-a period is worked out once and copied.
+The greedy allocation reaches the maximum: the largest B with sum(min(c_i, B)) >= L * B, because a
+member gives at most one chunk to each of B bundles. `allocate` returns the same bundles as a numpy
+table, for arrays of millions of chunks: the pattern of bundles is periodic as long as the order of
+the members repeats, so one period is computed and copied.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Table = NDArray[np.int32]
 
 
 def check_bundles(counts: Sequence[int], length: int) -> None:
-    """Raise LayoutError unless bundles of *length* chunks can be made from so many members."""
+    """Raise LayoutError unless bundles of *length* chunks are possible on members of *counts*."""
     if length < 1:
         raise LayoutError(f"a bundle of {length} chunks does not exist; the shortest has 1")
     if length > len(counts):
@@ -44,7 +44,7 @@ def check_bundles(counts: Sequence[int], length: int) -> None:
 
 
 def maximum(counts: Sequence[int], length: int) -> int:
-    """Return the most bundles of *length* that members of *counts* chunks can give."""
+    """Return the largest number of bundles of *length* that members of *counts* chunks allow."""
     check_bundles(counts, length)
     low, high = 0, sum(counts) // length
     while low < high:
@@ -57,10 +57,10 @@ def maximum(counts: Sequence[int], length: int) -> int:
 
 
 def greedy(counts: Sequence[int], length: int, *, spare: int = 0) -> list[tuple[int, ...]]:
-    """Return the members of each bundle, the paper's greedy allocation step by step.
+    """Return the members of each bundle by the paper's greedy allocation, one bundle at a time.
 
-    *counts* are the chunks of each member; *spare* of each are withheld for moves. For teaching
-    and small arrays; `allocate` is the same for large ones.
+    *counts* are the chunks of each member; *spare* chunks of each member are withheld for moves.
+    For teaching and small arrays; `allocate` gives the same bundles for large ones.
     """
     check_bundles(counts, length)
     left = [max(0, count - spare) for count in counts]
@@ -75,7 +75,7 @@ def allocate(
 ) -> Table:
     """Return the bundles of `greedy` as a table of members, shape (bundles, *length*).
 
-    No more than the first *limit* bundles, and no more memory than those take.
+    At most the first *limit* bundles, in the memory that these take.
     """
     check_bundles(counts, length)
     left = [max(0, count - spare) for count in counts]
@@ -85,7 +85,7 @@ def allocate(
         before = tuple(left)
         period: list[tuple[int, ...]] = []
         times = 0
-        # k members taking turns at j places of each bundle are back in order after k steps or less
+        # If k members take turns at j places of each bundle, their order repeats within k steps.
         while not times and len(period) < len(counts):
             bundle = _next_bundle(left, length)
             if bundle is None:
@@ -129,10 +129,11 @@ def _table(bundles: list[tuple[int, ...]], length: int) -> Table:
 
 
 def _repeats(before: tuple[int, ...], after: list[int]) -> int:
-    """Return how often the steps from *before* to *after* can be repeated at once, 0 if unknown.
+    """Return how often the period from *before* to *after* can be repeated, 0 if unknown.
 
-    Members that fell alike keep their differences, so among them each step repeats. Any other two
-    compare the same in every step as long as their gap is wider than what one falls in a period.
+    *before* and *after* are the unassigned chunks of each member. Two members that gave equally
+    many chunks keep their difference, so their order repeats. Two other members keep their order as
+    long as their difference exceeds the most chunks that one member gives in a period.
     """
     fell = [b - a for b, a in zip(before, after, strict=True)]
     most = max(fell)

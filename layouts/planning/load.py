@@ -1,8 +1,8 @@
-"""How a pattern of chunk writes, or a recovery, loads the members: the figures of the upc paper.
+"""The load of each member from a pattern of chunk writes or a recovery, as in the upc paper.
 
-Each write of a chunk is counted alone, as in the paper (section 2.2): the chunk and every parity
-that changes with it are read and written once. Nothing is merged and nothing cached, so the counts
-show what the code does, not what a clever engine saves.
+Each chunk write is counted by itself (section 2.2 of the paper): the chunk and every parity that
+changes with it are read once and written once. Nothing is merged or cached, so that the counts show
+the cost of the code, without the savings of an engine.
 
 A pattern is a list of logical chunks, written as items with commas between them:
 
@@ -45,15 +45,16 @@ class Load:
 
     @property
     def imbalance(self) -> float:
-        """The busiest member's operations over the mean; 1.0 is even, 0.0 is no operation."""
+        """The operations of the busiest member over the mean; 1.0 is even, 0.0 is no operation."""
         total = self.total
         return max(total) * len(total) / sum(total) if sum(total) else 0.0
 
 
 def parse_writes(spec: str, layout: Layout) -> list[int]:
-    """Return the logical chunks that *spec* writes, in order. See the module for the items.
+    """Return the logical chunks that the pattern *spec* writes, in order.
 
-    Raises LayoutError for items that mean nothing and for chunks beyond the layout's end.
+    The module docstring lists the items. Raises LayoutError for an invalid item and for a chunk
+    beyond the end of the layout.
     """
     code = layout.code
     chunks: list[int] = []
@@ -85,7 +86,7 @@ def parse_writes(spec: str, layout: Layout) -> list[int]:
 
 
 def write_load(layout: Layout, chunks: Iterable[int]) -> Load:
-    """Return the operations of single writes to *chunks*: read and write of all that changes."""
+    """Return the operations of single writes to *chunks*: each changed cell is read and written."""
     operations = [0] * layout.width
     for chunk in chunks:
         stripe, cell = layout.locate(chunk)
@@ -95,7 +96,7 @@ def write_load(layout: Layout, chunks: Iterable[int]) -> Load:
 
 
 def recovery_load(code: Code, column: int) -> Load:
-    """Return the operations, by column, of a rebuild of *column* of one stripe, fewest reads."""
+    """Return the operations by column of a rebuild of *column* in one stripe, with fewest reads."""
     reads = 0
     for _, mask in code.recover(column):
         reads |= mask
@@ -105,9 +106,9 @@ def recovery_load(code: Code, column: int) -> Load:
 
 
 def conventional_reads(code: Code, column: int) -> int:
-    """Return the distinct reads when every cell of *column* uses the first of its chains.
+    """Return the number of distinct reads when every cell of *column* uses its first chain.
 
-    The paper's conventional approach (section 2.3.1): one kind of chain, nothing chosen.
+    The paper's conventional recovery (section 2.3.1), without a choice among chains.
     """
     lost = code.column_masks[column]
     reads = 0

@@ -1,20 +1,23 @@
-"""The fewest moves that make room for more bundles, or free members (raidx): a flow of chunks.
+"""Rebundle and evacuation (raidx): the fewest chunk moves, found as a minimum-cost flow.
 
-Bundles stay where they are as far as they can. Let a member have room for cap chunks and K new
-bundles be wanted. A member gives at most K of its free chunks to them; what K * L chunks lack then,
-others must free by moving chunks of old bundles away, never onto a member that the bundle has:
+The moves make K more bundles possible, or empty the members that will leave. All other chunks stay.
+Each member has a capacity in chunks. It gives at most K of its free chunks to the K new bundles,
+which need K * L chunks. If that is not enough, members must free chunks by moving chunks of old
+bundles to other members, but never to a member on which the bundle already has a chunk:
 
-    counts 3 3 | 9    L = 2, three bundles on members 0 and 1, then member 2 comes: 7 bundles fit,
-    K = 4: it gives 4, the others nothing, 4 lack. So 4 chunks move to it; each frees one.
+    counts 3 3 | 9    L = 2. Three bundles lie on members 0 and 1; then member 2 joins, and 7
+                      bundles fit, so K = 4. Member 2 gives 4 chunks, the others none, 4 are
+                      lacking. So 4 chunks move to member 2, and each move frees one chunk.
 
-That is a flow of least cost, and successive shortest paths find it exactly: a path
+This is a minimum-cost flow problem; successive shortest paths solve it exactly. A path is
 
-    new bundles -> member that must free a chunk -> ... -> member with room
+    new bundles -> member that must free a chunk -> ... -> member with free capacity
 
-goes from a to c where some bundle has a chunk on a and none on c, at the cost of moving it: 1 for a
-written chunk, next to nothing for one that nobody has written, and the same back for a chunk that
-comes home. Leaving members are emptied the same way. Bundles on the same members with the same
-chunks written are one *class*, and as many as possible take a path at once.
+It has a step from a to c if a bundle has a chunk on a and none on c. The cost of a step is that of
+moving this chunk: high for a written chunk, 1 for an unwritten one, negative for a chunk that
+returns to its original member. Members that will leave are emptied by the same kind of paths.
+Bundles on the same members with the same columns written form a *class*; as many bundles of a class
+as possible take a path together.
 """
 
 from __future__ import annotations
@@ -27,21 +30,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 WRITTEN = 1 << 20
-"""Cost of moving a chunk that is written, in moves of chunks that are not."""
-FAR = 1 << 40
-PARTS = 64
-DIGITS = 32
-LEVELS = (0, 1, WRITTEN + 1)  # worth of a place to a bundle: foreign, home, home and written
+"""The cost of moving a written chunk, relative to that of an unwritten chunk."""
+FAR = 1 << 40  # the cost of an impossible step
+PARTS = 64  # a flow is pushed in about so many parts, so that members fill evenly
+DIGITS = 32  # roles whose base-three digits fit into one 64-bit number
+LEVELS = (0, 1, WRITTEN + 1)  # value of a place to a bundle: foreign, original, original + written
 
 Cells = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """What is to move: *cells* to the roles *targets*; *written* of them hold data.
+    """The planned moves: *cells* move to the roles *targets*; *written* of them hold data.
 
-    *lacking* chunks for new bundles could not be freed, *stuck* cells find no place off the
-    leaving members (*stuck_written* of them written).
+    *lacking* is the number of chunks for new bundles that could not be freed. *stuck* is the number
+    of cells that find no place outside the leaving members, *stuck_written* of them written.
     """
 
     cells: Cells
@@ -65,9 +68,9 @@ def plan_moves(
 ) -> Moves:
     """Return the fewest moves after which *more* bundles fit and *leaving* roles hold nothing.
 
-    *disk* and *live* are (bundles, L): the role of each cell and whether it holds data; *caps* the
-    chunks that each role may hold. Where not all of it is possible, as much as is, and written
-    chunks leave before others.
+    *disk* and *live* have the shape (bundles, L): the role of each cell, and whether the cell is
+    written. *caps* is the capacity of each role in chunks. If not everything is possible, the plan
+    does as much as possible; written chunks leave the leaving roles before unwritten ones.
     """
     width, length = len(caps), disk.shape[1]
     used = np.bincount(disk.reshape(-1), minlength=width)[:width]
@@ -77,7 +80,8 @@ def plan_moves(
     if lacking <= 0 and not used[list(leaving)].any():
         return Moves(np.zeros(0, np.int64), np.zeros(0, np.uint8), 0)
     if not more:
-        # A chunk moves for each on the leaving roles at least: if theirs find places, that is it.
+        # Each chunk on the leaving roles needs at least one move. If moves of their bundles alone
+        # suffice, one for each chunk, the plan is optimal without a look at the other bundles.
         concerned = np.flatnonzero(np.isin(disk, list(leaving)).any(axis=1))
         if len(concerned) < len(disk):
             part = _empty(disk[concerned], live[concerned], caps, used, leaving)
@@ -105,10 +109,10 @@ def _empty(
 
 
 def _alike(disk: NDArray[np.uint8], live: NDArray[np.bool_], width: int) -> list[NDArray[Any]]:
-    """Return the bundles of each class, ascending: on the same roles, with the same ones written.
+    """Return the bundles of each class, ascending.
 
-    A class has a number to base three, a digit a role; of many roles 32 digits are looked at at a
-    time.
+    The bundles of a class lie on the same roles and are written on the same roles. A class is a
+    number in base three with one digit for each role; DIGITS roles are compared at a time.
     """
     classes = [np.arange(len(disk))]
     for first in range(0, width, DIGITS):
@@ -128,7 +132,14 @@ def _alike(disk: NDArray[np.uint8], live: NDArray[np.bool_], width: int) -> list
 
 
 class _Flow:
-    """Classes of bundles on members, the new bundles (node *width*), and paths between them."""
+    """The flow network: nodes are the roles and, as node *width*, the new bundles.
+
+    * *bundles*, *counts*: the bundles of each class, and their number.
+    * *worth*: for (class, role) the value of that place at the start, as an index into LEVELS.
+    * *holds*: for (class, role) whether the bundles have a chunk there, moves included.
+    * *used*, *given*: for each role the chunks in use, and the chunks given to new bundles.
+    * *stays*: for each role whether its member stays.
+    """
 
     def __init__(
         self,
@@ -148,7 +159,7 @@ class _Flow:
         self.stays = np.ones(self.width, bool)
         self.stays[list(leaving)] = False
         self.bundles = _alike(disk, live, self.width)
-        self.worth = np.zeros((len(self.bundles), self.width), np.uint8)  # indexes into LEVELS
+        self.worth = np.zeros((len(self.bundles), self.width), np.uint8)
         firsts = np.array([ids[0] for ids in self.bundles])
         for column in range(disk.shape[1]):
             rows = np.arange(len(firsts))
@@ -159,13 +170,13 @@ class _Flow:
     # -- paths ---------------------------------------------------------------------------------
 
     def push(self, source: int, amount: int, *, written_only: bool = False) -> int:
-        """Free up to *amount* chunks at *source* by shortest paths; return how many."""
+        """Free up to *amount* chunks at *source* along shortest paths; return the number freed."""
         pushed = 0
         while pushed < amount:
             path = self._path(source, written_only)
             if path is None:
                 break
-            # Members with room fill evenly: a part at a time, to the one that has most.
+            # Push a part at a time to the member with the most free capacity: they fill evenly.
             count = min(amount - pushed, self._room(path[-1][1]), max(1, amount // PARTS))
             count = min([count, *(self._available(*step) for step in path)])
             for step in path:
@@ -177,7 +188,10 @@ class _Flow:
         return int(self.caps[node] - self.used[node] - self.given[node])
 
     def _path(self, source: int, written_only: bool) -> list[tuple[int, int, int]] | None:
-        """Return the cheapest way from *source* to a member with room, as (from, to, cost)."""
+        """Return the cheapest path from *source* to a member with free capacity, None if none.
+
+        Its steps are (from, to, cost). Bellman-Ford, because costs can be negative.
+        """
         cost = self._costs(source if written_only else None)
         nodes = self.width + 1
         distance = np.full(nodes, FAR, np.int64)
@@ -203,8 +217,9 @@ class _Flow:
         return path[::-1]
 
     def _costs(self, written_from: int | None) -> NDArray[np.int64]:
-        """Return the least cost of a step between any two nodes; *written_from* lets only written
-        chunks go.
+        """Return the least cost of a step between any two nodes, FAR where no step is possible.
+
+        Only written chunks may leave the role *written_from*.
         """
         width = self.width
         cost = np.full((width + 1, width + 1), FAR, np.int64)
@@ -226,7 +241,7 @@ class _Flow:
     # -- steps ---------------------------------------------------------------------------------
 
     def _classes(self, source: int, target: int, cost: int) -> NDArray[Any]:
-        """Return the classes that can give a chunk from *source* to *target* at *cost*."""
+        """Return the classes whose bundles can move a chunk from *source* to *target* at *cost*."""
         levels = np.array(LEVELS)
         steps = levels[self.worth[:, source]] - levels[self.worth[:, target]]
         able = self.holds[:, source] & ~self.holds[:, target] & (steps == cost)
@@ -240,7 +255,7 @@ class _Flow:
         return int(self.counts[self._classes(source, target, cost)].sum())
 
     def _shift(self, source: int, target: int, cost: int, count: int) -> None:
-        """Let *count* chunks go one step."""
+        """Move *count* chunks along one step of a path."""
         if source == self.width:
             self.given[target] += count
             return
@@ -261,7 +276,7 @@ class _Flow:
             count -= taken
 
     def _split(self, number: int, taken: int) -> int:
-        """Make a class of its own of *taken* bundles of class *number*; return its number."""
+        """Split *taken* bundles off class *number* into a new class; return the new number."""
         ids = self.bundles[number]
         self.bundles[number] = ids[taken:]
         self.counts[number] -= taken
@@ -271,12 +286,15 @@ class _Flow:
         self.holds = np.vstack([self.holds, self.holds[number : number + 1]])
         return len(self.bundles) - 1
 
-    # -- what came of it -----------------------------------------------------------------------
+    # -- the result ----------------------------------------------------------------------------
 
     def empty(
         self, disk: NDArray[np.uint8], live: NDArray[np.bool_], leaving: Collection[int]
     ) -> tuple[int, int]:
-        """Move what can be off the *leaving* roles; return what stays, and how much is written."""
+        """Move as many chunks as possible off the *leaving* roles.
+
+        Returns the number of chunks that could not move, and how many of these are written.
+        """
         stuck = stuck_written = 0
         for role in leaving:
             here = int(self.used[role])
@@ -294,7 +312,7 @@ class _Flow:
         stuck: int,
         stuck_written: int,
     ) -> Moves:
-        """Return what came of it."""
+        """Return the moves that the flow implies, with the given numbers of failures."""
         cells, targets = self.changes(disk)
         written = int(live.reshape(-1)[cells].sum())
         return Moves(cells, targets, written, lacking, stuck, stuck_written)

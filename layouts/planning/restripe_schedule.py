@@ -1,18 +1,21 @@
-"""Which chunks move next, and whether their new places may be written at once.
+"""The schedule of a restripe: which chunks move next, and which may be written in place directly.
 
     rows of the members
     0 ...... [ target stripes ] ....... [ source stripes of the window ] ......
-             ^ what has moved ends here ^ rows before the first stripe that has not moved are free,
-                                          once a saved watermark says so
+             ^ end of the moved chunks  ^ rows before the first source stripe that has not moved
+                                          are free, once the saved watermark has passed them
 
-A target stripe whose rows are free is written to its place directly: nothing that counts lies
-there. One that reaches into rows that still count goes down by way of the log, together with the
-watermark that makes them free: first stripes that overlap themselves (md's critical section, for
-which it wants a backup file), and every window when both layouts take as many rows a chunk. So does
-the one stripe that a window finds half filled: its parity changes.
+A target stripe in free rows is written to its place directly, because it overwrites no valid chunk.
+Other target stripes are written through the redo log, in one record with the watermark that frees
+their rows. These are:
 
-The same holds upside down when the watermark falls. A window takes whole source stripes, so no
-source stripe is ever half left.
+* the first stripes, whose old and new places overlap (md's critical section, for which mdadm needs
+  a backup file);
+* every stripe, if both layouts take equally many rows for a chunk;
+* a target stripe that the previous window filled in part, because its parity changes.
+
+If the watermark falls, the same holds in the opposite direction. A window consists of whole source
+stripes, so that no source stripe is left half moved.
 """
 
 from __future__ import annotations
@@ -30,9 +33,10 @@ def _up(value: int, unit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The chunks *first* .. *end* - 1 move; *mark* is the watermark behind them.
+    """One step of a restripe: the chunks *first* .. *end* - 1 move.
 
-    *sources* and *targets* are stripes of the two sides; those of *direct* need no log.
+    *mark* is the watermark after the step. *sources* and *targets* are the stripes of the old and
+    the new layout that are concerned; the target stripes in *direct* need no log.
     """
 
     first: int
@@ -44,9 +48,9 @@ class Window:
 
 
 class RestripeSchedule:
-    """The way of the watermark of *layout*, *upward* or down.
+    """Chooses the windows by which the watermark of *layout* moves, *upward* or downward.
 
-    *record_chunks* is how many chunks, parity included, one change may log.
+    *record_chunks* is the number of chunks, parity included, that one log record can hold.
     """
 
     def __init__(self, layout: RestripeLayout, upward: bool, record_chunks: int) -> None:
@@ -59,12 +63,12 @@ class RestripeSchedule:
 
     @property
     def rest(self) -> range:
-        """The chunks that still have to move."""
+        """The chunks that have not moved yet."""
         mark, chunks = self.layout.watermark, self.layout.image_chunks
         return range(mark, chunks) if self.upward else range(min(mark, chunks))
 
     def check(self) -> None:
-        """Raise LayoutError if the smallest change that is safe does not fit in the log."""
+        """Raise LayoutError if the smallest safe step does not fit into one log record."""
         source, target = self.source.code, self.target.code
         stripes = 1
         while not self._clears(stripes * source.data_count):
@@ -72,7 +76,7 @@ class RestripeSchedule:
         chunks = min(stripes * source.data_count, _up(self.layout.image_chunks, source.data_count))
         touched = -(-chunks // target.data_count)
         if source.rows * target.data_count != target.rows * source.data_count:
-            touched += 1  # windows do not always begin where stripes of both do
+            touched += 1  # a window need not begin at a stripe boundary of both layouts
         needed = chunks + touched * target.parity_count
         if needed > self.record_chunks:
             raise LayoutError(
@@ -81,7 +85,10 @@ class RestripeSchedule:
             )
 
     def _clears(self, chunks: int) -> bool:
-        """Say whether moving *chunks*, from a boundary of both on, stays inside rows it frees."""
+        """Return whether moving *chunks* uses only rows that the same move frees.
+
+        The move begins where both layouts have a stripe boundary.
+        """
         source, target = self.source.code, self.target.code
         freed = chunks // source.data_count * source.rows
         if self.upward:
@@ -89,9 +96,10 @@ class RestripeSchedule:
         return chunks // target.data_count * target.rows >= freed
 
     def window(self, saved: int, limit_chunks: int) -> Window | None:
-        """Return the next window of about *limit_chunks*; None: save the watermark first.
+        """Return the next window of about *limit_chunks*, None to save the watermark first.
 
-        *saved* is the watermark that a crash would find. There must be chunks left to move.
+        *saved* is the watermark that recovery would find after a crash. There must be chunks left
+        to move. Raises LayoutError if no step fits into the log.
         """
         rest = self.rest
         behind = saved != self.layout.watermark
@@ -110,9 +118,10 @@ class RestripeSchedule:
         return self._window(mark, cut)
 
     def skip(self, limit_chunks: int) -> Window | None:
-        """Return a window of up to *limit_chunks* of which nothing was ever written; None if none.
+        """Return a window of up to *limit_chunks* that only moves the watermark, None if none can.
 
-        It writes nothing, so nothing has to be saved and nothing is logged.
+        The caller has found that no chunk of it was ever written. Nothing is written or logged for
+        it, so the watermark need not be saved before.
         """
         mark, rest = self.layout.watermark, self.rest
         unit = self.source.code.data_count
@@ -127,11 +136,11 @@ class RestripeSchedule:
         )
 
     def _safe(self, mark: int) -> bool:
-        """Say whether the watermark may stand at *mark*: what moved lies where nothing counts."""
+        """Return whether the watermark may be *mark*: moved chunks then overlap no valid chunk."""
         return mark == (self.rest.stop if self.upward else 0) or self._clears(mark)
 
     def _direct_cut(self, saved: int) -> int:
-        """Return the chunk up to (from) which target stripes lie in free rows."""
+        """Return the chunk up to which (falling: from which) target stripes lie in free rows."""
         source, target = self.source.code, self.target.code
         if self.upward:
             if saved >= self.layout.image_chunks:
@@ -141,7 +150,7 @@ class RestripeSchedule:
         return -(-rows // target.rows) * target.data_count
 
     def _cut_directly(self, cut: int, limit: int) -> int:
-        """Return the watermark behind a window of which no stripe lies in rows that count."""
+        """Return the watermark after a window whose target stripes all lie in free rows."""
         mark, unit = self.layout.watermark, self.source.code.data_count
         unit = self.aligned if 2 * self.aligned <= limit else unit
         if self.upward:
@@ -153,7 +162,7 @@ class RestripeSchedule:
         return min(mark, _up(first, unit))
 
     def _cut_by_log(self, cut: int, limit: int) -> int:
-        """Return the watermark behind the largest window that is safe and fits in the log."""
+        """Return the watermark after the largest safe window that fits into one log record."""
         mark, unit = self.layout.watermark, self.source.code.data_count
         best = mark
         if self.upward:
@@ -182,10 +191,10 @@ class RestripeSchedule:
         return range(first // count, -(-end // count))
 
     def _direct(self, first: int, end: int, cut: int) -> range:
-        """Return the target stripes of the window that may be written to their places."""
+        """Return the target stripes of the window that may be written in place directly."""
         count = self.target.code.data_count
         targets = self._targets(first, end)
-        if self.upward:  # one that is filled already, in part, keeps what it has
+        if self.upward:  # a target stripe that is partly filled already must be logged
             begin, stop = -(-first // count), max(0, cut) // count
         else:
             begin, stop = -(-cut // count), end // count
@@ -195,7 +204,7 @@ class RestripeSchedule:
         return range(begin, max(begin, stop))
 
     def _logged_chunks(self, first: int, end: int, cut: int) -> int:
-        """Return how many chunks, parity included, the window first..end-1 puts in the log."""
+        """Return how many chunks, parity included, the window first..end-1 logs."""
         code = self.target.code
         targets, direct = self._targets(first, end), self._direct(first, end, cut)
         covered = min(end, direct.stop * code.data_count) - max(

@@ -1,7 +1,8 @@
-"""Plans: what a request costs, decided before any I/O happens.
+"""Plans: which cells a request reads, XORs and writes, decided before any I/O.
 
-A stripe is a set of byte-wise equations, so a request inside one stripe splits into at most three
-*bands*: byte ranges of the chunk in which the same set of data cells is touched from end to end.
+The chains of a stripe are equations that hold for each byte. So a request inside one stripe splits
+into at most three *bands*. A band is a byte range of the chunk in which the request touches the
+same set of data cells from end to end.
 
     chunk bytes   0 . . . . a . . . . b . . . . chunk
     first cell              [=====================]      touched from a
@@ -9,12 +10,16 @@ A stripe is a set of byte-wise equations, so a request inside one stripe splits 
     last cell     [===================]                  touched up to b
     bands         [ 0..a )  [ a..b )  [ b..chunk )
 
-Within a band every cell value is one vector, and what must be written is a linear function of
-values on the members ("old") and of the request's data ("new"). A `BandPlan` is that function:
-which cells to read, which cells are XORs of what, which data cells go down as they came. Cells are
-numbered as in `Code`: data cells in logical order, then parity cells in chain order; sets of cells
-are bit masks. *unwritten* cells were never written: they count as zero and are never read (DESIGN,
-section 2). Plans are values: they can be printed, counted and tested without I/O, and are cached.
+Within a band every cell is one vector of bytes. The cells to be written are linear functions of
+cells on the members ("old") and of the data of the request ("new"). A `BandPlan` is that function:
+the cells to read, the XOR for each computed cell, and the data cells that are written unchanged.
+There are plans for normal and degraded reads, read-modify-write (rmw), reconstruct-write (rcw), and
+rebuild.
+
+Cells are numbered as in `Code`: data cells in logical order, then parity cells in the order of the
+chains. Sets of cells are bit masks. *unwritten* cells were never written: they count as zero and
+are never read (see the written map in raidx_fuse/ARCHITECTURE.md). Plans are values: they can be
+printed, counted and tested without I/O, and are cached.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ Band = tuple[int, int, int]  # (first byte, end byte, mask of touched data cells
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Cell *cell* becomes the XOR of the cells *old* (as read) and of the request's cells *new*."""
+    """Cell *cell* becomes the XOR of the cells *old*, as read, and *new*, from the request."""
 
     cell: int
     old: tuple[int, ...]
@@ -40,9 +45,11 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class BandPlan:
-    """What one band of one stripe needs: *reads*, then *outputs*, then *writes* as they came.
+    """The plan for one band of one stripe.
 
-    *kind* is "read", "degraded", "rmw", "rcw" or "full"; *read_mask* has the cells of *reads*.
+    First the cells *reads* are read, then *outputs* are computed, then the cells *writes* are
+    written with the data of the request. *read_mask* is *reads* as a set. *kind* is "read",
+    "degraded", "rmw" (read-modify-write), "rcw" (reconstruct-write) or "full" (no pre-read).
     """
 
     kind: str
@@ -53,11 +60,11 @@ class BandPlan:
 
     @property
     def pre_reads(self) -> int:
-        """Chunks read before the write can be made."""
+        """The number of chunks to read before the write."""
         return len(self.reads)
 
     def pre_reads_beside(self, cached: int) -> int:
-        """Return how many of them are left to be read when the cells *cached* are in memory."""
+        """Return the number of pre-reads that are left when the cells *cached* are in memory."""
         return (self.read_mask & ~cached).bit_count()
 
 
@@ -72,7 +79,7 @@ def cells_of(mask: int) -> tuple[int, ...]:
 
 
 def bands(first: int, start: int, last: int, end: int, chunk_bytes: int) -> list[Band]:
-    """Split the data bytes from byte *start* of cell *first* to byte *end* of cell *last*.
+    """Return the bands of a request from byte *start* of cell *first* to byte *end* of *last*.
 
     >>> bands(1, 0, 1, 4096, 65536)
     [(0, 4096, 2)]
@@ -96,7 +103,9 @@ def bands(first: int, start: int, last: int, end: int, chunk_bytes: int) -> list
 
 
 def scattered_bands(parts: Mapping[int, tuple[int, int]]) -> list[Band]:
-    """Split the bytes (first, end) of each cell in *parts*, cell -> range, in any order.
+    """Return the bands of a request that touches the byte range (start, end) of each cell.
+
+    *parts* maps cells to ranges, in any order.
 
     >>> scattered_bands({0: (60, 64), 3: (0, 8), 2: (0, 64)})
     [(0, 8, 12), (8, 60, 4), (60, 64, 5)]
@@ -112,9 +121,9 @@ def scattered_bands(parts: Mapping[int, tuple[int, int]]) -> list[Band]:
 
 @lru_cache(maxsize=65536)
 def read_plan(code: Code, wanted: int, lost: int, unwritten: int) -> BandPlan:
-    """Plan reading the data cells *wanted* with the cells *lost* out of reach.
+    """Return the plan to read the data cells *wanted* without the cells *lost* (degraded read).
 
-    Dead cells are left out (they are zero). Raises `Unrecoverable`.
+    Unwritten cells are left out: they are zero. Raises `Unrecoverable`.
     """
     wanted &= ~unwritten
     unknown = lost & ~unwritten
@@ -129,7 +138,10 @@ def read_plan(code: Code, wanted: int, lost: int, unwritten: int) -> BandPlan:
 
 
 def _values(code: Code, mask: int, unknown: int, unwritten: int) -> int | None:
-    """Express the XOR of the old cells in *mask* by readable cells; None if the chains cannot."""
+    """Return a set of readable cells with the same XOR as the old cells in *mask*.
+
+    None if the chains cannot solve the cells of *mask* that are *unknown* (lost and written).
+    """
     mask &= ~unwritten
     lost = mask & unknown
     if not lost:
@@ -167,12 +179,13 @@ def _update(
 def write_plans(
     code: Code, touched: int, lost: int, unwritten: int
 ) -> tuple[BandPlan | None, BandPlan | None]:
-    """Return the (read-modify-write, reconstruct-write) plans for new data in *touched*.
+    """Return the (read-modify-write, reconstruct-write) plans for new data in the cells *touched*.
 
-    Either may be None when losses rule it out. Lost cells that the plans need are replaced by
-    what they are the XOR of. Raises `Unrecoverable` if the new data could not be read back.
+    One of them is None if the lost cells make it impossible. A lost cell that a plan needs is
+    replaced by the cells whose XOR it is. Raises `Unrecoverable` if the new data could not be read
+    back afterwards.
     """
-    # A touched cell on a lost member lives on in parity alone: it must be solvable afterwards.
+    # New data of a lost cell is kept by parity only: the cell must be solvable after the write.
     gone = touched & lost
     if gone:
         code.solve(lost & (touched | ~unwritten), gone)
@@ -190,7 +203,7 @@ def write_plans(
 
 @lru_cache(maxsize=65536)
 def unwritten_cells(code: Code, unwritten_data: int) -> int:
-    """Return *unwritten_data* and every parity cell that depends on nothing but it."""
+    """Return *unwritten_data* and every parity cell that depends on no other data cells."""
     mask = unwritten_data
     for parity, support in enumerate(code.support):
         if not support & ~unwritten_data:
@@ -200,11 +213,11 @@ def unwritten_cells(code: Code, unwritten_data: int) -> int:
 
 @lru_cache(maxsize=65536)
 def rebuild_plan(code: Code, wanted: int, lost: int, unwritten: int) -> tuple[Output, ...]:
-    """Return how the cells *wanted* (data or parity, all among *lost*) follow from the others.
+    """Return how to compute the cells *wanted* (data or parity, all of them *lost*).
 
-    The outputs are in the order in which they must be computed: when all that is lost is wanted,
-    later ones name earlier ones, which takes far fewer XORs. When exactly one whole column is lost,
-    the chains with the fewest distinct reads are taken (`Code.recover`). Dead cells are left out,
+    The outputs must be computed in the returned order. If all lost cells are wanted, later outputs
+    use earlier ones, which takes far fewer XORs. If exactly one whole column is lost, the chains
+    with the fewest distinct reads are taken (`Code.recover`). Unwritten cells are left out, both
     as targets and as sources. Raises `Unrecoverable`.
     """
     unknown = lost & ~unwritten
