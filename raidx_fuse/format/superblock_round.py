@@ -174,5 +174,5 @@ async def _superblock_to_replace(
             superblock.config.extends(config) if same_start else config.extends(superblock.config)
         )
         if not ours and not _is_spare(config, member_uuid):
-            raise FormatError(f"{member.path}: it went on without the others meanwhile")
+            raise FormatError(f"{member.path}: it was started without the others meanwhile")
     return max(valid, key=lambda superblock: superblock.sequence, default=None)

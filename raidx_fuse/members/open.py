@@ -71,7 +71,7 @@ def parse_spec(text: str) -> MemberSpec:
     size = options.pop("size", None)
     if place.startswith(_RAM):
         if size is not None:
-            raise UsageError(f"{text}: the size of memory stands behind the colon")
+            raise UsageError(f"{text}: the size of memory belongs after the colon, as in ram:64MiB")
         place, size = "", place.removeprefix(_RAM)
     elif not place:
         raise UsageError(f"{text!r}: no path")
@@ -134,6 +134,6 @@ def create_member(spec: MemberSpec | str, size_bytes: int | None = None) -> Memb
         return open_member(spec)
     size_bytes = spec.size_bytes or size_bytes
     if size_bytes is None:
-        raise UsageError(f"{spec.text}: how large?", action="give a size")
+        raise UsageError(f"{spec.text}: a new file needs a size", action="give a size")
     create_file(spec.path, size_bytes)
     return open_member(spec, reads_zero=True)

@@ -239,7 +239,7 @@ async def in_thread(
     """
     if not _calls.acquire(blocking=False):
         raise BusyError(
-            f"{what}: {CALLS_MAX} questions to the host have no answer yet",
+            f"{what}: {CALLS_MAX} calls to the host are still without an answer",
             action="look at the disk or server that does not answer, then try again",
         )
     completions = _current_completions()

@@ -130,7 +130,7 @@ def test_questions_without_an_answer_are_bounded(
             for _ in range(3):
                 nursery.start_soon(ask)
             await trio.sleep(0.1)
-            with pytest.raises(BusyError, match="have no answer yet; look at the disk or server"):
+            with pytest.raises(BusyError, match="without an answer; look at the disk or server"):
                 await in_thread("it", lambda: 1)
         gate.set()
         for _ in range(3):

@@ -35,7 +35,7 @@ def test_a_spec_is_taken_apart() -> None:
         ("ram:", "is not a size"),
         ("ram:0", "multiple of 512"),
         ("ram:1000", "multiple of 512"),
-        ("ram:1M,size=2M", "behind the colon"),
+        ("ram:1M,size=2M", "after the colon"),
         ("d,size=100", "multiple of 512"),
         ("d,model=floppy", "no disk model 'floppy'"),
         ("d,model=hdd,seek=1", "no model number 'seek'"),
@@ -60,7 +60,7 @@ def test_memory_has_no_path() -> None:
 
 def test_opening_files_memory_and_models(tmp_path: Path) -> None:
     path = str(tmp_path / "disk.img")
-    with pytest.raises(UsageError, match="how large"):
+    with pytest.raises(UsageError, match="needs a size"):
         create_member(path)
     made = create_member(f"{path},size=1M", 2 << 20)
     assert isinstance(made, LocalMember)

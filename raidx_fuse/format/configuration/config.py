@@ -157,11 +157,11 @@ class ArrayConfig:
             if record.state not in allowed:
                 return f"role {record.role} cannot be {record.state!r}"
         if not 1 <= self.events <= COUNTER_MAX or not 0 <= self.starts <= COUNTER_MAX:
-            return "events start at 1, starts at 0, and neither goes on for ever"
+            return f"events must be 1 to {COUNTER_MAX}, starts 0 to {COUNTER_MAX}"
         if self.size_bytes is not None and not 1 <= self.size_bytes <= COUNTER_MAX:
             return f"image size {self.size_bytes} is not possible"
         if not 0 <= self.created_s <= CREATED_S_MAX:
-            return f"it cannot have been made {self.created_s} s after 1970"
+            return f"a creation {self.created_s} s after 1970 is not possible"
         for name in ("params", "jobs", "history", "extra"):
             if (number := _impossible_number(getattr(self, name))) is not None:
                 return f"{name} has the number {number}"
