@@ -18,7 +18,10 @@ ZEROS = memoryview(_MAP)
 LAZY_BYTES = 16 << 20
 
 
-def zeroed(size_bytes: int) -> bytearray | mmap.mmap:
+Zeroed = bytearray | mmap.mmap
+
+
+def zeroed(size_bytes: int) -> Zeroed:
     """Return a writable buffer of *size_bytes* zeros.
 
     A large buffer is an anonymous mapping: the kernel allocates a page of it when the page is first

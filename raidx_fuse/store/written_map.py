@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.store.buffers import Zeroed
 from raidx_fuse.store.page_store import PageStore
 
 SCAN_CHUNKS = 1 << 20  # how much of the map one step of a scan unpacks
@@ -205,7 +206,7 @@ class WrittenMap:
         return total
 
 
-def _put_bit(bits: bytearray, number: int, value: bool) -> None:
+def _put_bit(bits: Zeroed, number: int, value: bool) -> None:
     if value:
         bits[number >> 3] |= 1 << (number & 7)
     else:
