@@ -30,7 +30,7 @@ Logical blocks are numbered so that each growth appends its new blocks after all
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -198,7 +198,7 @@ class ElasticLayout(Layout):
     def __init__(
         self,
         name: str,
-        history: tuple[int, ...],
+        history: Sequence[int],
         chunk_bytes: int,
         member_chunks: int,
         migrated: int | None = None,

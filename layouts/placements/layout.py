@@ -58,6 +58,7 @@ class Layout(ABC):
     @abstractmethod
     def locate(self, chunk: int) -> tuple[int, int]:
         """Return (stripe, cell) of the logical data chunk *chunk*."""
+        ...
 
     def mark(self, first: int, last: int) -> int:
         """Return a number that changes when one of the chunks *first* .. *last* moves."""
@@ -66,6 +67,7 @@ class Layout(ABC):
     @abstractmethod
     def logical(self, stripe: int, cell: int) -> int:
         """Return the logical chunk of the data cell *cell* (an index below D) of *stripe*."""
+        ...
 
     def logical_rows(self, start: int, end: int) -> NDArray[np.int64]:
         """Return the logical chunks of the stripes start..end-1 as an array (stripes, D)."""
@@ -76,18 +78,22 @@ class Layout(ABC):
     @abstractmethod
     def place(self, stripe: int, cell: int) -> tuple[int, int]:
         """Return (role, member chunk) of the cell with index *cell* of *stripe*."""
+        ...
 
     @abstractmethod
     def inverse(self, role: int, member_chunk: int) -> tuple[int, int] | None:
         """Return (stripe, cell) that lies at *member_chunk* of *role*, None if nothing does."""
+        ...
 
     @abstractmethod
     def roles(self, stripe: int) -> tuple[int, ...]:
         """Return the role of each column of *stripe*."""
+        ...
 
     @abstractmethod
     def lost_cells(self, stripe: int, lost_roles: frozenset[int]) -> int:
         """Return the set of cells of *stripe* that lie on *lost_roles*."""
+        ...
 
     def cells_on(self, roles: Iterable[int]) -> float:
         """Return how many cells of a stripe lie on *roles*; the mean, if stripes differ."""

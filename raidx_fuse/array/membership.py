@@ -34,6 +34,14 @@ class Membership:
 
     # -- finding members -----------------------------------------------------------------------
 
+    def hold_spares(self) -> None:
+        """Let no spare take a role until `release_spares`."""
+        self.waiting = True
+
+    def release_spares(self) -> None:
+        """Let spares take roles again."""
+        self.waiting = False
+
     def find(self, ref: str | int) -> MemberRecord:
         """Return the record of a member by role, path or UUID prefix. Raises UsageError."""
         text = str(ref)
@@ -233,7 +241,7 @@ class Membership:
         await self.array.context.journal.chunk_table.erase(role, member)
         # Recovery must never redo a record of the former member onto this one.
         await self.array.context.journal.drain()
-        member_set.role_epoch += 1
+        member_set.note_role_taken()
         member_set.watermarks[role] = 0
         member_set.queues[role] = MemberQueue(member, member_set.nursery, member_set.clock)
         member_set.spares.pop(record.member_uuid, None)

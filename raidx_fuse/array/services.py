@@ -24,12 +24,16 @@ class RunningArray(ArrayServices, Protocol):
     @property
     def nursery(self) -> Starter:
         """The nursery that starts background tasks of the array."""
+        ...
 
     def get(self, key: str) -> Any:
         """Return the value of a setting. Raises UsageError if there is no such setting."""
+        ...
 
     def stats(self) -> dict[str, Any]:
         """Return the counters since the start."""
+        ...
 
     def start_rebuild(self, roles: tuple[int, ...]) -> int:
         """Start to rebuild *roles*, whose members are attached and marked rebuilding."""
+        ...

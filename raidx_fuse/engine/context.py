@@ -196,7 +196,7 @@ class ArrayContext:
             self.growth = GrowthPosition(self.member_set, layout)
         if isinstance(layout, RestripeLayout):
             # recovery could redo a record of other rows over a write past the log
-            self.journal.forced = True
+            self.journal.force(True)
         self.layout_epoch += 1
         if self.cache is not None:
             self.cache.clear()
@@ -222,6 +222,10 @@ class ArrayContext:
         """End the growth: every place that a chunk has left may now be given to another chunk."""
         self.growth = None
         self.layout_epoch += 1
+        self.reuse_epoch += 1
+
+    def note_reuse(self) -> None:
+        """Note that places that chunks have left are given to others from now on."""
         self.reuse_epoch += 1
 
     def recorded_zero_roles(self) -> frozenset[int]:

@@ -30,7 +30,7 @@ import functools
 import logging
 import os
 import stat
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NoReturn
 
 import pyfuse3
@@ -78,7 +78,7 @@ class _Node:
         self.atime_ns = self.mtime_ns = now_ns
 
 
-def _refuse(code: int) -> Callable[..., Coroutine[Any, Any, Any]]:
+def _refuse(code: int) -> Any:
     async def refused(self: pyfuse3.Operations, *_: object) -> NoReturn:
         raise FUSEError(code)
 

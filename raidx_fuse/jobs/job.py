@@ -65,10 +65,12 @@ class Job(ABC):
     @abstractmethod
     def next_window(self) -> list[int] | None:
         """Return the next stripes to lock, in rising order, or None when the job has no more."""
+        ...
 
     @abstractmethod
     async def work(self, stripes: list[int]) -> int:
         """Do the work of one window, whose locks are held; return the progress in bytes."""
+        ...
 
     async def ready(self) -> None:  # noqa: B027  # optional: most jobs never wait
         """Return when the next window may begin. The loop holds no locks here."""
@@ -225,15 +227,12 @@ TRY_AGAIN_S = 1.0  # until the next attempt of `insist`
 class StallableJob(Job):
     """A job that waits at an error instead of failing; *error* says what it waits for."""
 
-    @property
-    def title(self) -> str:
-        """The name of the job in log messages."""
-        return self.kind
+    title = ""  # its name in the log, if it is not its kind
 
     def note_wait(self, error: MemberError | NoSpaceError) -> None:
         """Record *error* as what the job waits for; log it only the first time."""
         if self.error is None:
-            log.error("the %s waits: %s", self.title, error)
+            log.error("the %s waits: %s", (self.title or self.kind), error)
         self.error = str(error)
 
     def retry_s(self) -> float:
@@ -258,7 +257,7 @@ class StallableJob(Job):
 
     def stall(self, where: str, error: RaidxError) -> None:
         """Pause the job because *error* prevents its work at *where*, until the user resumes it."""
-        log.error("the %s is paused at %s: %s", self.title, where, error)
+        log.error("the %s is paused at %s: %s", (self.title or self.kind), where, error)
         self.error = f"{error}; then resume it with `raidx job ARRAY resume`, or cancel it"
         self.pause()
 

@@ -119,7 +119,7 @@ class Rebuild(Job):
         for role in self.roles:
             if role in member_set.watermarks:
                 member_set.watermarks[role] = max(end, start)
-        member_set.rebuild_epoch += 1
+        member_set.note_watermark()
         roles = frozenset(self.roles)
         done = [stripe for stripe in stripes if stripe < end]
         return sum(context.layout.lost_cells(s, roles).bit_count() for s in done) << context.shift
@@ -236,7 +236,7 @@ class Rebuild(Job):
             # window.
             for role in done:
                 member_set.watermarks[role] = self.context.layout.stripes
-            member_set.rebuild_epoch += 1
+            member_set.note_watermark()
         await self.checkpoint()
         if not completed:
             return

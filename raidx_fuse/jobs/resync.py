@@ -78,7 +78,7 @@ class Resync(Scrub):
         await finish(
             self, [stripe for stripe in stripes if context.dirty_bitmap.awaits_resync(stripe)]
         )
-        context.dirty_bitmap.resynced_below = stripes[-1] + 1
+        context.dirty_bitmap.note_resynced(stripes[-1] + 1)
         return len(stripes) * context.code.columns * (context.code.rows << context.shift)
 
     async def check(self, stripes: list[int]) -> None:

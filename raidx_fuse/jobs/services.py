@@ -20,14 +20,25 @@ from raidx_fuse.store.member_set import MemberSet
 class MembershipServices(Protocol):
     """The membership of the array, for operations that change it."""
 
-    waiting: bool
+    @property
+    def waiting(self) -> bool:
+        """Whether a member is about to take a role, so that no spare may."""
+        ...
+
+    def hold_spares(self) -> None:
+        """Let no spare take a role until `release_spares`."""
+
+    def release_spares(self) -> None:
+        """Let spares take roles again."""
 
     @property
     def attaching(self) -> trio.Lock:
         """Held while a member takes a role or gives one up."""
+        ...
 
     def path_of(self, record: MemberRecord) -> str:
         """Return the path of a member, or its last known path."""
+        ...
 
     def check_joining(self, member: Member, role: int | None = None) -> None:
         """Raise UsageError unless *member* can hold the data of *role* (None: of any role)."""
@@ -37,6 +48,7 @@ class MembershipServices(Protocol):
 
     def spare_for(self) -> tuple[int, str] | None:
         """Return (vacant role, UUID of a spare that is large enough for it), or None."""
+        ...
 
 
 class GrowthHooks(Protocol):
@@ -45,10 +57,12 @@ class GrowthHooks(Protocol):
     @property
     def on_size(self) -> list[Callable[[], Awaitable[None]]]:
         """Awaited when the image has grown."""
+        ...
 
     @property
     def on_release(self) -> list[Callable[[Member], None]]:
         """Called with each member that no longer belongs to the array."""
+        ...
 
 
 class ArrayServices(Protocol):
@@ -57,29 +71,36 @@ class ArrayServices(Protocol):
     @property
     def context(self) -> ArrayContext:
         """The context that the engine and the jobs of this array share."""
+        ...
 
     @property
     def member_set(self) -> MemberSet:
         """The members by role."""
+        ...
 
     @property
     def jobs(self) -> Jobs:
         """The jobs of the array."""
+        ...
 
     @property
     def membership(self) -> MembershipServices:
         """The membership of the array."""
+        ...
 
     @property
     def grow_operation(self) -> GrowthHooks:
         """The hooks that are called on growth."""
+        ...
 
     @property
     def size_bytes(self) -> int:
         """The size of the image in bytes."""
+        ...
 
     def require_writable(self) -> None:
         """Raise ReadOnlyError if the array was started read-only."""
 
     async def start_scrub(self, repair: bool) -> int:
         """Start a scrub and return its job id. Raises BusyError if one runs."""
+        ...

@@ -39,6 +39,7 @@ class LocksOfStripes(Protocol):
 
     def take_free(self, stripes: Iterable[int]) -> list[int]:
         """Lock those of *stripes* that are free, without waiting; return the locked ones."""
+        ...
 
     def release_all(self, stripes: Iterable[int]) -> None:
         """Release the locks of *stripes*."""
@@ -114,6 +115,10 @@ class LogWriter(ReshapePosition):
             holder_of(r.member_uuid) for r in self.member_set.config.members
         )
         await self.member_set.flush()
+
+    def avoid(self, role: int | None) -> None:
+        """Let no log member be chosen from *role*, which is about to be given up; None: any may."""
+        self.leaving = -1 if role is None else role
 
     def choose_roles(self) -> None:
         """Choose the first readable members as log members, one more than the code may lose."""

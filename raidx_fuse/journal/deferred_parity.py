@@ -69,6 +69,14 @@ class DeferredParity:
         # Stripe -> mask of its cells in the log, if all its records in the log defer the parity.
         self.held_cells: dict[int, int] = {}
 
+    def pause(self) -> None:
+        """Defer no further parity until `resume`: the layout is about to change."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Defer parities again."""
+        self.paused = False
+
     def cells(self, stripe: int) -> int:
         """Return the mask of the cells of an unfinished *stripe* that are in the log, else 0."""
         known = self.unfinished.get(stripe)

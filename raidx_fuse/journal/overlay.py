@@ -115,7 +115,7 @@ class Overlay:
         piece: memoryview = known[1][start : start + length]
         return piece
 
-    def newest(self, role: int, offset: int, length: int) -> Any | None:
+    def newest(self, role: int, offset: int, length: int) -> Any:
         """Return the newest known bytes of a range within one page.
 
         Returns a buffer (a type in WHOLE) if the page is known completely, None if nothing of the

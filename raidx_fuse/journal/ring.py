@@ -93,6 +93,10 @@ class ReshapePosition:
         self.on_mark: Callable[[int], None] = lambda _mark: None
         self._mode = mode
 
+    def force(self, everything: bool) -> None:
+        """Log *everything* from now on, whatever the mode is; or what the mode says again."""
+        self.forced = everything
+
     @property
     def mode(self) -> str:
         """Which writes are logged now; one of `journal.MODES`."""
@@ -183,7 +187,8 @@ class Ring:
 
     async def save_mark(self, mark: int) -> None:
         """Write the head page with the watermark *mark* (not flushed)."""
-        self.placed_tail = (*self.placed_tail[:2], mark)
+        sequence, position, _ = self.placed_tail
+        self.placed_tail = sequence, position, mark
         await self.save_tail()
 
     async def move_tail(self, tail: Tail) -> None:

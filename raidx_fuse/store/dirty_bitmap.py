@@ -194,6 +194,10 @@ class DirtyBitmap:
         self._touched.clear()
         self.resynced_below = 0
 
+    def extend(self, stripes: int) -> None:
+        """Work for *stripes* from now on, of which the first ones are those of before."""
+        self.stripes = stripes
+
     # -- after a crash ---------------------------------------------------------------------------
 
     def pending_regions(self) -> int:
@@ -223,6 +227,10 @@ class DirtyBitmap:
             if self.awaits_resync(stripe):
                 await self._finish(stripe)
                 self._finished.add(stripe)
+
+    def note_resynced(self, below: int) -> None:
+        """Note that the resync has seen all stripes below *below*."""
+        self.resynced_below = below
 
     def regions_to_resync(self) -> list[int]:
         """Return the regions that were in flight at the last crash, in ascending order."""

@@ -262,6 +262,14 @@ class MemberSet:
             observer.flush_ends()
         await self.published()
 
+    def note_role_taken(self) -> None:
+        """Note that another member has taken a role: what was planned for the old one is void."""
+        self.role_epoch += 1
+
+    def note_watermark(self) -> None:
+        """Note that the watermark of a rebuild has moved: writers look whether they missed it."""
+        self.rebuild_epoch += 1
+
     # -- failure -------------------------------------------------------------------------------
 
     def _blame_all(self, failed: Sequence[Operation]) -> None:

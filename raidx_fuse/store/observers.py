@@ -15,12 +15,15 @@ class NewerContent(Protocol):
 
     def __bool__(self) -> bool:
         """Return whether there is any newer content."""
+        ...
 
     def read(self, role: int, offset: int, buffer: Any) -> bool:
         """Fill *buffer* and return True if whole pages cover the range; else return False."""
+        ...
 
     def covers(self, role: int, begin: int, end: int) -> bool:
         """Return whether all bytes from *begin* to *end* are known."""
+        ...
 
     def patch(self, role: int, offset: int, buffers: Sequence[Any]) -> None:
         """Copy newer content over *buffers*, which were read from the member at *offset*."""

@@ -164,7 +164,7 @@ class Copy:
         if not tests:
             return None
         # By a thread that ends the process: a loop of the engine may swallow an exception.
-        options = (*PYTEST, f"--timeout={TEST_LIMIT_S}", "--timeout-method=thread")
+        options: tuple[str, ...] = (*PYTEST, f"--timeout={TEST_LIMIT_S}", "--timeout-method=thread")
         options += tuple(f"--deselect={test}" for test in self.broken)
         status, words = self._run((*options, *tests), TESTS_LIMIT_S)
         if not status:

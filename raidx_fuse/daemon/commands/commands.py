@@ -39,6 +39,7 @@ class Report(Protocol):
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON values: mountpoint, log, protections, ..."""
+        ...
 
 
 class Commands:

@@ -23,12 +23,14 @@ class Newcomers(Protocol):
 
         Raises SignatureFoundError, MemberError, BusyError, UsageError.
         """
+        ...
 
     async def check(self, path: str, *, overwrite_signature: bool, may_create: bool) -> int | None:
         """Raise what `open` would raise, without changing anything.
 
         Returns the size in bytes, None for a missing file whose size the other members decide.
         """
+        ...
 
     async def release(self, member: Member) -> None:
         """Close a member that did not join the array."""

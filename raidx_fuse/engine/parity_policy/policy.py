@@ -27,6 +27,7 @@ class Policy(Protocol):
         self, rmw: BandPlan | None, rcw: BandPlan | None, stripe: int, cached: int = 0, /
     ) -> BandPlan:
         """Return the plan to carry out."""
+        ...
 
 
 RoleOf = Callable[[int, int], int]  # (stripe, cell) -> role

@@ -36,7 +36,7 @@ class QueueMonitor:
         self._queues: list[MemberQueue | None] = []
         self._present = 1
         self._since_s = 0.0
-        self._seconds = dict.fromkeys(STATES, 0.0)
+        self._seconds: dict[str, float] = dict.fromkeys(STATES, 0.0)
 
     def attend(self, queues: Sequence[MemberQueue | None]) -> None:
         """Watch *queues* (by role) from now on, instead of those watched before."""

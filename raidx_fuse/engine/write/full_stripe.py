@@ -110,7 +110,7 @@ class FullStripeWrite:
         cells: list[Any] = [None] * (code.data_count + code.parity_count)
         sums = code.parity_count
         content: Bytes | None = np.frombuffer(view, dtype=np.uint8) if sums else None
-        slots = iter(arena.slots(chunk_bytes, (end - first) * sums) if sums else ())
+        slots = iter(arena.slots(chunk_bytes, (end - first) * sums) if sums else [])
         at = start
         for stripe in range(first, end):
             for cell in range(code.data_count):
@@ -212,7 +212,7 @@ class GrownFullStripeWrite(FullStripeWrite):
         runs: list[list[Run]] = [[] for _ in range(layout.width)]
         blocks = len(content) // size
         array = np.frombuffer(content, dtype=np.uint8).reshape(blocks, size)
-        sums = iter(arena.slots(size, blocks // count) if context.code.parity_count else ())
+        sums = iter(arena.slots(size, blocks // count) if context.code.parity_count else [])
         locate, place = layout.locate, layout.place
 
         def put(role: int, offset: int, buffer: Any) -> None:

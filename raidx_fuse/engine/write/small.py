@@ -160,7 +160,7 @@ class SmallWrite:
         change_buffers, change = slots[0]
         role, position, _, _ = writes[0]
         old = change
-        known = overlay.newest(role, position, length) if unplaced else None
+        known: Any = overlay.newest(role, position, length) if unplaced else None
         if known.__class__ in WHOLE:
             old = frombuffer(known, uint8)
         else:

@@ -41,7 +41,7 @@ class HolePunching:
             stop = min(end, self._next + SCAN_STRIPES)
             stripes, old, _, chunks = self.layout.moving(self._next, stop)
             live = self.context.written.is_written_many(chunks)
-            self.context.reuse_epoch += 1
+            self.context.note_reuse()
             for disk in range(self.layout.disks_before):
                 rows = stripes[live & (old == disk)]
                 for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):

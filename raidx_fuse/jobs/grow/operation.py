@@ -124,13 +124,13 @@ class GrowOperation:
             membership.check_joining(member)
         async with membership.attaching:
             layout = self.wider(added, parity)
-            membership.waiting = True  # the new members must not replace a member that fails now
+            membership.hold_spares()  # the new members must not replace a member that fails now
             try:
                 records = await join(member_set, members, layout.chunks)
                 try:
                     # No record that names a new role's former member may ever be redone by
                     # recovery.
-                    self.context.journal.deferred.paused = True
+                    self.context.journal.deferred.pause()
                     await self.context.journal.drain()
                     async with self.context.locks.alone():
                         layout = self.wider(added, parity)  # checked again, under the locks
@@ -139,7 +139,8 @@ class GrowOperation:
                     await leave(member_set, records)
                     raise
             finally:
-                self.context.journal.deferred.paused = membership.waiting = False
+                self.context.journal.deferred.resume()
+                membership.release_spares()
             for pages in member_set.page_stores:
                 await pages.save_all()
             await member_set.flush()  # the maps before the superblock that gives a role
@@ -317,7 +318,7 @@ class GrowOperation:
             del member_set.watermarks[role]
         self.context.written.extend(layout.chunks)
         self.context.take_layout(layout)
-        self.context.reuse_epoch += 1
+        self.context.note_reuse()
         member_set.refresh()
         for queue in gone:
             queue.close()

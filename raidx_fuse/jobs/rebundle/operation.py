@@ -63,9 +63,7 @@ class RebundleOperation:
                     f"a {job.kind} is under way", action="wait for it: `raidx job ARRAY wait`"
                 )
         if KEY in self.member_set.config.jobs:
-            raise BusyError(
-                "a change of members is unfinished", action="unmount and mount again to continue it"
-            )
+            raise BusyError("a change of members is unfinished", action="unmount and mount again")
         if self.context.dirty_bitmap.pending_regions():
             raise BusyError("a resync is due", action="unmount and mount again to retry it")
 
@@ -86,7 +84,7 @@ class RebundleOperation:
         counts, roles = self.capacity.counts_with(sizes)
         async with array.membership.attaching:
             # The new members must not replace a member that fails now.
-            array.membership.waiting = True
+            array.membership.hold_spares()
             try:
                 _moves, more = await self.capacity.plan_aside(counts)
                 chunks = (self.layout.stripes + more) * self.layout.code.data_count
@@ -103,7 +101,7 @@ class RebundleOperation:
                     await leave(member_set, records)
                     raise
             finally:
-                array.membership.waiting = False
+                array.membership.release_spares()
             for pages in member_set.page_stores:
                 if (
                     pages is not self.context.journal.chunk_table
@@ -142,7 +140,7 @@ class RebundleOperation:
             member_set.queues += [None] * (role + 1 - len(member_set.queues))
             member_set.queues[role] = MemberQueue(member, member_set.nursery, member_set.clock)
             config = config.with_record(replace(record, role=role, state="active"))
-        member_set.role_epoch += 1
+        member_set.note_role_taken()
         self.layout.take_counts(counts)
         member_set.set_config(
             replace(self._described(config), jobs={**config.jobs, KEY: {"kind": GROW}})
@@ -264,7 +262,7 @@ class RebundleOperation:
             context.written.extend((layout.stripes + more) * layout.code.data_count)
             context.journal.ring.hold_from(layout.stripes)
             layout.open_appended()
-            context.dirty_bitmap.stripes = layout.stripes
+            context.dirty_bitmap.extend(layout.stripes)
         context.note_zero_roles()
         log.warning("the image has %d bytes now", self.array.size_bytes)
         for hook in self.array.grow_operation.on_size:
@@ -307,7 +305,7 @@ class RebundleOperation:
         try:
             if self.layout.used_chunks()[role] or role not in member_set.config.roles():
                 return False
-            journal.leaving = role
+            journal.avoid(role)
             self.layout.closed.add(role)
             await self._clear_log()  # no record lies on the role or names it any more
             async with self.context.locks.alone():
@@ -316,7 +314,7 @@ class RebundleOperation:
                 queue = self._vacate(role)
             await member_set.update(lambda config: config)
         finally:
-            journal.leaving = -1
+            journal.avoid(None)
             self.layout.closed.discard(role)
             membership.attaching.release()
         if queue is not None:

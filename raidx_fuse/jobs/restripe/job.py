@@ -201,7 +201,7 @@ class Restripe(StallableJob):
         await context.member_set.update(
             lambda c: replace(c, jobs={**c.jobs, JOB_KEY: {"back": True}})
         )
-        context.reuse_epoch += 1
+        context.note_reuse()
         self.back = True
         self._set_out()
         await self._count()

@@ -126,11 +126,11 @@ class RestripeOperation:
             membership.check_joining(member)
         async with membership.attaching:
             layout = self.moving(shape)
-            membership.waiting = True  # the new members must not replace a member that fails now
+            membership.hold_spares()  # the new members must not replace a member that fails now
             records: list[MemberRecord] = []
             try:
                 records = await join(self.member_set, members, layout.chunks)
-                context.journal.forced = True
+                context.journal.force(True)
                 async with context.locks.alone():
                     pass  # all writes past the log have ended, and none begins any more
                 await context.dirty_bitmap.clean_quiet(all_regions=True)
@@ -140,12 +140,12 @@ class RestripeOperation:
                     layout = self.moving(shape)  # checked again, under the locks
                     self._widen(layout, shape, records)
             except BaseException:
-                context.journal.forced = isinstance(context.layout, RestripeLayout)
+                context.journal.force(isinstance(context.layout, RestripeLayout))
                 if records and not context.journal.forced:
                     await leave(self.member_set, records)
                 raise
             finally:
-                membership.waiting = False
+                membership.release_spares()
             for pages in self.member_set.page_stores:
                 await pages.save_all()
             await self.member_set.flush()  # maps first, then the superblock that assigns a role
@@ -214,7 +214,7 @@ class RestripeOperation:
                         break
             await member_set.update(lambda config: config)
             await self._reform()
-            context.journal.forced = False  # only now: its records named stripes of the two layouts
+            context.journal.force(False)  # only now: its records named stripes of the two layouts
         size = self.array.size_bytes
         log.warning("restriped to %s: the image has %d bytes", context.layout.name, size)
         await release(released, self.on_release)
@@ -270,7 +270,7 @@ class RestripeOperation:
         context.written.extend(final.chunks)
         context.dirty_bitmap.reshape(final.stripes, final.founding_data_count * final.chunk_bytes)
         context.take_layout(final)
-        context.reuse_epoch += 1
+        context.note_reuse()
         member_set.refresh()
         for queue in gone:
             queue.close()

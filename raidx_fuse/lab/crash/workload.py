@@ -247,7 +247,7 @@ async def rebuild_under_writes(player: Player, role: int) -> None:
         while True:
             for job in player.array.jobs.running():
                 if job.kind == "rebuild" and steps:
-                    job.speed_max_bytes = SLOW_JOB_BYTES
+                    job.limit(None, SLOW_JOB_BYTES)
                     job._window = 2  # type: ignore[attr-defined]  # several windows, not one
             record = player.array.member_set.config.record(role)
             if record.state == "active" and not player.array.jobs.running():

@@ -61,11 +61,11 @@ class _Table:
     def take(self, key: str, kind: type[T], default: T) -> T:
         """Return the value of *key*, or *default*. Raises UsageError if its type is not *kind*."""
         self._known.append(key)
-        value = self._values.pop(key, default)
+        value: Any = self._values.pop(key, default)
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if value is default or type(value) is kind:
-            return value
+            return value  # pyright: ignore[reportReturnType]  # its class is *kind*
         raise UsageError(f"{self.place}: {key} is {_WORDS[kind]}, not {value!r}")
 
     def size(self, key: str, default: int) -> int:

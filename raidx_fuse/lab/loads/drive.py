@@ -39,10 +39,12 @@ class Target(Protocol):
     @property
     def read(self) -> Callable[[int, int], Awaitable[Any]]:
         """Read (offset_bytes, length_bytes); returns the bytes, valid until the next await."""
+        ...
 
     @property
     def write(self) -> Callable[[int, Any], Awaitable[None]]:
         """Write (offset_bytes, data)."""
+        ...
 
 
 async def drive(

@@ -24,9 +24,11 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack, final
 
 import trio
 from trio import lowlevel
-from trio._core import _run as _trio_run  # no public way to seed the scheduler, see `run`
+from trio._core import _run
 
 from raidx_fuse.errors import RaidxError
+
+_trio_run: Any = _run  # no public way to seed the scheduler, see `run`
 
 # The parts of trio's scheduler that have no public name, and the versions whose source was read.
 _PRIVATE_NAMES = ("GLOBAL_RUN_CONTEXT", "_ALLOW_DETERMINISTIC_SCHEDULING", "_r")
@@ -178,7 +180,7 @@ class _SeldomPolled:
 def _poll_seldom(clock: VirtualClock) -> None:
     """Make the running event loop poll the kernel less often; trio has no public way."""
     runner = _trio_run.GLOBAL_RUN_CONTEXT.runner
-    runner.io_manager = _SeldomPolled(runner, clock)  # type: ignore[assignment]
+    runner.io_manager = _SeldomPolled(runner, clock)
 
 
 def _someone_waits_for_idle() -> bool:

@@ -19,14 +19,15 @@ async def stagger(player: Requester) -> None:
     """Begin a flush, then one write after the other while it runs; some writes are flushed."""
     rng = player.rng
     where = player.place("sectors")
-    ranges = []
+    ranges: list[tuple[int, int]] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(player.flush)
         for _ in range(rng.randint(2, REQUESTS_MAX)):
             await trio.sleep(rng.expovariate(1 / APART_S))
             place = player.near(where) if rng.random() < 0.5 else player.place("sectors")
             ranges.append(in_sectors(*place))
-            nursery.start_soon(write_and_flush, player, *ranges[-1], rng.random() < 0.6)
+            offset, length = ranges[-1]
+            nursery.start_soon(write_and_flush, player, offset, length, rng.random() < 0.6)
     await player.observe_met(ranges)
 
 

@@ -27,6 +27,7 @@ class Requester(Protocol):
     @property
     def array(self) -> Array:
         """The running array."""
+        ...
 
     async def flush(self) -> None:
         """Flush the array, and note it in the history."""
@@ -39,9 +40,11 @@ class Requester(Protocol):
 
     def place(self, kind: str | None = None) -> tuple[int, int]:
         """Draw (offset, length) in bytes: all sizes and alignments, mostly small."""
+        ...
 
     def near(self, where: tuple[int, int]) -> tuple[int, int]:
         """Draw a range that overlaps *where* or is adjacent to it."""
+        ...
 
 
 async def come_together(player: Requester) -> None:

@@ -46,7 +46,8 @@ async def grow(player: Player) -> None:
     disks = [player.new_disk() for _ in range(player.rng.randint(1, 2))]
     parity = player.rng.choice((LIVE, PIGGYBACK, SURROGATE)) if player.tolerance else LIVE
     surrogate = player.new_disk() if parity == SURROGATE else None
-    for number, disk in enumerate([*disks, *([] if surrogate is None else [surrogate])]):
+    newcomers: list[int] = [*disks, *([] if surrogate is None else [surrogate])]
+    for number, disk in enumerate(newcomers):
         player.recording.holders.append((player.event, width + number, disk))
     if surrogate is not None:
         heir = (player.event, math.inf, width + len(disks), player.width - 1)
@@ -69,7 +70,7 @@ async def grow(player: Player) -> None:
         # A remount opens and closes nurseries, so it cannot run inside a cancel scope.
         assert trio.current_time() < started_s + GROWTH_LIMIT_S, job.status()
         job._batch = player.rng.randint(1, 4)
-        job.speed_max_bytes = SLOW_BYTES if steps else 0
+        job.limit(None, SLOW_BYTES if steps else 0)
         if steps:
             steps -= 1
             await player.step()

@@ -56,7 +56,7 @@ async def _through(player: Player) -> None:
         # A remount opens and closes nurseries, so it cannot run inside a cancel scope.
         assert trio.current_time() < started_s + LIMIT_S, [job.status() for job in running]
         for job in running:
-            job.speed_max_bytes = SLOW_BYTES if steps else 0
+            job.limit(None, SLOW_BYTES if steps else 0)
             if isinstance(job, RebundleJob):
                 job._limit = player.rng.randint(1, 3)
         if steps:

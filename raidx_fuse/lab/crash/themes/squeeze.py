@@ -25,13 +25,14 @@ async def theme_squeeze(player: Player) -> None:
         await player.write(0, player.sectors * 512)
     for _ in range(rng.randint(2, 4)):
         stripe = rng.randrange(player.stripes)
-        ranges = []
+        ranges: list[tuple[int, int]] = []
         async with trio.open_nursery() as nursery:
             if rng.random() < 0.6:
                 nursery.start_soon(_hold_up_placements, player)
             for _ in range(rng.randint(3, WRITES_MAX)):
                 ranges.append(_large_part(player, stripe))
-                nursery.start_soon(write_and_flush, player, *ranges[-1], rng.random() < 0.3)
+                offset, length = ranges[-1]
+                nursery.start_soon(write_and_flush, player, offset, length, rng.random() < 0.3)
                 await trio.sleep(rng.expovariate(1 / APART_S))
         await player.observe_met(ranges)
         if rng.random() < 0.3:
