@@ -191,9 +191,8 @@ PAGED = (
     Mutant(
         "bit-set-and-never-saved",
         WRITTEN,
-        "            bits[chunk >> 3] |= 1 << (chunk & 7)\n"
-        "            self._unsaved.add(chunk // page_bits)",
-        "            bits[chunk >> 3] |= 1 << (chunk & 7)",
+        "            self._unsaved.add(chunk // page_bits)\n            _put_bit",
+        "            _put_bit",
         "what was written reads as zero after a remount",
         PAGED_MODES,
         MOMENTS,
