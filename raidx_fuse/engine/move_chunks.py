@@ -26,7 +26,8 @@ from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.planning.stripe_plan import read_plan
 from raidx_fuse.store.buffers import Arena, Bytes, zero_buffers
 from raidx_fuse.store.chunk_table import Move
-from raidx_fuse.store.member_set import MemberIO, MemberLostError, join
+from raidx_fuse.store.member_io import MemberIO, join
+from raidx_fuse.store.member_set import MemberLostError
 from raidx_fuse.store.xor import xor_into
 
 

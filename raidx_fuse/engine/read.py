@@ -22,7 +22,8 @@ from raidx_fuse.journal.overlay import WHOLE
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.planning.stripe_plan import bands, read_plan
 from raidx_fuse.store.buffers import ZEROS
-from raidx_fuse.store.member_set import MemberIO, MemberLostError, join
+from raidx_fuse.store.member_io import MemberIO, join
+from raidx_fuse.store.member_set import MemberLostError
 from raidx_fuse.store.xor import xor_into
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,8 @@ from raidx_fuse.layouts.codes.code import Step, Unrecoverable
 from raidx_fuse.layouts.codes.error_location import locate
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import BLOCK_BYTES, Bytes
-from raidx_fuse.store.member_set import MemberIO, MemberLostError
+from raidx_fuse.store.member_io import MemberIO
+from raidx_fuse.store.member_set import MemberLostError
 from raidx_fuse.store.xor import xor_into
 
 FINDINGS_KEPT = 1000

@@ -15,7 +15,7 @@ import numpy as np
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.store.buffers import Arena, Bytes
-from raidx_fuse.store.member_set import MemberIO, join
+from raidx_fuse.store.member_io import MemberIO, join
 
 Place = tuple[int, int]  # (role, row)
 K = TypeVar("K", bound=Hashable)

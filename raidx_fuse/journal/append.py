@@ -25,7 +25,8 @@ from raidx_fuse.format.log_record import (
 from raidx_fuse.journal.group_commit import CHANGE_BYTES_MAX, DATA_BYTES_MAX, CommitBatch
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import RecordsInFlight, ReshapePosition, Ring
-from raidx_fuse.store.member_set import MemberIO, MemberSet
+from raidx_fuse.store.member_io import MemberIO
+from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
 
 OVERLAY_BYTES_MAX = 32 << 20

@@ -30,7 +30,8 @@ from dataclasses import dataclass
 
 from raidx_fuse.format.log_record import ENTRY_BYTES, PARITY, record_bytes
 from raidx_fuse.journal.overlay import Overlay
-from raidx_fuse.store.member_set import MemberIO, MemberSet
+from raidx_fuse.store.member_io import MemberIO
+from raidx_fuse.store.member_set import MemberSet
 
 KNOWN_MIN = 64  # stripes kept in `held_cells` beyond those that the ring holds
 SHARE_MAX = 8  # at most 1/SHARE_MAX of the ring is reserved for parities

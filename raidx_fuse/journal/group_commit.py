@@ -23,7 +23,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.store.member_set import MemberIO
+from raidx_fuse.store.member_io import MemberIO
 
 CHANGE_BYTES_MAX = 40 << 10  # of one write in a batch: copying larger ones costs more
 DATA_BYTES_MAX = 320 << 10  # of a batch; its record, headers included, has less than twice that

@@ -27,7 +27,7 @@ from raidx_fuse.journal.checkpoint import Checkpoint
 from raidx_fuse.journal.deferred_parity import Filling
 from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch
 from raidx_fuse.store.chunk_table import Move
-from raidx_fuse.store.member_set import MemberIO
+from raidx_fuse.store.member_io import MemberIO
 
 MODES = ("partial", "full", "none")
 

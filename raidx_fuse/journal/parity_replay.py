@@ -12,7 +12,8 @@ from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, unwritten_cells, write_plans
 from raidx_fuse.store.buffers import Bytes
-from raidx_fuse.store.member_set import MemberIO, MemberLostError, MemberSet
+from raidx_fuse.store.member_io import MemberIO
+from raidx_fuse.store.member_set import MemberLostError, MemberSet
 from raidx_fuse.store.written_map import WrittenMap
 from raidx_fuse.store.xor import xor_into
 

@@ -40,7 +40,8 @@ from raidx_fuse.journal.ring import Tail
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
-from raidx_fuse.store.member_set import MemberIO, MemberSet
+from raidx_fuse.store.member_io import MemberIO
+from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,8 @@ from raidx_fuse.format.regions import PAGE_SLOTS
 from raidx_fuse.format.table_page import KIND, PAGE_ENTRIES, encode_entries, erase_share, shares_of
 from raidx_fuse.layouts.placements.bundled import NOWHERE, BundleLayout
 from raidx_fuse.members.base import Member
-from raidx_fuse.store.member_set import MemberIO, MemberSet
+from raidx_fuse.store.member_io import MemberIO
+from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.table_recovery import Page, TableRecovery, TableScan
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import trio
 
@@ -25,6 +24,7 @@ from raidx_fuse.format.superblock_round import Patience, write_config
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.flush_rounds import FlushRounds
+from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.observers import PAGE_MASK, FlushObserver, NewerContent, PagesOfMembers
 from raidx_fuse.store.operation import FLUSH, PUNCH, READ, WRITE, CountdownLatch, Operation
 from raidx_fuse.store.queue import MemberQueue
@@ -32,27 +32,11 @@ from raidx_fuse.tasks import Starter
 
 log = logging.getLogger(__name__)
 
-MemberIO = tuple[int, int, list[Any], int]  # role, byte offset on the member, buffers, size
 Hook = Callable[[], None]
 
 
 class MemberLostError(Exception):
     """A member was failed during the operation: the caller plans again (degraded read)."""
-
-
-def join(requests: Sequence[MemberIO]) -> list[MemberIO]:
-    """Return *requests* sorted by member and offset, with adjacent ones joined into one I/O."""
-    if len(requests) < 2:
-        return list(requests)
-    ordered = sorted(requests, key=lambda request: request[:2])
-    joined = [ordered[0]]
-    for request in ordered[1:]:
-        role, offset, buffers, size = joined[-1]
-        if request[0] == role and request[1] == offset + size:
-            joined[-1] = (role, offset, buffers + request[2], size + request[3])
-        else:
-            joined.append(request)
-    return joined
 
 
 class MemberSet:

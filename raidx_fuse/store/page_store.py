@@ -17,7 +17,8 @@ from raidx_fuse.errors import AssemblyError, MemberError
 from raidx_fuse.format.pages import PAYLOAD_BYTES, encode_page, load_pages, nothing_loaded
 from raidx_fuse.format.regions import page_count
 from raidx_fuse.store.buffers import extend_zeroed, zeroed
-from raidx_fuse.store.member_set import MemberIO, MemberSet
+from raidx_fuse.store.member_io import MemberIO
+from raidx_fuse.store.member_set import MemberSet
 
 
 class PageStore:

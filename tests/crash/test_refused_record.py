@@ -20,7 +20,7 @@ from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.requests.held_handlers import go_on_held
 from raidx_fuse.lab.crash.state import Cell, Cut, State, ViolationError
 from raidx_fuse.lab.crash.workload import record_workload
-from raidx_fuse.store.member_set import MemberIO
+from raidx_fuse.store.member_io import MemberIO
 
 WIDTH = 4
 SEED = 3  # without a cache

@@ -11,7 +11,7 @@ from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.journal.group_commit import CommitBatch
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import Arena
-from raidx_fuse.store.member_set import MemberIO, join
+from raidx_fuse.store.member_io import MemberIO, join
 
 log = logging.getLogger(__name__)
 

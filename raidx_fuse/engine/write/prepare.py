@@ -24,7 +24,7 @@ from raidx_fuse.layouts.planning.stripe_plan import (
     write_plans,
 )
 from raidx_fuse.store.buffers import Arena, Bytes, zero_buffers
-from raidx_fuse.store.member_set import MemberIO, join
+from raidx_fuse.store.member_io import MemberIO, join
 
 
 class Content(NamedTuple):

@@ -15,7 +15,7 @@ from raidx_fuse.errors import MemberError
 from raidx_fuse.journal.deferred_parity import Filling
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
 from raidx_fuse.store.buffers import Arena, Bytes
-from raidx_fuse.store.member_set import MemberIO
+from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.xor import encoder, xor_into
 
 

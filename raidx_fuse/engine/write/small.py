@@ -31,7 +31,7 @@ from raidx_fuse.journal.group_commit import CommitBatch
 from raidx_fuse.journal.overlay import WHOLE
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, write_plans
 from raidx_fuse.store.buffers import Arena, Bytes
-from raidx_fuse.store.member_set import MemberIO
+from raidx_fuse.store.member_io import MemberIO
 
 _LENGTHS_KEPT = 64
 

@@ -30,7 +30,8 @@ from raidx_fuse.errors import MemberError
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.planning.stripe_plan import rebuild_plan
 from raidx_fuse.store.buffers import Arena, Bytes
-from raidx_fuse.store.member_set import MemberIO, MemberLostError, join
+from raidx_fuse.store.member_io import MemberIO, join
+from raidx_fuse.store.member_set import MemberLostError
 from raidx_fuse.store.xor import xor_into
 
 DROPPED_MAX = 64  # old copies that `drop` removes in one commit

@@ -18,7 +18,7 @@ from raidx_fuse.layouts.placements.rotated import RotatedLayout
 from raidx_fuse.layouts.planning.restripe_schedule import Window
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
 from raidx_fuse.store.buffers import ZEROS, Arena, Bytes
-from raidx_fuse.store.member_set import MemberIO, join
+from raidx_fuse.store.member_io import MemberIO, join
 from raidx_fuse.store.xor import encoder, xor_into
 
 Slot = tuple[memoryview, Bytes]
