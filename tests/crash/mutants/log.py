@@ -234,7 +234,7 @@ COMMITTING = (
         "",
         "a write past the log is undone by the older record (law 3)",
         DEFERRAL,
-        TOGETHER,
+        (*ORDER, *TOGETHER),
     ),
     Mutant(
         "stripes-of-a-record-not-held",

@@ -66,7 +66,7 @@ REPLAYING = (
         "            if record is None:\n                return None\n            problem",
         "a record that only another member has whole is passed over",
         LOGGED,
-        MOMENTS,
+        ("tests/journal/test_replay_limits.py", *MOMENTS),
     ),
     Mutant(
         "replay-ends-at-the-end-of-a-lap",
