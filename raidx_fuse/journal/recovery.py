@@ -73,7 +73,7 @@ class _Ring:
                 holders is None or holder_of(member_set.config.record(role).member_uuid) in holders
             )
         ]
-        self._limits = Limits(member_set, journal.written.chunks)
+        self._limits = Limits(member_set, len(journal.written.bits) * 8)
         self._offset = journal.ring.offset
         self._capacity = journal.capacity
         self._array = journal.ring.array
@@ -237,7 +237,11 @@ def _check_head(member_set: MemberSet, epoch: int, sequence: int, position: int,
 
 
 class Limits:
-    """The limits of a valid record of *member_set*'s array, which has *chunks* logical chunks."""
+    """The limits of a valid record of *member_set*'s array, whose written map holds *chunks* bits.
+
+    The map, not the image, is the limit: a record may name chunks of bundles that are not counted
+    in the superblocks.
+    """
 
     def __init__(self, member_set: MemberSet, chunks: int) -> None:
         self._layout = layout = member_set.layout

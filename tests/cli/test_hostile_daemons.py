@@ -58,10 +58,14 @@ class Liar:
         """End the thread."""
         self.ended.set()
         self._listener.shutdown(socket.SHUT_RDWR)
-        for client in self._clients:
-            client.close()
+        self._close_clients()  # the thread may wait for one of them
         self._listener.close()
         self._thread.join()
+        self._close_clients()  # one that was accepted meanwhile
+
+    def _close_clients(self) -> None:
+        for client in self._clients:
+            client.close()
 
 
 AT = "/mnt/evil"

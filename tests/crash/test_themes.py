@@ -69,7 +69,8 @@ def test_places_that_are_counted_before_they_are_durable_are_found_out(layout: s
     tally = crash_workloads(cell, range(100), BROKEN_STATES, stop_after=1)
     assert tally.violations, "a campaign that cannot fail proves nothing"
     violation = tally.violations[0]
-    assert "share" in violation.what or "claim" in violation.what, violation.what
+    found = ("share", "claim", "impossible")  # the last: a record names a role that has left
+    assert any(word in violation.what for word in found), violation.what
     assert replay(State.parse(violation.state)) == (violation.verb, violation.what)
 
 
@@ -142,7 +143,7 @@ def test_a_log_that_hands_out_what_a_replay_needs_is_found_out(
     cell = Cell("raid4", "partial", theme="squeeze")
     tally = crash_workloads(cell, range(100), BROKEN_STATES, stop_after=1)
     assert tally.violations, "the log was never full"
-    assert "a replay needs it" in tally.violations[0].what
+    assert "replay needs this space" in tally.violations[0].what
 
 
 @pytest.mark.parametrize("cell", ["raid0:none:hangs", "raid5:partial:hangs"])

@@ -141,7 +141,7 @@ def test_an_install_in_an_empty_environment_works_also_without_fuse(
     version = importlib.metadata.version("raidx-fuse")
     assert run(python.with_name("raidx"), "--version", cwd=tmp_path) == f"raidx {version}\n"
     assert "raid5" in run(python, "-c", WITHOUT_FUSE, "layout", "list", cwd=tmp_path)
-    experiment = ROOT / "examples" / "examples/experiments/moving-hot-data.toml"
+    experiment = ROOT / "examples" / "experiments" / "moving-hot-data.toml"
     run(python, "-c", WITHOUT_FUSE, "simulate", experiment, cwd=tmp_path)
     run(python, "-c", WITHOUT_FUSE, *CREATE, cwd=tmp_path)
     done = subprocess.run(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from raidx_fuse.errors import FormatError, MemberError
 from raidx_fuse.format.configuration.config import FAILED, ArrayConfig, MemberRecord, encode_config
-from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, plan_regions
+from raidx_fuse.format.regions import COUNTER_MAX, SUPERBLOCK_SLOT_BYTES, plan_regions
 from raidx_fuse.format.superblock import (
     BODY_BYTES_MAX,
     HEAD_BYTES,
@@ -80,7 +80,7 @@ def read(member: Member) -> Superblock | None:
 
 
 @settings(deadline=None)
-@given(st.integers(0, (1 << 64) - 1), st.integers(0, (1 << 64) - 1), st.integers(0, 9))
+@given(st.integers(0, COUNTER_MAX), st.integers(0, COUNTER_MAX), st.integers(0, 9))
 def test_encoding_is_lossless(sequence: int, base: int, minor: int) -> None:
     superblock = Superblock(NAMES[0], sequence, base, config(), minor)
     assert decode_superblock(encode_superblock(superblock), sequence % 2) == superblock

@@ -11,7 +11,7 @@ import trio.testing
 
 from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.members import threads
-from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.members.simulated.virtual_time import VirtualClock, run
 from raidx_fuse.members.threads import in_thread
 
 
@@ -29,12 +29,13 @@ def test_what_a_call_returns_or_raises_comes_back() -> None:
 
     async def main() -> None:
         here = threading.get_ident()
-        assert await in_thread("it", threading.get_ident) != here
+        virtual = isinstance(trio.lowlevel.current_clock(), VirtualClock)
+        assert (await in_thread("it", threading.get_ident) == here) is virtual
         with pytest.raises(KeyError):
             await in_thread("it", fail)
 
     trio.run(main)
-    run(main)  # virtual time waits
+    run(main)  # in virtual time there is no thread: no seed would decide when it ends
 
 
 def test_a_host_that_does_not_answer_is_given_up_and_what_comes_late_is_discarded(

@@ -366,7 +366,7 @@ def test_a_member_with_an_overdue_write_takes_no_role() -> None:
             fault = rig.members[1].hang(("write",), count=1)
             await rig.put(0, noise(6 * CHUNK, 1))
             assert rig.running.member_set.config.record(1).state == "failed"
-            with pytest.raises(BusyError, match="may still land"):
+            with pytest.raises(BusyError, match="may still arrive"):
                 await rig.running.replace_disk(1, rig.members[1])
             fault.lift()
             await landed()
