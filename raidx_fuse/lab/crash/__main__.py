@@ -26,8 +26,6 @@ from raidx_fuse.lab.crash.walk import FAULTS, Tally, replay
 from raidx_fuse.lab.crash.workload import themes_of
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
 
-SHOWN_MAX = 10
-
 
 @click.command()
 @click.option("--states", default=10_000, show_default=True, help="Crashed states to check.")
@@ -124,10 +122,8 @@ def _print(console: Console, tally: Tally, elapsed_s: float) -> None:
         f"{tally.total:,} states of {tally.workloads:,} workloads in {elapsed_s:.0f} s "
         f"({rate:.0f} a second), {sum(tally.failures.values()):,} violations"
     )
-    for violation in tally.violations[:SHOWN_MAX]:
+    for violation in tally.violations:
         console.print(f"\n{violation}", markup=False, soft_wrap=True)
-    if len(tally.violations) > SHOWN_MAX:
-        console.print(f"\n... and {len(tally.violations) - SHOWN_MAX} more")
 
 
 def _replay(console: Console, state: State) -> int:
