@@ -6,70 +6,18 @@ standard error, the documented exit status, not one byte changed (checksums befo
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
 import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from click.testing import CliRunner
 
-from raidx_fuse.cli.main import main
-from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint
-
-RAIDX = str(Path(sys.executable).with_name("raidx"))
-MIB = 1 << 20
-PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
-FAILED, USAGE = 1, 2
-
-
-class Done(NamedTuple):
-    """How a command ended."""
-
-    status: int
-    stdout: str
-    stderr: str
-
-
-def raidx(folder: Path, line: str) -> Done:
-    """Run a command line in *folder*."""
-    if line.split()[0] in ("mount", "umount"):  # they fork: not in the process of the tests
-        done = subprocess.run(
-            [RAIDX, *line.split()],
-            cwd=folder,
-            env={**os.environ, "PATH": PATH},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        return Done(done.returncode, done.stdout, done.stderr)
-    with contextlib.chdir(folder):
-        result = CliRunner().invoke(main, line.split())
-    return Done(result.exit_code, result.stdout, result.stderr)
-
-
-def checked(folder: Path, line: str) -> str:
-    """Run a command line that must succeed; return what it printed."""
-    done = raidx(folder, line)
-    assert done.status == 0, done.stderr
-    return done.stdout
-
-
-def checksums(folder: Path) -> dict[str, str]:
-    """Return every file below *folder* with its checksum."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+from tests.support.command import FAILED, MIB, PATH, USAGE, checked, checksums, raidx
 
 
 @pytest.fixture(scope="module")
@@ -290,131 +238,3 @@ def test_a_read_only_member_is_refused_for_writing_and_good_for_looking(
     assert "clean" in checked(disks, f"status {read_only_a} b c")
     assert "no problem found" in checked(disks, f"check {read_only_a} b c")
     assert checksums(disks) == before
-
-
-# -- on real mounts ------------------------------------------------------------------------------
-
-
-def _need_fuse() -> None:
-    try:
-        mountpoint.check_fuse()
-    except RaidxError as error:
-        pytest.skip(f"no FUSE here: {error}")
-
-
-@contextlib.contextmanager
-def mounted(folder: Path, members: str) -> Iterator[Path]:
-    """Mount *members* on the folder's mnt; leave nothing mounted."""
-    (folder / "mnt").mkdir(exist_ok=True)
-    try:
-        checked(folder, f"mount {members} mnt")
-        yield folder / "mnt" / "disk"
-    finally:
-        raidx(folder, "umount mnt")
-        assert mountpoint.find(folder / "mnt") is None
-
-
-@pytest.mark.mount
-def test_a_member_in_use_is_refused_everywhere(tmp_path: Path) -> None:
-    _need_fuse()
-    checked(tmp_path, "create --layout raid5 --size 4MiB a b c")
-    (tmp_path / "mnt2").mkdir()
-    with mounted(tmp_path, "a b c"):
-        for line in (
-            "mount a b c mnt2",
-            "mount a b c mnt",
-            "create --layout raid5 --overwrite-signature a b c",
-            "check a b c",
-            "replace-disk mnt 0 b --overwrite-signature",
-            "add-disk mnt a --as spare --overwrite-signature",
-        ):
-            done = raidx(tmp_path, line)
-            assert done.status in (FAILED, USAGE), line
-            assert len(done.stderr.splitlines()) == 1, done.stderr
-        assert "clean" in checked(tmp_path, "status mnt")
-
-
-@pytest.mark.mount
-def test_two_halves_of_a_split_array(tmp_path: Path) -> None:
-    """Each half of a mirror ran alone: an older counter stays out, two lives are refused."""
-    _need_fuse()
-    checked(tmp_path, "create --layout raid1 --size 4MiB a b")
-    with mounted(tmp_path, "a b") as image:
-        image.write_bytes(b"both")
-    shutil.copy(tmp_path / "b", tmp_path / "b-before")
-    with mounted(tmp_path, "a") as image, image.open("r+b") as file:
-        file.write(b"by a")
-        os.fsync(file.fileno())
-    before = checksums(tmp_path)
-    status = checked(tmp_path, "status a b")
-    assert "degraded" in status
-    assert "not used" in status
-    assert "behind" in status, "an older event counter is said to be one"
-    assert checksums(tmp_path) == before
-    with mounted(tmp_path, "a b") as image:  # b is stale: it must neither rule nor join
-        assert image.read_bytes()[:4] == b"by a"
-        done = raidx(tmp_path, "status mnt --check")
-        assert done.status == 1
-    assert checksums(tmp_path)["b"] == before["b"], "a stale member is not written"
-    with mounted(tmp_path, "b") as image, image.open("r+b") as file:
-        file.write(b"by b")
-        os.fsync(file.fileno())
-    before = checksums(tmp_path)
-    for line in ("mount a b mnt", "mount b a mnt", "status a b", "check a b"):
-        done = raidx(tmp_path, line)
-        assert done.status == FAILED, line
-        (complaint,) = done.stderr.splitlines()
-        assert "split" in complaint
-        assert "a" in complaint
-        assert "start with one side alone" in complaint
-    assert checksums(tmp_path) == before
-
-
-@pytest.fixture
-def small_host(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 24 MiB on which sparse members promise more than there is."""
-    _need_fuse()
-    if os.geteuid():
-        pytest.skip("a small tmpfs needs root")
-    host = tmp_path / "host"
-    host.mkdir()
-    tried = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", host], capture_output=True, text=True
-    )
-    if tried.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {tried.stderr.strip()}")
-    yield host
-    subprocess.run(["umount", host], check=True)
-
-
-@pytest.mark.mount
-@pytest.mark.loop
-@pytest.mark.parametrize("layout", ["raid0", "raid5"])
-def test_a_full_host_under_sparse_members(small_host: Path, layout: str) -> None:
-    """Writes get ENOSPC or go on without a member; what was acknowledged is there, to the byte."""
-    checked(small_host, f"create --layout {layout} --size 32MiB a b c")
-    step = 256 << 10
-    done = 0
-    error = 0
-    with mounted(small_host, "a b c") as image:
-        with image.open("r+b", buffering=0) as file:
-            for number in range(256):
-                try:
-                    file.write(bytes([number]) * step)
-                    os.fsync(file.fileno())
-                except OSError as caught:
-                    error = caught.errno or 0
-                    break
-                done += 1
-        assert error in (errno.ENOSPC, errno.EIO), "the host was never full?"
-        assert done >= 24
-        status = raidx(small_host, "status mnt")
-        assert status.status == 0, "the mount has survived"
-        with image.open("rb", buffering=0) as file:
-            for number in range(done):
-                assert file.read(step) == bytes([number]) * step
-    os.sync()
-    with mounted(small_host, "a b c") as image, image.open("rb", buffering=0) as file:
-        for number in range(done):
-            assert file.read(step) == bytes([number]) * step, f"step {number} after a remount"
-    assert "no problem found" in checked(small_host, "check a b c"), "a full host breaks no disk"

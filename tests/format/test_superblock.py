@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import random
-import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
 
-import crc32c
 import pytest
-import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raidx_fuse.errors import FormatError, MemberError
-from raidx_fuse.format.configuration.config import FAILED, ArrayConfig, MemberRecord, encode_config
-from raidx_fuse.format.regions import COUNTER_MAX, SUPERBLOCK_SLOT_BYTES, plan_regions
+from raidx_fuse.format.configuration.config import encode_config
+from raidx_fuse.format.regions import COUNTER_MAX, SUPERBLOCK_SLOT_BYTES
 from raidx_fuse.format.superblock import (
     BODY_BYTES_MAX,
     HEAD_BYTES,
@@ -26,57 +20,11 @@ from raidx_fuse.format.superblock import (
     encode_superblock,
     read_slots,
     read_superblock,
-    write_superblock,
 )
-from raidx_fuse.format.superblock_round import Patience, write_config
-from raidx_fuse.members.base import Member, ReadBuffer
+from raidx_fuse.format.superblock_round import write_config
 from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
-
-SIZE = 1 << 20
-NAMES = [str(uuid.UUID(int=100 + number)) for number in range(4)]
-
-
-def config(width: int = 2, **changes: Any) -> ArrayConfig:
-    made = ArrayConfig(
-        array_uuid=str(uuid.UUID(int=5)),
-        name="disk",
-        layout="raid1",
-        chunk_bytes=4096,
-        width=width,
-        members=tuple(MemberRecord(r, NAMES[r], "active", SIZE, f"m{r}") for r in range(width)),
-        regions=plan_regions(SIZE, 4096, width),
-    )
-    return replace(made, **changes)
-
-
-def ram(*contents: tuple[int, bytes], name: str = "m0") -> RamMember:
-    member = RamMember(SIZE, name=name)
-    for offset, content in contents:
-        member.memory[offset : offset + len(content)] = content
-    return member
-
-
-def content(sequence: int, events: int, **changes: Any) -> tuple[int, bytes]:
-    """Return offset and bytes of a superblock of member 0."""
-    superblock = Superblock(NAMES[0], sequence, 0, config(events=events, **changes))
-    return superblock.slot * SUPERBLOCK_SLOT_BYTES, encode_superblock(superblock)
-
-
-def resigned(right: bytes, change: dict[int, bytes]) -> bytes:
-    """Return the superblock *right* with pieces at offsets changed and its checksum correct."""
-    raw = bytearray(right)
-    for offset, piece in change.items():
-        raw[offset : offset + len(piece)] = piece
-    raw[12:16] = bytes(4)
-    end = HEADER_BYTES + min(int.from_bytes(raw[16:20], "little"), len(raw))
-    raw[12:16] = crc32c.crc32c(bytes(raw[:end])).to_bytes(4, "little")
-    return bytes(raw)
-
-
-def read(member: Member) -> Superblock | None:
-    return run(read_superblock, member)
+from tests.support.superblocks import NAMES, SIZE, config, content, ram, read, resigned
 
 
 @settings(deadline=None)
@@ -225,187 +173,3 @@ def test_an_unreadable_slot_leaves_the_other_one() -> None:
     found = run(read_superblock, HalfBlind(SIZE, name="blind"))
     assert found is not None
     assert found.events == 5
-
-
-# -- rounds --------------------------------------------------------------------------------------
-
-
-def write_round(
-    members: Mapping[str, Member], what: ArrayConfig, timeout_s: float | None = None
-) -> frozenset[str]:
-    async def write() -> frozenset[str]:
-        if timeout_s is None:
-            return await write_config(members, what)
-        async with trio.open_nursery() as nursery:
-            failed = await write_config(members, what, Patience(timeout_s, nursery))
-            nursery.cancel_scope.cancel()
-        return failed
-
-    return run(write)
-
-
-def test_rounds_alternate_slots_and_carry_where_the_members_stood() -> None:
-    members: dict[str, Member] = {n: ram(name=n) for n in NAMES[:2]}
-    bases: list[int] = []
-    for events in (1, 2, 5, 6):
-        assert write_round(members, config(events=events)) == set()
-        for name, member in members.items():
-            found = run(read_superblock, member)
-            assert found is not None
-            assert found.config == config(events=events)
-            assert found.member_uuid == name
-            assert found.slot == len(bases) % 2
-            base = found.base_events
-        bases.append(base)
-    assert bases == [0, 1, 2, 5]
-    slots = run(read_slots, members[NAMES[0]])
-    assert [s.superblock.events for s in slots if s.superblock] == [5, 6]
-
-
-def test_who_cannot_be_written_is_reported_not_raised() -> None:
-    dead = FaultMember(ram(name="dead"))
-    members: dict[str, Member] = {NAMES[0]: ram(), NAMES[1]: dead}
-    dead.vanish()
-    assert write_round(members, config()) == {NAMES[1]}
-    assert run(read_superblock, members[NAMES[0]]) is not None
-
-
-def test_who_hangs_is_reported_after_the_time_out() -> None:
-    class Hanging(RamMember):
-        async def flush(self) -> None:
-            await trio.sleep_forever()
-
-    members: dict[str, Member] = {
-        NAMES[0]: ram(),
-        NAMES[1]: Hanging(SIZE, name="slow"),
-    }
-    assert write_round(members, config(), 5.0) == {NAMES[1]}
-
-
-def test_a_slot_that_an_overdue_superblock_may_still_reach_is_not_written() -> None:
-    """Else the older one would land over the newer one, with the same number."""
-
-    class Stuck(RamMember):
-        stuck = True
-
-        async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
-            if self.stuck:
-                self.stuck = False
-                await trio.sleep_forever()
-            await super().writev(offset_bytes, buffers)
-
-    async def main() -> None:
-        members: dict[str, Member] = {NAMES[0]: ram(), NAMES[1]: Stuck(SIZE, name="slow")}
-        async with trio.open_nursery() as nursery:
-            patience = Patience(5.0, nursery)
-            for events in (1, 2):
-                round_config = config(events=events)
-                assert await write_config(members, round_config, patience) == {NAMES[1]}
-            nursery.cancel_scope.cancel()
-
-    run(main)
-
-
-def test_a_round_heals_two_damaged_slots() -> None:
-    member = ram(content(4, 5), content(5, 6))
-    for slot in range(2):
-        member.memory[slot * SUPERBLOCK_SLOT_BYTES + 200] ^= 1
-    assert write_round({NAMES[0]: member}, config(events=7)) == set()
-    found = run(read_superblock, member)
-    assert found is not None
-    assert found.events == 7
-
-
-def test_a_round_never_overwrites_another_members_superblock() -> None:
-    swapped = ram(content(0, 1), name="swapped")
-    before = bytes(swapped.memory)
-    members: dict[str, Member] = {NAMES[1]: swapped}
-    assert write_round(members, config(events=9)) == {NAMES[1]}
-    assert bytes(swapped.memory) == before
-    alien = replace(config(events=9), array_uuid=str(uuid.UUID(int=6)))
-    assert write_round({NAMES[0]: swapped}, alien) == {NAMES[0]}
-    assert bytes(swapped.memory) == before
-
-
-def test_a_round_never_overwrites_another_version() -> None:
-    offset, raw = content(0, 1)
-    later = resigned(raw, {8: b"\x02"})
-    member = ram((offset, later), content(1, 2))
-    with pytest.raises(FormatError, match="m0: format 2 is another version"):
-        read(member)
-    assert write_round({NAMES[0]: member}, config(events=9)) == {NAMES[0]}
-    assert bytes(member.memory[: len(later)]) == later
-
-
-def test_a_round_never_overwrites_a_side_that_went_on_alone() -> None:
-    alone = config(events=4).started_with([NAMES[0]])
-    member = ram()
-    run(write_superblock, member, Superblock(NAMES[0], 0, 0, alone))
-    for starts in (0, 1, 2):
-        others = config(events=9, starts=starts)
-        if starts:
-            others = others.with_member_state(1, FAILED).parting_from(others)
-        assert write_round({NAMES[0]: member}, others) == {NAMES[0]}
-    found = run(read_superblock, member)
-    assert found is not None
-    assert found.config == alone
-
-
-def test_the_lineage_parts_by_itself_whatever_the_caller_knows() -> None:
-    """The engine keeps the configuration of its start; the superblocks know what happened since."""
-    one, two, three = ram(), ram(), ram()
-    started = config(events=2, starts=1)
-    assert write_round({NAMES[0]: one, NAMES[1]: two}, started) == set()
-    failed = replace(started.with_member_state(1, FAILED), events=3)
-    assert write_round({NAMES[0]: one}, failed) == set()
-    newcomer = MemberRecord(1, NAMES[2], "rebuilding", SIZE)
-    seated = failed.with_record(newcomer)
-    for events in (4, 5):
-        members = {NAMES[0]: one, NAMES[2]: three}
-        assert write_round(members, replace(seated, events=events)) == set()
-    lineages = []
-    for member in (one, three):
-        found = run(read_superblock, member)
-        assert found is not None
-        lineages.append(found.config.lineage)
-    assert lineages[0] == lineages[1]
-    assert len(lineages[0]) == 1
-
-
-def test_spares_are_written_as_they_are_present() -> None:
-    spare = MemberRecord(-1, NAMES[2], "spare", SIZE)
-    what = config(starts=1).with_record(spare)
-    one, two, three = ram(), ram(), ram()
-    both: dict[str, Member] = {NAMES[0]: one, NAMES[1]: two}
-    assert write_round({**both, NAMES[2]: three}, what) == set()
-    assert write_round(both, replace(what, events=2)) == set()
-    found = run(read_superblock, one)
-    assert found is not None
-    assert found.config.members[-1].state == "missing"
-    assert len(found.config.lineage) == 1
-    assert write_round({**both, NAMES[2]: three}, replace(what, events=3)) == set()
-    found = run(read_superblock, three)
-    assert found is not None
-    assert found.config.members[-1].state == "spare"
-
-
-def test_a_newer_minor_version_and_its_fields_survive_a_round() -> None:
-    member = ram()
-    later = replace(config(events=2), extra={"later": [1]})
-    run(write_superblock, member, Superblock(NAMES[0], 0, 0, later, minor=3))
-    found = run(read_superblock, member)
-    assert found is not None
-    write_round({NAMES[0]: member}, replace(found.config, events=3))
-    found = run(read_superblock, member)
-    assert found is not None
-    assert (found.minor, found.config.extra, found.events) == (3, {"later": [1]}, 3)
-
-
-def test_a_round_is_never_for_the_excluded() -> None:
-    failed = config(events=2).with_member_state(1, FAILED)
-
-    async def attempt() -> None:
-        await write_config({NAMES[1]: ram()}, failed)
-
-    with pytest.raises(AssertionError, match="excluded"):
-        run(attempt)

@@ -8,13 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from raidx_fuse.daemon import control_socket
+from raidx_fuse.daemon import control_socket, paths
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint as mountpoints
 
@@ -136,3 +137,11 @@ def fake_mount(tmp_path: Path) -> Iterator[Callable[..., FakeMount]]:
     finally:
         for mount in mounts:
             mount.close()
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The directory of sockets and logs; tmp_path may be too long for a socket."""
+    with tempfile.TemporaryDirectory() as directory:
+        monkeypatch.setattr(paths, "directory_of", lambda user: Path(directory) / "raidx")
+        yield

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 import pytest
 import trio
@@ -14,58 +10,13 @@ import trio.testing
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.errors import ArrayFailedError, BusyError, RaidxError
+from raidx_fuse.errors import ArrayFailedError, BusyError
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.spy import FLUSH, WRITE, SpyRig, Touch, members_from, restarted, spying
+from tests.support.resyncing import LAYOUTS, TWO_PARITIES, filled, sectors
+from tests.support.spy import FLUSH, WRITE, Touch, members_from, noise, restarted, spying
 
 CHUNK = 4096
-
-LAYOUTS = {  # how many members
-    "raid5": 4,
-    "raid4": 4,
-    "raid1": 2,
-    "raidx-parity": 4,
-    "raidx-copy": 3,
-    "rdp": 6,
-    "evenodd": 5,
-    "xcode": 5,
-    "pcode": 6,
-    "upc": 6,
-}
-PARITIES = [name for name in LAYOUTS if name not in ("raid1", "raidx-copy")]
-TWO_PARITIES = ["rdp", "evenodd", "xcode", "pcode", "upc"]
-
-
-def noise(length: int, seed: int = 0) -> bytes:
-    """Return bytes that no mistake produces."""
-    return random.Random(seed).randbytes(length)
-
-
-@asynccontextmanager
-async def filled(name: str, journal: str = "partial", **options: Any) -> AsyncIterator[SpyRig]:
-    """Run an array of *name*, filled and flushed, whose resync will take its time."""
-    options = {"chunk_bytes": CHUNK, "stripes": 60, **options}
-    async with spying(name, LAYOUTS[name], **options) as rig:
-        await rig.running.set("journal", journal)
-        await rig.running.set("speed_max", "4KiB")
-        await rig.put(0, noise(len(rig.model), 1))
-        await rig.running.flush()
-        yield rig
-
-
-async def sectors(array: Array, old: bytes) -> tuple[int, int]:
-    """Return how many chunks read as something else than *old*, and how many not at all."""
-    with suppress(RaidxError):
-        if bytes(await array.read(0, len(old))) == old:
-            return 0, 0
-    wrong = refused = 0
-    for at in range(0, len(old), CHUNK):
-        try:
-            wrong += bytes(await array.read(at, CHUNK)) != old[at : at + CHUNK]
-        except RaidxError:
-            refused += 1
-    return wrong, refused
 
 
 @pytest.mark.parametrize("replace", [False, True], ids=["fail", "replace"])
@@ -244,193 +195,6 @@ def test_the_journal_comes_back_only_after_the_resync() -> None:
             (resync,) = array.jobs.running()
             await resync.finished.wait()
             assert await array.set("journal", "partial") == "partial"
-
-    run(main)
-
-
-# -- a stripe that is torn indeed ------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def torn(name: str, dropped_cell: int) -> AsyncIterator[tuple[SpyRig, list[bytes], bytes]]:
-    """Yield the rig, images after a cut that dropped one cell of a whole stripe, and the content.
-
-    -1 is the last parity.
-    """
-    async with filled(name) as rig:
-        context = rig.running.context
-        dropped_cell %= len(context.code.cells)
-        role, place = context.position(5, dropped_cell)
-        before = bytes(rig.rams[role].memory[place : place + CHUNK])
-        size = context.data_count * CHUNK
-        await rig.put(5 * size, noise(size, 3))
-        picture = [bytearray(image) for image in rig.images()]
-        picture[role][place : place + CHUNK] = before
-        now = bytearray(rig.model)
-        if dropped_cell < context.data_count:
-            at = context.layout.logical(5, dropped_cell) * CHUNK
-            now[at : at + CHUNK] = before
-        yield rig, [bytes(image) for image in picture], bytes(now)
-
-
-@pytest.mark.parametrize("name", PARITIES)
-def test_what_is_written_after_the_crash_is_not_built_on_torn_parity(name: str) -> None:
-    """Whichever member fails then, before the resync has come by."""
-
-    async def main() -> None:
-        async with torn(name, -1) as (rig, picture, _):
-            count, layout = rig.running.context.data_count, rig.running.context.layout
-            expected = bytearray(rig.model)
-        at = 5 * count * CHUNK + 512
-        expected[at : at + 700] = noise(700, 4)
-        for role in range(layout.width):
-            async with restarted(picture) as array:
-                await array.write(at, noise(700, 4))
-                await array.flush()
-                await array.fail_disk(role)
-                assert bytes(await array.read(0, len(expected))) == expected, role
-
-    run(main)
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_what_was_read_once_is_read_again(name: str) -> None:
-    """A whole stripe that a cut tore is old here and new there; a member that fails changes nothing
-    of what was read of it before, nor does the resync."""
-
-    async def main() -> None:
-        async with torn(name, 0) as (_rig, picture, _now):
-            pass
-        for role in range(len(picture)):
-            async with restarted(picture) as array:
-                size = array.size_bytes
-                first = bytes(await array.read(0, size))
-                await array.fail_disk(role)
-                assert bytes(await array.read(0, size)) == first
-                await array.set("speed_max", "0")
-                for job in array.jobs.running():
-                    await job.finished.wait()
-                assert bytes(await array.read(0, size)) == first
-
-    run(main)
-
-
-def test_a_stripe_that_cannot_be_finished_can_be_read_all_the_same() -> None:
-    async def main() -> None:
-        async with torn("raid5", 0) as (_rig, picture, now):
-            pass
-        async with restarted(picture) as array:
-
-            async def no_room(*_arguments: Any) -> None:
-                raise RaidxError("no room")
-
-            array.context.dirty_bitmap.guard(no_room)
-            assert bytes(await array.read(0, len(now))) == now
-            assert array.context.dirty_bitmap.awaits_resync(5)
-            with pytest.raises(RaidxError, match="no room"):
-                await array.write(5 * 3 * CHUNK, b"x")
-
-    run(main)
-
-
-# -- rot in the regions that a resync visits -------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", [*TWO_PARITIES, "raid1 of three"])
-def test_a_resync_does_not_adopt_rot_that_two_others_outvote(name: str) -> None:
-    async def main() -> None:
-        layout = name.partition(" ")[0]
-        width = 3 if layout == "raid1" else LAYOUTS[layout]
-        async with spying(layout, width, chunk_bytes=CHUNK, stripes=60) as rig:
-            await rig.put(0, noise(len(rig.model), 1))
-            await rig.running.flush()
-            context = rig.running.context
-            old, picture = bytes(rig.model), [bytearray(image) for image in rig.images()]
-            generator = random.Random(5)
-            for stripe in range(0, context.layout.stripes, 3):
-                cell = generator.randrange(len(context.code.cells))
-                role, place = context.position(stripe, cell)
-                picture[role][place + generator.randrange(CHUNK)] ^= 1 << generator.randrange(8)
-        async with restarted([bytes(image) for image in picture]) as array:
-            for job in array.jobs.running():
-                await job.finished.wait()
-            assert await sectors(array, old) == (0, 0)
-            scrub = await array.jobs.wait(await array.start_scrub(repair=False))
-            assert scrub["mismatches"] == 0
-
-    run(main)
-
-
-@pytest.mark.parametrize("name", TWO_PARITIES)
-def test_without_a_journal_torn_parities_outvote_no_neighbour(name: str) -> None:
-    """Two chunks changed alike, and a cut kept one parity of each: just those that a third has."""
-
-    async def main() -> None:
-        async with filled(name, "none") as rig:
-            context = rig.running.context
-            old, picture = bytes(rig.model), [bytearray(image) for image in rig.images()]
-            change = noise(CHUNK, 8)
-            for stripe in range(context.layout.stripes):
-                cell = stripe % context.data_count
-                for parity in context.code.affects[cell]:
-                    role, place = context.position(stripe, parity)
-                    for at, byte in enumerate(change):
-                        picture[role][place + at] ^= byte
-        async with restarted([bytes(image) for image in picture]) as array:
-            await array.set("speed_max", "0")
-            (resync,) = array.jobs.running()
-            await resync.finished.wait()
-            assert await sectors(array, old) == (0, 0)
-
-    run(main)
-
-
-@pytest.mark.parametrize("name", ["rdp", "evenodd"])
-def test_a_stripe_that_accuses_two_members_is_torn_not_rotten(name: str) -> None:
-    """Sector by sector each could be told from the rest; but a cut tears many sectors at once."""
-
-    async def main() -> None:
-        async with filled(name) as rig:
-            context = rig.running.context
-            old, picture = bytes(rig.model), [bytearray(image) for image in rig.images()]
-            for sector, cell in enumerate((0, context.data_count - 1)):
-                for parity in context.code.affects[cell]:
-                    role, place = context.position(5, parity)
-                    picture[role][place + 512 * sector] ^= 0x55
-            assert context.code.column_of[0] != context.code.column_of[context.data_count - 1]
-        async with restarted([bytes(image) for image in picture]) as array:
-            assert bytes(await array.read(0, len(old))) == old
-
-    run(main)
-
-
-# -- beside a rebuild, and when the journal's mode changes -----------------------------------------
-
-
-@pytest.mark.parametrize("name", TWO_PARITIES)
-def test_a_rebuild_before_the_resync_makes_no_content_of_a_torn_stripe(name: str) -> None:
-    async def main() -> None:
-        async with filled(name, "none") as rig:
-            context = rig.running.context
-            old, picture = bytes(rig.model), [bytearray(image) for image in rig.images()]
-            stripe = context.layout.stripes // 2
-            cell = next(
-                c for c in range(context.data_count) if context.layout.place(stripe, c)[0] != 1
-            )
-            role, place = context.position(stripe, cell)
-            picture[role][place : place + CHUNK] = noise(CHUNK, 9)
-        async with restarted([bytes(image) for image in picture]) as array:
-            (resync,) = array.jobs.running()
-            resync.pause()
-            await array.set("speed_max", "0")
-            member = RamMember(len(picture[1]), name="new")
-            job = (await array.replace_disk(1, member, lose_data=True))["job"]
-            assert (await array.jobs.wait(job))["state"] == "done"
-            resync.resume()
-            await resync.finished.wait()
-            wrong, refused = await sectors(array, old)
-            assert (wrong, refused) == (1, array.status()["lost_chunks"])
-            assert refused > 0
 
     run(main)
 

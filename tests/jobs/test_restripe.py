@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import random
 from typing import Any
 
@@ -11,27 +10,12 @@ import trio
 import trio.lowlevel
 
 from raidx_fuse.array.check import check_members
-from raidx_fuse.errors import ArrayFailedError, BusyError, MemberError, RaidxError
+from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
 from tests.support.arrays import Rig
-from tests.support.load import CHUNK, enlarge, fill, play, scrubbed, under_load
-from tests.support.restriping import SmallRig, ended, job_of, reach, restripe
-
-PAIRS = [
-    ("raid0", 2, "raid0", 4),
-    ("raid0", 3, "raid5", 4),
-    ("raid4", 4, "raid4", 5),
-    ("raid4", 4, "raid5", 4),
-    ("raid5", 4, "raid5", 5),
-    ("raid5", 4, "upc", 6),
-    ("raid5", 4, "rdp", 6),
-    ("raid5", 4, "raid0", 4),
-    ("raid1", 2, "raid5", 3),
-    ("rdp", 4, "evenodd", 5),
-    ("pcode", 6, "upc", 6),
-    ("upc", 4, "raid5", 5),
-]
+from tests.support.load import CHUNK, fill, play, scrubbed, under_load
+from tests.support.restriping import PAIRS, SmallRig, ended, job_of, reach, restripe
 
 
 @pytest.mark.parametrize(("old", "before", "new", "after"), PAIRS)
@@ -113,46 +97,6 @@ def test_a_cancel_moves_everything_back_and_lets_go_of_the_newcomers(
         assert rig.array.size_bytes == size
         config = rig.array.member_set.config
         assert (config.layout, config.width, config.params) == (old, before, {})
-
-    play(rig, body)
-
-
-@pytest.mark.parametrize("role", [0, 2, 4])
-def test_it_goes_on_without_a_member_that_is_lost_and_waits_while_one_is_rebuilt(role: int) -> None:
-    rig = SmallRig("raid5", 4, slow=True)
-
-    async def body(rig: Rig) -> None:
-        await fill(rig)
-        assert rig.array is not None
-        async with under_load(rig, 2):
-            job = await restripe(rig, "raid5", 5)
-            await reach(job, 0.3 * job.total_bytes)
-            await rig.array.fail_disk(role)
-            await reach(job, job.done_bytes + 20 * CHUNK)
-            member = rig.new_member()
-            await rig.array.replace_disk(role, member)
-            rig.members[role] = member
-            rebuild = next(j for j in rig.array.jobs.running() if j.kind == "rebuild")
-            await rebuild.finished.wait()
-            assert rebuild.state == "done", rebuild.status()
-            await job.finished.wait()
-        await ended(rig, job)
-        assert not rig.array.member_set.lost
-
-    play(rig, body)
-
-
-def test_a_layout_without_redundancy_needs_all_members_and_has_them_when_it_begins() -> None:
-    rig = SmallRig("raid5", 4)
-
-    async def body(rig: Rig) -> None:
-        await fill(rig)
-        assert rig.array is not None
-        job = await restripe(rig, "raid0", 4)
-        with pytest.raises(ArrayFailedError, match="role 1 cannot be spared"):
-            await rig.array.fail_disk(1)
-        assert rig.array.status()["redundancy_left"] == 0
-        await ended(rig, job)
 
     play(rig, body)
 
@@ -259,63 +203,6 @@ def test_what_cannot_be_is_refused_in_one_line_and_changes_nothing() -> None:
     play(SmallRig("raid4", 4), moving)
 
 
-def test_a_newcomer_whose_host_is_full_makes_it_wait_and_go_on_by_itself() -> None:
-    rig = SmallRig("raid5", 4)
-
-    async def body(rig: Rig) -> None:
-        await fill(rig)
-        assert rig.array is not None
-        job = await restripe(rig, "raid5", 5)
-        newcomer: Any = rig.members[4]
-
-        def full(*_: Any) -> None:
-            raise MemberError(newcomer.path, "reserve", 0, errno.ENOSPC)
-
-        newcomer.reserve = full
-        await trio.sleep(20)
-        assert job.error is not None
-        assert not job.finished.is_set()
-        assert job.done_bytes == 0
-        await rig.compare()
-        del newcomer.reserve
-        await ended(rig, job)
-
-    play(rig, body)
-
-
-@pytest.mark.parametrize("cancelled", [False, True])
-def test_it_pauses_at_a_chunk_that_nobody_can_give_back(cancelled: bool) -> None:
-    rig = SmallRig("raid0", 3)
-
-    async def body(rig: Rig) -> None:
-        array = rig.array
-        assert array is not None
-        await fill(rig)
-        await array.context.journal.drain()
-        start = array.member_set.config.regions.data.offset
-        fault = rig.members[1].error(("read",), offset_bytes=start + 40 * CHUNK, length_bytes=CHUNK)
-        job = await restripe(rig, "raid5", 4)
-        await trio.sleep(5)
-        assert job.state == "paused"
-        assert isinstance(array.context.layout, RestripeLayout)
-        assert 100 < array.context.layout.watermark <= 121
-        assert "resume" in job.status()["error"]
-        array.jobs.resume(job.job_id)  # it is still unreadable
-        await trio.sleep(1)
-        assert job.state == "paused"
-        fault.lift()
-        if cancelled:
-            array.jobs.cancel(job.job_id)
-            await job.finished.wait()
-            del rig.members[3]
-        else:
-            array.jobs.resume(job.job_id)
-        await ended(rig, job, "cancelled" if cancelled else "done")
-        assert job.error is None
-
-    play(rig, body)
-
-
 @pytest.mark.parametrize(("old", "before", "new", "after"), [PAIRS[1], PAIRS[3], PAIRS[4]])
 def test_it_leaps_over_what_nobody_has_written_but_not_over_who_writes_there(
     old: str, before: int, new: str, after: int
@@ -330,74 +217,3 @@ def test_it_leaps_over_what_nobody_has_written_but_not_over_who_writes_there(
         await ended(rig, job)
 
     play(rig, body)
-
-
-def test_who_takes_a_role_on_the_way_is_not_taken_to_read_as_zero() -> None:
-    """It was given what has moved away from there since: a first write must fill its chunk."""
-    rig = SmallRig("raid5", 4)
-
-    async def write_into_the_dead(first: int) -> None:
-        assert rig.array is not None
-        for chunk in range(first, len(rig.model) // CHUNK, 2):
-            if not rig.array.context.written.is_written(chunk):
-                at = chunk * CHUNK + 50
-                await rig.array.write(at, b"one hundred" * 9)
-                rig.model[at : at + 99] = b"one hundred" * 9
-
-    async def body(rig: Rig) -> None:
-        await fill(rig, 0.5)
-        job = await restripe(rig, "raid5", 5)
-        job.pause()
-        assert rig.array is not None
-        await rig.array.fail_disk(1)
-        rig.members[1] = rig.new_member()
-        await rig.array.jobs.wait((await rig.array.replace_disk(1, rig.members[1]))["job"])
-        job.speed_max_bytes = 1 << 20
-        job.resume()
-        while job.done_bytes < 0.6 * job.total_bytes:  # noqa: ASYNC110
-            await trio.sleep(0.01)
-        job.pause()
-        await write_into_the_dead(0)
-        await rig.compare()
-        job.resume()
-        await job.finished.wait()
-        enlarge(rig)
-        await write_into_the_dead(1)
-        await ended(rig, job)
-
-    play(rig, body)
-
-
-def test_a_write_while_a_restripe_turns_back_is_not_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its record names a stripe as it was: nothing bypasses the log before that gave it up."""
-
-    async def body(rig: Rig) -> None:
-        await fill(rig)
-        job = await restripe(rig, "raid5", 5)
-        assert rig.array is not None
-        context, array = rig.array.context, rig.array
-        drain, reform = context.journal.drain, context.journal.reform
-        at = slice(24 * CHUNK, 27 * CHUNK)  # a stripe, which may bypass the log
-
-        async def put(seed: int) -> None:
-            rig.model[at] = random.Random(seed).randbytes(3 * CHUNK)
-            await array.write(at.start, bytes(rig.model[at]))
-
-        async def drain_and_write(*then: Any) -> None:
-            await drain(*then)
-            if isinstance(context.layout, RestripeLayout):
-                await put(1)
-
-        async def write_and_reform() -> None:
-            await put(2)
-            await reform()
-
-        monkeypatch.setattr(context.journal, "drain", drain_and_write)
-        monkeypatch.setattr(context.journal, "reform", write_and_reform)
-        await reach(job, 1)
-        job.cancel()
-        await job.finished.wait()
-        del rig.members[4:]
-        await ended(rig, job, "cancelled")
-
-    play(SmallRig("raid5", 4), body)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
 import trio
@@ -17,35 +15,7 @@ from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.model import model_member
 from raidx_fuse.members.simulated.virtual_time import run
-
-MIB = 1 << 20
-CHUNK = 65536
-
-
-async def with_array(
-    kinds: list[tuple[str, int]],
-    scenario: Callable[[Array, bytearray], Coroutine[Any, Any, Any]],
-    layout: str = "raidx-zero",
-    written: int = 24 * MIB,
-) -> Any:
-    """Run *scenario* on an array of (model, MiB) members with *written* bytes of content."""
-    members = [
-        model_member(RamMember(size * MIB, name=f"{kind}{number}"), kind, seed=number)
-        for number, (kind, size) in enumerate(kinds)
-    ]
-    await create_array(members, layout, chunk_bytes=CHUNK, name="tuned", now_s=0)
-    async with open_array(members) as array:
-        model = bytearray(random.Random(5).randbytes(min(written, array.size_bytes)))
-        for at in range(0, len(model), MIB):
-            await array.write(at, model[at : at + MIB])
-        await array.flush()
-        result = await scenario(array, model)
-        for at in range(0, len(model), MIB):
-            assert await array.read(at, min(MIB, len(model) - at)) == model[at : at + MIB]
-    async with open_array(members) as array:
-        for at in range(0, len(model), MIB):
-            assert await array.read(at, min(MIB, len(model) - at)) == model[at : at + MIB]
-    return result
+from tests.support.tuning import CHUNK, MIB, with_array
 
 
 async def load(
@@ -287,75 +257,6 @@ def test_a_layout_with_fixed_places_has_no_tuner() -> None:
                 array.start_tuning()
 
     run(scenario)
-
-
-def test_a_scrub_runs_when_the_last_one_is_long_ago_over_several_mounts() -> None:
-    async def scenario() -> None:
-        members = [RamMember(16 * MIB, name=f"ram{number}") for number in range(3)]
-        await create_array(members, "raidx-copy", chunk_bytes=CHUNK, name="scrubbed", now_s=0)
-
-        def scrubs(array: Array) -> list[dict[str, Any]]:
-            return [job for job in array.jobs.list() if job["kind"] == "scrub"]
-
-        async with open_array(members) as array:
-            await array.write(0, bytes(MIB))
-            await array.set("tuner.scrub", "1000s")
-            await trio.sleep(600)
-            assert not scrubs(array)
-        async with open_array(members) as array:
-            tuner = array.tuner
-            assert tuner is not None
-            await trio.sleep(300)
-            assert not scrubs(array)
-            assert 890 <= tuner.status()["seconds_since_scrub"] <= 910
-            await trio.sleep(200)
-            (job,) = scrubs(array)
-            assert (job["state"], job["mismatches"], job["repair"]) == ("done", 0, False)
-            assert job["done"] == 2 * MIB
-            assert tuner.status()["seconds_since_scrub"] <= 110
-            await trio.sleep(500)
-            await array.jobs.wait(await array.start_scrub(repair=False))
-            await trio.sleep(900)
-            assert len(scrubs(array)) == 2, "one by hand counts"
-            await array.set("tuner.scrub", "0")
-            await trio.sleep(5000)
-            assert len(scrubs(array)) == 2
-
-    run(scenario)
-
-
-def test_no_scrub_begins_while_requests_come_or_where_nothing_can_be_compared() -> None:
-    async def scenario(layout: str) -> None:
-        members = [RamMember(16 * MIB, name=f"ram{number}") for number in range(3)]
-        await create_array(members, layout, chunk_bytes=CHUNK, name="busy", now_s=0)
-        async with open_array(members) as array:
-            await array.set("tuner.scrub", "60s")
-            for _ in range(300):
-                await array.write(0, bytes(4096))
-                await trio.sleep(0.5)
-            assert not array.jobs.list()
-            assert array.tuner is not None
-            assert array.tuner.state == "waiting"
-            await trio.sleep(5)
-            assert bool(array.jobs.list()) == (layout == "raidx-copy")
-
-    run(scenario, "raidx-copy")
-    run(scenario, "raidx-zero")
-
-
-def test_what_members_hold_in_caches_is_flushed_in_idle_time() -> None:
-    """Overwriting where nothing protects it goes straight to the member; nobody else flushes."""
-
-    async def scenario(array: Array, model: bytearray) -> None:
-        await trio.sleep(30)
-        queues = [queue for queue in array.member_set.queues if queue is not None]
-        for enabled, rest_s, flushed in (("off", 60, False), ("on", 0.5, False), ("on", 3, True)):
-            await array.set("tuner.enabled", enabled)
-            await array.write(0, bytes(model[:4096]))
-            await trio.sleep(rest_s)
-            assert (not any(queue.unflushed for queue in queues)) == flushed
-
-    run(with_array, [("hdd", 40), ("ssd", 16)], scenario)
 
 
 def test_a_balanced_array_looks_only_at_chunks_that_are_used_otherwise_than_before() -> None:

@@ -5,86 +5,17 @@ Both were found by the crash campaign; here each is forced, without luck.
 
 from __future__ import annotations
 
-import functools
-import itertools
-import random
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-
 import pytest
 import trio
 
-from raidx_fuse.array.array import Array
-from raidx_fuse.array.open import open_array
-from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import PAGE_HEADER_BYTES
 from raidx_fuse.journal.overlay import Overlay
-from raidx_fuse.journal.ring import HEAD_BYTES
 from raidx_fuse.lab.crash.requests.held_handlers import through_door
-from raidx_fuse.members.base import ReadBuffer, WriteBuffer
-from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.members.wrapper import WrapperMember
+from tests.support.gated import gated
 from tests.support.spy import restarted, spying
 
 CHUNK = 4096
-
-
-class Gate(WrapperMember):
-    """A member of which every write to the data region waits for *open*; counts its flushes.
-
-    A flush waits for *flush_open* before it begins, a read for *read_open* when it has read.
-    """
-
-    def __init__(self, name: str) -> None:
-        super().__init__(RamMember(4 << 20, name=name))
-        self.depth = 8
-        self.open: trio.Event | None = None
-        self.flush_open: trio.Event | None = None
-        self.read_open: trio.Event | None = None
-        self.written: list[tuple[int, bytes]] = []  # offset and content; none for a flush
-        self.data_offset = 1 << 40
-        self.flushes = 0
-
-    def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
-        return False
-
-    def try_writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
-        return False
-
-    async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
-        if self.open is not None and offset_bytes >= self.data_offset:
-            await self.open.wait()
-        await trio.lowlevel.checkpoint()
-        self.written.append((offset_bytes, b"".join(buffers)))
-        await super().writev(offset_bytes, buffers)
-
-    async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
-        await super().readv(offset_bytes, buffers)
-        if self.read_open is not None:
-            await self.read_open.wait()
-
-    async def flush(self) -> None:
-        if self.flush_open is not None:
-            await self.flush_open.wait()
-        self.flushes += 1
-        self.written.append((0, b""))
-        await super().flush()
-
-
-@asynccontextmanager
-async def gated(layout: str, width: int, journal: str) -> AsyncIterator[tuple[Array, list[Gate]]]:
-    """Run an array of gates, all of it written and in its place."""
-    members = [Gate(f"gate{number}") for number in range(width)]
-    await create_array(members, layout, chunk_bytes=CHUNK, name="gates", now_s=0)
-    async with open_array(members) as array:
-        await array.set("journal", journal)
-        await array.write(0, bytes(64 * CHUNK))
-        await array.context.journal.drain()
-        await array.flush()
-        for member in members:
-            member.data_offset = array.member_set.data_offset
-        yield array, members
 
 
 def test_a_flush_during_a_write_does_not_stand_for_it() -> None:
@@ -247,139 +178,6 @@ def test_nothing_is_acknowledged_before_the_records_before_it_are_written() -> N
     run(main)
 
 
-def test_an_epoch_begins_when_its_head_page_is_durable() -> None:
-    """Its records overwrite those of the epoch before, which count as long as that page does."""
-
-    async def main() -> None:
-        members = [Gate(f"gate{number}") for number in range(3)]
-        config = await create_array(members, "raid5", chunk_bytes=CHUNK, name="g", now_s=0)
-        log = config.regions.log
-        for member in members:
-            member.written.clear()
-        async with open_array(members):
-            for member in members:
-                kinds = [
-                    "head" if log.offset <= offset < log.offset + HEAD_BYTES else "flush"
-                    for offset, content in member.written
-                    if not content or log.offset <= offset < log.offset + HEAD_BYTES
-                ]
-                assert kinds[-2:] == ["head", "flush"]
-
-    run(main)
-
-
-@pytest.mark.parametrize("early", [False, True])
-@pytest.mark.parametrize("late", [False, True])
-def test_the_tail_is_durable_when_a_flush_covers_its_page(early: bool, late: bool) -> None:
-    """Not if the page is written again meanwhile, from *early* before or until *late* after it."""
-
-    async def main() -> None:
-        async with gated("raid5", 3, "partial") as (array, members):
-            ring = array.context.journal.ring
-            await array.write(0, b"t" * 512)
-            meanwhile = before = ring.durable_tail
-            await ring.move_tail((ring.next_sequence, ring.position, 0))  # saved, not durable
-            await array.write(4 * CHUNK, b"u" * 512)
-            tail = ring.next_sequence, ring.position, 0
-            written, flushed = trio.Event(), trio.Event()
-            for member in members:
-                member.flush_open = flushed
-                member.open, member.data_offset = written, 0
-            async with trio.open_nursery() as nursery:
-                if early:
-                    nursery.start_soon(ring.move_tail, tail)
-                    await trio.sleep(0.01)
-                nursery.start_soon(array.flush)
-                await trio.sleep(0.01)
-                if not early:
-                    nursery.start_soon(ring.move_tail, tail)
-                    await trio.sleep(0.01)
-                if late:
-                    flushed.set()
-                    await trio.sleep(0.01)
-                    meanwhile = ring.durable_tail
-                written.set()
-                await trio.sleep(0.01)
-                flushed.set()
-            assert meanwhile == before, "its page is being overwritten"
-            assert ring.durable_tail == before, "its page may be torn, and an older one counts then"
-            await array.flush()
-            assert ring.durable_tail == tail
-
-    run(main)
-
-
-def test_a_page_that_is_being_written_when_a_flush_begins_is_not_durable_by_it() -> None:
-    """The next save goes to the same slot and leaves the durable one; after a flush they change."""
-
-    async def main() -> None:
-        async with gated("raid0", 2, "none") as (array, members):
-            pages = array.context.written.pages
-            written = trio.Event()
-            for member in members:
-                member.open, member.data_offset = written, 0
-                member.written.clear()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(pages.save, [0])
-                await trio.sleep(0.01)
-                await array.flush()
-                written.set()
-            await pages.save([0])
-            await array.flush()
-            await pages.save([0])
-            for member in members:
-                one, other, third = [offset for offset, content in member.written if content]
-                assert one == other != third
-
-    run(main)
-
-
-def test_a_page_that_is_saved_while_a_flush_runs_is_not_durable_by_it() -> None:
-    async def main() -> None:
-        async with gated("raid0", 2, "none") as (array, members):
-            pages = array.context.written.pages
-            await pages.save([0])
-            flushed = trio.Event()
-            for member in members:
-                member.flush_open = flushed
-                member.written.clear()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(array.flush)
-                await trio.sleep(0.01)
-                await pages.save([0])
-                flushed.set()
-            await pages.save([0])
-            for member in members:
-                one, other = [offset for offset, content in member.written if content]
-                assert one == other, "the copy in the other slot is the durable one"
-
-    run(main)
-
-
-def test_space_and_stripes_are_free_when_the_tail_behind_them_is_durable() -> None:
-    async def main() -> None:
-        async with gated("raid5", 3, "partial") as (array, _members):
-            journal = array.context.journal
-            ring = journal.ring
-            await array.write(0, b"0" * 512)
-            for stripe in itertools.cycle(range(4, 30)):
-                used = ring.position - ring.durable_tail[1]
-                if used >= ring.capacity // 4:  # not so much that it is placed by itself
-                    break
-                await array.write(2 * stripe * CHUNK, b"s" * CHUNK)
-            size = (ring.capacity - used) // 2 + 512
-            assert not ring.has_room(size)
-            await journal.place()
-            assert not ring.has_room(size), "a replay still needs what lies there"
-            await array.write(2 * CHUNK, b"1" * 512)
-            await array.flush()
-            assert ring.has_room(size)
-            assert not journal.holds(0)
-            assert journal.holds(1), "its record is the first that would be replayed"
-
-    run(main)
-
-
 @pytest.mark.parametrize("together", [False, True])
 def test_whole_stripes_do_not_bypass_a_small_record(together: bool) -> None:
     """The process is killed, and a replay would lay the older record over them (law 3)."""
@@ -422,35 +220,6 @@ def test_a_record_that_ends_inside_a_sector_waits_for_what_lies_beside_it(first:
             assert max(flushed) <= 1, "once it is durable, records go on at their own pace"
 
     run(main)
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_pages_reach_every_member_in_the_order_of_their_generations(seed: int) -> None:
-    """Chunks that come to life side by side save one page of the written map again and again."""
-
-    async def main() -> None:
-        async with gated("raid0", 2, "none") as (array, members):
-            generator = random.Random(seed)
-            region = array.member_set.config.regions.written
-            newest = [0] * len(members)
-
-            async def late(number: int, offset: int, buffers: Sequence[ReadBuffer]) -> None:
-                await trio.sleep(generator.random())
-                if region.offset <= offset < region.end:
-                    generation = int.from_bytes(b"".join(buffers)[8:16], "little")
-                    assert generation > newest[number]
-                    newest[number] = generation
-                await WrapperMember.writev(members[number], offset, buffers)
-
-            for number, member in enumerate(members):
-                monkey = functools.partial(late, number)
-                member.writev = monkey  # type: ignore[method-assign]
-            async with trio.open_nursery() as nursery:
-                for chunk in range(64, 76):
-                    nursery.start_soon(array.write, chunk * CHUNK, b"w" * CHUNK)
-            assert min(newest) > 1
-
-    run(main, seed=seed)
 
 
 def test_what_was_planned_for_another_member_is_not_logged() -> None:

@@ -58,3 +58,19 @@ async def ended(rig: Rig, job: Restripe, state: str = "done") -> None:
     await rig.open()
     await rig.compare()
     await scrubbed(rig)
+
+
+PAIRS = [
+    ("raid0", 2, "raid0", 4),
+    ("raid0", 3, "raid5", 4),
+    ("raid4", 4, "raid4", 5),
+    ("raid4", 4, "raid5", 4),
+    ("raid5", 4, "raid5", 5),
+    ("raid5", 4, "upc", 6),
+    ("raid5", 4, "rdp", 6),
+    ("raid5", 4, "raid0", 4),
+    ("raid1", 2, "raid5", 3),
+    ("rdp", 4, "evenodd", 5),
+    ("pcode", 6, "upc", 6),
+    ("upc", 4, "raid5", 5),
+]

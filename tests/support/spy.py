@@ -7,6 +7,7 @@ three chunks and no more". `SpyRig` is the rig of arrays.py with spies below its
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -183,3 +184,19 @@ async def restarted(images: Sequence[bytes], **options: Any) -> AsyncIterator[Ar
     """Run the array of *images*."""
     async with open_array(members_from(images), **options) as array:
         yield array
+
+
+def noise(length: int, seed: int = 0) -> bytes:
+    """Return bytes that no mistake produces."""
+    return random.Random(seed).randbytes(length)
+
+
+async def fill(rig: SpyRig) -> None:
+    """Write the whole image once."""
+    await rig.put(0, noise(len(rig.model), 99))
+    await rig.running.flush()
+
+
+def state_of(rig: SpyRig, role: int) -> str:
+    """Return the state of the member in *role*."""
+    return rig.running.member_set.config.record(role).state

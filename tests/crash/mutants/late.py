@@ -14,9 +14,13 @@ APPEND = "raidx_fuse/journal/append.py"
 RECOVERY = "raidx_fuse/journal/recovery.py"
 RESYNC = "raidx_fuse/jobs/resync.py"
 ROUND = "raidx_fuse/format/superblock_round.py"
-LATE_TESTS = ("tests/store/test_late_writes.py",)
-FAILING_TESTS = ("tests/jobs/test_failing_resync.py",)
-HEAD_TESTS = ("tests/journal/test_durable_order.py", "tests/journal/test_head_page.py")
+LATE_TESTS = ("tests/store/test_late_writes.py", "tests/store/test_overdue.py")
+FAILING_TESTS = ("tests/jobs/test_failing_resync.py", "tests/jobs/test_torn_stripes.py")
+HEAD_TESTS = (
+    "tests/journal/test_durable_order.py",
+    "tests/journal/test_durable_pages.py",
+    "tests/journal/test_head_page.py",
+)
 LIMIT_TESTS = ("tests/journal/test_replay_limits.py",)
 
 LATE = (
@@ -58,7 +62,7 @@ LATE = (
         "            if False:",
         "the older configuration lands over the newer one, in the same slot",
         HANGS,
-        ("tests/format/test_superblock.py", *LATE_TESTS),
+        ("tests/format/test_superblock.py", "tests/format/test_superblock_rounds.py", *LATE_TESTS),
     ),
     Mutant(
         "superblock-given-up-and-not-noted",
@@ -67,7 +71,7 @@ LATE = (
         "            self._given_up = False",
         "the older configuration lands over the newer one, in the same slot",
         HANGS,
-        ("tests/format/test_superblock.py", *LATE_TESTS),
+        ("tests/format/test_superblock.py", "tests/format/test_superblock_rounds.py", *LATE_TESTS),
     ),
     Mutant(
         "withdrawn-record-not-covered",

@@ -21,7 +21,11 @@ RING = "raidx_fuse/journal/ring.py"
 LOG_WRITER = "raidx_fuse/journal/append.py"
 INFLIGHT = "raidx_fuse/journal/ring.py"
 BEGUN = "raidx_fuse/engine/write/pending.py"
-ORDER = ("tests/journal/test_durable_order.py", "tests/journal/test_log_cost.py")
+ORDER = (
+    "tests/journal/test_durable_order.py",
+    "tests/journal/test_durable_pages.py",
+    "tests/journal/test_log_cost.py",
+)
 MOMENTS = ("tests/crash/test_moments.py", "tests/jobs/test_resync.py")
 STREAM_TESTS = (
     "tests/crash/test_streams.py",
@@ -29,7 +33,11 @@ STREAM_TESTS = (
     "tests/engine/test_sequential_begin.py",
 )
 TOGETHER = ("tests/crash/test_together.py", "tests/journal/test_group_commit.py")
-FAILURES = ("tests/engine/test_failures.py", "tests/crash/test_refused_record.py")
+FAILURES = (
+    "tests/engine/test_failures.py",
+    "tests/engine/test_beyond_redundancy.py",
+    "tests/crash/test_refused_record.py",
+)
 
 PLACING = (
     Mutant(
@@ -140,7 +148,7 @@ PLACING = (
         "            await self.ring.save_mark(mark)",
         "a restripe begins with a watermark that a cut takes back",
         RESTRIPE,
-        ("tests/jobs/test_restripe.py",),
+        ("tests/jobs/test_restripe.py", "tests/jobs/test_restripe_troubles.py"),
         equivalent="the maps are flushed, and the page with them, before superblocks name both"
         " layouts; nobody looks at the mark before that",
     ),

@@ -13,8 +13,16 @@ PAGES = "raidx_fuse/format/pages.py"
 WRITTEN = "raidx_fuse/store/written_map.py"
 WRITER = "raidx_fuse/engine/write/write.py"
 DIRTY = "raidx_fuse/store/dirty_bitmap.py"
-FLUSHES = ("tests/journal/test_durable_order.py", "tests/journal/test_log_cost.py")
-FAILURES = ("tests/engine/test_failures.py", "tests/crash/test_faults_running.py")
+FLUSHES = (
+    "tests/journal/test_durable_order.py",
+    "tests/journal/test_durable_pages.py",
+    "tests/journal/test_log_cost.py",
+)
+FAILURES = (
+    "tests/engine/test_failures.py",
+    "tests/engine/test_beyond_redundancy.py",
+    "tests/crash/test_faults_running.py",
+)
 MOMENTS = ("tests/crash/test_moments.py",)
 RESYNC = (
     "tests/store/test_dirty_order.py",
@@ -23,6 +31,7 @@ RESYNC = (
 )
 PAGE_TESTS = (
     "tests/journal/test_durable_order.py",
+    "tests/journal/test_durable_pages.py",
     "tests/format/test_pages.py",
     "tests/store/test_page_saves.py",
     *MOMENTS,

@@ -97,7 +97,11 @@ REBUILDING = (
         "        await self.move()",
         "the older records are on fewer members than the log is said to be",
         DISKS,
-        ("tests/journal/test_durable_order.py", *REBUILD_TESTS),
+        (
+            "tests/journal/test_durable_order.py",
+            "tests/journal/test_durable_pages.py",
+            *REBUILD_TESTS,
+        ),
     ),
     Mutant(
         "assign_role-without-an-empty-log",

@@ -15,7 +15,7 @@ GROWTH_TESTS = (
     "tests/jobs/test_growth_parity.py",
     "tests/jobs/test_growth.py",
 )
-RESTRIPE_TESTS = ("tests/jobs/test_restripe.py",)
+RESTRIPE_TESTS = ("tests/jobs/test_restripe.py", "tests/jobs/test_restripe_troubles.py")
 
 MUTANTS = (
     Mutant(

@@ -9,8 +9,16 @@ SUPERBLOCK = "raidx_fuse/format/superblock.py"
 ASSEMBLE = "raidx_fuse/format/assemble.py"
 CONFIG = "raidx_fuse/format/configuration/config.py"
 ARRAY = "raidx_fuse/array/array.py"
-FAILURES = ("tests/engine/test_failures.py", "tests/crash/test_faults_running.py")
-SUPERBLOCKS = ("tests/format/test_superblock.py", "tests/format/test_assemble_crashes.py")
+FAILURES = (
+    "tests/engine/test_failures.py",
+    "tests/engine/test_beyond_redundancy.py",
+    "tests/crash/test_faults_running.py",
+)
+SUPERBLOCKS = (
+    "tests/format/test_superblock.py",
+    "tests/format/test_superblock_rounds.py",
+    "tests/format/test_assemble_crashes.py",
+)
 ASSEMBLY = ("tests/format/test_assemble.py", "tests/format/test_assemble_crashes.py")
 
 MEMBERSHIP = (

@@ -1,0 +1,42 @@
+"""Arrays of modelled disks for tests of the tuner."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
+from raidx_fuse.format.create import create_array
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.model import model_member
+
+MIB = 1 << 20
+CHUNK = 65536
+
+
+async def with_array(
+    kinds: list[tuple[str, int]],
+    scenario: Callable[[Array, bytearray], Coroutine[Any, Any, Any]],
+    layout: str = "raidx-zero",
+    written: int = 24 * MIB,
+) -> Any:
+    """Run *scenario* on an array of (model, MiB) members with *written* bytes of content."""
+    members = [
+        model_member(RamMember(size * MIB, name=f"{kind}{number}"), kind, seed=number)
+        for number, (kind, size) in enumerate(kinds)
+    ]
+    await create_array(members, layout, chunk_bytes=CHUNK, name="tuned", now_s=0)
+    async with open_array(members) as array:
+        model = bytearray(random.Random(5).randbytes(min(written, array.size_bytes)))
+        for at in range(0, len(model), MIB):
+            await array.write(at, model[at : at + MIB])
+        await array.flush()
+        result = await scenario(array, model)
+        for at in range(0, len(model), MIB):
+            assert await array.read(at, min(MIB, len(model) - at)) == model[at : at + MIB]
+    async with open_array(members) as array:
+        for at in range(0, len(model), MIB):
+            assert await array.read(at, min(MIB, len(model) - at)) == model[at : at + MIB]
+    return result
