@@ -141,7 +141,7 @@ class Laboratory:
         values: list[Any] = self.seeded(run)
         for key in path:
             values = [value[key] for value in values]
-        return mean(values)
+        return float(mean(values))
 
     def ratio(self, run: Run) -> float:
         """Return the response time of *run* in terms of the traditional choice.

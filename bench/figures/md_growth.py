@@ -289,10 +289,11 @@ def table(
 
     for number in range(max(len(growth.members) for growth in growths.values())):
         roles = ["data"] * (width - 1) + ["parity"] + ["new"] * added + ["surrogate"]
-        line(
-            f"{number} ({roles[number]})",
-            lambda growth, n=number: [part / MIB for m in growth.members[n : n + 1] for part in m],
-        )
+
+        def of_member(growth: GrowthPosition, n: int = number) -> list[Cell]:
+            return [part / MIB for member in growth.members[n : n + 1] for part in member]
+
+        line(f"{number} ({roles[number]})", of_member)
     line("all", lambda growth: [sum(m[part] for m in growth.members) / MIB for part in (0, 1)])
     line("bytes for each byte of old data", lambda growth: [growth.per_byte])
     line("old data, MiB", lambda growth: [growth.old_bytes / MIB])

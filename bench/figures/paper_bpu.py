@@ -225,7 +225,7 @@ def fig_2(lab: Laboratory) -> PaperTable:
     )
 
 
-TAKES = (
+TAKES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("a week in half an hour", {"pace": 1.0}),
     ("the pace of the figures", {}),
     ("and twice that", {"twice": True}),

@@ -142,7 +142,7 @@ def gain(theirs: Sequence[float], ours: Sequence[float]) -> str:
 
 async def marked(array: Array) -> None:
     """Mark every region dirty: in the papers, writes do not wait for a write-intent bitmap."""
-    dirty = array.context.dirty
+    dirty = array.context.dirty_bitmap
     await dirty.enter(range(0, array.context.layout.stripes, dirty.per_region))
 
 

@@ -132,11 +132,12 @@ def file_system(runs: AllRuns, count: int) -> PaperTable:
     settings = (("seven disks and RAM", SEVEN), ("disks only", DISKS))
     found = runs.of([Run("raidx-zero", kinds, loads) for _, kinds in settings])
     rows: Rows = []
-    for (title, _), result, paper in zip(
-        settings, found, (("35 to 21 s", 35 / 21), ("", "")), strict=True
-    ):
+    papers: tuple[tuple[str, str | float], ...] = (("35 to 21 s", 35 / 21), ("", ""))
+    for (title, _), result, paper in zip(settings, found, papers, strict=True):
         before, read_before, after, read_after = result.seconds
-        read = ("20 s after", "") if title != "disks only" else ("87 to 61 s", 87 / 61)
+        read: tuple[str, str | float] = ("20 s after", "")
+        if title == "disks only":
+            read = ("87 to 61 s", 87 / 61)
         rows.append((f"{title}: make and copy", *paper, before / after))
         rows.append((f"{title}: read back", *read, read_before / read_after))
     return PaperTable(

@@ -55,7 +55,7 @@ Operation = tuple[bool, int, int]  # is it a write, offset, length
 
 
 class Load(NamedTuple):
-    """Requests on the first *span* bytes; *count* of them, but for files: of so many bytes.
+    """Requests on the first *span* bytes; *amount* of them; of files, so many bytes.
 
     *kind*: "spotcheck" (writes at random places, then their reads, as the paper's diskSpotcheck),
     "hotspot" (reads, nine of ten in *share* of the chunks, which *hot_seed* draws), "files" (a file
@@ -65,7 +65,7 @@ class Load(NamedTuple):
 
     kind: str
     span: int
-    count: int
+    amount: int
     seed: int = 1
     hot_seed: int = 0
     share: float = 0.1
@@ -97,7 +97,7 @@ def operations(load: Load) -> Iterator[Operation]:
     rng = random.Random(load.seed)
     if load.kind == "spotcheck":
         places = []
-        for _ in range(load.count // 2):
+        for _ in range(load.amount // 2):
             size = PAGE * rng.randint(1, 4)
             places.append((min(rng.randrange(load.span // PAGE) * PAGE, load.span - size), size))
         yield from ((True, at, size) for at, size in places)
@@ -105,19 +105,19 @@ def operations(load: Load) -> Iterator[Operation]:
     elif load.kind == "hotspot":
         chunks = load.span // CHUNK
         hot = random.Random(load.hot_seed).sample(range(chunks), max(1, int(chunks * load.share)))
-        for _ in range(load.count):
+        for _ in range(load.amount):
             chunk = rng.choice(hot) if rng.random() < 0.9 else rng.randrange(chunks)
             yield False, chunk * CHUNK + rng.randrange(CHUNK // PAGE) * PAGE, PAGE
     elif load.kind in ("files", "read files"):
         yield from _files(load)
     else:
-        blocks = fit(generate(load.kind, seed=load.seed, requests=load.count), load.span)
+        blocks = fit(generate(load.kind, seed=load.seed, requests=load.amount), load.span)
         for request in requests_of(blocks):
             yield request.is_write, request.offset_bytes, request.length_bytes
 
 
 def _files(load: Load) -> Iterator[Operation]:
-    """Yield what making a file system and copying *count* bytes of files to it sends, or reading.
+    """Yield what making a file system and copying *amount* bytes of files to it sends, or reading.
 
     Block groups begin with their bitmaps and inode table; the journal lies in the middle.
     """
@@ -131,7 +131,7 @@ def _files(load: Load) -> Iterator[Operation]:
         for at in range(journal + 4 * PAGE, journal + JOURNAL_BYTES, CHUNK):
             yield True, at, CHUNK
     logged = 0
-    for number in range(load.count // FILE_BYTES):
+    for number in range(load.amount // FILE_BYTES):
         group = number * 5 % groups  # directories are spread over the groups
         group += group == groups // 2
         base = group * GROUP_BYTES

@@ -54,7 +54,7 @@ def restriping_by(habits: Habits) -> Iterator[None]:
             await job.context.member_set.update(lambda config: config)
         return moved
 
-    Restripe._limit, Restripe.work = fixed, and_save  # type: ignore[method-assign]
+    Restripe._limit, Restripe.work = fixed, and_save  # type: ignore[assignment,method-assign]
     try:
         yield
     finally:
@@ -107,8 +107,8 @@ def under_load(
     """Return the result of a load while the array gets one disk more: by a restripe, or by McPod's
     moves if *how* is a way of parity; at *speed_min* bytes a second while users ask.
     """
-    grows = isinstance(how, str)
-    event = Event(at_s=0.0, do="add" if grows else "restripe", count=1, value=how if grows else "")
+    do, value = ("add", how) if isinstance(how, str) else ("restripe", "")
+    event = Event(at_s=0.0, do=do, count=1, value=value)
     made = experiment(events=[event], settings={"journal": "partial", "speed_min": str(speed_min)})
     if isinstance(how, str):
         return simulate(made)

@@ -125,7 +125,7 @@ async def rebuild_two_s(array: Array, spares: Sequence[RamMember]) -> float:
     for role in LOST:
         assert array.member_set.fail(role, "bench")
     while not array.jobs.running():
-        await array.member_set.settled()
+        await array.member_set.published()
         await array.membership.wait_for_attaching()
     (job,) = array.jobs.running()
     start_s = process_time()

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
@@ -142,11 +143,11 @@ def _line(row: str, figure: str, value: float, bar: float | None = None, unit: s
 
 def run(directory: str = "/dev/shm", rounds: int = 5, seconds: float = 1.0) -> list[Line]:
     """Measure and return all lines."""
-    times = {"size": 128 * MIB, "rounds": rounds, "seconds": seconds}
-    lines = compare("raidx-zero", "raid0", (*READS, *WRITES), SHARE_BAR, **times)
+    measured = partial(compare, size=128 * MIB, rounds=rounds, seconds=seconds)
+    lines = measured("raidx-zero", "raid0", (*READS, *WRITES), SHARE_BAR)
     whole_us = next(line.cpu_us for line in lines if line.subject == "raidx-zero")
     assert whole_us is not None
-    lines += compare("raidx-copy", "raid0", READS, SHARE_BAR, **times)
+    lines += measured("raidx-copy", "raid0", READS, SHARE_BAR)
     costs = sorted(cost_us / whole_us * 100 for cost_us in trio.run(tracking_us, max(5, rounds)))
     middle = statistics.median(costs)
     lines.append(
