@@ -87,6 +87,11 @@ async def rebuild_s(directory: Path, image_mib: int) -> float:
             os.unlink(path)
 
 
+def _time(row: str, seconds: float) -> Line:
+    text = f"{seconds:.2f} s"
+    return Line(row, "raid5", text, seconds, seconds, seconds, unit=" s", at_most=True)
+
+
 def run(directory: str = "/dev/shm", rounds: int = 3) -> list[Line]:
     """Measure and return the lines of the large array."""
     with tempfile.TemporaryDirectory(prefix="raidx-bench-", dir=directory) as home:
@@ -113,8 +118,8 @@ def run(directory: str = "/dev/shm", rounds: int = 3) -> list[Line]:
             at_most=True,
             detail={"create_s": round(created_s, 3), "mount_s": round(mounted_s, 3)},
         ),
-        Line("  create, whole command", "raid5", f"{created_s:.2f} s", created_s, 0, 0),
-        Line("  mount, until usable", "raid5", f"{mounted_s:.2f} s", mounted_s, 0, 0),
+        _time("  create, whole command", created_s),
+        _time("  mount, until usable", mounted_s),
         Line.over(
             ratios,
             "1 TiB, 100 MiB, rebuild",
