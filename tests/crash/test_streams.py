@@ -295,7 +295,11 @@ def test_a_recovery_that_is_cut_again_and_again_logs_the_parity_once() -> None:
             ]
             if not cuts:
                 break
-            cut = max(cuts) + 1 + WIDTH  # the flush after the last record is through
+            cut = next(  # the flush behind the last record is through
+                number
+                for number, event in enumerate(again.events)
+                if number > max(cuts) and event.operation == "write"
+            )
             for number, after, _event in again.moments():
                 if number == cut:
                     images = left_by(list(after), state, range(WIDTH))

@@ -140,6 +140,39 @@ def test_two_pages_that_claim_a_chunk_are_reported(before: int, after: int) -> N
     run(scenario)
 
 
+def test_a_page_that_a_replayed_move_overrules_is_written_again() -> None:
+    """A chunk moved twice, and only the first move was placed: once the log is gone, two claim it."""
+
+    async def scenario() -> None:
+        rig = Rig("raidx-zero", len(CHUNKS), member_chunks=CHUNKS, params={"length": 1})
+        array = await rig.create()
+        data = random.Random(1).randbytes(len(rig.model))
+        await array.write(0, data)
+        layout = layout_of(rig)
+        mover = ChunkMover(array.context, layout)
+        cell = int(layout.cells_of(2)[3])
+        assert await mover.move([(cell, 0, int(layout.free_chunks(0)[0]))])
+        await array.context.journal.drain()
+        assert await mover.move([(cell, 1, int(layout.free_chunks(1)[0]))])
+        await array.flush()  # the record is durable, its pages are not written
+        copies = []
+        for role in range(len(CHUNKS)):
+            copy = RamMember(len(memory_of(rig, role)), name=f"copy{role}")
+            copy.memory[:] = memory_of(rig, role)
+            copies.append(copy)
+        await rig.close()
+        for records in (1, 0):
+            async with open_array(copies) as recovered:
+                assert recovered.replayed is not None
+                assert recovered.replayed.records == records
+                table = recovered.context.layout
+                assert isinstance(table, BundleLayout)
+                assert table.disk[cell] == 1
+                assert bytes(await recovered.read(0, len(data))) == data
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(("name", "length"), KINDS)
 def test_a_lost_share_costs_its_member_or_is_reported(name: str, length: int) -> None:
     async def scenario() -> None:
