@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 
 import crc32c
@@ -12,7 +13,7 @@ import pytest
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.check import check_members
 from raidx_fuse.array.open import open_array
-from raidx_fuse.errors import AssemblyError
+from raidx_fuse.errors import AssemblyError, MemberError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.log_record import (
     DATA,
@@ -263,5 +264,41 @@ def test_who_holds_the_log_next_is_named_before_it_has_records() -> None:
             copies = [copy_of(member) for member in (fresh, *members[2:])]
         async with open_array(copies) as array:  # without the other member of the log
             assert bytes(await array.read(0, 14)) == b"on the new one"
+
+    run(main)
+
+
+def test_who_held_the_log_is_believed_when_the_log_could_not_move(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The head page names the next holders already, and the records go on to those of before."""
+
+    async def main() -> None:
+        members = [RamMember(MIB, name=f"d{n}") for n in range(4)]
+        await create_array(members, "raid5", name="disk", now_s=0, chunk_bytes=CHUNK)
+        async with open_array(members[1:]) as array:
+            journal = array.context.journal
+            believe_also = journal.ring.believe_also
+
+            async def no_flush() -> None:
+                raise MemberError("d2", "flush", 0, errno.EIO)
+
+            async def then_no_flush(others: Iterable[bytes]) -> None:
+                await believe_also(others)
+                monkeypatch.setattr(array.member_set, "flush", no_flush)
+
+            fresh = RamMember(MIB, name="fresh")
+            await array.replace_disk(0, fresh)
+            monkeypatch.setattr(journal.ring, "believe_also", then_no_flush)
+            for job in array.jobs.running():
+                await job.finished.wait()
+            assert array.member_set.flush is no_flush, "the log did not try to move"
+            monkeypatch.undo()
+            assert journal.roles == (1, 2)
+            await array.write(0, b"on those of before")
+            await array.flush()
+            copies = [copy_of(member) for member in (fresh, *members[2:])]
+        async with open_array(copies) as array:  # without the one that holds it before and after
+            assert bytes(await array.read(0, 18)) == b"on those of before"
 
     run(main)
