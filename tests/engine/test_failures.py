@@ -10,7 +10,7 @@ import trio
 from raidx_fuse.errors import MemberError
 from raidx_fuse.format.superblock import read_superblock
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.spy import FLUSH, WRITE, fill, noise, restarted, spying, state_of
+from tests.support.spy import FLUSH, WRITE, Touch, fill, noise, restarted, spying, state_of
 
 CHUNK = 4096
 
@@ -147,6 +147,48 @@ def test_the_event_counter_moves_before_a_degraded_write_is_acknowledged(slow: b
                 assert superblock.config.events > before
                 assert superblock.config.record(0).state == "failed"
             await rig.compare()
+
+    run(main)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_flush_ends_when_the_superblocks_tell_of_a_member_that_failed_it(slow: bool) -> None:
+    """After a crash it would join again, without what was said to be durable."""
+
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=CHUNK, slow=slow) as rig:
+            await fill(rig)
+            await rig.put(0, noise(CHUNK, 1))
+            rig.members[0].error(("flush",))
+            await rig.running.flush()
+            assert state_of(rig, 0) == "failed"
+            async with restarted(rig.images(), start_degraded=True) as array:
+                assert array.member_set.config.record(0).state == "failed"
+
+    run(main)
+
+
+def test_a_member_that_fails_while_superblocks_are_written_is_in_the_next_ones() -> None:
+    """Who waits for the superblocks waits for those."""
+
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=CHUNK, slow=True) as rig:
+            await fill(rig)
+            member_set = rig.running.member_set
+            superblocks = member_set.config.regions.superblock
+
+            def fail_meanwhile(touch: Touch) -> None:
+                if touch.offset_bytes < superblocks.end:
+                    rig.log.hook = None
+                    assert member_set.fail(0, "meanwhile")
+
+            rig.log.hook = fail_meanwhile
+            await member_set.update(lambda config: config)
+            assert rig.log.hook is None, "no superblock was written"
+            for role in (1, 2):
+                superblock = await read_superblock(rig.members[role])
+                assert superblock is not None
+                assert superblock.config.record(0).state == "failed"
 
     run(main)
 

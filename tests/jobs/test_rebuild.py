@@ -10,7 +10,7 @@ import trio
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.spy import READ, WRITE, SpyRig, restarted, spying
+from tests.support.spy import FLUSH, READ, WRITE, SpyRig, restarted, spying
 
 CHUNK = 4096
 MIB = 1 << 20
@@ -215,6 +215,25 @@ def test_a_member_takes_a_role_when_no_record_names_the_one_before() -> None:
             await rig.running.replace_disk(1, rig.new_member())
             assert not journal.holds(0), "a replay would redo the record"
             await rig.compare()
+
+    run(main)
+
+
+def test_a_new_member_has_the_maps_before_a_superblock_names_it() -> None:
+    """Else a cut could leave a member whose maps say that nothing was ever written."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, slow=True) as rig:
+            await rig.put(0, noise(len(rig.model), 1))
+            _job, new = await replace_failed(rig, 1)
+            superblocks = rig.running.member_set.config.regions.superblock
+            touches = rig.log.touches
+            of_others = [t for t in rig.log.of(WRITE, superblocks) if t.member != new.path]
+            named = touches.index(of_others[0])
+            mine = [touch for touch in touches[:named] if touch.member == new.path]
+            maps = [at for at, touch in enumerate(mine) if touch.offset_bytes >= superblocks.end]
+            assert maps, "the maps were not saved"
+            assert any(touch.kind == FLUSH for touch in mine[maps[-1] :])
 
     run(main)
 

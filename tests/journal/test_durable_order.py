@@ -5,9 +5,12 @@ Both were found by the crash campaign; here each is forced, without luck.
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 import trio
 
+from raidx_fuse.errors import MemberError
 from raidx_fuse.format.regions import PAGE_HEADER_BYTES
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.lab.crash.requests.held_handlers import through_door
@@ -239,5 +242,53 @@ def test_what_was_planned_for_another_member_is_not_logged() -> None:
                 await journal.drain(change_hands)
             assert journal.ring.next_sequence == before + 1, "the first plan has a record, too"
             assert bytes(await array.read(0, 512)) == b"n" * 512
+
+    run(main)
+
+
+def test_a_chunk_that_a_record_makes_unwritten_again_is_so_after_a_replay() -> None:
+    """A growth that goes back does that: no stripe has such a chunk any more."""
+
+    async def main() -> None:
+        async with spying("raid0", 2, chunk_bytes=CHUNK) as rig:
+            await rig.put(0, bytes([7]) * 4 * CHUNK)
+            await rig.in_place()
+            journal = rig.running.context.journal
+            assert await journal.commit([1], [], [], unwritten=[2])
+            await rig.running.flush()
+            images = rig.images()
+        async with restarted(images) as array:
+            expected = bytes([7]) * 2 * CHUNK + bytes(CHUNK) + bytes([7]) * CHUNK
+            assert bytes(await array.read(0, 4 * CHUNK)) == expected
+
+    run(main)
+
+
+def test_what_is_committed_while_a_placement_fails_lies_over_what_was_to_be_placed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:
+            await rig.put(0, bytes([1]) * len(rig.model))
+            await rig.in_place()
+            journal = rig.running.context.journal
+            await rig.put(0, bytes([2]) * CHUNK)
+            await rig.put(2 * CHUNK + 100, bytes([2]) * 700)
+
+            async def fail() -> None:
+                await rig.put(512, bytes([3]) * 512)  # over a page, over pieces, and beside them
+                await rig.put(2 * CHUNK + 600, bytes([3]) * 700)
+                await rig.put(4 * CHUNK, bytes([3]) * CHUNK)
+                raise MemberError("ram0", "write", 0, errno.EIO)
+
+            monkeypatch.setattr(journal, "_write_frozen", fail)
+            with pytest.raises(MemberError):
+                await journal.place()
+            monkeypatch.undo()
+            await rig.compare()
+            await rig.in_place()
+            await rig.compare()
+            await rig.running.fail_disk(0)
+            await rig.compare()
 
     run(main)
