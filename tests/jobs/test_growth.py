@@ -190,6 +190,7 @@ def test_places_that_blocks_left_go_back_to_the_host_once_that_is_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     punched: list[tuple[str, int]] = []
+    ahead: list[int] = []  # stripes that are still to move
     punch = FaultMember.punch
 
     async def body(rig: Rig) -> None:
@@ -207,17 +208,19 @@ def test_places_that_blocks_left_go_back_to_the_host_once_that_is_durable(
             assert rows.stop <= growth.saved  # durable before a byte goes
             assert array.member_set.config.params["migrated"] >= rows.stop
             punched.extend((member.path, row) for row in rows)
+            ahead.append(growth.layout.stripes - growth.saved)
             await trio.sleep(0.001)  # a user reads and writes meanwhile
             return await punch(member, offset, length)
 
         monkeypatch.setattr(FaultMember, "punch", noting)
         job = await grow(rig, 2)
-        job.speed_max_bytes = job.speed_min_bytes = 20 * CHUNK  # some checkpoints on the way
-        async with under_load(rig, pause_s=0.01):
+        job.speed_max_bytes = job.speed_min_bytes = 4 * CHUNK  # some checkpoints on the way
+        async with under_load(rig, pause_s=0.2):
             await job.finished.wait()
         monkeypatch.setattr(FaultMember, "punch", punch)
         assert job.state == "done", job.error
         assert job.growth.checkpoints > 2
+        assert max(ahead) > 0, "nothing was given back before the end"
         layout = job.layout
         moves = zip(*layout.moving(0, layout.stripes), strict=True)
         left = {(f"ram{old}", row) for row, old, _, _ in moves}
