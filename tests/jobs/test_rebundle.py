@@ -13,6 +13,8 @@ import trio
 from raidx_fuse.array import estimate
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from tests.support.growing import ram_of
+from tests.support.spy import restarted
 from tests.support.unlike import CHUNK, UnlikeRig, play, usable
 
 
@@ -176,6 +178,31 @@ def test_who_left_is_no_member_and_may_come_back_as_a_new_one() -> None:
         assert [m["role"] for m in array.status()["members"]] == [0, 1, 2, 3]
         await rig.check()
         await rig.remount()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(("name", "length"), [("raidx-zero", 1), ("raidx-copy", 2)])
+def test_who_leaves_takes_no_record_along(name: str, length: int) -> None:
+    """The log is on the others before the member goes: a cut loses nothing that was flushed."""
+
+    async def scenario() -> None:
+        rig = UnlikeRig(name, length, (30, 24, 28, 26), room=0.5)
+        array = await rig.create()
+        await array.set("journal", "full")
+        await rig.fill(0.6)
+        assert array.context.journal.roles == tuple(range(length))
+        await array.remove_disk(0)
+        await rig.settle()
+        await array.write(0, data := bytes([5]) * 3 * CHUNK)
+        rig.model[: len(data)] = data
+        await array.flush()
+        images = [bytes(ram_of(member).memory) for member in rig.members]
+        lost = [()] if length == 1 else [(), *((number,) for number in range(len(images)))]
+        for gone in lost:
+            held = [image for number, image in enumerate(images) if number not in gone]
+            async with restarted(held) as again:
+                assert bytes(await again.read(0, len(rig.model))) == rig.model, gone
 
     play(scenario)
 
