@@ -129,15 +129,17 @@ class MemberSet:
     async def read(self, requests: Sequence[MemberIO], *, background: bool = False) -> None:
         """Fill the buffers of *requests*; suspends only if a member does not answer synchronously.
 
-        Raises MemberLostError if a member was failed during the call (the caller plans again), and
-        MemberError if a read failed on a member whose loss the code does not tolerate.
+        Raises MemberLostError if a member was failed or replaced during the call (the caller plans
+        again), and MemberError if a read failed on a member whose loss the code does not tolerate.
         """
         overlay = self.overlay
         if overlay:
             requests = [request for request in requests if not self._known(request)]
-        epoch = self.place_epoch
+        epoch, role_epoch = self.place_epoch, self.role_epoch
         await self._read_members(requests, background)
         while epoch != self.place_epoch:  # what we read may be from before the placement
+            if role_epoch != self.role_epoch:
+                raise MemberLostError  # a new member of a role has nothing yet: plan again
             epoch = self.place_epoch
             await self._read_members(requests, background)
         if overlay:

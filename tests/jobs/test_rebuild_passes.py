@@ -15,7 +15,7 @@ import trio
 
 from raidx_fuse.jobs.job import WINDOW_BYTES
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
-from raidx_fuse.members.simulated.faulty import Fault
+from raidx_fuse.members.simulated.faulty import Fault, Operation
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import SpyRig, spying
 
@@ -63,11 +63,11 @@ async def write_first(rig: SpyRig, stripe: int, cells: int) -> None:
         await rig.put(at, noise(at))
 
 
-def held(rig: SpyRig, stripe: int, cell: int) -> Fault:
-    """Let writes to a cell's place wait until the fault is lifted."""
+def held(rig: SpyRig, stripe: int, cell: int, operation: Operation = "write") -> Fault:
+    """Let writes to a cell's place, or reads, wait until the fault is lifted."""
     role, offset = rig.running.context.position(stripe, cell)
     return rig.members[role].inject(
-        Fault("hang", ("write",), offset_bytes=offset, length_bytes=CHUNK)
+        Fault("hang", (operation,), offset_bytes=offset, length_bytes=CHUNK)
     )
 
 
@@ -179,5 +179,91 @@ def test_a_write_of_two_stripes_of_which_one_lives(layout: str, width: int) -> N
             with trio.fail_after(20):
                 await write_past_a_watermark(rig, stripe, 0, before=CHUNK + 512, size=size)
             await check(rig)
+
+    run(main)
+
+
+# Another member takes the role while a read or a write waits for a third one.
+
+
+async def taken(rig: SpyRig) -> None:
+    """Let a new member take ROLE while its rebuild has not begun to write."""
+    await rig.running.set("speed_max", "4KiB")
+    await rig.running.replace_disk(ROLE, rig.new_member())
+
+
+@pytest.mark.parametrize(
+    ("layout", "width"), [("raid4", 5), ("raid5", 6), ("raidx-parity", 6), ("raidx-copy", 6)]
+)
+def test_a_read_that_waits_while_another_member_takes_a_role_asks_the_others(
+    layout: str, width: int
+) -> None:
+    """A placement lets it read once more, and the new member has nothing yet."""
+
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=64, slow=True) as rig:
+            await rig.put(0, noise(1, len(rig.model)))
+            await rig.in_place()
+            await rig.put(len(rig.model) - 512, noise(2, 512))  # to be placed
+            context = rig.running.context
+            places = [context.layout.locate(chunk) for chunk in range(len(rig.model) // CHUNK - 1)]
+            roles = [context.position(*place)[0] for place in places]
+            first = next(n for n, role in enumerate(roles) if ROLE in (role, roles[n + 1]))
+            other = first + (roles[first] == ROLE)
+            fault = held(rig, *places[other], "read")
+            found = b""
+
+            async def read() -> None:
+                nonlocal found
+                found = await rig.get(first * CHUNK, 2 * CHUNK)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read)
+                await until(lambda: fault.hits)
+                await taken(rig)
+                fault.lift()
+            assert found == rig.model[first * CHUNK : (first + 2) * CHUNK]
+
+    run(main)
+
+
+def test_a_write_that_waits_while_another_member_takes_a_role_is_planned_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was for the member before is for nobody: a replay would lay it onto the new one."""
+
+    async def main() -> None:
+        async with spying("raid5", 6, chunk_bytes=CHUNK, stripes=64, slow=True) as rig:
+            await rig.put(0, noise(1, len(rig.model)))
+            await rig.in_place()
+            await rig.put(len(rig.model) - 512, noise(2, 512))  # to be placed
+            context = rig.running.context
+            journal = context.journal
+            stripe, cell = chosen(rig, on_role=True)
+            stripe -= 6  # of which the log has nothing
+            place, may_place = journal.place, trio.Event()
+
+            async def late() -> None:
+                await may_place.wait()
+                await place()
+
+            fault = held(rig, stripe, context.data_count, "read")
+            at = context.layout.logical(stripe, cell) * CHUNK
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(rig.put, at, noise(3, 512))
+                await until(lambda: fault.hits)  # it is planned, for the member of now
+                monkeypatch.setattr(journal, "place", late)
+                nursery.start_soon(taken, rig)
+                await until(lambda: journal.is_gated)
+                fault.lift()
+                await trio.sleep(1)
+                assert not context.member_set.role_epoch
+                may_place.set()
+            monkeypatch.undo()
+            assert context.member_set.role_epoch
+            role, position = context.position(stripe, cell)
+            assert role == ROLE
+            assert not journal.overlay.covers(role, position, position + 512)
+            await rig.compare()
 
     run(main)
