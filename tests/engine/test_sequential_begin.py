@@ -164,3 +164,25 @@ def test_what_it_leaves_to_the_general_way(tried: Counter[bool]) -> None:
             await _check(rig)
 
     run(main)
+
+
+@LAYOUTS
+def test_a_full_log_has_room_for_the_parities_that_it_lacks(
+    layout: str, width: int, rows: int
+) -> None:
+    """Also for those of the stripe that is begun last."""
+
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=64, rows=rows) as rig:
+            size = await _full(rig, "rmw")
+            journal = rig.running.context.journal
+            number, data_bytes = 0, 2 * CHUNK + 512
+            while journal.ring.has_room(data_bytes + 1024):
+                await rig.put(30 * size + number * 512, random.Random(number).randbytes(512))
+                number += 1
+            assert journal.ring.has_room(data_bytes), "the data alone would fit"
+            await rig.put(STRIPE * size, random.Random(1).randbytes(2 * CHUNK))
+            await journal.place()
+            await _check(rig)
+
+    run(main)

@@ -225,6 +225,28 @@ def test_a_record_that_ends_inside_a_sector_waits_for_what_lies_beside_it(first:
     run(main)
 
 
+def test_such_a_record_waits_for_what_was_written_while_a_flush_ran() -> None:
+    """That flush does not stand for it."""
+
+    async def main() -> None:
+        async with gated("raid5", 3, "partial") as (array, members):
+            await array.write(0, bytes(2 * CHUNK))
+            for member in members:
+                member.flush_open = trio.Event()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(array.flush)
+                await trio.sleep(0.01)
+                await array.write(2 * CHUNK, bytes(range(256)) * (2 * CHUNK // 256))
+                for member in members:
+                    assert member.flush_open is not None
+                    member.flush_open.set()
+            before = [member.flushes for member in members]
+            await array.write(2 * CHUNK + 100, b"z" * 512)
+            assert all(now.flushes > was for now, was in zip(members, before, strict=True))
+
+    run(main)
+
+
 def test_what_was_planned_for_another_member_is_not_logged() -> None:
     """A role changed hands while the write waited for room in the log: it plans anew."""
 

@@ -18,6 +18,7 @@ from raidx_fuse.format.table_page import chunks_that_fit, share_bytes, shares_of
 from raidx_fuse.layouts.placements.bundled import NOBODY, BundleLayout, bundle_code, make_bundles
 from raidx_fuse.layouts.planning.allocate import greedy, maximum
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.arrays import Rig
 
@@ -280,6 +281,40 @@ def test_a_truncated_large_member_is_refused() -> None:
         with pytest.raises(AssemblyError, match=r"short has .* bytes, but the array needs"):
             async with open_array([short, *rig.members[1:]]):
                 pass
+
+    run(scenario)
+
+
+def test_a_member_that_comes_back_as_a_new_one_brings_no_share_along() -> None:
+    """Its old share names a chunk that another member has again; nobody would write the page."""
+
+    async def scenario() -> None:
+        rig = Rig("raidx-copy", len(CHUNKS), member_chunks=CHUNKS, params={"length": 2})
+        array = await rig.create()
+        rig.model[:] = random.Random(1).randbytes(len(rig.model))
+        await array.write(0, bytes(rig.model))
+        layout = layout_of(rig)
+        mover = ChunkMover(array.context, layout)
+        free = int(layout.free_chunks(1)[0])
+        cell = next(c for c in layout.cells_of(2).tolist() if not mover.problem([(c, 1, free)]))
+        home = layout.place(*divmod(cell, 2))
+        assert await mover.move([(cell, 1, free)])
+        await array.context.journal.drain()
+        before = rig.members.pop(1)
+        old = RamMember(before.size_bytes, name="old")
+        assert isinstance(before.inner, RamMember)
+        old.memory[:] = before.inner.memory
+        assert await mover.move([(cell, *home)])
+        await rig.close()
+        array = await rig.open()
+        await array.replace_disk(1, old)
+        rig.members.append(FaultMember(old))
+        await rig._step_settle()
+        await rig.close()
+        array = await rig.open()
+        assert layout_of(rig).place(*divmod(cell, 2)) == home
+        await rig.compare()
+        await rig.close()
 
     run(scenario)
 
