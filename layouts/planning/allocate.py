@@ -90,7 +90,7 @@ def allocate(
             bundle = _next_bundle(left, length)
             if bundle is None:
                 parts.append(_table(period, length))
-                return np.concatenate(parts)
+                return np.concatenate(parts)[:limit]
             period.append(bundle)
             times = _repeats(before, left)
         if limit is not None:

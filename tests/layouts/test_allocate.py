@@ -90,6 +90,16 @@ def test_the_fast_table_is_the_plain_loop(array: tuple[list[int], int], spare: i
     )
 
 
+def test_a_limit_is_kept_also_where_the_chunks_end_within_a_period() -> None:
+    """A growth counts as many bundles in the superblocks as it asked for."""
+    for counts in product(range(5), repeat=3):
+        for length in (1, 2):
+            bundles = greedy(counts, length)
+            for limit in range(len(bundles) + 1):
+                made = allocate(counts, length, limit=limit).tolist()
+                assert [tuple(row) for row in made] == bundles[:limit], (counts, length, limit)
+
+
 @given(arrays(), st.integers(0, 2))
 def test_spare_chunks_stay_free_and_numbers_rise(array: tuple[list[int], int], spare: int) -> None:
     counts, length = array
