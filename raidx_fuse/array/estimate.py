@@ -195,7 +195,7 @@ async def of_removing(array: Array, record: MemberRecord) -> dict[str, Any]:
     """Return the cost of removing the member of *record*. Raises RaidxError if it is impossible."""
     rebundle, layout = array.rebundle, array.context.layout
     assert rebundle is not None
-    moves = await rebundle.plan_removal(record)
+    moves = await rebundle.capacity.plan_removal(record.role)
     others = max(1, len(array.member_set.config.roles()) - 1)
     lost = record.role in array.member_set.lost
     sources = max(1, layout.code.data_count) if lost else 1

@@ -14,7 +14,7 @@ from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.create import prepare_member
 from raidx_fuse.format.reserve import reserve_metadata
 from raidx_fuse.format.table_page import bytes_needed, shares_of
-from raidx_fuse.jobs.attach import record_of
+from raidx_fuse.jobs.attach import record_of, require_joined
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.jobs.resync import chunks_at_stake
 from raidx_fuse.members.base import Member
@@ -227,9 +227,13 @@ class Membership:
                 )
 
     async def _seat(self, record: MemberRecord, member: Member) -> None:
-        """Attach *member* in the role of *record*, to be rebuilt from stripe 0; save the maps."""
+        """Attach *member* in the role of *record*, to be rebuilt from stripe 0; save the maps.
+
+        Raises RaidxError if *member* is a spare and is removed meanwhile.
+        """
         member_set = self.member_set
         role = record.role
+        was_spare = record.member_uuid in member_set.spares
         if self.array.rebundle is not None:
             await self.array.rebundle.give_way()
             self.array.rebundle.welcome(role, member)
@@ -241,11 +245,13 @@ class Membership:
         await self.array.context.journal.chunk_table.erase(role, member)
         # Recovery must never redo a record of the former member onto this one.
         await self.array.context.journal.drain()
+        if was_spare:
+            require_joined(member_set, [record])
         member_set.note_role_taken()
         member_set.watermarks[role] = 0
         member_set.queues[role] = MemberQueue(member, member_set.nursery, member_set.clock)
         member_set.spares.pop(record.member_uuid, None)
-        member_set.set_config(assign_role(member_set.config))
+        member_set.change(assign_role)
         member_set.refresh()
         for pages in member_set.page_stores:
             await pages.save_all()

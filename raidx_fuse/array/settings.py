@@ -366,7 +366,7 @@ def apply_saved(array: RunningArray) -> list[str]:
     """Apply the settings in the superblocks; return warnings for those that are not valid."""
     member_set = array.member_set
     kept, warnings = restored_settings(member_set.config.settings)
-    member_set.set_config(replace(member_set.config, settings=kept))
+    member_set.change(lambda config: replace(config, settings=kept))
     for key, value in kept.items():
         if key in SETTINGS:
             SETTINGS[key].apply(array, value)

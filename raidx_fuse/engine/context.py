@@ -253,8 +253,11 @@ class ArrayContext:
     def distrust_zeros(self) -> None:
         """Assume of no member, now or after a remount, that its unwritten places read as zero."""
         member_set = self.member_set
-        members = tuple(replace(record, reads_zero=False) for record in member_set.config.members)
-        member_set.set_config(replace(member_set.config, members=members))
+        member_set.change(
+            lambda config: replace(
+                config, members=tuple(replace(r, reads_zero=False) for r in config.members)
+            )
+        )
         self.note_zero_roles()
         member_set.publish_soon()
 

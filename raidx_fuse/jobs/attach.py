@@ -77,13 +77,22 @@ async def leave(member_set: MemberSet, records: Sequence[MemberRecord]) -> None:
     )
 
 
+def require_joined(member_set: MemberSet, records: Sequence[MemberRecord]) -> None:
+    """Raise RaidxError if one of *records* has left since `join`: it was removed, or failed."""
+    for record in records:
+        if record.member_uuid not in member_set.spares:
+            raise RaidxError(f"{record.path_hint} failed or was removed before it got its role")
+
+
 def assign_role(
     member_set: MemberSet, config: ArrayConfig, records: Sequence[MemberRecord]
 ) -> ArrayConfig:
     """Attach the spares *records* in the roles after those of *config*; return the new config.
 
-    Only memory changes: the caller publishes the configuration.
+    Only memory changes: the caller publishes the configuration. Raises RaidxError, with nothing
+    changed, if one of them has left meanwhile.
     """
+    require_joined(member_set, records)
     for role, record in enumerate(records, config.width):
         member = member_set.spares.pop(record.member_uuid)
         member_set.queues.append(MemberQueue(member, member_set.nursery, member_set.clock))

@@ -206,11 +206,11 @@ class Rebuild(Job):
         """
         member_set, locks = self.context.member_set, self.context.locks
         marks = {
-            role: member_set.watermarks[role]
+            role: (member_set.watermarks[role], member_set.queues[role])
             for role in self.roles
             if role in member_set.watermarks
         }
-        passed = max(marks.values(), default=0)
+        passed = max((stripe for stripe, _queue in marks.values()), default=0)
         for stripe in [stripe for stripe in locks.held if stripe < passed]:
             await locks.take(stripe)
             locks.release(stripe)
@@ -222,8 +222,9 @@ class Rebuild(Job):
 
         def note(config: ArrayConfig) -> ArrayConfig:
             jobs = dict(config.jobs)
-            for role, stripe in marks.items():
-                jobs[checkpoint_key(role)] = {"next_stripe": stripe}
+            for role, (stripe, queue) in marks.items():
+                if member_set.queues[role] is queue:  # it has not failed meanwhile
+                    jobs[checkpoint_key(role)] = {"next_stripe": stripe}
             return replace(config, jobs=jobs)
 
         await member_set.update(note)
@@ -238,9 +239,12 @@ class Rebuild(Job):
             for role in done:
                 member_set.watermarks[role] = self.context.layout.stripes
             member_set.note_watermark()
+        rebuilt = {role: member_set.queues[role] for role in done}
         await self.checkpoint()
         if not completed:
             return
+        # A member that failed during the checkpoint is not rebuilt.
+        done = [role for role in done if member_set.queues[role] is rebuilt[role]]
         self.total_bytes = self.done_bytes  # with unlike bundles the total was an estimate
 
         def activate(config: ArrayConfig) -> ArrayConfig:
@@ -253,7 +257,8 @@ class Rebuild(Job):
 
         await member_set.update(activate)
         for role in done:
-            member_set.watermarks.pop(role, None)
+            if member_set.queues[role] is rebuilt[role]:
+                member_set.watermarks.pop(role, None)
         member_set.refresh()
         try:
             await self.context.journal.reform()

@@ -302,9 +302,13 @@ class MemberSet:
         self.publish_soon()
         return True
 
-    def set_config(self, config: ArrayConfig) -> None:
-        """Replace the configuration in memory; the next update or publication writes it."""
-        self.config = config
+    def change(self, change: Callable[[ArrayConfig], ArrayConfig]) -> None:
+        """Change the newest configuration, in memory; the next update or publication writes it.
+
+        Callers give a function, not a configuration: one that they read before an await would undo
+        the changes made meanwhile.
+        """
+        self.config = change(self.config)
 
     def _set_state(self, role: int, state: str) -> None:
         members = tuple(
@@ -371,7 +375,7 @@ class MemberSet:
     async def update(
         self, change: Callable[[ArrayConfig], ArrayConfig], *, asked: bool = False
     ) -> None:
-        """Replace the configuration; return when every member's superblock has it, flushed.
+        """Change the newest configuration; return when every member's superblock has it, flushed.
 
         Raises FormatError, with nothing replaced, if it does not fit. A change that a user *asked*
         for leaves room for changes that cannot be refused. Raises ArrayFailedError if read-only.

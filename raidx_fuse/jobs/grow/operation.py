@@ -162,11 +162,11 @@ class GrowOperation:
 
     def _widen(self, layout: ElasticLayout, records: Sequence[MemberRecord], parity: str) -> None:
         """Change to the wider shape in memory, without an await."""
-        member_set, config = self.member_set, self.member_set.config
-        changed = assign_role(member_set, config, records)
-        member_set.set_config(
-            replace(
-                changed,
+        member_set = self.member_set
+
+        def widened(config: ArrayConfig) -> ArrayConfig:
+            return replace(
+                assign_role(member_set, config, records),
                 width=layout.width,
                 params={
                     **config.params,
@@ -174,7 +174,8 @@ class GrowOperation:
                 },
                 jobs={**config.jobs, JOB_KEY: {"back": False}},
             )
-        )
+
+        member_set.change(widened)
         self.context.written.extend(layout.chunks)
         self.context.take_layout(layout)
         member_set.refresh()
@@ -247,25 +248,29 @@ class GrowOperation:
         self, layout: ElasticLayout, final_config: Callable[[ArrayConfig], ArrayConfig]
     ) -> None:
         """Assign the role of the parity to the surrogate, in memory, without an await."""
-        member_set, config = self.member_set, final_config(self.member_set.config)
-        assert layout.surrogate is not None
+        member_set, surrogate = self.member_set, layout.surrogate
+        assert surrogate is not None
         role = layout.role_of(layout.parity_cell, after=False)
-        heir, former = config.record(layout.surrogate), config.record(role)
-        others = tuple(r for r in config.members if r not in (heir, former))
-        members = [*others, replace(heir, role=role)]
         queue = member_set.queues[role]
-        if queue is not None:
-            members.append(replace(former, role=NO_ROLE, state="spare", reads_zero=False))
-            member_set.spares[former.member_uuid] = queue.member
-            queue.close()
-        member_set.queues[role] = member_set.queues.pop()
-        member_set.set_config(
-            replace(
+
+        def handed_over(config: ArrayConfig) -> ArrayConfig:
+            config = final_config(config)
+            heir, former = config.record(surrogate), config.record(role)
+            others = tuple(r for r in config.members if r not in (heir, former))
+            members = [*others, replace(heir, role=role)]
+            if queue is not None:
+                members.append(replace(former, role=NO_ROLE, state="spare", reads_zero=False))
+            return replace(
                 config,
                 width=layout.history[-1],
                 members=tuple(sorted(members, key=lambda r: (r.role < 0, r.role))),
             )
-        )
+
+        if queue is not None:
+            member_set.spares[member_set.config.record(role).member_uuid] = queue.member
+            queue.close()
+        member_set.queues[role] = member_set.queues.pop()
+        member_set.change(handed_over)
         layout.finish_growth()
         self.context.end_growth()
         member_set.refresh()
@@ -298,22 +303,24 @@ class GrowOperation:
 
     def _take_back(self, history: Sequence[int]) -> list[Member]:
         """Change to the narrower shape in memory, without an await; return members that left."""
-        member_set, config = self.member_set, self.member_set.config
+        member_set = self.member_set
         width = history[-1]
         kept = list(history) if len(history) > 1 else None
-        layout = self._make(config, history, None, LIVE)
+        layout = self._make(member_set.config, history, None, LIVE)
         gone = [queue for queue in member_set.queues[width:] if queue is not None]
         del member_set.queues[width:]
-        params = _without(config.params, MIGRATED, PARITY)
-        member_set.set_config(
-            replace(
+
+        def narrowed(config: ArrayConfig) -> ArrayConfig:
+            params = _without(config.params, MIGRATED, PARITY)
+            return replace(
                 config,
                 width=width,
                 members=tuple(r for r in config.members if r.role < width),
                 params={**params, HISTORY: kept} if kept else _without(params, HISTORY),
                 jobs=_without(config.jobs, JOB_KEY),
             )
-        )
+
+        member_set.change(narrowed)
         for role in [role for role in member_set.watermarks if role >= width]:
             del member_set.watermarks[role]
         self.context.written.extend(layout.chunks)

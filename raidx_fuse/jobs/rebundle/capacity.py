@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.format.table_page import chunks_that_fit
 from raidx_fuse.layouts.placements.bundled import CELLS_MAX, SPARE_CHUNKS, BundleLayout
@@ -88,6 +88,31 @@ class Capacity:
         """
         planning = self._planning(counts, leaving, spare)
         return await in_thread("planning the moves", planning, limit_s=math.inf)
+
+    async def plan_removal(self, role: int) -> Moves:
+        """Return the moves that empty *role*. Raises RaidxError if that is impossible."""
+        lost = self.member_set.lost
+        if lost - {role}:
+            raise RaidxError(
+                f"role {min(lost - {role})} is lost: no other member can be removed",
+                action="replace it, or remove it first",
+            )
+        spare = 0 if role in lost else SPARE_CHUNKS
+        moves, _more = await self.plan_aside(self.layout.counts, [role], spare=spare)
+        if moves.stuck:
+            caps = self.caps(self.layout.counts, [role], spare)
+            used = self.layout.used_chunks()
+            free = sum(
+                max(0, cap - n)
+                for r, (cap, n) in enumerate(zip(caps, used, strict=True))
+                if r != role
+            )
+            raise RaidxError(
+                f"role {role} holds {used[role]} chunks, and the other members have {free} free: "
+                f"{moves.stuck} of them would find no member without a chunk of their bundle",
+                action="add a disk first, or put another one in its place with replace-disk",
+            )
+        return moves
 
     def _planning(
         self, counts: Sequence[int], leaving: Collection[int], spare: int

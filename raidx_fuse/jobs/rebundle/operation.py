@@ -24,7 +24,7 @@ from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.table_page import chunks_that_fit, erase_share, share_region
-from raidx_fuse.jobs.attach import join, leave, release
+from raidx_fuse.jobs.attach import join, leave, release, require_joined
 from raidx_fuse.jobs.rebundle.capacity import Capacity
 from raidx_fuse.jobs.rebundle.job import RebundleJob
 from raidx_fuse.jobs.services import ArrayServices
@@ -37,6 +37,7 @@ from raidx_fuse.store.queue import MemberQueue
 log = logging.getLogger(__name__)
 
 KEY = "reshape"
+BUNDLES = "bundles"  # the parameter that counts them
 GROW, EVACUATE, RESTORE = "grow", "evacuate", "restore"
 
 
@@ -134,28 +135,37 @@ class RebundleOperation:
     ) -> None:
         """Assign their roles to the new members, in memory, without an await."""
         member_set = self.member_set
-        config = member_set.config
+        require_joined(member_set, records)
         for record, role in zip(records, roles, strict=True):
             member = member_set.spares.pop(record.member_uuid)
             member_set.queues += [None] * (role + 1 - len(member_set.queues))
             member_set.queues[role] = MemberQueue(member, member_set.nursery, member_set.clock)
-            config = config.with_record(replace(record, role=role, state="active"))
         member_set.note_role_taken()
         self.layout.take_counts(counts)
-        member_set.set_config(
-            replace(self._described(config), jobs={**config.jobs, KEY: {"kind": GROW}})
-        )
+
+        def seated(config: ArrayConfig) -> ArrayConfig:
+            for record, role in zip(records, roles, strict=True):
+                config = config.with_record(replace(record, role=role, state="active"))
+            return replace(self._described(config), jobs={**config.jobs, KEY: {"kind": GROW}})
+
+        member_set.change(seated)
         self._renew(roles)
 
     def _described(self, config: ArrayConfig, bundles: int | None = None) -> ArrayConfig:
-        """Return *config* with the current parameters of the layout."""
+        """Return *config* with the current parameters of the layout, and *bundles* if it grows.
+
+        The count of bundles is that of *config*, not that of the layout: while a growth ends, the
+        superblocks count more than the layout has opened.
+        """
         layout = self.layout
         params = {
+            BUNDLES: layout.stripes,  # of a new array, which has no count yet
             **config.params,
             "chunk_counts": list(layout.counts),
-            "bundles": bundles or layout.stripes,
             "founding": layout.founding.as_dict(),
         }
+        if bundles is not None:
+            params[BUNDLES] = bundles
         return replace(config, width=layout.width, params=params)
 
     def _renew(self, fresh: Sequence[int] = ()) -> None:
@@ -174,8 +184,11 @@ class RebundleOperation:
             return
         counts[role] = fits
         self.layout.take_counts(counts)
-        jobs = {KEY: {"kind": GROW}, **config.jobs}
-        self.member_set.set_config(replace(self._described(config), jobs=jobs))
+        self.member_set.change(
+            lambda config: replace(
+                self._described(config), jobs={KEY: {"kind": GROW}, **config.jobs}
+            )
+        )
         self.context.journal.chunk_table.renew()
 
     # -- jobs ----------------------------------------------------------------------------------
@@ -254,15 +267,18 @@ class RebundleOperation:
                 await self._forget_job()
                 return
             cells = layout.append(allocate(free, layout.length, limit=more))
+            bundles = layout.stripes + len(cells) // layout.length
             try:
-                await self._announce(cells, layout.stripes + more)
-            except BaseException:
-                layout.drop_appended()
-                raise
-            context.written.extend((layout.stripes + more) * layout.code.data_count)
-            context.journal.ring.hold_from(layout.stripes)
-            layout.open_appended()
-            context.dirty_bitmap.extend(layout.stripes)
+                await self._announce(cells, bundles)
+            finally:
+                # A count in the configuration reaches the superblocks, whatever was raised here.
+                if member_set.config.params.get(BUNDLES) == bundles:
+                    context.written.extend(bundles * layout.code.data_count)
+                    context.journal.ring.hold_from(layout.stripes)
+                    layout.open_appended()
+                    context.dirty_bitmap.extend(layout.stripes)
+                else:
+                    layout.drop_appended()
         context.note_zero_roles()
         log.warning("the image has %d bytes now", self.array.size_bytes)
         for hook in self.array.grow_operation.on_size:
@@ -275,11 +291,14 @@ class RebundleOperation:
 
     async def _count_bundles(self, bundles: int) -> None:
         """Write superblocks that count *bundles* bundles."""
+        counts = self.layout.counts
 
         def grown(config: ArrayConfig) -> ArrayConfig:
             # Chunks that moved off these members left old content: it does not read as zero.
             members = tuple(replace(r, reads_zero=False) for r in config.members)
-            jobs = {k: v for k, v in config.jobs.items() if k != KEY}
+            jobs = dict(config.jobs)
+            if self.layout.counts == counts:  # no role became larger meanwhile
+                jobs.pop(KEY, None)
             return replace(self._described(config, bundles), members=members, jobs=jobs)
 
         await self.member_set.update(grown)
@@ -331,45 +350,22 @@ class RebundleOperation:
         counts = list(self.layout.counts)
         counts[role] = 0
         self.layout.take_counts(counts)
-        config = member_set.config
-        members = tuple(r for r in config.members if r.role != role)
-        jobs = {k: v for k, v in config.jobs.items() if k != KEY or v.get("role") != role}
-        member_set.set_config(self._described(replace(config, members=members, jobs=jobs)))
+
+        def vacated(config: ArrayConfig) -> ArrayConfig:
+            members = tuple(r for r in config.members if r.role != role)
+            jobs = {k: v for k, v in config.jobs.items() if k != KEY or v.get("role") != role}
+            return self._described(replace(config, members=members, jobs=jobs))
+
+        member_set.change(vacated)
         self._renew()
         return queue
 
     # -- remove --------------------------------------------------------------------------------
 
-    async def plan_removal(self, record: MemberRecord) -> Moves:
-        """Return the moves that empty the role of *record*. Raises RaidxError if impossible."""
-        role = record.role
-        lost = self.member_set.lost
-        if lost - {role}:
-            raise RaidxError(
-                f"role {min(lost - {role})} is lost: no other member can be removed",
-                action="replace it, or remove it first",
-            )
-        spare = 0 if role in lost else SPARE_CHUNKS
-        moves, _more = await self.capacity.plan_aside(self.layout.counts, [role], spare=spare)
-        if moves.stuck:
-            caps = self.capacity.caps(self.layout.counts, [role], spare)
-            used = self.layout.used_chunks()
-            free = sum(
-                max(0, cap - n)
-                for r, (cap, n) in enumerate(zip(caps, used, strict=True))
-                if r != role
-            )
-            raise RaidxError(
-                f"role {role} holds {used[role]} chunks, and the other members have {free} free: "
-                f"{moves.stuck} of them would find no member without a chunk of their bundle",
-                action="add a disk first, or put another one in its place with replace-disk",
-            )
-        return moves
-
     async def remove(self, record: MemberRecord) -> dict[str, Any]:
         """Release a member after its chunks moved; chunks of a lost member are restored."""
         self.require_free()
-        moves = await self.plan_removal(record)
+        moves = await self.capacity.plan_removal(record.role)
         self.require_free()  # checked again: nothing started meanwhile
         role = record.role
         if role in self.member_set.lost:

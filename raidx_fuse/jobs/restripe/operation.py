@@ -170,18 +170,19 @@ class RestripeOperation:
 
     def _widen(self, layout: RestripeLayout, shape: Shape, records: Sequence[MemberRecord]) -> None:
         """Change to the pair of layouts in memory, without an await."""
-        config = self.member_set.config
-        sides = {"from": shape_of(config).as_dict(), "to": shape.as_dict()}
-        changed = assign_role(self.member_set, config, records)
-        self.member_set.set_config(
-            replace(
+
+        def widened(config: ArrayConfig) -> ArrayConfig:
+            sides = {"from": shape_of(config).as_dict(), "to": shape.as_dict()}
+            changed = assign_role(self.member_set, config, records)
+            return replace(
                 changed,
                 width=layout.width,
                 members=_used(changed),
                 params={RESTRIPE: sides},
                 jobs={**config.jobs, JOB_KEY: {"back": False}},
             )
-        )
+
+        self.member_set.change(widened)
         self.context.written.extend(layout.chunks)
         self.context.take_layout(layout)
         self.member_set.refresh()
@@ -241,23 +242,22 @@ class RestripeOperation:
 
     def _finish(self, back: bool) -> list[Member]:
         """Change to one layout in memory, without an await; return the members that leave."""
-        context, member_set, config = self.context, self.member_set, self.member_set.config
+        context, member_set = self.context, self.member_set
         layout = context.layout
         assert isinstance(layout, RestripeLayout)
-        shape = shapes_of(config)[0 if back else 1]
+        shape = shapes_of(member_set.config)[0 if back else 1]
         final = layout.below if layout.rises != back else layout.above
         gone = [queue for queue in member_set.queues[shape.width :] if queue is not None]
-        jobs = {key: value for key, value in config.jobs.items() if key != JOB_KEY}
-        # Drop rebuild positions: stripes are numbered anew.
-        for role in list(member_set.watermarks):
-            del member_set.watermarks[role]
-            jobs.pop(checkpoint_key(role), None)
-            if role < shape.width:
-                member_set.watermarks[role] = 0
-                jobs[checkpoint_key(role)] = {"next_stripe": 0}
-        del member_set.queues[shape.width :]
-        member_set.set_config(
-            replace(
+        rebuilding = list(member_set.watermarks)
+
+        def shaped(config: ArrayConfig) -> ArrayConfig:
+            # Drop rebuild positions: stripes are numbered anew.
+            dropped = {JOB_KEY, *map(checkpoint_key, rebuilding)}
+            jobs = {key: value for key, value in config.jobs.items() if key not in dropped}
+            for role in rebuilding:
+                if role < shape.width:
+                    jobs[checkpoint_key(role)] = {"next_stripe": 0}
+            return replace(
                 config,
                 layout=shape.layout,
                 width=shape.width,
@@ -266,7 +266,13 @@ class RestripeOperation:
                 members=tuple(r for r in _used(config) if r.role < shape.width),
                 jobs=jobs,
             )
-        )
+
+        for role in rebuilding:
+            del member_set.watermarks[role]
+            if role < shape.width:
+                member_set.watermarks[role] = 0
+        del member_set.queues[shape.width :]
+        member_set.change(shaped)
         context.written.extend(final.chunks)
         context.dirty_bitmap.reshape(final.stripes, final.founding_data_count * final.chunk_bytes)
         context.take_layout(final)

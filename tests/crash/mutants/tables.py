@@ -157,7 +157,7 @@ TABLES = (
     Mutant(
         "new-bundles-under-records-of-the-old",
         RESHAPE,
-        "            context.journal.ring.hold_from(layout.stripes)\n",
+        "                    context.journal.ring.hold_from(layout.stripes)\n",
         "",
         "a record of who lay there is placed or replayed over a new bundle",
         MEMBERS,
