@@ -190,6 +190,7 @@ async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Rep
             journal.written.set_bits(range(first, first + count))
         for first, count in record.unwritten:
             journal.written.clear_bits(range(first, first + count))
+    journal.written.forget_beyond()
     journal.take_mark(mark)
     if member_set.read_only:
         return Replayed(epoch, records, data_bytes)
@@ -240,7 +241,7 @@ class Limits:
     """The limits of a valid record of *member_set*'s array, whose written map holds *chunks* bits.
 
     The map, not the image, is the limit: a record may name chunks of bundles that are not counted
-    in the superblocks.
+    in the superblocks. `replay` then clears their bits again.
     """
 
     def __init__(self, member_set: MemberSet, chunks: int) -> None:

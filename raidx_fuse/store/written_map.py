@@ -80,6 +80,16 @@ class WrittenMap:
             self._unsaved.add(chunk // page_bits)
             _put_bit(self.bits, chunk, written)
 
+    def forget_beyond(self) -> None:
+        """Clear the bits of chunks that the image does not have; the next checkpoint saves it.
+
+        A later growth would make such a chunk, and the old bytes at its place would be its content.
+        """
+        end = self.chunks
+        beyond = np.frombuffer(self.bits, np.uint8)[end >> 3 :]
+        if beyond.any():
+            self.clear_bits(self._written_in(end, len(self.bits) * 8).tolist())
+
     async def mark(self, chunks: Sequence[int], unwritten: Sequence[int] = ()) -> None:
         """Set the bits of *chunks*, clear those of *unwritten*, and save their pages (not flushed).
 

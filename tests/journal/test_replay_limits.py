@@ -171,6 +171,38 @@ def test_an_impossible_record_is_refused_and_nothing_written(
     run(main)
 
 
+@pytest.mark.parametrize("source", ["record", "map"])
+def test_a_chunk_that_the_image_does_not_have_yet_is_unwritten_when_it_gets_it(source: str) -> None:
+    """Its place has old bytes: with a bit in the written map they would be read."""
+
+    async def main() -> None:
+        crashed = await Crashed("raidx-copy", 5).make()
+        async with open_array([copy_of(member) for member in crashed.members]) as array:
+            before = array.context.layout.chunks
+        if source == "record":
+            for role in crashed.roles:
+                crashed.plant(role, [(WRITTEN, 0, 2, before)])
+        else:
+            async with open_array(crashed.members) as array:
+                await array.context.written.mark([before, before + 1])
+        new = RamMember(2 * MIB, name="new")
+        new.memory[:] = b"\xee" * len(new.memory)
+        new.reads_zero = False
+        async with open_array(crashed.members) as array:
+            await array.grow([new])
+            for job in array.jobs.running():
+                await job.finished.wait()
+            more = (array.context.layout.chunks - before) * CHUNK
+            assert more > 0
+            assert not any(bytes(await array.read(before * CHUNK, more)))
+        async with open_array([*crashed.members, new]) as array:
+            assert not any(bytes(await array.read(before * CHUNK, more)))
+            result = await array.jobs.wait(await array.start_scrub(repair=False))
+            assert not result["findings"]
+
+    run(main)
+
+
 def test_an_impossible_record_beside_a_good_one_is_passed_over() -> None:
     async def main() -> None:
         crashed = await Crashed("raid5", 5).make()
