@@ -230,7 +230,12 @@ class StallableJob(Job):
     title = ""  # its name in the log, if it is not its kind
 
     def note_wait(self, error: MemberError | NoSpaceError) -> None:
-        """Record *error* as what the job waits for; log it only the first time."""
+        """Record *error* as what the job waits for; log it only the first time.
+
+        A job that `stall` paused keeps its text, which says what the user has to do.
+        """
+        if self.state == "paused" and self.error is not None:
+            return
         if self.error is None:
             log.error("the %s waits: %s", (self.title or self.kind), error)
         self.error = str(error)

@@ -305,6 +305,37 @@ def test_new_bundles_keep_their_content_where_a_record_is_still_to_be_placed(
     play(scenario)
 
 
+@pytest.mark.parametrize(("operation", "state"), [("read", "running"), ("write", "paused")])
+def test_a_move_that_a_member_refuses_waits_and_the_array_goes_on(
+    operation: str, state: str
+) -> None:
+    """Without redundancy no member can be spared, so the error reaches the job."""
+
+    async def scenario() -> None:
+        rig = UnlikeRig("raidx-zero", 1, (40, 34, 38), room=0.5)
+        array = await rig.create()
+        await rig.fill(1.0)
+        await array.context.journal.drain()
+        await array.remove_disk(1)
+        faults = [member.error((operation,)) for member in rig.members]
+        (job,) = array.jobs.running()
+        await trio.sleep(30)
+        assert job.state == state, "a log that cannot be written wants a user"
+        said = "EIO" if operation == "read" else "then resume it with `raidx job"
+        assert said in str(job.error), job.status()
+        for fault in faults:
+            fault.lift()
+        await trio.sleep(30)
+        job.resume()
+        await job.finished.wait()
+        assert job.state == "done", job.status()
+        assert array.member_set.config.roles() == [0, 2]
+        await rig.check()
+        await rig.remount()
+
+    play(scenario)
+
+
 def test_the_tuner_forgets_who_left() -> None:
     async def scenario() -> None:
         rig = UnlikeRig("raidx-copy", 2, (40, 34, 38, 36), room=0.6, slow=True)
