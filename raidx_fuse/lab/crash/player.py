@@ -11,13 +11,14 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from typing import Any
 
 import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.move_chunks import ChunkMover
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import ArrayFailedError, RaidxError
 from raidx_fuse.lab.crash.broken import break_order
 from raidx_fuse.lab.crash.disks import MOODY, SectorDisk, is_member
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Fronts, Hardware, Shape
@@ -281,6 +282,18 @@ class Player(Places):
         """Wait until the running jobs have ended."""
         for job in self.array.jobs.running():
             await job.finished.wait()
+
+    async def unless_data_would_be_lost(self, take_out: Callable[[], Awaitable[Any]]) -> None:
+        """Call *take_out*, which fails a member, perhaps while a resync runs.
+
+        Where the array refuses because chunks that await the resync would be lost
+        (`journal=none`), call it again when the resync has ended.
+        """
+        try:
+            await take_out()
+        except ArrayFailedError:
+            await self.jobs_end()
+            await take_out()
 
     async def tidy(self) -> None:
         """Wait until the log is checkpointed, and perhaps until quiet dirty regions are clean."""

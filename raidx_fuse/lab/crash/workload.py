@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 import random
+from functools import partial
 
 import trio
 
@@ -208,12 +209,11 @@ async def lose_and_rebuild(
     """
     out = len(player.recording.out)
     disk = await join_spare(player) if spare else None
-    await player.jobs_end()  # a running resync must end before a member is taken out
     player.recording.out.append((role, player.event, math.inf))
     begin = player.event
     if disk is not None or fail_first:
         span = player.history.begin("fail", player.event)
-        await player.array.fail_disk(role)
+        await player.unless_data_would_be_lost(partial(player.array.fail_disk, role))
         player.history.end(span, player.event)
         if disk is None:
             for _ in range(player.rng.randint(0, 2)):
@@ -224,7 +224,8 @@ async def lose_and_rebuild(
     span = player.history.begin("rebuild", player.event)
     if disk is None:
         disk = player.new_disk()
-        await player.array.replace_disk(role, player.disks[disk])
+        new = player.disks[disk]
+        await player.unless_data_would_be_lost(partial(player.array.replace_disk, role, new))
     await rebuild_under_writes(player, role)
     player.history.end(span, player.event)
     player.recording.out[out] = (role, begin, player.event)

@@ -7,6 +7,7 @@ be kept, whether the array could do without the member or not.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import trio
 
@@ -24,11 +25,10 @@ async def theme_hangs(player: Player) -> None:
     player.refusals = True
     await player.write(0, player.sectors * 512)
     await player.flush()
-    await player.jobs_end()  # a resync after an earlier cut must end before a member is taken out
     if player.tolerance and rng.random() < 0.5:  # then the array may need every other member
         role = rng.randrange(player.width)
         player.recording.out.append((role, player.event, math.inf))
-        await player.array.fail_disk(role)
+        await player.unless_data_would_be_lost(partial(player.array.fail_disk, role))
     for _ in range(rng.randint(1, 3)):
         await _write_while_one_hangs(player)
 
