@@ -69,6 +69,9 @@ MAY_START_THREADS = {"members.threads", "lab.crash.__main__"}
 MAY_START_PROCESSES = {"daemon.mount"}  # fusermount3, while the loop goes on
 THREAD_MODULES = {"threading", "_thread", "concurrent", "multiprocessing", "asyncio"}
 
+# The simulated members that a user may name as a member (`model:`): members.open makes them.
+MAY_BE_OPENED = {"members.simulated.model", "members.simulated.service"}
+
 # (module, what it may use): the clock of the outside world.
 CLOCKS = {
     # how long the loop really idled: tells a deadlock from work
@@ -247,6 +250,14 @@ def test_time_comes_from_trio() -> None:
             assert not tops(tree) & DATE_MODULES, name
         attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         assert not attributes & {"now", "utcnow", "today"}, name
+
+
+def test_only_the_laboratory_knows_virtual_time() -> None:
+    # Product code takes the clock and the thread policy of the trio run that it is in.
+    for name, tree in TREES.items():
+        if not listed(name, {"lab", "members.simulated"}):
+            simulated = {n for n in own_imports(tree) if n.startswith("members.simulated.")}
+            assert simulated <= MAY_BE_OPENED if name == "members.open" else not simulated, name
 
 
 def test_only_the_member_set_replaces_its_configuration() -> None:

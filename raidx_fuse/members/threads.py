@@ -32,7 +32,6 @@ import trio
 from trio import lowlevel
 
 from raidx_fuse.errors import BusyError, RaidxError
-from raidx_fuse.members.simulated.virtual_time import VirtualClock
 
 T = TypeVar("T")
 
@@ -40,25 +39,45 @@ CALL_S = 30.0  # timeout of a call to the host
 CALLS_MAX = 16  # at a time; calls that timed out count until they end
 
 
+class ThreadPolicy:
+    """How one trio run uses threads. This is the policy of a run in real time.
+
+    A simulator derives its own and calls `use_policy` when its run begins.
+    """
+
+    inline = False  # in_thread makes its calls in the event loop, without a thread
+
+    def begin(self) -> None:
+        """Note that a task waits for a thread from now on."""
+
+    def end(self) -> None:
+        """Note that this task waits no more."""
+
+
+_policy: lowlevel.RunVar[ThreadPolicy] = lowlevel.RunVar("raidx_thread_policy", ThreadPolicy())
+
+
+def use_policy(policy: ThreadPolicy) -> None:
+    """Let this trio run use threads as *policy* says; call it before the first job."""
+    _policy.set(policy)
+
+
 class Completions:
     """Resumes the tasks of one trio run whose jobs are done."""
 
     def __init__(self) -> None:
         self._token = lowlevel.current_trio_token()
-        clock = lowlevel.current_clock()
-        self._clock = clock if isinstance(clock, VirtualClock) else None
+        self._policy = _policy.get()
         self._done: deque[Job] = deque()
         self._woken = False
 
     def begin(self) -> None:
-        """Note that a job runs in a thread: virtual time must not advance meanwhile."""
-        if self._clock is not None:
-            self._clock.hold()
+        """Note that a task waits for a job."""
+        self._policy.begin()
 
     def end(self) -> None:
         """Note that no task waits for that job any more."""
-        if self._clock is not None:
-            self._clock.release()
+        self._policy.end()
 
     def put(self, job: Job) -> None:
         """Report *job* as done. Called by worker threads."""
@@ -77,7 +96,7 @@ class Completions:
         done = self._done
         while done:
             job = done.popleft()
-            task, job.task = job.task, None
+            task = job.take_task()
             if task is not None:
                 self.end()
                 lowlevel.reschedule(task)
@@ -105,6 +124,11 @@ class Job:
         self.completions = completions
         self.task: lowlevel.Task | None = lowlevel.current_task()
         self.error: BaseException | None = None
+
+    def take_task(self) -> lowlevel.Task | None:
+        """Return the task that waits, None if it was cancelled; it waits no more."""
+        task, self.task = self.task, None
+        return task
 
     def run(self) -> None:
         """Do the work in the calling thread, unless its task was cancelled meanwhile."""
@@ -139,7 +163,7 @@ class Workers:
         job = Job(work, completions)
 
         def abort(_: object) -> lowlevel.Abort:
-            job.task = None
+            job.take_task()
             completions.end()
             return lowlevel.Abort.SUCCEEDED
 
@@ -237,10 +261,9 @@ async def in_thread(
     started; BusyError while CALLS_MAX calls are unfinished. A call that timed out or was cancelled
     continues until the kernel returns; its result is then passed to *discard* in that thread.
 
-    In virtual time the call runs at once, without a thread: no seed decides when a thread ends, so
-    a run could not be repeated.
+    If the policy of the run says *inline*, the call runs at once, without a thread.
     """
-    if isinstance(lowlevel.current_clock(), VirtualClock):
+    if _policy.get().inline:
         await lowlevel.checkpoint()
         return call()
     if not _calls.acquire(blocking=False):
@@ -258,7 +281,7 @@ async def in_thread(
         completions.put(job)
 
     def abort(_: object) -> lowlevel.Abort:
-        job.task = None
+        job.take_task()
         completions.end()
         return lowlevel.Abort.SUCCEEDED
 

@@ -27,6 +27,7 @@ from trio import lowlevel
 from trio._core import _run
 
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.members.threads import ThreadPolicy, use_policy
 
 _trio_run: Any = _run  # no public way to seed the scheduler, see `run`
 
@@ -147,6 +148,25 @@ class VirtualClock(trio.abc.Clock):
         await lowlevel.wait_task_rescheduled(abort)
 
 
+class _VirtualThreads(ThreadPolicy):
+    """Time stands still while a task waits for a thread of a member.
+
+    Calls to the host use no thread: no seed decides when a thread ends, so a run could not be
+    repeated.
+    """
+
+    inline = True
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+
+    def begin(self) -> None:
+        self._clock.hold()
+
+    def end(self) -> None:
+        self._clock.release()
+
+
 class _SeldomPolled:
     """The I/O manager of *runner*, changed to poll the kernel less often while tasks can run.
 
@@ -217,6 +237,7 @@ def run(
     """
 
     async def main() -> T:
+        use_policy(_VirtualThreads(clock))
         _poll_seldom(clock)
         return await _watched(clock, async_fn, args)
 
