@@ -272,10 +272,10 @@ def bundles(out: Output, length: int, disk_chunks: str) -> None:
         raise UsageError(f"{disk_chunks!r} is not a list of numbers such as 7,4,5,4") from None
     _limit(sum(counts))
     made = greedy(counts, length)
-    table = _table("bundle", "members")
+    caption = f"{plural(len(made), 'bundle')}; the maximum is {maximum(counts, length)}"
+    table = _table("bundle", "members", caption=caption)
     for number, bundle in enumerate(made):
         table.add_row(str(number), " ".join(map(str, bundle)))
-    table.caption = f"{plural(len(made), 'bundle')}; the maximum is {maximum(counts, length)}"
     out.emit({"bundles": made, "maximum": maximum(counts, length)}, table)
 
 
@@ -294,19 +294,25 @@ def load(out: Output, name: str, disks: int, rotate: bool | None, writes: str) -
     """
     plan = _layout(name, disks, disks if name != "mcpod" else disks - 1, (), rotate)
     cost = write_load(plan, parse_writes(writes, plan))
-    table = _table("disk", "reads", "writes", "operations")
+    caption = f"busiest over mean: {cost.imbalance:.2f}"
+    table = _table("disk", "reads", "writes", "operations", caption=caption)
     for role, (reads, written, total) in enumerate(
         zip(cost.reads, cost.writes, cost.total, strict=True)
     ):
         bar = "#" * round(40 * total / max(max(cost.total), 1))
         table.add_row(str(role), str(reads), str(written), f"{total:6} {bar:40}")
-    table.caption = f"busiest over mean: {cost.imbalance:.2f}"
     document = {"reads": cost.reads, "writes": cost.writes, "total": cost.total}
     out.emit({"layout": name, **document, "imbalance": cost.imbalance}, table)
 
 
-def _table(*titles: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", caption_justify="left")
+def _table(*titles: str, caption: str | None = None) -> Table:
+    table = Table(
+        box=None,
+        padding=(0, 2, 0, 0),
+        header_style="bold",
+        caption=caption,
+        caption_justify="left",
+    )
     for title in titles:
         table.add_column(title, justify="right" if title != "members" else "left", no_wrap=True)
     return table

@@ -244,6 +244,10 @@ class ElasticLayout(Layout):
         """The index of the parity cell, if the layout has parity."""
         return self.mapping.disks
 
+    def migrate_to(self, stripe: int) -> None:
+        """Let *stripe* be the first that has not migrated; its neighbours' blocks are copied."""
+        self.migrated = stripe
+
     def finish_growth(self) -> None:
         """End the growth after every stripe has migrated: the image now includes the new blocks.
 

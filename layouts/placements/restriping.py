@@ -90,6 +90,10 @@ class RestripeLayout(Layout):
         self._roles_below = (-1,) * below.width
         self._roles_above = (-1,) * above.width
 
+    def move_watermark(self, chunk: int) -> None:
+        """Let *chunk* be the watermark; the chunks that it passes are copied."""
+        self.watermark = chunk
+
     def stripe_of(self, side: RotatedLayout, stripe: int) -> int:
         """Return the stripe of the union that is *stripe* of *side* (*below* or *above*)."""
         return stripe if side is self.below else self._split + stripe

@@ -104,7 +104,7 @@ class Array:
 
     async def flush(self) -> None:
         """Return when every acknowledged write is durable on the members. Raises RaidxError."""
-        self.context.counters.flushes += 1
+        self.context.counters.count_flush()
         if not self.read_only:
             await self.member_set.flush()
 
@@ -304,7 +304,7 @@ class Array:
 
     def end_superblocks(self) -> None:
         """Write no superblock and exclude no member from now on."""
-        self.member_set.closed = True
+        self.member_set.end_superblocks()
 
     def abandon(self) -> None:
         """End every operation that still waits, so that the tasks of the array can end.

@@ -32,14 +32,14 @@ async def change_mode(context: ArrayContext, mode: str) -> None:
     async with journal.changing:
         if mode == "none":
             await member_set.update(change)
-            journal.mode = mode
+            journal.set_mode(mode)
         else:
             if dirty.unlogged and dirty.pending_regions():
                 raise BusyError(
                     "the resync after a crash without a journal is not finished",
                     action="wait for it: `raidx job ARRAY wait`",
                 )
-            journal.mode = mode
+            journal.set_mode(mode)
             for stripe in list(context.locks.held):  # writes that began without the log end first
                 await context.locks.take(stripe)
                 context.locks.release(stripe)

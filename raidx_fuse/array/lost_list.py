@@ -26,7 +26,8 @@ class LostList:
     def load(self) -> None:
         """Read the list from the superblocks. Raises FormatError."""
         jobs = self.context.member_set.config.jobs
-        self.context.bad_chunks = decode_chunks(jobs.get(KEY, {}), self.context.layout.chunks)
+        lost = decode_chunks(jobs.get(KEY, {}), self.context.layout.chunks)
+        self.context.take_lost_chunks(lost)
 
     async def run(self) -> None:
         """Save the list whenever it has changed (a background task)."""

@@ -18,7 +18,6 @@ from raidx_fuse.jobs.attach import record_of, require_joined
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.jobs.resync import chunks_at_stake
 from raidx_fuse.members.base import Member
-from raidx_fuse.store.queue import MemberQueue
 
 log = logging.getLogger(__name__)
 
@@ -249,7 +248,7 @@ class Membership:
             require_joined(member_set, [record])
         member_set.note_role_taken()
         member_set.watermarks[role] = 0
-        member_set.queues[role] = MemberQueue(member, member_set.nursery, member_set.clock)
+        member_set.give_role(role, member)
         member_set.spares.pop(record.member_uuid, None)
         member_set.change(assign_role)
         member_set.refresh()

@@ -117,9 +117,13 @@ async def _build(
     pages = await load_page_store(member_set, "bitmap", region.pages * PAYLOAD_BYTES * 8)
     stripe_bytes = layout.founding_data_count * layout.chunk_bytes
     dirty = DirtyBitmap(
-        layout.stripes, stripe_bytes, pages, member_set.flush, layout.founding_stripes
+        layout.stripes,
+        stripe_bytes,
+        pages,
+        member_set.flush,
+        layout.founding_stripes,
+        unlogged=runs_unlogged(config),
     )
-    dirty.unlogged = runs_unlogged(config)
     check_startable(assembly, member_set.watermarks, dirty.pending_regions(), start_degraded)
     head = await load_page_store(member_set, "journal", PAYLOAD_BYTES * 8)
     journal = Journal(member_set, written, head, ChunkTable(member_set, scan), overlay)

@@ -88,7 +88,7 @@ def _journal_mode(text: str) -> str:
 
 
 def _set_journal(array: RunningArray, value: Any) -> None:
-    array.context.journal.mode = value
+    array.context.journal.set_mode(value)
 
 
 def _cache_size(text: str) -> int:
@@ -107,7 +107,7 @@ def _set_cache(array: RunningArray, value: Any) -> None:
 
 
 def _set_timeout(array: RunningArray, value: Any) -> None:
-    array.member_set.io_timeout_s = value
+    array.member_set.set_io_timeout(value)
 
 
 _QUEUE_S_MAX = 3600.0
@@ -274,7 +274,7 @@ def _restore_after(text: str) -> float | None:
 
 def _set_restore_after(array: RunningArray, value: Any) -> None:
     if array.self_heal is not None:
-        array.self_heal.after_s = value
+        array.self_heal.set_delay(value)
 
 
 SETTINGS = {

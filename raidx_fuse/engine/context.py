@@ -43,6 +43,10 @@ class UnflushedWrites:
     def __init__(self) -> None:
         self.count = self._flushing = self._covered = 0
 
+    def add(self) -> None:
+        """Count a write past the log, even if only some members have taken it yet."""
+        self.count += 1
+
     def flush_begins(self) -> None:
         """Note how many writes the flush that begins now will cover."""
         self._flushing = self.count
@@ -126,11 +130,10 @@ class ArrayContext:
         self.written = written
         self.dirty_bitmap = dirty
         self.journal = journal
-        journal.on_mark = self._take_mark
         self.unflushed_writes = UnflushedWrites()
         member_set.flush_observers.append(self.unflushed_writes)
         self.locks = StripeLocks()
-        journal.locks = self.locks
+        journal.connect(self.locks, self._take_mark)
         self.arenas = ArenaPool()
         self.counters = ArrayCounters()
         self.latency = Latency()
@@ -189,7 +192,8 @@ class ArrayContext:
 
         See `StripeLocks.alone`.
         """
-        self.layout = self.member_set.layout = layout
+        self.layout = layout
+        self.member_set.take_layout(layout)
         self.code = layout.code
         self.data_count = layout.code.data_count
         self.growth = None
@@ -207,7 +211,7 @@ class ArrayContext:
     def _take_mark(self, mark: int) -> None:
         """Move the watermark of a restripe to *mark*; the locks of the stripes passed are held."""
         if isinstance(self.layout, RestripeLayout):
-            self.layout.watermark = mark
+            self.layout.move_watermark(mark)
             self.layout_epoch += 1
 
     def migrate_to(self, stripe: int) -> None:
@@ -224,6 +228,10 @@ class ArrayContext:
         self.growth = None
         self.layout_epoch += 1
         self.reuse_epoch += 1
+
+    def take_lost_chunks(self, chunks: LostChunks) -> None:
+        """Use *chunks* as the list of lost chunks from now on."""
+        self.bad_chunks = chunks
 
     def note_reuse(self) -> None:
         """Note that places that chunks have left are given to others from now on."""

@@ -79,7 +79,7 @@ class GrowthPosition:
 
     def move_to(self, stripe: int) -> None:
         """Make *stripe* the first in the old shape; the copies that this needs are written."""
-        self.layout.migrated = stripe
+        self.layout.migrate_to(stripe)
         self._derive()
 
     def _derive(self) -> None:

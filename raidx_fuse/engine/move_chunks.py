@@ -118,7 +118,7 @@ class ChunkMover:
 
         if not await context.journal.commit(bundles, writes, (), still_valid, moves):
             return False
-        context.counters.chunks_moved += len(moves)
+        context.counters.count_moved(len(moves))
         return True
 
     async def _contents(self, moves: Sequence[Move]) -> list[MemberIO]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -71,11 +72,11 @@ async def write_config(
         except (MemberError, FormatError) as error:
             log.error("superblock not written: %s", error.message)
 
-    async with trio.open_nursery() as nursery:
-        if patience is not None:
-            nursery.cancel_scope.deadline = trio.current_time() + patience.timeout_s
-        for uuid, member in members.items():
-            nursery.start_soon(look, uuid, member)
+    timeout_s = math.inf if patience is None else patience.timeout_s
+    with trio.move_on_after(timeout_s):
+        async with trio.open_nursery() as nursery:
+            for uuid, member in members.items():
+                nursery.start_soon(look, uuid, member)
     base = min((s.events for s in before.values() if s is not None), default=0)
     olds = [old for old in before.values() if old is not None]
     minor = max((old.minor for old in olds), default=MINOR)

@@ -88,7 +88,7 @@ class DeferredReplies:
         caller's loop, becomes idle. Raises StopIteration when the session is over.
         """
         loops = self._write()
-        DEFERRAL.holds = False  # handlers that continue must not be held again
+        DEFERRAL.allow(False)  # handlers that continue must not be held again
         self.finishing = True
         done = False
         try:

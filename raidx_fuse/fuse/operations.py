@@ -77,6 +77,19 @@ class _Node:
         self.gid = os.getgid()
         self.atime_ns = self.mtime_ns = now_ns
 
+    def change(self, attr: EntryAttributes, fields: SetattrFields) -> None:
+        """Take those attributes of *attr* that *fields* names."""
+        if fields.update_mode:
+            self.mode = stat.S_IFMT(self.mode) | stat.S_IMODE(attr.st_mode)
+        if fields.update_uid:
+            self.uid = attr.st_uid
+        if fields.update_gid:
+            self.gid = attr.st_gid
+        if fields.update_atime:
+            self.atime_ns = attr.st_atime_ns
+        if fields.update_mtime:
+            self.mtime_ns = attr.st_mtime_ns
+
 
 def _refuse(code: int) -> Any:
     async def refused(self: pyfuse3.Operations, *_: object) -> NoReturn:
@@ -173,11 +186,11 @@ class VolumeOperations(pyfuse3.Operations):
                     raise FUSEError(errno.ENOSPC)
                 buf = buf[:size]
             if fh & 1:
-                DEFERRAL.holds = False  # a flush comes before its answer
+                DEFERRAL.allow(False)  # a flush comes before its answer
                 await volume.write(off, buf)
                 await volume.flush()
             else:
-                DEFERRAL.wrote = True
+                DEFERRAL.note_write()
                 await volume.write(off, buf)
             return size
         except Exception as error:
@@ -282,16 +295,7 @@ class VolumeOperations(pyfuse3.Operations):
             if attr.st_size != current.st_size and not opened_to_truncate:
                 raise FUSEError(errno.EPERM)
         node = self._nodes[inode]
-        if fields.update_mode:
-            node.mode = stat.S_IFMT(node.mode) | stat.S_IMODE(attr.st_mode)
-        if fields.update_uid:
-            node.uid = attr.st_uid
-        if fields.update_gid:
-            node.gid = attr.st_gid
-        if fields.update_atime:
-            node.atime_ns = attr.st_atime_ns
-        if fields.update_mtime:
-            node.mtime_ns = attr.st_mtime_ns
+        node.change(attr, fields)
         return self._attributes(inode)
 
     create = mknod = mkdir = symlink = link = _refuse(errno.EPERM)

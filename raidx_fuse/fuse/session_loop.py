@@ -101,7 +101,7 @@ def _drive(
             loop = start()
             step, sent, in_handler = loop.send, None, False
             continue
-        DEFERRAL.holds = False
+        DEFERRAL.allow(False)
         if deferred.loops:
             deferred.let_go()
         in_handler = workers.worker_suspends()

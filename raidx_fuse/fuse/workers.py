@@ -84,7 +84,7 @@ class SessionWorkers:
             if self.ended:
                 return False
         turns = self.turns = self.turns + 1
-        wrote, DEFERRAL.wrote = DEFERRAL.wrote, False
+        wrote = DEFERRAL.take_wrote()
         if (loops := deferred.loops) and (len(loops) >= HELD_MAX or not wrote):
             await release()
             if self.ended:
@@ -101,7 +101,7 @@ class SessionWorkers:
             # The queue was not empty, so more requests may follow, and writes may share a record.
             # Not so after a read, which would be delayed, or while handlers are suspended, which
             # wait for a pass of trio.
-            DEFERRAL.holds = wrote and not self.suspended
+            DEFERRAL.allow(wrote and not self.suspended)
             self._taken = True
             return True
         # Repeat: this loop may have been idle meanwhile, and others held since.
@@ -110,10 +110,11 @@ class SessionWorkers:
             if self.ended:
                 return False
             if self._look(0, 1):
-                DEFERRAL.holds = wrote and not self.suspended
+                DEFERRAL.allow(wrote and not self.suspended)
                 self._taken = True
                 return True
-        DEFERRAL.holds = self._taken = False
+        self._taken = False
+        DEFERRAL.allow(False)
         return await self._wait_for_request()
 
     async def _wait_for_request(self) -> bool:
@@ -245,7 +246,7 @@ class SessionWorkers:
         Requests of held loops are still answered, whatever ended the worker.
         """
         self.handler_ends()
-        DEFERRAL.holds = False
+        DEFERRAL.allow(False)
         self.deferred.let_go()
         self.end()
 

@@ -19,7 +19,6 @@ from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
 from raidx_fuse.format.reserve import reserve_metadata
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.member_set import MemberSet
-from raidx_fuse.store.queue import MemberQueue
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +94,7 @@ def assign_role(
     require_joined(member_set, records)
     for role, record in enumerate(records, config.width):
         member = member_set.spares.pop(record.member_uuid)
-        member_set.queues.append(MemberQueue(member, member_set.nursery, member_set.clock))
+        member_set.give_role(role, member)
         config = config.with_record(replace(record, role=role, state="active"))
     return config
 

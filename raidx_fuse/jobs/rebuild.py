@@ -60,6 +60,10 @@ class Rebuild(Job):
         per_member = WINDOW_BYTES * context.layout.width // context.code.columns
         self._window = max(1, per_member // (context.code.rows << context.shift))
 
+    def set_window(self, stripes: int) -> None:
+        """Rebuild at most *stripes* stripes in one window."""
+        self._window = stripes
+
     def detail(self) -> dict[str, Any]:
         """Return the roles that are rebuilt."""
         return {"roles": list(self.roles)}

@@ -42,6 +42,19 @@ class Deferral:
     def __init__(self) -> None:
         self.holds = self.wrote = False
 
+    def allow(self, holds: bool) -> None:
+        """Let the reply of the handler that runs next be deferred, or not."""
+        self.holds = holds
+
+    def note_write(self) -> None:
+        """Note that the running handler writes."""
+        self.wrote = True
+
+    def take_wrote(self) -> bool:
+        """Return whether a handler has written since the last call."""
+        wrote, self.wrote = self.wrote, False
+        return wrote
+
 
 DEFERRAL = Deferral()
 
@@ -81,6 +94,33 @@ class CommitBatch:
         self.locked: Sequence[int] = ()
         self.over: trio.Event | None = None
         self.error: RaidxError | None = None
+
+    def add(self, size_bytes: int) -> None:
+        """Count *size_bytes* more of data."""
+        self.data_bytes += size_bytes
+
+    def mark_written(self) -> None:
+        """Note that the record is written, perhaps not by all log members yet."""
+        self.written = True
+
+    def take_parts(self) -> list[Any]:
+        """Return the content for the record; the batch does not keep it."""
+        parts, self.parts = self.parts, []
+        return parts
+
+    def be_late(self, left: Sequence[MemberIO], locked: Sequence[int]) -> None:
+        """Note the requests *left* to be written, and the stripes *locked* until then."""
+        self.left, self.locked = left, locked
+        self.over = trio.Event()
+
+    def take_left(self) -> Sequence[MemberIO]:
+        """Return the requests *left*; the caller writes them."""
+        left, self.left = self.left, ()
+        return left
+
+    def fail(self, error: RaidxError) -> None:
+        """Let every handler of the batch raise *error*."""
+        self.error = error
 
 
 @types.coroutine

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from raidx_fuse.format.log_record import encode_record, entry_fields, map_fields, record_bytes
+from raidx_fuse.journal.append import LocksOfStripes
 from raidx_fuse.journal.checkpoint import Checkpoint
 from raidx_fuse.journal.deferred_parity import Filling
 from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch
@@ -34,6 +35,10 @@ MODES = ("partial", "full", "none")
 
 class Journal(Checkpoint):
     """The redo log of one array; *mode* says which writes go through it (engine/write/route.py)."""
+
+    def connect(self, locks: LocksOfStripes, on_mark: Callable[[int], None]) -> None:
+        """Use *locks* for late batches; call *on_mark* with every new watermark of a restripe."""
+        self.locks, self.on_mark = locks, on_mark
 
     # -- commit --------------------------------------------------------------------------------
 
@@ -146,7 +151,7 @@ class Journal(Checkpoint):
         self.hurry()
         if left:
             late = CommitBatch(self.write_batch, sequence)
-            late.written = True
+            late.mark_written()
             late.stripes.append(filling.stripe)
             self.be_late(late, left, position)
         return True

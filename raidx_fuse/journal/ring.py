@@ -93,6 +93,10 @@ class ReshapePosition:
         self.on_mark: Callable[[int], None] = lambda _mark: None
         self._mode = mode
 
+    def set_mode(self, mode: str) -> None:
+        """Log the writes that *mode* says from now on."""
+        self._mode = mode
+
     def force(self, everything: bool) -> None:
         """Log *everything* from now on, whatever the mode is; or what the mode says again."""
         self.forced = everything
@@ -101,10 +105,6 @@ class ReshapePosition:
     def mode(self) -> str:
         """Which writes are logged now; one of `journal.MODES`."""
         return "full" if self.forced else self._mode
-
-    @mode.setter
-    def mode(self, mode: str) -> None:
-        self._mode = mode
 
     def take_mark(self, mark: int) -> None:
         """Set the watermark to *mark*."""
@@ -164,6 +164,15 @@ class Ring:
         self.stripes.clear()
         self.held_from = NO_STRIPE
         await self.save_head(tail)
+
+    def resume(self, epoch: int, tail: Tail) -> None:
+        """Note what recovery found: the *epoch*, and the *tail* that the head page has."""
+        self.epoch, self.noted_tail = epoch, tail
+
+    def set_holders(self, holders: list[bytes]) -> list[bytes]:
+        """Let the next head page name *holders* as log members; return those before."""
+        before, self.holders = self.holders, holders
+        return before
 
     async def save_head(self, tail: Tail) -> None:
         """Write the head page with *tail* (not flushed)."""

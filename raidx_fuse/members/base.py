@@ -51,6 +51,16 @@ class Member(ABC):
     identity: Identity | None = None
     overdue: tuple[tuple[int, int], ...] = ()
 
+    def note_overdue(self, begin: int, end: int) -> None:
+        """Add an abandoned write of the bytes *begin* to *end* to *overdue*."""
+        self.overdue = (*self.overdue, (begin, end))
+
+    def end_overdue(self, begin: int, end: int) -> None:
+        """Remove an abandoned write, which has ended, from *overdue*."""
+        rest = list(self.overdue)
+        rest.remove((begin, end))
+        self.overdue = tuple(rest)
+
     def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
         """Fill *buffers* in order from *offset_bytes*, or return False if that would block.
 

@@ -16,19 +16,36 @@ So while a write is overdue:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from raidx_fuse.members.base import Member
 
 
 def give_up(member: Member, offset_bytes: int, size_bytes: int) -> None:
     """Mark a started write of *member* as abandoned: it is overdue from now on."""
-    member.overdue = (*member.overdue, (offset_bytes, offset_bytes + size_bytes))
+    member.note_overdue(offset_bytes, offset_bytes + size_bytes)
 
 
 def came_back(member: Member, offset_bytes: int, size_bytes: int) -> None:
     """Note that an overdue write has ended, with or without success."""
-    rest = list(member.overdue)
-    rest.remove((offset_bytes, offset_bytes + size_bytes))
-    member.overdue = tuple(rest)
+    member.end_overdue(offset_bytes, offset_bytes + size_bytes)
+
+
+def covers_overdue(
+    member: Member,
+    covers: Callable[[int, int, int], bool],
+    role: int,
+    offset_bytes: int,
+    size_bytes: int,
+) -> bool:
+    """Return whether newer content *covers* every byte of a range that overdue writes may change.
+
+    *covers* is called with *role*, begin and end of such bytes.
+    """
+    end = offset_bytes + size_bytes
+    return all(
+        covers(role, max(offset_bytes, begin), min(end, stop)) for begin, stop in member.overdue
+    )
 
 
 def is_overdue(member: Member, offset_bytes: int, size_bytes: int) -> bool:

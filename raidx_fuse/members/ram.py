@@ -22,13 +22,20 @@ class RamMember(Member):
     """*size_bytes* of zeroed memory. *name* is its name in messages."""
 
     kind = "ram"
-    reads_zero = True
 
-    def __init__(self, size_bytes: int, *, name: str = "ram", read_only: bool = False) -> None:
+    def __init__(
+        self,
+        size_bytes: int,
+        *,
+        name: str = "ram",
+        read_only: bool = False,
+        reads_zero: bool = True,
+    ) -> None:
         """Map the memory. Raises UsageError if the address space is too small."""
         self.path = name
         self.size_bytes = size_bytes
         self.read_only = read_only
+        self.reads_zero = reads_zero
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
         try:
             self._map: mmap.mmap | None = mmap.mmap(-1, size_bytes, flags=flags)

@@ -53,8 +53,10 @@ class DirtyBitmap:
         pages: PageStore,
         flush: Callable[[], Awaitable[None]],
         founding_stripes: int | None = None,
+        *,
+        unlogged: bool = False,
     ) -> None:
-        self.unlogged = False
+        self.unlogged = unlogged
         self.guarded = False
         self.pages = pages
         self.stripes = stripes

@@ -20,6 +20,10 @@ class _Round:
         self.done = trio.Event()
         self.error: Exception | None = None
 
+    def fail(self, error: Exception) -> None:
+        """Let every caller of this round raise *error*."""
+        self.error = error
+
 
 class FlushRounds:
     """Runs *flush_members* in rounds, one round at a time."""
@@ -45,9 +49,9 @@ class FlushRounds:
                     self._next_round = None  # whoever comes now has writes this round may miss
                     await self._flush_members()
             except Exception as error:
-                current.error = error
+                current.fail(error)
             except BaseException:
-                current.error = ArrayFailedError("the array stopped during a flush")
+                current.fail(ArrayFailedError("the array stopped during a flush"))
                 raise
             finally:
                 if self._next_round is current:

@@ -111,6 +111,44 @@ class ArrayCounters:
     cache_pre_reads: int = 0
     flushes: int = 0
 
+    def count_read(self, size_bytes: int) -> None:
+        """Count one read of the image."""
+        self.reads += 1
+        self.read_bytes += size_bytes
+
+    def count_write(self, size_bytes: int) -> None:
+        """Count one write of the image."""
+        self.writes += 1
+        self.write_bytes += size_bytes
+
+    def count_flush(self) -> None:
+        """Count one flush of the image."""
+        self.flushes += 1
+
+    def count_full_stripes(self, count: int) -> None:
+        """Count full-stripe writes of *count* stripes."""
+        self.full_stripe += count
+
+    def count_degraded(self, cells: int) -> None:
+        """Count *cells* that a read recovered."""
+        self.degraded_reads += cells
+
+    def count_moved(self, chunks: int) -> None:
+        """Count *chunks* that a job has moved."""
+        self.chunks_moved += chunks
+
+    def count_hit(self) -> None:
+        """Count a chunk that a read found in the chunk cache."""
+        self.cache_hits += 1
+
+    def count_miss(self) -> None:
+        """Count a chunk that a read did not find in the chunk cache."""
+        self.cache_misses += 1
+
+    def count_cached_pre_reads(self, count: int) -> None:
+        """Count pre-reads that the chunk cache answered."""
+        self.cache_pre_reads += count
+
     def count_plan(self, kind: str, pre_reads: int) -> None:
         """Count one stripe's write by the *kind* of its plan (rmw, rcw or full stripe)."""
         self.pre_reads += pre_reads

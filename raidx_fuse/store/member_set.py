@@ -23,6 +23,7 @@ from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.superblock_round import Patience, write_config
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import Member
+from raidx_fuse.members.overdue import covers_overdue
 from raidx_fuse.store.flush_rounds import FlushRounds
 from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.observers import PAGE_MASK, FlushObserver, NewerContent, PagesOfMembers
@@ -119,8 +120,7 @@ class MemberSet:
         """Return every attached member by uuid: those with a role, and the hot spares."""
         members = dict(self.spares)
         for record in self.config.members:
-            queue = self.queues[record.role] if record.role >= 0 else None
-            if queue is not None:
+            if record.role >= 0 and (queue := self.queues[record.role]) is not None:
                 members[record.member_uuid] = queue.member
         return members
 
@@ -168,21 +168,14 @@ class MemberSet:
             except MemberError:
                 pass  # the queue tries once more
             pending = pending or []
-            operation = Operation(queue, READ, offset, buffers, size, background)
-            operation.patched = self._is_patched(operation, role)
-            pending.append(operation)
+            patched = covers_overdue(queue.member, self.overlay.covers, role, offset, size)
+            pending.append(Operation(queue, READ, offset, buffers, size, background, patched))
         if pending:
             failed = await self._wait(pending)
             if failed:
                 for operation in failed:
                     self._blame(operation)
                 raise MemberLostError
-
-    def _is_patched(self, operation: Operation, role: int) -> bool:
-        """Return whether the overlay covers all bytes of the read that overdue writes may alter."""
-        at, end = operation.offset, operation.offset + operation.size_bytes
-        late, covers = operation.queue.member.overdue, self.overlay.covers
-        return all(covers(role, max(at, first), min(end, stop)) for first, stop in late)
 
     async def write(self, requests: Sequence[MemberIO], *, background: bool = False) -> None:
         """Write the buffers of *requests*; a member that fails is excluded, the others go on.
@@ -237,16 +230,37 @@ class MemberSet:
         operations = []
         for queue in self.queues:
             if queue is not None and queue.unflushed:
-                queue.unflushed = False
+                queue.flush_begins()
                 operations.append(Operation(queue, FLUSH, 0, (), 0))
         if operations:
             failed = await self._wait(operations)
             for operation in failed:  # all of them, before one is raised for
-                operation.queue.unflushed = True
+                operation.queue.flush_failed()
             self._blame_all(failed)
         for observer in self.flush_observers:
             observer.flush_ends()
         await self.published()
+
+    def give_role(self, role: int, member: Member) -> None:
+        """Let *member* serve *role* from now on, in memory; the roles may become more."""
+        self.queues.extend([None] * (role + 1 - len(self.queues)))
+        self.queues[role] = MemberQueue(member, self.nursery, self.clock)
+
+    def take_layout(self, layout: Layout) -> None:
+        """Use *layout* from now on (`ArrayContext.take_layout`)."""
+        self.layout = layout
+
+    def set_io_timeout(self, timeout_s: float) -> None:
+        """Let operations fail that get no answer within *timeout_s* seconds."""
+        self.io_timeout_s = timeout_s
+
+    def end_superblocks(self) -> None:
+        """Write no superblock and exclude no member from now on."""
+        self.closed = True
+
+    def note_placed(self) -> None:
+        """Note that home places have changed: a read of one that is under way is repeated."""
+        self.place_epoch += 1
 
     def note_role_taken(self) -> None:
         """Note that another member has taken a role: what was planned for the old one is void."""
@@ -297,7 +311,8 @@ class MemberSet:
         self.queues[role] = None
         self.watermarks.pop(role, None)
         queue.close()
-        self._set_state(role, "failed")
+        members = [replace(r, state="failed") if r.role == role else r for r in self.config.members]
+        self.config = replace(self.config, members=tuple(members))
         self.refresh()
         self.publish_soon()
         return True
@@ -309,13 +324,6 @@ class MemberSet:
         the changes made meanwhile.
         """
         self.config = change(self.config)
-
-    def _set_state(self, role: int, state: str) -> None:
-        members = tuple(
-            replace(record, state=state) if record.role == role else record
-            for record in self.config.members
-        )
-        self.config = replace(self.config, members=members)
 
     # -- superblocks ---------------------------------------------------------------------------
 
@@ -392,5 +400,6 @@ class MemberSet:
             await trio.sleep(max(0.05, self.io_timeout_s / 4))
             for role, queue in enumerate(self.queues):
                 if queue is not None and queue.expire(self.io_timeout_s):
-                    path = queue.member.path
-                    self.fail(role, f"{path}: no answer within {self.io_timeout_s:g} s")
+                    self.fail(
+                        role, f"{queue.member.path}: no answer within {self.io_timeout_s:g} s"
+                    )

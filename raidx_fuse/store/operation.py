@@ -23,6 +23,9 @@ class Queue(Protocol):
     def submit(self, operation: Operation, latch: CountdownLatch) -> None:
         """Queue *operation*; *latch* counts its end."""
 
+    def flush_failed(self) -> None:
+        """Note that the flush that began did not cover the writes before it."""
+
 
 class Operation:
     """One I/O of *kind* (READ, WRITE, FLUSH or PUNCH) at byte *offset*, *size_bytes* long.
@@ -58,6 +61,7 @@ class Operation:
         buffers: Sequence[Any],
         size_bytes: int,
         background: bool = False,
+        patched: bool = False,
     ) -> None:
         self.queue = queue
         self.kind = kind
@@ -67,9 +71,32 @@ class Operation:
         self.background = background
         self.latch: CountdownLatch | None = None
         self.error: MemberError | None = None
-        self.abandoned = self.patched = self.punched = False
+        self.patched = patched
+        self.abandoned = self.punched = False
         self.submitted_s = 0.0
         self.started_s = -1.0
+
+    def submit(self, latch: CountdownLatch, now_s: float) -> None:
+        """Note that the operation waits since *now_s*; *latch* counts its end."""
+        self.latch = latch
+        self.submitted_s = now_s
+        latch.add()
+
+    def start(self, now_s: float) -> None:
+        """Note that a worker performs the operation since *now_s*."""
+        self.started_s = now_s
+
+    def abandon(self) -> None:
+        """Note that the operation ends although its worker still performs it."""
+        self.abandoned = True
+
+    def end(self, error: MemberError | None) -> None:
+        """End the operation with *error*, or None for success."""
+        if error is not None:
+            self.error = error
+        latch, self.latch = self.latch, None
+        assert latch is not None, "an operation ends exactly once"
+        latch.done()
 
     async def perform(self) -> None:
         """Perform the I/O on the member. Raises MemberError."""
@@ -110,6 +137,10 @@ class CountdownLatch:
     def __init__(self) -> None:
         self.pending = 0
         self.task: trio.lowlevel.Task | None = None
+
+    def add(self) -> None:
+        """Count one operation that has not ended yet."""
+        self.pending += 1
 
     def done(self) -> None:
         """Count one operation as ended."""

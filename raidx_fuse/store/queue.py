@@ -74,6 +74,18 @@ class MemberQueue:
         self._running: set[Operation] = set()
         self._hanging = 0  # workers whose operation was given up
 
+    def watch(self, on_change: Callable[[float], None] | None) -> None:
+        """Call *on_change* from now on; None: call nobody."""
+        self.on_change = on_change
+
+    def flush_begins(self) -> None:
+        """Note that a flush begins, which covers all writes so far."""
+        self.unflushed = False
+
+    def flush_failed(self) -> None:
+        """Note that the flush that began did not cover the writes before it."""
+        self.unflushed = True
+
     # -- synchronous ---------------------------------------------------------------------------
 
     def try_readv(self, offset: int, buffers: Sequence[Any], size_bytes: int) -> bool:
@@ -193,9 +205,7 @@ class MemberQueue:
 
     def submit(self, operation: Operation, latch: CountdownLatch) -> None:
         """Queue *operation*; *latch* counts its end, `operation.error` is its error or None."""
-        operation.latch = latch
-        latch.pending += 1
-        operation.submitted_s = self._account()
+        operation.submit(latch, self._account())
         if operation.kind == READ:
             self.reads_waiting += 1
         elif operation.kind in (WRITE, PUNCH):
@@ -260,7 +270,7 @@ class MemberQueue:
 
     def _give_up(self, operation: Operation, error: MemberError) -> None:
         """End a running operation with *error*; its worker still performs it."""
-        operation.abandoned = True
+        operation.abandon()
         self._hanging += 1
         if operation.kind in (WRITE, PUNCH):
             give_up(self.member, operation.offset, operation.size_bytes)
@@ -323,10 +333,7 @@ class MemberQueue:
         self._running.discard(operation)
         if error is not None:
             self.errors += 1
-            operation.error = error
-        latch, operation.latch = operation.latch, None
-        assert latch is not None, "an operation ends exactly once"
-        latch.done()
+        operation.end(error)
 
     async def _work(self) -> None:
         try:
@@ -358,7 +365,7 @@ class MemberQueue:
                 self._finish(operation, operation.barred())
                 continue
             self._running.add(operation)
-            operation.started_s = self.clock()
+            operation.start(self.clock())
             try:
                 error = await self._try_twice(operation)
             except BaseException:  # cancelled: end the operation, so that its requester wakes

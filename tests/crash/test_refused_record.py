@@ -111,9 +111,9 @@ def checkpointed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> tuple[Recording, 
         await player.flush()
 
         handler = player.write(2 * CHUNK_BYTES, HALF)  # which is on no log member
-        DEFERRAL.holds = True
+        DEFERRAL.allow(True)
         trap = handler.send(None)
-        DEFERRAL.holds = False
+        DEFERRAL.allow(False)
         assert isinstance(trap, CommitBatch)
         events.append(player.event)
         with monkeypatch.context() as patched:

@@ -162,11 +162,11 @@ def test_a_writer_that_wants_durability_is_not_held() -> None:
 
     async def main() -> None:
         for handle in (0, 1):
-            DEFERRAL.holds = True
+            DEFERRAL.allow(True)
             try:
                 await operations.write(handle, 0, b"data")
             finally:
-                DEFERRAL.holds = False
+                DEFERRAL.allow(False)
 
     trio.run(main)
     assert seen == [("write", True), ("write", False), ("flush", False)]

@@ -73,11 +73,11 @@ def held(rig: SpyRig, *writes: tuple[int, bytes]) -> tuple[list[Handler], list[C
     gatherings = []
     for offset, data in writes:
         handler = rig.running.write(offset, data)
-        DEFERRAL.holds = True
+        DEFERRAL.allow(True)
         try:
             batch = handler.send(None)
         finally:
-            DEFERRAL.holds = False
+            DEFERRAL.allow(False)
         assert isinstance(batch, CommitBatch), "it was not held"
         handlers.append(handler)
         gatherings.append(batch)

@@ -95,6 +95,23 @@ class BpuCounters:
     extra_pre_reads: int = 0
     skew: Latency = field(default_factory=Latency)
 
+    def add(self, decision: Decision, longest_s: float) -> None:
+        """Count *decision*; the longest queue took *longest_s* seconds then."""
+        self.decisions[decision.state] += 1
+        if decision.chosen == bpu.RMW:
+            self.rmw += 1
+        else:
+            self.rcw += 1
+        self.pre_reads_least += min(decision.rmw.pre_reads, decision.rcw.pre_reads)
+        if extra := decision.extra_pre_reads:
+            self.against_pre_reads += 1
+            self.extra_pre_reads += extra
+        if decision.mean_s:
+            self.queued += 1
+            chosen = decision.rmw if decision.chosen == bpu.RMW else decision.rcw
+            self.touched_longest += chosen.longest_s == longest_s
+            self.skew.add(decision.skew_s)
+
 
 class BpuPolicy:
     """BPU over the queues of an array, which it watches from `start` until `stop`.
@@ -138,11 +155,7 @@ class BpuPolicy:
 
     def set_service(self, kind: str, service_s: float | None) -> None:
         """Set A_R (*kind* "read") or A_W ("write") of all members, in seconds; None: measured."""
-        if kind == "read":
-            self.monitor.read_s = service_s
-        else:
-            self.monitor.write_s = service_s
-        self.monitor.refresh()
+        self.monitor.set_service(kind, service_s)
         self.refresh()
 
     def refresh(self) -> Thresholds:
@@ -156,8 +169,7 @@ class BpuPolicy:
         derived = bpu.derive(reads_s, writes_s, len(queues), self._mean_skew_s)
         limits = self.limits = derived._replace(**self.by_hand)  # type: ignore[arg-type]
         if limits != self.monitor.limits:
-            self.monitor.limits = limits
-            self.monitor.refresh()
+            self.monitor.set_limits(limits)
         return limits
 
     # -- choosing ------------------------------------------------------------------------------
@@ -219,23 +231,9 @@ class BpuPolicy:
         }
 
     def _count(self, decision: Decision) -> None:
-        counters = self.counters
-        counters.decisions[decision.state] += 1
-        if decision.chosen == bpu.RMW:
-            counters.rmw += 1
-        else:
-            counters.rcw += 1
-        counters.pre_reads_least += min(decision.rmw.pre_reads, decision.rcw.pre_reads)
-        if extra := decision.extra_pre_reads:
-            counters.against_pre_reads += 1
-            counters.extra_pre_reads += extra
+        self.counters.add(decision, max(self.monitor.lengths_s))
         if decision.mean_s:
-            counters.queued += 1
-            chosen = decision.rmw if decision.chosen == bpu.RMW else decision.rcw
-            counters.touched_longest += chosen.longest_s == max(self.monitor.lengths_s)
-            skew_s = decision.skew_s
-            counters.skew.add(skew_s)
-            self._mean_skew_s += SKEW_WEIGHT * (skew_s - self._mean_skew_s)
+            self._mean_skew_s += SKEW_WEIGHT * (decision.skew_s - self._mean_skew_s)
 
 
 # These look only at the plans, so their choice for a pair of plans never changes.

@@ -49,7 +49,7 @@ class QueueMonitor:
         for role, queue in enumerate(queues):
             if queue is not None:
                 self.lengths_s[role] = self._length_s(queue)
-                queue.on_change = partial(self._changed, role, queue)
+                queue.watch(partial(self._changed, role, queue))
         self.refresh()
 
     def leave(self) -> None:
@@ -59,10 +59,23 @@ class QueueMonitor:
         self.active = False
         for queue in self._queues:
             if queue is not None:
-                queue.on_change = None
+                queue.watch(None)
         self._queues = []
         self.lengths_s = [0.0] * len(self.lengths_s)
         self.mean_s = 0.0
+
+    def set_service(self, kind: str, service_s: float | None) -> None:
+        """Set *read_s* (*kind* "read") or *write_s* ("write") by hand; None: measured."""
+        if kind == "read":
+            self.read_s = service_s
+        else:
+            self.write_s = service_s
+        self.refresh()
+
+    def set_limits(self, limits: Thresholds) -> None:
+        """Derive the state from *limits* from now on."""
+        self.limits = limits
+        self.refresh()
 
     def refresh(self) -> None:
         """Compute every length again, after a change of the service times or the limits."""

@@ -268,7 +268,7 @@ class Copier:
             if stripe not in sums:
                 sums[stripe] = reader.add(stripe, parity)
                 position = context.position(stripe, parity)
-                change.writes = [(*position, [sums[stripe][0]], context.chunk_bytes)]
+                change.writes.append((*position, [sums[stripe][0]], context.chunk_bytes))
             parts.append((sums[stripe][1], reader.add(stripe, cell)[1]))
         await reader.run()
         for array, part in parts:

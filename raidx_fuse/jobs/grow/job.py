@@ -66,6 +66,10 @@ class Grow(StallableJob):
         sources = self.layout.disks_before
         self._batch = max(1, min(sources * WINDOW_BYTES, BATCH_BYTES_MAX) >> context.shift)
 
+    def set_window(self, chunks: int) -> None:
+        """Copy at most *chunks* blocks in one window, or a few times as many while idle."""
+        self._batch = chunks
+
     def detail(self) -> dict[str, Any]:
         """Return direction, progress and what the job waits for."""
         return {
@@ -232,7 +236,7 @@ class Grow(StallableJob):
             context.migrate_to(first if self.back else end)
             return 0
         copied = await self._copy_all(moves, stripes)
-        context.counters.chunks_moved += copied
+        context.counters.count_moved(copied)
         return copied << context.shift
 
     async def checkpoint(self) -> None:

@@ -67,6 +67,10 @@ class RebundleJob(StallableJob):
         self._moved_since = True  # a move was done since the last plan
         self._limit = max(1, min(WRITTEN_MAX, WINDOW_BYTES >> context.shift))
 
+    def set_window(self, chunks: int) -> None:
+        """Move at most *chunks* written chunks in one window."""
+        self._limit = chunks
+
     def detail(self) -> dict[str, Any]:
         """Return what moved and what the job waits for."""
         return {

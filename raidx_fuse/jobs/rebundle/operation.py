@@ -138,8 +138,7 @@ class RebundleOperation:
         require_joined(member_set, records)
         for record, role in zip(records, roles, strict=True):
             member = member_set.spares.pop(record.member_uuid)
-            member_set.queues += [None] * (role + 1 - len(member_set.queues))
-            member_set.queues[role] = MemberQueue(member, member_set.nursery, member_set.clock)
+            member_set.give_role(role, member)
         member_set.note_role_taken()
         self.layout.take_counts(counts)
 

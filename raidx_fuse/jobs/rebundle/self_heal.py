@@ -37,6 +37,10 @@ class SelfHeal:
         self._in_vain: object = None
         self.stuck = 0  # chunks of lost members without a free chunk, at the last check
 
+    def set_delay(self, after_s: float | None) -> None:
+        """Start restorations *after_s* seconds after a loss from now on; None: never."""
+        self.after_s = after_s
+
     async def run(self) -> None:
         """Background task: restore roles that were lost long enough ago, as far as space allows."""
         while True:

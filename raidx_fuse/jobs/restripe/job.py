@@ -87,6 +87,10 @@ class Restripe(StallableJob):
         self.schedule = RestripeSchedule(self.layout, self.layout.rises != self.back, chunks)
         self._copier = Copier(self.context, self.schedule.target)
 
+    def set_window(self, size_bytes: int) -> None:
+        """Move *size_bytes* of the image in one window; 0: as the load permits."""
+        self.window_bytes = size_bytes
+
     def detail(self) -> dict[str, Any]:
         """Return direction, progress and what the job waits for."""
         before, after = self.schedule.source, self.schedule.target
@@ -232,7 +236,7 @@ class Restripe(StallableJob):
                     # The window was to be skipped, but a chunk in it was written meanwhile.
                     return 0
                 if await self._write(prepared, window, epoch):
-                    context.counters.chunks_moved += prepared.moved
+                    context.counters.count_moved(prepared.moved)
                     for stripe in prepared.stripes:  # their parity has changed
                         context.forget_stripe(stripe)
                     self.error = None

@@ -43,6 +43,10 @@ class Span:
     end_event: float = math.inf
     end_order: float = math.inf
 
+    def end(self, event: int, order: int) -> None:
+        """Note that the span ended before event number *event*."""
+        self.end_event, self.end_order = event, order
+
     def begun(self, moment: int) -> bool:
         """Return whether the span can have had an effect before *moment*."""
         return self.begin_event < moment
@@ -74,6 +78,14 @@ class WriteSpan(Span):
     loose: frozenset[int] = frozenset()
     refused: bool = False
     sectors: dict[int, bytes] = field(default_factory=dict)
+
+    def refuse(self) -> None:
+        """Note that the write ended in an error."""
+        self.refused = True
+
+    def complete(self, sectors: frozenset[int]) -> None:
+        """Note that the write completes stripes, whose *sectors* an earlier write began."""
+        self.closes = sectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +220,11 @@ class History:
 
     def end(self, span: Span, event: int) -> None:
         """Note that *span* ended before event number *event*."""
-        span.end_event = event
-        span.end_order = self._tick()
+        span.end(event, self._tick())
 
     def refuse(self, span: WriteSpan, event: int) -> None:
         """Note that *span* ended in an error: it promises only that later writes are kept."""
-        span.refused = True
+        span.refuse()
         self.end(span, event)
 
     def fail_flush(self, span: Span, event: int) -> None:

@@ -110,6 +110,10 @@ class Left:
     expected: Expectation
     exempt: frozenset[int] = frozenset()
 
+    def exempt_from_now(self, sectors: frozenset[int]) -> None:
+        """Expect nothing of *sectors*: a mount after this cut could not recover them."""
+        self.exempt = sectors
+
 
 def judge(left: Left, generator: random.Random, record: CutRecord | None = None) -> frozenset[int]:
     """Check what a cut left; return the sectors for which nothing is promised.
@@ -188,8 +192,7 @@ class _Oracle:
             if lend and isinstance(image, bytearray):
                 ram = self.recording.lent.get(number)
                 if ram is None:
-                    ram = RamMember(len(image), name=f"disk{number}")
-                    ram.reads_zero = reads_zero
+                    ram = RamMember(len(image), name=f"disk{number}", reads_zero=reads_zero)
                     self.recording.lent[number] = ram
                 ram.memory[:] = image
                 members.append(ram)

@@ -75,6 +75,14 @@ class Player(Places):
         self.history: History
         self.recording: Recording
 
+    def expect_refusals(self) -> None:
+        """Let writes and flushes end in errors from now on."""
+        self.refusals = True
+
+    def note_hanging(self, hanging: bool) -> None:
+        """Note whether a refused write may still be under way."""
+        self.hanging = hanging
+
     # -- the whole workload --------------------------------------------------------------------
 
     async def play(self, script: Script, writes: int, former_life: bool) -> Recording:
@@ -349,7 +357,7 @@ class Player(Places):
             self.history.refuse(span, self.event)
             return
         if unlogged.count == before:
-            span.closes = frozenset()  # all of it went through the log
+            span.complete(frozenset())  # all of it went through the log
         self.history.end(span, self.event)
 
     def _begin_write(self, offset: int, at: int, length: int) -> tuple[WriteSpan, bytes]:
@@ -363,7 +371,7 @@ class Player(Places):
         if full and verb == "write part":
             verb = "write mixed"
         span: WriteSpan = self.history.begin_write(verb, self.event, stripes, full)
-        span.closes = closes
+        span.complete(closes)
         parts = []
         for sector in range(offset // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
             low = max(offset - sector * SECTOR_BYTES, 0)

@@ -42,6 +42,10 @@ class Tally:
         """How many states were run."""
         return sum(self.states.values())
 
+    def count_workload(self) -> None:
+        """Count one workload."""
+        self.workloads += 1
+
     def count(self, state: State, verb: str, what: str | None) -> None:
         """Count *state*; *what* is the promise that it breaks, or None."""
         lost = bool(state.cut.lost or (state.again and state.again.lost))
@@ -120,7 +124,7 @@ def _crash_one(
     turn: int,
     tally: Tally,
 ) -> None:
-    tally.workloads += 1
+    tally.count_workload()
     try:
         recording = record_workload(cell, seed)
     except Exception as error:  # a workload that fails without a power cut is a violation, too
@@ -218,7 +222,7 @@ async def _record_recovery(left: Left, state: State) -> CutRecord:
     """Recover from *left*; return the record, and note the unpromised sectors in *left*."""
     record = CutRecord()
     first = replace(state, again=None)
-    left.exempt = await judge_inside(left, first.generator("recovery"), record)
+    left.exempt_from_now(await judge_inside(left, first.generator("recovery"), record))
     return record
 
 

@@ -30,6 +30,7 @@ from functools import partial
 
 import trio
 
+from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.lab.crash.player import Player, Script
 from raidx_fuse.lab.crash.recording import Recording
@@ -247,9 +248,9 @@ async def rebuild_under_writes(player: Player, role: int) -> None:
     with trio.fail_after(REBUILD_LIMIT_S):
         while True:
             for job in player.array.jobs.running():
-                if job.kind == "rebuild" and steps:
+                if isinstance(job, Rebuild) and steps:
                     job.limit(None, SLOW_JOB_BYTES)
-                    job._window = 2  # type: ignore[attr-defined]  # several windows, not one
+                    job.set_window(2)  # several windows, not one
             record = player.array.member_set.config.record(role)
             if record.state == "active" and not player.array.jobs.running():
                 return

@@ -16,9 +16,13 @@ from raidx_fuse.store.buffers import ZEROS
 
 
 class BlankMember(RamMember):
-    """*size_bytes* of memory; writes to the region *forgotten*, set after creation, are dropped."""
+    """*size_bytes* of memory; writes to the region *forgotten* are dropped."""
 
     forgotten = Region(0, 0)
+
+    def forget(self, region: Region) -> None:
+        """Drop the content of *region*, now and of later writes."""
+        self.forgotten = region
 
     def try_readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> bool:
         if not self.forgotten.offset <= offset_bytes < self.forgotten.end:

@@ -166,7 +166,7 @@ class _Maker:
     def forget(self, region: Region) -> None:
         """Drop what is written to *region*, unless the experiment needs content."""
         if isinstance(self._memory, BlankMember):
-            self._memory.forgotten = region
+            self._memory.forget(region)
 
 
 def assume_written(array: Array) -> None:

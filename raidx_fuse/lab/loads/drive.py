@@ -78,9 +78,9 @@ async def drive(
             if due_s > trio.current_time():
                 await sleep_until(due_s)
             if room.full():
-                recorder.held_back += 1
+                recorder.count_held_back()
                 await room.wait()
-            room.taken += 1
+            room.take()
             nursery.start_soon(_one, perform, request, due_s, room)
 
 
@@ -93,6 +93,10 @@ class _Room:
         self.most = most
         self.taken = 0
         self.roomy: trio.Event | None = None
+
+    def take(self) -> None:
+        """Count one more request under way."""
+        self.taken += 1
 
     def full(self) -> bool:
         """Return whether the next request must wait."""

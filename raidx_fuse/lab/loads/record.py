@@ -39,6 +39,10 @@ class Recorder:
         if at_s + response_s > self.end_s:
             self.end_s = at_s + response_s
 
+    def count_held_back(self) -> None:
+        """Count one request that was sent late, because too many were under way."""
+        self.held_back += 1
+
     def fail(self, message: str) -> None:
         """Count one request that failed."""
         self.failed += 1

@@ -55,6 +55,11 @@ class _Sleeper:
     def __init__(self, task: lowlevel.Task) -> None:
         self.task: lowlevel.Task | None = task
 
+    def end(self) -> lowlevel.Task | None:
+        """Return the task that sleeps, if any; the entry is skipped from now on."""
+        task, self.task = self.task, None
+        return task
+
 
 @final
 class VirtualClock(trio.abc.Clock):
@@ -109,10 +114,8 @@ class VirtualClock(trio.abc.Clock):
             due_s = sleepers[0][0]
             self._now_s = max(self._now_s, due_s)
             while sleepers and sleepers[0][0] <= due_s:
-                sleeper = heappop(sleepers)[2]
-                if sleeper.task is not None:
-                    lowlevel.reschedule(sleeper.task)
-                    sleeper.task = None
+                if (task := heappop(sleepers)[2].end()) is not None:
+                    lowlevel.reschedule(task)
             return 0
         if deadline != math.inf:
             self._now_s = max(self._now_s, deadline)
@@ -128,6 +131,11 @@ class VirtualClock(trio.abc.Clock):
         self._idle_since_s = time.monotonic()
         return self._stall_s
 
+    def watch(self, on_deadlock: Callable[[], None] | None) -> Callable[[], None] | None:
+        """Call *on_deadlock* from now on; return what was called before."""
+        before, self._on_deadlock = self._on_deadlock, on_deadlock
+        return before
+
     def hold(self) -> None:
         """Keep time from jumping while real work runs in a thread; pair with `release`."""
         self._held += 1
@@ -142,7 +150,7 @@ class VirtualClock(trio.abc.Clock):
         heappush(self._sleepers, (deadline_s, self._sequence, sleeper))
 
         def abort(_: object) -> lowlevel.Abort:
-            sleeper.task = None
+            sleeper.end()
             return lowlevel.Abort.SUCCEEDED
 
         await lowlevel.wait_task_rescheduled(abort)
@@ -279,11 +287,11 @@ async def _watched(
             deadlocked.extend(_waiting_places(root))
             scope.cancel()
 
-        before, clock._on_deadlock = clock._on_deadlock, on_deadlock
+        before = clock.watch(on_deadlock)
         try:
             return await async_fn(*args)
         finally:
-            clock._on_deadlock = before
+            clock.watch(before)
     raise DeadlockError("every task waits and nothing is due:\n" + "\n".join(deadlocked))
 
 

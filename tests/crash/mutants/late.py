@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.crash.mutants.mutant import DISKS, HANGS, LOGGED, REMOUNTS, SQUEEZE, UNLOGGED, Mutant
 
+BASE = "raidx_fuse/members/base.py"
 OVERDUE = "raidx_fuse/members/overdue.py"
 MEMBER_SET = "raidx_fuse/store/member_set.py"
 QUEUE = "raidx_fuse/store/queue.py"
@@ -27,7 +28,7 @@ LATE = (
     Mutant(
         "write-that-was-given-up-not-noted",
         OVERDUE,
-        "    member.overdue = (*member.overdue, (offset_bytes, offset_bytes + size_bytes))\n\n\n"
+        "    member.note_overdue(offset_bytes, offset_bytes + size_bytes)\n\n\n"
         "def came_back(member: Member, offset_bytes: int, size_bytes: int) -> None:",
         "    pass\n\n\n"
         "def came_back(member: Member, offset_bytes: int, size_bytes: int) -> None:\n"
@@ -47,10 +48,9 @@ LATE = (
     ),
     Mutant(
         "overdue-write-forgotten-while-another-lasts",
-        OVERDUE,
-        "    rest.remove((offset_bytes, offset_bytes + size_bytes))\n"
-        "    member.overdue = tuple(rest)",
-        "    member.overdue = ()",
+        BASE,
+        "        self.overdue = tuple(rest)",
+        "        self.overdue = ()",
         "of two that hang the second one lands over what came after the first one landed",
         HANGS,
         LATE_TESTS,
@@ -221,8 +221,8 @@ BELIEVED = (
     Mutant(
         "read-takes-overdue-bytes-for-granted",
         MEMBER_SET,
-        "        return all(covers(role, max(at, first), min(end, stop)) for first, stop in late)",
-        "        return True",
+        "patched = covers_overdue(queue.member, self.overlay.covers, role, offset, size)",
+        "patched = True",
         "parity is computed from bytes that change afterwards",
         HANGS,
         LATE_TESTS,

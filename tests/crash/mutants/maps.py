@@ -79,7 +79,7 @@ FLUSHING = (
     Mutant(
         "failed-flush-counts-as-done",
         STORE,
-        "                operation.queue.unflushed = True\n",
+        "                operation.queue.flush_failed()\n",
         "                pass\n",
         "a member that stays, for it cannot be spared, is not flushed again",
         ("raid0:none",),

@@ -43,13 +43,13 @@ async def _stretch(waiting: list[Handler], nursery: trio.Nursery) -> None:
     try:
         while waiting and suspended is None:
             handler = waiting.pop(0)
-            DEFERRAL.holds = True
+            DEFERRAL.allow(True)
             try:
                 trap = handler.send(None)
             except StopIteration:
                 continue
             finally:
-                DEFERRAL.holds = False
+                DEFERRAL.allow(False)
             if isinstance(trap, CommitBatch):
                 held.append((handler, trap))
             else:

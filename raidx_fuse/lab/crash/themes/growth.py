@@ -69,7 +69,7 @@ async def grow(player: Player) -> None:
     while (job := _growth_of(player)) is not None:
         # A remount opens and closes nurseries, so it cannot run inside a cancel scope.
         assert trio.current_time() < started_s + GROWTH_LIMIT_S, job.status()
-        job._batch = player.rng.randint(1, 4)
+        job.set_window(player.rng.randint(1, 4))
         job.limit(None, SLOW_BYTES if steps else 0)
         if steps:
             steps -= 1

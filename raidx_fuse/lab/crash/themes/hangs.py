@@ -22,7 +22,7 @@ HANGS_S = (5.0, 45.0, 60.0, 100.0)  # shorter and longer than the time-out
 async def theme_hangs(player: Player) -> None:
     """Let single writes hang while the same ranges are written again."""
     rng = player.rng
-    player.refusals = True
+    player.expect_refusals()
     await player.write(0, player.sectors * 512)
     await player.flush()
     if player.tolerance and rng.random() < 0.5:  # then the array may need every other member
@@ -43,7 +43,7 @@ async def _write_while_one_hangs(player: Player) -> None:
         player.recording.out.append((role, begin, math.inf))
     disk = player.disks[role]
     disk.hang(rng.choice(HANGS_S))
-    player.hanging = True
+    player.note_hanging(True)
     where = player.place("sectors")
     ranges: list[tuple[int, int]] = []
     async with trio.open_nursery() as nursery:
@@ -57,7 +57,7 @@ async def _write_while_one_hangs(player: Player) -> None:
         await player.observe_met(ranges)
     disk.hang(0.0)  # in case that no write has reached this disk
     await trio.sleep(max(0.0, disk.late_until_s + 1.0 - trio.current_time()))
-    player.hanging = False
+    player.note_hanging(False)
     await player.observe_met(ranges)
     if spared and member_set.queues[role] is not None:  # the member was not given up
         player.recording.out[out] = (role, begin, player.event)

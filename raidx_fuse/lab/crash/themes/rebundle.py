@@ -58,7 +58,7 @@ async def _through(player: Player) -> None:
         for job in running:
             job.limit(None, SLOW_BYTES if steps else 0)
             if isinstance(job, RebundleJob):
-                job._limit = player.rng.randint(1, 3)
+                job.set_window(player.rng.randint(1, 3))
         if steps:
             steps -= 1
             await player.step()

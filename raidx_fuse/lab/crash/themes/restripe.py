@@ -79,7 +79,7 @@ async def restripe(player: Player, name: str, added: int) -> None:
     while (job := _restripe_of(player)) is not None:
         # A remount opens and closes nurseries, so it cannot run inside a cancel scope.
         assert trio.current_time() < started_s + LIMIT_S, job.status()
-        job.window_bytes = player.rng.choice((1, 2, 4, 8, 16)) * CHUNK_BYTES
+        job.set_window(player.rng.choice((1, 2, 4, 8, 16)) * CHUNK_BYTES)
         job.limit(None, SLOW_BYTES if steps else 0)
         if steps:
             steps -= 1
