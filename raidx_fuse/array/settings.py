@@ -227,7 +227,7 @@ def _tuner_setting(
 
     def apply(array: RunningArray, value: Any) -> None:
         if array.tuner is not None:
-            setattr(array.tuner, attribute, value == "on" if parse is _switch else value)
+            array.tuner.configure(**{attribute: value == "on" if parse is _switch else value})
 
     return Setting(name, default, help, parse, apply)
 

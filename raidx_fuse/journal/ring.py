@@ -169,10 +169,9 @@ class Ring:
         """Note what recovery found: the *epoch*, and the *tail* that the head page has."""
         self.epoch, self.noted_tail = epoch, tail
 
-    def set_holders(self, holders: list[bytes]) -> list[bytes]:
-        """Let the next head page name *holders* as log members; return those before."""
-        before, self.holders = self.holders, holders
-        return before
+    def set_holders(self, holders: list[bytes]) -> None:
+        """Let the next head page name *holders* as log members."""
+        self.holders = holders
 
     async def save_head(self, tail: Tail) -> None:
         """Write the head page with *tail* (not flushed)."""

@@ -74,6 +74,24 @@ class Tuner:
 
     # -- measurements --------------------------------------------------------------------------
 
+    def configure(
+        self,
+        *,
+        enabled: bool | None = None,
+        slice_s: float | None = None,
+        idle_s: float | None = None,
+        scrub_each_s: float | None = None,
+    ) -> None:
+        """Replace the settings that are given."""
+        if enabled is not None:
+            self.enabled = enabled
+        if slice_s is not None:
+            self.slice_s = slice_s
+        if idle_s is not None:
+            self.idle_s = idle_s
+        if scrub_each_s is not None:
+            self.scrub_each_s = scrub_each_s
+
     def obstacle(self) -> str | None:
         """Return what prevents moves now, in words, or None."""
         member_set = self.context.member_set
