@@ -91,8 +91,7 @@ class Reader:
         member_set = context.member_set
         started_s = member_set.clock()
         counters = context.counters
-        counters.reads += 1
-        counters.read_bytes += length
+        counters.count_read(length)
         shift = context.shift
         chunk = offset >> shift
         inner = offset & context.inner_mask
@@ -106,7 +105,7 @@ class Reader:
             if cache is not None:
                 reply = self._reply_of(length)
                 if cache.fill(offset, reply):
-                    counters.cache_hits += 1
+                    counters.count_hit()
                     context.count_synchronous(started_s)
                     return reply
             if context.access is not None:
@@ -136,7 +135,7 @@ class Reader:
                         if current or overlay.frozen:
                             overlay.patch(role, position, (reply,))
                         if cache is not None:
-                            counters.cache_misses += 1
+                            counters.count_miss()
                             self._keep(offset, reply)
                         context.count_synchronous(started_s)
                         return reply
@@ -146,7 +145,7 @@ class Reader:
             if context.cache is not None:
                 reply = self._reply_of(length)
                 if context.cache.fill(offset, reply):
-                    counters.cache_hits += 1
+                    counters.count_hit()
                     context.count_synchronous(started_s)
                     return reply
             if context.access is not None:
@@ -154,7 +153,7 @@ class Reader:
             reply = self._reply_of(length)
             if self._read_at_once(offset, length, reply):
                 if context.cache is not None:
-                    counters.cache_misses += 1
+                    counters.count_miss()
                     self._keep(offset, reply)
                 context.count_synchronous(started_s)
                 return reply
@@ -254,7 +253,7 @@ class Reader:
             mark, reuse_epoch = context.layout.mark(*chunks), context.reuse_epoch
             try:
                 if cache is not None and cache.fill(offset, answer):
-                    context.counters.cache_hits += 1
+                    context.counters.count_hit()
                     return answer
                 if not context.member_set.lost:
                     requests, _zeros = self._segments(offset, length, answer)
@@ -263,7 +262,7 @@ class Reader:
                     await self._read_pieces(offset, answer)
                 if mark == context.layout.mark(*chunks) and reuse_epoch == context.reuse_epoch:
                     if cache is not None and cache is context.cache:
-                        context.counters.cache_misses += 1
+                        context.counters.count_miss()
                         if stamp == cache.stamp(offset, length):
                             self._keep(offset, answer)
                     return answer  # else the place read may belong to another chunk by now
@@ -354,7 +353,7 @@ class Reader:
                 plan = read_plan(context.code, touched, lost & ~known, unwritten)
             except Unrecoverable as error:
                 raise context.lost_error(stripe, _cells(error.cells)) from None
-            context.counters.degraded_reads += len(plan.outputs)
+            context.counters.count_degraded(len(plan.outputs))
             arena = context.arenas.get(max(1, len(plan.reads)) * size)
             slots = arena.slots(size, len(plan.reads))
             values: dict[int, Any] = {}

@@ -104,7 +104,8 @@ class LogWriter(ReshapePosition):
             await self.ring.believe_also(before[1])
             await self.member_set.flush()
         except BaseException:
-            self.roles, self.ring.holders = before
+            self.roles = before[0]
+            self.ring.set_holders(before[1])
             raise
 
     async def believe_all(self) -> None:
@@ -129,7 +130,7 @@ class LogWriter(ReshapePosition):
         active = [role for role in whole if role != self.leaving]
         self.roles = tuple(active[: member_set.layout.code.tolerance + 1])
         records = [member_set.config.record(role) for role in self.roles]
-        self.ring.holders = [holder_of(record.member_uuid) for record in records]
+        self.ring.set_holders([holder_of(record.member_uuid) for record in records])
 
     def holds(self, stripe: int) -> bool:
         """Return whether a record of *stripe* may still be replayed (journal.py, law 3)."""
@@ -224,7 +225,7 @@ class LogWriter(ReshapePosition):
         if total > self._change_bytes:
             return None
         self.batch = batch
-        batch.data_bytes += total
+        batch.add(total)
         fields, parts = batch.fields, batch.parts
         put = self.overlay.put
         for role, offset, (buffer,), length in writes:
@@ -244,12 +245,12 @@ class LogWriter(ReshapePosition):
         if batch is None:
             return
         self.batch = None
-        batch.written = True
+        batch.mark_written()
         ring = self.ring
         fields, total = batch.fields, batch.data_bytes
         size = record_bytes(len(fields) >> 2, total)
         sequence, position, offset = ring.take(size)
-        parts, batch.parts = batch.parts, []
+        parts = batch.take_parts()
         record = encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)
         left = self.write_now(offset, record)
         self.commits += len(batch.stripes)
@@ -265,11 +266,9 @@ class LogWriter(ReshapePosition):
         Later records may build on it, because replay stops before a missing record.
         """
         self.inflight.add(batch.sequence, position)
-        batch.left = left
-        batch.over = trio.Event()
         self.late = batch
-        if self.locks is not None:
-            batch.locked = self.locks.take_free(batch.stripes)
+        locks = self.locks
+        batch.be_late(left, locks.take_free(batch.stripes) if locks is not None else ())
 
     async def finish_gathered(self, batch: CommitBatch) -> None:
         """Return when the record of *batch* is on all log members; each of its handlers waits.
@@ -278,7 +277,7 @@ class LogWriter(ReshapePosition):
         never checkpointed.
         """
         assert batch.over is not None
-        left, batch.left = batch.left, ()
+        left = batch.take_left()
         if not left:
             await batch.over.wait()
         else:
@@ -286,11 +285,11 @@ class LogWriter(ReshapePosition):
                 await self.member_set.write(left)
                 self.late = None
             except BaseException as error:
-                batch.error = RaidxError("the journal is lost: a record could not be written")
+                batch.fail(RaidxError("the journal is lost: a record could not be written"))
                 self._end_before(batch.sequence)
                 if not isinstance(error, RaidxError):
                     raise
-                batch.error = error
+                batch.fail(error)
             finally:
                 self.inflight.end(batch.sequence)
                 if self.locks is not None:

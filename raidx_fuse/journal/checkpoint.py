@@ -118,7 +118,7 @@ class Checkpoint(LogWriter):
                 self.chunk_table.put_back(chunk_table)
                 raise
             self.overlay.drop_frozen()
-            self.member_set.place_epoch += 1
+            self.member_set.note_placed()
             await ring.move_tail(tail)
             self.placements += 1
 

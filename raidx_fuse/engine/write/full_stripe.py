@@ -64,14 +64,14 @@ class FullStripeWrite:
         size = (end - first) * rows << context.shift
         if context.cache is not None:
             self._forget(first, end)
-        context.unflushed_writes.count += 1  # even if only some members write synchronously
+        context.unflushed_writes.add()
         left = write_synchronously(
             context, [(r, position, parts, size) for r, parts in enumerate(buffers)]
         )
         if left is None:
             return None
         pending = keep_locked(context, range(first, end), left, arena)
-        context.counters.full_stripe += end - first
+        context.counters.count_full_stripes(end - first)
         if context.cache is not None and pending is None:
             at = first * stripe_bytes
             context.cache.keep(at, view[at - offset : end * stripe_bytes - offset])
@@ -179,7 +179,7 @@ class GrownFullStripeWrite(FullStripeWrite):
         if context.cache is not None:
             context.cache.forget(begin, end - first << shift)
             context.cache.forget(-(stop << shift), stop - row << shift)  # parity
-        context.unflushed_writes.count += 1  # even if only some members write synchronously
+        context.unflushed_writes.add()
         requests = [
             (role, position, buffers, size)
             for role, parts in enumerate(runs)
@@ -189,7 +189,7 @@ class GrownFullStripeWrite(FullStripeWrite):
         if left is None:
             return None
         pending = keep_locked(context, range(row, stop), left, arena)
-        context.counters.full_stripe += stop - row
+        context.counters.count_full_stripes(stop - row)
         if context.cache is not None and pending is None:
             context.cache.keep(begin, view[begin - offset : (end << shift) - offset])
         return begin, end << shift, pending

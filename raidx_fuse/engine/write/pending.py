@@ -142,7 +142,7 @@ class Completion:
             self.note_torn(stripes)
             raise
         finally:
-            context.unflushed_writes.count += 1
+            context.unflushed_writes.add()
             for stripe in stripes:  # a read meanwhile may have cached the old content
                 context.forget_stripe(stripe)
             if marked:

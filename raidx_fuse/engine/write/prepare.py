@@ -54,6 +54,10 @@ class Work:
     contents: list[Content] = field(default_factory=list)  # for the chunk cache
     cached: int = 0  # pre-reads that the cache saved
 
+    def count_cached(self) -> None:
+        """Count a pre-read that the cache saved."""
+        self.cached += 1
+
 
 class Preparer:
     """Prepares the pieces of requests."""
@@ -92,7 +96,7 @@ class Preparer:
                 for output in plan.outputs:
                     covered.setdefault(output.cell, []).append((low, high))
         if unwritten:
-            work.fresh += self.fresh(piece)
+            work.fresh.extend(self.fresh(piece))
             self._enliven(piece, unwritten, covered, work)
 
     def fresh(self, piece: Piece) -> list[int]:
@@ -130,7 +134,7 @@ class Preparer:
                 contents[cell], old[cell] = buffer, array
                 if known >> cell & 1 and context.cache is not None:
                     context.cache.fill(address_of(context.layout, stripe, cell) + low, buffer)
-                    work.cached += 1
+                    work.count_cached()
                     continue
                 role, position = context.position(stripe, cell)
                 work.reads.append((role, position + low, [buffer], size))

@@ -173,18 +173,18 @@ class StripeEnd:
         places = [context.position(stripe, cell) for cell in cells_of(context.code.all_mask)]
         if overlay.frozen and any(overlay.is_placing(*at, context.chunk_bytes) for at in places):
             return None
-        context.unflushed_writes.count += 1  # even if only some members write synchronously
+        context.unflushed_writes.add()
         if context.cache is not None:
             context.forget_stripe(stripe)
         placed, pending = self._place(stripe, filled, view[:size])
         if not placed:
             return None
-        context.counters.full_stripe += 1
+        context.counters.count_full_stripes(1)
         if pending is not None:
             return size, pending
         for cell in (*cells_of(filled), *cells_of(context.code.parity_mask)):
             overlay.drop(*context.position(stripe, cell), context.chunk_bytes)
-        context.member_set.place_epoch += 1  # a read of a home place under way is repeated
+        context.member_set.note_placed()  # a read of a home place under way is repeated
         deferred.finish((stripe,))
         if context.cache is not None:
             context.cache.keep(offset, view[:size])
@@ -261,32 +261,30 @@ class StripeFill:
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
 
-    def takes(self, piece: Piece) -> bool:
-        """Return True if only the data of *piece* need be logged; set *piece.logged*.
+    def logged_before(self, piece: Piece) -> int | None:
+        """Return the cells that the log has, as a mask, if it needs only the data of *piece* now.
 
-        The parity is deferred then (journal/deferred_parity.py).
+        The parity is deferred then (journal/deferred_parity.py). Returns None if it is logged, too.
         """
         context, stripe = self.context, piece.stripe
         layout = context.layout
         deferred = context.journal.deferred
-        piece.logged = 0
         if not context.code.parity_count or not layout.contiguous or not layout.aligned:
-            return False
+            return None
         if context.member_set.lost or context.bad_chunks:
-            return False
+            return None
         if context.journal.forced:  # a restripe: the layout is about to change
-            return False
+            return None
         if piece.whole_cells(context.chunk_bytes) != piece.touched:
-            return False
+            return None
         before = deferred.cells(stripe)
         if before != (1 << piece.first) - 1:
-            return False
+            return None
         if not context.written.whole(layout, stripe, stripe + 1):
-            return False
+            return None
         if not deferred.reserve(stripe):
-            return False
-        piece.logged = before
-        return True
+            return None
+        return before
 
     async def commit(
         self, logged: Sequence[Piece], records: Sequence[Work], still_valid: Callable[[], bool]

@@ -30,6 +30,10 @@ class Piece:
     fills: bool = False
     logged: int = 0
 
+    def defer_parity(self, logged: int | None) -> None:
+        """Log only the data, after the cells in the mask *logged*; None: data and parity."""
+        self.fills, self.logged = logged is not None, logged or 0
+
     @property
     def touched(self) -> int:
         """The mask of the cells that the piece touches."""

@@ -68,8 +68,7 @@ class Writer:
         started_s = context.member_set.clock()
         view = memoryview(data)
         length = len(view)
-        context.counters.writes += 1
-        context.counters.write_bytes += length
+        context.counters.count_write(length)
         if not length:
             return
         ranges = [(0, length)]  # the parts of the request that are left for the general path
@@ -233,11 +232,11 @@ class Writer:
             for piece in direct:
                 self._preparer.prepare(piece, view, work)
             for piece in placed:
-                work.fresh += self._preparer.fresh(piece)
+                work.fresh.extend(self._preparer.fresh(piece))
             every = [work]
             for piece in logged:
                 record = Work()
-                piece.fills = self._stripe_fill.takes(piece)
+                piece.defer_parity(self._stripe_fill.logged_before(piece))
                 self._preparer.prepare(piece, view, record)
                 every.append(record)
             if context.cache is not None:
@@ -267,7 +266,7 @@ class Writer:
             self._completion.note_torn(piece.stripe for piece in direct)
             raise
         finally:
-            context.unflushed_writes.count += 1
+            context.unflushed_writes.add()
 
     async def _write_content(
         self, work: Work, logged: list[Piece], records: list[Work], epoch: tuple[int, int]
@@ -347,7 +346,7 @@ class Writer:
         cache = context.cache
         assert cache is not None
         for part in every:
-            context.counters.cache_pre_reads += part.cached
+            context.counters.count_cached_pre_reads(part.cached)
             for address, size, data, changed in part.contents:
                 if changed:
                     cache.forget(address, size)

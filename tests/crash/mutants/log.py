@@ -126,7 +126,7 @@ PLACING = (
     Mutant(
         "readers-do-not-hear-of-a-placement",
         CHECKPOINT,
-        "            self.member_set.place_epoch += 1",
+        "            self.member_set.note_placed()",
         "            pass",
         "who read the place before it was written finds nothing in the overlay afterwards",
         LOGGED,
@@ -274,8 +274,8 @@ COMMITTING = (
     Mutant(
         "late-record-leaves-its-stripes-free",
         LOG_WRITER,
-        "batch.locked = self.locks.take_free(batch.stripes)",
-        "batch.locked = []",
+        "batch.be_late(left, locks.take_free(batch.stripes) if locks is not None else ())",
+        "batch.be_late(left, ())",
         "others change, past the log, what it still lacks",
         DEFERRAL,
         TOGETHER,
