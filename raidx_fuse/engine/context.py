@@ -22,8 +22,8 @@ from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.store.buffers import ArenaPool
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
 from raidx_fuse.store.latency import TIMED_ALL, TIMED_EACH, ArrayCounters, Latency
-from raidx_fuse.store.member_io import MemberIO
-from raidx_fuse.store.member_set import MemberLostError, MemberSet
+from raidx_fuse.store.member_io import MemberIO, MemberLostError
+from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.written_map import WrittenMap
 
 # Writes past the log that are not durable yet.

@@ -16,19 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
+from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.write.prepare import Preparer
 from raidx_fuse.errors import UnrecoverableError
-from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.placements.bundled import BundleLayout
-from raidx_fuse.layouts.planning.stripe_plan import read_plan
-from raidx_fuse.store.buffers import Arena, Bytes, zero_buffers
+from raidx_fuse.store.buffers import zero_buffers
 from raidx_fuse.store.chunk_table import Move
-from raidx_fuse.store.member_io import MemberIO, join
-from raidx_fuse.store.member_set import MemberLostError
-from raidx_fuse.store.xor import xor_into
+from raidx_fuse.store.member_io import MemberIO, MemberLostError
 
 
 class ChunkMover:
@@ -122,12 +117,14 @@ class ChunkMover:
         return True
 
     async def _contents(self, moves: Sequence[Move]) -> list[MemberIO]:
-        """Read the content that *moves* take along; return the writes at the new places."""
+        """Read the content that *moves* take along; return the writes at the new places.
+
+        Raises UnrecoverableError, MemberLostError and what the members raise.
+        """
         context, layout = self.context, self.layout
         size = context.chunk_bytes
-        reads: list[MemberIO] = []
+        reader = CellReader(context)
         writes: list[MemberIO] = []
-        solved: list[tuple[Bytes, list[Bytes], Arena]] = []
         zero_roles = context.recorded_zero_roles()
         places = [
             (role, context.data_offset + (chunk << context.shift)) for _cell, role, chunk in moves
@@ -140,40 +137,8 @@ class ChunkMover:
             if not context.unwritten_cells(bundle) >> column & 1:
                 buffer = bytearray(size)
                 writes.append((role, position, [buffer], size))
-                if context.member_set.lost and layout.disk[cell] in context.member_set.lost:
-                    solved.append(self._solve(bundle, column, buffer, reads))
-                    continue
-                source, at = context.position(bundle, column)
-                reads.append((source, at, [memoryview(buffer)], size))
+                reader.add(bundle, {column: memoryview(buffer)})
             elif role in zero_roles:
                 writes.append((role, position, zero_buffers(size), size))
-        if reads:
-            await context.member_set.read(join(reads), background=True)
-        for out, parts, arena in solved:
-            xor_into(out, parts)
-            context.arenas.put(arena)
+        await reader.run()
         return writes
-
-    def _solve(
-        self, bundle: int, column: int, buffer: bytearray, reads: list[MemberIO]
-    ) -> tuple[Bytes, list[Bytes], Arena]:
-        """Add the reads that recover a lost chunk to *reads*; return it and the parts of its XOR.
-
-        Raises UnrecoverableError.
-        """
-        context = self.context
-        size = context.chunk_bytes
-        lost = self.layout.lost_cells(bundle, context.member_set.lost)
-        try:
-            plan = read_plan(context.code, 1 << column, lost, context.unwritten_cells(bundle))
-        except Unrecoverable:
-            raise context.lost_error(bundle, (column,)) from None
-        arena = context.arenas.get(len(plan.reads) * size)
-        values = {}
-        for cell, (view, value) in zip(
-            plan.reads, arena.slots(size, len(plan.reads)), strict=False
-        ):
-            values[cell] = value
-            reads.append((*context.position(bundle, cell), [view], size))
-        parts = [values[cell] for cell in plan.outputs[0].old]
-        return np.frombuffer(buffer, dtype=np.uint8), parts, arena

@@ -12,19 +12,13 @@ import mmap
 from math import inf
 from typing import Any
 
-import numpy as np
-
 from raidx_fuse.engine.access_stats import SAMPLE_MASK
-from raidx_fuse.engine.chunk_cache import address_of
+from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import MemberError, RaidxError, UnrecoverableError
-from raidx_fuse.journal.overlay import WHOLE
-from raidx_fuse.layouts.codes.code import Unrecoverable
-from raidx_fuse.layouts.planning.stripe_plan import bands, read_plan
+from raidx_fuse.layouts.planning.stripe_plan import bands, cells_of
 from raidx_fuse.store.buffers import ZEROS
-from raidx_fuse.store.member_io import MemberIO, join
-from raidx_fuse.store.member_set import MemberLostError
-from raidx_fuse.store.xor import xor_into
+from raidx_fuse.store.member_io import MemberIO, MemberLostError
 
 log = logging.getLogger(__name__)
 
@@ -119,28 +113,21 @@ class Reader:
                 role, member_chunk = layout.place(stripe, cell)
             else:
                 _cell, role, member_chunk = self._nearest(stripe)
-            queue = member_set.readable[role]
-            if queue is not None:
+            if member_set.readable[role] is not None:
                 position = context.data_offset + (member_chunk << shift) + inner
-                overlay = context.journal.overlay
-                current = overlay.current
-                if current:
-                    known = overlay.newest(role, position, length)
-                    if known.__class__ in WHOLE:
-                        context.count_synchronous(started_s)
-                        return memoryview(known)
                 reply = self._reply_of(length)
                 try:
-                    if queue.try_readv(position, (reply,), length):
-                        if current or overlay.frozen:
-                            overlay.patch(role, position, (reply,))
-                        if cache is not None:
-                            counters.count_miss()
-                            self._keep(offset, reply)
-                        context.count_synchronous(started_s)
-                        return reply
+                    newest = member_set.try_read(role, position, (reply,), length)
                 except MemberError:
-                    pass  # the general path retries, excludes the member and plans again
+                    newest = None  # the general path retries, excludes the member and plans again
+                if newest is not None:
+                    if newest is not reply:
+                        reply = memoryview(newest)
+                    elif cache is not None:
+                        counters.count_miss()
+                        self._keep(offset, reply)
+                    context.count_synchronous(started_s)
+                    return reply
         elif length <= REPLY_BYTES and not member_set.lost and not context.bad_chunks:
             if context.cache is not None:
                 reply = self._reply_of(length)
@@ -176,17 +163,15 @@ class Reader:
 
     def _read_at_once(self, offset: int, length: int, reply: memoryview) -> bool:
         """Fill *reply* from healthy members without suspending; return False if that fails."""
-        queues = self.context.member_set.queues
-        overlay = self.context.journal.overlay
-        unplaced = bool(overlay)
+        try_read = self.context.member_set.try_read
         requests, zeros = self._segments(offset, length, reply)
         try:
             for role, position, buffers, size in requests:
-                queue = queues[role]
-                if queue is None or not queue.try_readv(position, buffers, size):
+                newest = try_read(role, position, buffers, size)
+                if newest is None:
                     return False
-                if unplaced:
-                    overlay.patch(role, position, buffers)
+                if newest is not buffers[0]:
+                    buffers[0][:] = newest
         except MemberError:
             return False
         for view in zeros:
@@ -344,38 +329,13 @@ class Reader:
         context = self.context
         start = offset & context.inner_mask
         end = (offset + length - 1 & context.inner_mask) + 1
-        lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
         unwritten = context.unwritten_cells(stripe)
+        reader = CellReader(context, background=False)
         for low, high, touched in bands(first, start, last, end, context.chunk_bytes):
-            size = high - low
+            into = {}
+            for cell in cells_of(touched & ~unwritten):
+                at = ((cell - first) << context.shift) + low - start
+                into[cell] = answer[at : at + high - low]
             known = context.cached(stripe, context.code.all_mask & ~unwritten, low, high)
-            try:
-                plan = read_plan(context.code, touched, lost & ~known, unwritten)
-            except Unrecoverable as error:
-                raise context.lost_error(stripe, _cells(error.cells)) from None
-            context.counters.count_degraded(len(plan.outputs))
-            arena = context.arenas.get(max(1, len(plan.reads)) * size)
-            slots = arena.slots(size, len(plan.reads))
-            values: dict[int, Any] = {}
-            requests: list[MemberIO] = []
-            for cell, (view, array) in zip(plan.reads, slots, strict=False):
-                role, position = context.position(stripe, cell)
-                if touched >> cell & 1:  # requested itself: read directly into the answer
-                    at = ((cell - first) << context.shift) + low - start
-                    view = answer[at : at + size]
-                    array = np.frombuffer(view, dtype=np.uint8)
-                values[cell] = array
-                if known >> cell & 1 and context.cache is not None:
-                    context.cache.fill(address_of(context.layout, stripe, cell) + low, view)
-                    continue
-                requests.append((role, position + low, [view], size))
-            await context.member_set.read(join(requests))
-            for output in plan.outputs:
-                at = ((output.cell - first) << context.shift) + low - start
-                target = np.frombuffer(answer[at : at + size], dtype=np.uint8)
-                xor_into(target, [values[cell] for cell in output.old])
-            context.arenas.put(arena)
-
-
-def _cells(mask: int) -> tuple[int, ...]:
-    return tuple(cell for cell in range(mask.bit_length()) if mask >> cell & 1)
+            context.counters.count_degraded(reader.add(stripe, into, low, high - low, known))
+        await reader.run()

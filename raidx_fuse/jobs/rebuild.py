@@ -20,8 +20,7 @@ from raidx_fuse.jobs.job import WINDOW_BYTES, Job
 from raidx_fuse.jobs.strips import Place, Strips, batches, read_all
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, rebuild_plan
-from raidx_fuse.store.member_io import MemberIO, join
-from raidx_fuse.store.member_set import MemberLostError
+from raidx_fuse.store.member_io import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import Program, compile_steps
 
 log = logging.getLogger(__name__)

@@ -11,22 +11,19 @@ crash the same job runs over the stripes that were in flight (resync.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import reduce
-from operator import or_
 from typing import Any
 
 import numpy as np
 
+from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.jobs.job import WINDOW_BYTES, Job
 from raidx_fuse.jobs.strips import Place, Strips, batches, read_all
-from raidx_fuse.layouts.codes.code import Step, Unrecoverable
 from raidx_fuse.layouts.codes.error_location import locate
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import BLOCK_BYTES, Bytes
-from raidx_fuse.store.member_io import MemberIO
-from raidx_fuse.store.member_set import MemberLostError
+from raidx_fuse.store.member_io import MemberIO, MemberLostError
 from raidx_fuse.store.xor import xor_into
 
 FINDINGS_KEPT = 1000
@@ -227,30 +224,24 @@ class Scrub(Job):
         loses whole cells.
         """
         context = self.context
-        code = context.code
+        code, roles = context.code, context.layout.roles(stripe)
         unwritten = context.unwritten_cells(stripe)
         lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe)) & ~unwritten
-        steps: tuple[Step, ...] = ()
-        if lost & code.data_mask and self.solves_lost:
-            with suppress(Unrecoverable):
-                steps = code.solve(lost, lost & code.data_mask)
-        sources = reduce(or_, (mask for _, mask in steps), code.data_mask) & ~unwritten & ~lost
-        requests: list[MemberIO] = []
-        for cell in cells_of(sources):
-            role, offset = context.position(stripe, cell)
-            place = (role, code.row_of[cell])
-            if place not in cells:
-                content = cells[place] = np.empty(context.chunk_bytes, dtype=np.uint8)
-                requests.append((role, offset, [content.data], context.chunk_bytes))
-        if requests:
-            await context.member_set.read(requests, background=True)
-        roles = context.layout.roles(stripe)
-        for cell, mask in steps:  # a degraded read returns this; the other chains are made to agree
+        into: dict[int, Bytes] = {}
+        for cell in cells_of(code.data_mask & ~unwritten):
             place = (roles[code.column_of[cell]], code.row_of[cell])
-            content = cells[place] = np.zeros(context.chunk_bytes, dtype=np.uint8)
-            if given := cells_of(mask & ~unwritten):
-                at = [(roles[code.column_of[source]], code.row_of[source]) for source in given]
-                xor_into(content, [cells[source] for source in at])
+            if place not in cells and (self.solves_lost or not lost >> cell & 1):
+                into[cell] = np.empty(context.chunk_bytes, dtype=np.uint8)
+        reader = CellReader(context)
+        try:
+            reader.add(stripe, {cell: content.data for cell, content in into.items()})
+        except UnrecoverableError:
+            for cell in cells_of(lost & code.data_mask):
+                into.pop(cell, None)
+            reader.add(stripe, {cell: content.data for cell, content in into.items()})
+        await reader.run()  # a degraded read returns this; the other chains are made to agree
+        for cell, content in into.items():
+            cells[roles[code.column_of[cell]], code.row_of[cell]] = content
 
     def _rewrite_parity(
         self, stripe: int, cells: dict[Place, Bytes]

@@ -117,13 +117,8 @@ class Strips:
         size = self.strip_bytes * self.count
         chunk_bytes = context.chunk_bytes
         for role, rows in by_role.items():
-            queue = context.member_set.queues[role]
             offset = self.offset(role)
-            view = None
-            if (
-                queue is not None and not context.member_set.overlay
-            ):  # a view would miss the overlay
-                view = queue.view(offset, size, len(rows) / self.rows)
+            view = context.member_set.lend(role, offset, size, len(rows) / self.rows)
             if view is not None:
                 self._strips[role] = np.frombuffer(view, dtype=np.uint8)
                 continue

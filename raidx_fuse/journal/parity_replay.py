@@ -12,10 +12,10 @@ from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, unwritten_cells, write_plans
 from raidx_fuse.store.buffers import Bytes
-from raidx_fuse.store.member_io import MemberIO
-from raidx_fuse.store.member_set import MemberLostError, MemberSet
+from raidx_fuse.store.member_io import MemberIO, MemberLostError
+from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.written_map import WrittenMap
-from raidx_fuse.store.xor import xor_into
+from raidx_fuse.store.xor import sources, xor_into
 
 
 class ParityReplay:
@@ -161,8 +161,7 @@ class ParityReplay:
             requests: list[MemberIO] = []
             for output in plan.outputs:
                 out = np.empty(self._size, np.uint8)
-                sources = [old[cell] for cell in output.old] + [new[cell] for cell in output.new]
-                xor_into(out, sources)
+                xor_into(out, sources(output, old, new))
                 role, offset = self._place(stripe, output.cell)
                 requests.append((role, offset, [out.data], self._size))
             return requests

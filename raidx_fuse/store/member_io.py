@@ -1,9 +1,26 @@
-"""One I/O on one member as a value, and how neighbouring ones become one."""
+"""One I/O on one member as a value, and reads of the newest bytes of members.
+
+The newest bytes of a place are what the member holds there, with newer content laid over it.
+
+Newer content is what the log has and the home places lack (the overlay, journal/overlay.py). Every
+read of members by the engine and by the jobs goes through the three methods here:
+
+* `try_read` does not suspend, and copies nothing if the overlay knows the whole range;
+* `read` takes several requests and suspends if a member must be waited for;
+* `lend` gives the memory of a RAM member, if no newer content exists at all.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
+
+from raidx_fuse.errors import MemberError
+from raidx_fuse.members.overdue import covers_overdue
+from raidx_fuse.store.observers import PAGE_BYTES, PAGE_MASK, NewerContent
+from raidx_fuse.store.operation import READ, Operation
+from raidx_fuse.store.queue import MemberQueue
 
 MemberIO = tuple[int, int, list[Any], int]  # role, byte offset on the member, buffers, size
 
@@ -21,3 +38,119 @@ def join(requests: Sequence[MemberIO]) -> list[MemberIO]:
         else:
             joined.append(request)
     return joined
+
+
+class MemberLostError(Exception):
+    """A member was failed during the operation: the caller plans again (degraded read)."""
+
+
+class NewestReads(ABC):
+    """Reads of the newest bytes of members by role.
+
+    *place_epoch* increases when newer content has reached its home places: a read that began before
+    may have missed it there, and would miss it in the overlay, too. *role_epoch* increases when
+    another member takes a role.
+    """
+
+    queues: list[MemberQueue | None]
+    readable: list[MemberQueue | None]
+
+    def __init__(self, overlay: NewerContent) -> None:
+        self.overlay = overlay
+        self.place_epoch = self.role_epoch = 0
+
+    @abstractmethod
+    async def _wait(self, operations: Sequence[Operation]) -> list[Operation]:
+        """Run *operations* concurrently; return those that failed."""
+
+    @abstractmethod
+    def _blame(self, operation: Operation) -> None:
+        """Fail the member of a failed operation, or raise its error if it cannot be spared."""
+
+    def try_read(self, role: int, offset: int, buffers: Sequence[Any], size: int) -> Any | None:
+        """Return a buffer with the newest bytes of a range of *role*, without suspending.
+
+        That is a buffer of the overlay if it knows the whole range, else the first of *buffers*,
+        which are filled. Returns None if the member cannot be read synchronously. Raises
+        MemberError; after that use `read`.
+        """
+        overlay = self.overlay
+        known: Any = ()
+        if overlay.current or overlay.frozen:
+            if size <= PAGE_BYTES:
+                known = overlay.newest(role, offset, size)
+                if known:
+                    return known
+            elif (
+                not (offset | size) & PAGE_MASK
+                and len(buffers) == 1
+                and overlay.read(role, offset, buffers[0])
+            ):
+                return buffers[0]
+        else:
+            known = None
+        queue = self.readable[role]
+        if queue is None or not queue.try_readv(offset, buffers, size):
+            return None
+        if known is not None:
+            overlay.patch(role, offset, buffers)
+        return buffers[0]
+
+    async def read(self, requests: Sequence[MemberIO], *, background: bool = False) -> None:
+        """Fill the buffers of *requests*; suspends only if a member does not answer synchronously.
+
+        Raises MemberLostError if a member was failed or replaced during the call (the caller plans
+        again), and MemberError if a read failed on a member whose loss the code does not tolerate.
+        """
+        overlay = self.overlay
+        if overlay:
+            requests = [request for request in requests if not self._known(request)]
+        epoch, role_epoch = self.place_epoch, self.role_epoch
+        await self._read_members(requests, background)
+        while epoch != self.place_epoch:  # what we read may be from before the placement
+            if role_epoch != self.role_epoch:
+                raise MemberLostError  # a new member of a role has nothing yet: plan again
+            epoch = self.place_epoch
+            await self._read_members(requests, background)
+        if overlay:
+            for role, offset, buffers, _size in requests:
+                overlay.patch(role, offset, buffers)
+
+    def lend(self, role: int, offset: int, size: int, share: float) -> memoryview | None:
+        """Return a RAM member's own memory of a range, or None if that is not its newest content.
+
+        *share* of the range counts as read. Raises MemberError.
+        """
+        queue = self.queues[role]
+        return None if queue is None or self.overlay else queue.view(offset, size, share)
+
+    def _known(self, request: MemberIO) -> bool:
+        """Fill the buffer of *request* and return True if the overlay has the whole range."""
+        role, offset, buffers, size = request
+        if (offset | size) & PAGE_MASK or len(buffers) > 1 or self.queues[role] is None:
+            return False
+        return self.overlay.read(role, offset, buffers[0])
+
+    async def _read_members(self, requests: Sequence[MemberIO], background: bool) -> None:
+        """Fill the buffers from the members, without the overlay."""
+        pending: list[Operation] | None = None
+        for role, offset, buffers, size in requests:
+            queue = self.queues[role]
+            if queue is None:
+                if pending:  # their buffers must not be left behind
+                    await self._wait(pending)
+                raise MemberLostError
+            try:
+                if queue.try_readv(offset, buffers, size):
+                    continue
+            except MemberError:
+                pass  # the queue tries once more
+            pending = pending or []
+            patched = covers_overdue(queue.member, self.overlay.covers, role, offset, size)
+            pending.append(Operation(queue, READ, offset, buffers, size, background, patched))
+        if pending:
+            failed = await self._wait(pending)
+            if failed:
+                for operation in failed:
+                    self._blame(operation)
+                raise MemberLostError

@@ -23,11 +23,10 @@ from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.superblock_round import Patience, write_config
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import Member
-from raidx_fuse.members.overdue import covers_overdue
 from raidx_fuse.store.flush_rounds import FlushRounds
-from raidx_fuse.store.member_io import MemberIO
-from raidx_fuse.store.observers import PAGE_MASK, FlushObserver, NewerContent, PagesOfMembers
-from raidx_fuse.store.operation import FLUSH, PUNCH, READ, WRITE, CountdownLatch, Operation
+from raidx_fuse.store.member_io import MemberIO, NewestReads
+from raidx_fuse.store.observers import FlushObserver, NewerContent, PagesOfMembers
+from raidx_fuse.store.operation import FLUSH, PUNCH, WRITE, CountdownLatch, Operation
 from raidx_fuse.store.queue import MemberQueue
 from raidx_fuse.tasks import Starter
 
@@ -36,11 +35,7 @@ log = logging.getLogger(__name__)
 Hook = Callable[[], None]
 
 
-class MemberLostError(Exception):
-    """A member was failed during the operation: the caller plans again (degraded read)."""
-
-
-class MemberSet:
+class MemberSet(NewestReads):
     """The member queues of one array by role, under one `ArrayConfig`.
 
     Attributes: *queues* (by role; None when the member is missing or failed); *readable* (the same
@@ -59,6 +54,7 @@ class MemberSet:
         *,
         read_only: bool = False,
     ) -> None:
+        super().__init__(overlay)
         self.config = config
         self.layout = layout
         self.read_only = read_only
@@ -72,14 +68,11 @@ class MemberSet:
         self.watermarks: dict[int, int] = {}
         self.readable: list[MemberQueue | None] = []
         self.lost: frozenset[int] = frozenset()
-        self.role_epoch = 0  # increases when another member takes a role
         self.rebuild_epoch = 0  # increases with every watermark: writers check whether one moved
         self.closed = False  # no superblock is written any more
         self.io_timeout_s = 30.0
         self.flush_observers: list[FlushObserver] = []
         self.page_stores: list[PagesOfMembers] = []
-        self.overlay = overlay
-        self.place_epoch = 0  # increases when committed content has reached its home place
         self.on_change: list[Hook] = []
         self.on_fail: list[Callable[[int], None]] = []
         self._publication: trio.Event | None = None
@@ -125,57 +118,6 @@ class MemberSet:
         return members
 
     # -- operations ----------------------------------------------------------------------------
-
-    async def read(self, requests: Sequence[MemberIO], *, background: bool = False) -> None:
-        """Fill the buffers of *requests*; suspends only if a member does not answer synchronously.
-
-        Raises MemberLostError if a member was failed or replaced during the call (the caller plans
-        again), and MemberError if a read failed on a member whose loss the code does not tolerate.
-        """
-        overlay = self.overlay
-        if overlay:
-            requests = [request for request in requests if not self._known(request)]
-        epoch, role_epoch = self.place_epoch, self.role_epoch
-        await self._read_members(requests, background)
-        while epoch != self.place_epoch:  # what we read may be from before the placement
-            if role_epoch != self.role_epoch:
-                raise MemberLostError  # a new member of a role has nothing yet: plan again
-            epoch = self.place_epoch
-            await self._read_members(requests, background)
-        if overlay:
-            for role, offset, buffers, _size in requests:
-                overlay.patch(role, offset, buffers)
-
-    def _known(self, request: MemberIO) -> bool:
-        """Fill the buffer of *request* and return True if the overlay has the whole range."""
-        role, offset, buffers, size = request
-        if (offset | size) & PAGE_MASK or len(buffers) > 1 or self.queues[role] is None:
-            return False
-        return self.overlay.read(role, offset, buffers[0])
-
-    async def _read_members(self, requests: Sequence[MemberIO], background: bool) -> None:
-        """Fill the buffers from the members, without the overlay."""
-        pending: list[Operation] | None = None
-        for role, offset, buffers, size in requests:
-            queue = self.queues[role]
-            if queue is None:
-                if pending:  # their buffers must not be left behind
-                    await self._wait(pending)
-                raise MemberLostError
-            try:
-                if queue.try_readv(offset, buffers, size):
-                    continue
-            except MemberError:
-                pass  # the queue tries once more
-            pending = pending or []
-            patched = covers_overdue(queue.member, self.overlay.covers, role, offset, size)
-            pending.append(Operation(queue, READ, offset, buffers, size, background, patched))
-        if pending:
-            failed = await self._wait(pending)
-            if failed:
-                for operation in failed:
-                    self._blame(operation)
-                raise MemberLostError
 
     async def write(self, requests: Sequence[MemberIO], *, background: bool = False) -> None:
         """Write the buffers of *requests*; a member that fails is excluded, the others go on.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 PAGE_SHIFT = 12  # newer content is kept in pages of 4 KiB
@@ -11,7 +11,27 @@ PAGE_MASK = PAGE_BYTES - 1
 
 
 class NewerContent(Protocol):
-    """Content newer than that of the members, laid over every read: the overlay of the log."""
+    """Content newer than that of the members, laid over every read: the overlay of the log.
+
+    *current* and *frozen* are its layers: both are empty if there is no newer content.
+    """
+
+    @property
+    def current(self) -> Mapping[int, Any]:
+        """The layer on top."""
+        ...
+
+    @property
+    def frozen(self) -> Mapping[int, Any]:
+        """The layer that is being written to the home places."""
+        ...
+
+    def newest(self, role: int, offset: int, length: int) -> Any:
+        """Return the bytes of a range within one page as a buffer, if all are known.
+
+        Otherwise None if nothing of the page is known, and an empty tuple if parts may be known.
+        """
+        ...
 
     def __bool__(self) -> bool:
         """Return whether there is any newer content."""

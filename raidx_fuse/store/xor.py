@@ -15,14 +15,14 @@ Two optimizations make such a list fast for any code:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from raidx_fuse.layouts.codes.code import Code, Step
-from raidx_fuse.layouts.planning.stripe_plan import cells_of
+from raidx_fuse.layouts.planning.stripe_plan import Output, cells_of
 from raidx_fuse.store.buffers import BLOCK_BYTES, Bytes
 
 # XOR over page-aligned scratch memory.
@@ -59,6 +59,11 @@ def xor_into(out: Bytes, sources: Sequence[Bytes]) -> None:
     np.bitwise_xor(rest[0], rest[1], out)
     for source in rest[2:]:
         np.bitwise_xor(out, source, out)
+
+
+def sources(output: Output, old: Mapping[int, Bytes], new: Mapping[int, Bytes]) -> list[Bytes]:
+    """Return what `xor_into` makes *output* of: cells as they are (*old*) and as requested."""
+    return [old[cell] for cell in output.old] + [new[cell] for cell in output.new]
 
 
 CACHE_BYTES = 8 << 20  # for the blocks of all cells together: part of a last-level cache

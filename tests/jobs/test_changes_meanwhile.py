@@ -39,7 +39,7 @@ def test_a_role_that_becomes_larger_while_a_growth_ends_keeps_the_count_of_bundl
                 nursery.start_soon(array.replace_disk, 1, larger[0])
                 await trio.sleep(1)
 
-        rebundle._announce = announce_and_be_overtaken  # type: ignore[method-assign]
+        rebundle._announce = announce_and_be_overtaken
         async with trio.open_nursery() as nursery:
             await array.grow([disk := rig.disk(40)])
             rig.members.append(disk)
@@ -68,7 +68,7 @@ def test_a_growth_whose_end_fails_opens_the_bundles_that_superblocks_may_count()
             await announce(cells, bundles)
             raise RaidxError("the superblocks are written, but something else went wrong")
 
-        rebundle._announce = announce_and_fail  # type: ignore[method-assign]
+        rebundle._announce = announce_and_fail
         await array.grow([disk := rig.disk(40)])
         rig.members.append(disk)
         await rig.settle()
@@ -85,17 +85,18 @@ def test_a_new_member_that_is_removed_before_it_has_its_role_ends_the_growth(lay
         async with spying(layout, 4, chunk_bytes=CHUNK, stripes=200) as rig:
             array = rig.running
             await rig.put(0, random.Random(1).randbytes(len(rig.model)))
-            drain = array.context.journal.drain
+            journal: Any = array.context.journal
+            drain = journal.drain
 
             async def drain_and_be_overtaken(*args: Any) -> None:
                 await drain(*args)
                 for uuid in list(array.member_set.spares):
                     await array.remove_disk(uuid)
 
-            array.context.journal.drain = drain_and_be_overtaken  # type: ignore[method-assign]
+            journal.drain = drain_and_be_overtaken
             with pytest.raises(RaidxError, match="failed or was removed before it got its role"):
                 await array.grow([rig.new_member()])
-            array.context.journal.drain = drain  # type: ignore[method-assign]
+            journal.drain = drain
             assert len(array.member_set.config.members) == 4
             assert not array.jobs.running()
             await rig.compare()
@@ -112,14 +113,15 @@ def test_a_spare_that_is_removed_before_it_has_its_role_gets_none() -> None:
             array = rig.running
             await rig.put(0, random.Random(1).randbytes(len(rig.model)))
             await array.add_spare(rig.new_member())
-            drain = array.context.journal.drain
+            journal: Any = array.context.journal
+            drain = journal.drain
 
             async def drain_and_be_overtaken(*args: Any) -> None:
                 await drain(*args)
                 for uuid in list(array.member_set.spares):
                     await array.remove_disk(uuid)
 
-            array.context.journal.drain = drain_and_be_overtaken  # type: ignore[method-assign]
+            journal.drain = drain_and_be_overtaken
             await array.fail_disk(1)
             await trio.sleep(5)
             assert array.member_set.config.record(1).state == "failed"

@@ -13,6 +13,7 @@ import trio
 from raidx_fuse.array import estimate
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.members.simulated.faulty import Operation
 from tests.support.growing import ram_of
 from tests.support.spy import restarted
 from tests.support.unlike import CHUNK, UnlikeRig, play, usable
@@ -307,7 +308,7 @@ def test_new_bundles_keep_their_content_where_a_record_is_still_to_be_placed(
 
 @pytest.mark.parametrize(("operation", "state"), [("read", "running"), ("write", "paused")])
 def test_a_move_that_a_member_refuses_waits_and_the_array_goes_on(
-    operation: str, state: str
+    operation: Operation, state: str
 ) -> None:
     """Without redundancy no member can be spared, so the error reaches the job."""
 

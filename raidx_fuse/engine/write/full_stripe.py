@@ -21,7 +21,7 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.write.pending import PendingWrite, keep_locked, write_synchronously
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.store.buffers import Bytes
-from raidx_fuse.store.xor import encoder
+from raidx_fuse.store.xor import encoder, xor_into
 
 BUFFERS_MAX = 512  # in one I/O
 
@@ -231,11 +231,6 @@ class GrownFullStripeWrite(FullStripeWrite):
             if not context.code.parity_count:
                 continue
             buffer, out = next(sums)
-            if count == 1:
-                out[:] = array[number]
-            else:
-                np.bitwise_xor(array[number], array[number + 1], out)
-                for index in range(number + 2, number + count):
-                    np.bitwise_xor(out, array[index], out)
+            xor_into(out, list(array[number : number + count]))
             put(place(stripe, layout.parity_cell)[0], offset, buffer)
         return runs

@@ -25,6 +25,7 @@ from raidx_fuse.layouts.planning.stripe_plan import (
 )
 from raidx_fuse.store.buffers import Arena, Bytes, zero_buffers
 from raidx_fuse.store.member_io import MemberIO, join
+from raidx_fuse.store.xor import sources
 
 
 class Content(NamedTuple):
@@ -149,16 +150,14 @@ class Preparer:
                 at = piece.at(output.new[0], chunk_bytes) + low
                 work.writes.append((role, position + low, [view[at : at + size]], size))
                 continue
-            sources = [old[cell] for cell in output.old]
             for cell in output.new:
                 if cell not in new:
                     at = piece.at(cell, chunk_bytes) + low
                     new[cell] = np.frombuffer(view[at : at + size], dtype=np.uint8)
-                sources.append(new[cell])
             buffer, out = slots[used]
             used += 1
             contents[output.cell] = buffer
-            work.xors.append((out, sources))
+            work.xors.append((out, sources(output, old, new)))
             work.writes.append((role, position + low, [buffer], size))
         return contents
 

@@ -16,7 +16,7 @@ from raidx_fuse.journal.deferred_parity import Filling
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.member_io import MemberIO
-from raidx_fuse.store.xor import encoder, xor_into
+from raidx_fuse.store.xor import encoder, sources, xor_into
 
 
 class StripeBegin:
@@ -86,25 +86,24 @@ class StripeBegin:
     ) -> list[MemberIO] | None:
         """Do *plan*'s pre-reads and compute its parities in *arena*; None if that would suspend."""
         context = self.context
-        chunk_bytes, overlay = context.chunk_bytes, context.journal.overlay
+        chunk_bytes = context.chunk_bytes
         slots = iter(arena.slots(chunk_bytes, len(plan.reads) + len(plan.outputs)))
         old: dict[int, Bytes] = {}
         for cell in plan.reads:
             buffer, old[cell] = next(slots)
-            role, position = context.position(stripe, cell)
-            if overlay and overlay.read(role, position, buffer):
-                continue
-            queue = context.member_set.readable[role]
-            if queue is None or not queue.try_readv(position, [buffer], chunk_bytes):
+            newest = context.member_set.try_read(
+                *context.position(stripe, cell), [buffer], chunk_bytes
+            )
+            if newest is None:
                 return None
-            if overlay:
-                overlay.patch(role, position, [buffer])
+            if newest is not buffer:
+                old[cell] = np.frombuffer(newest, dtype=np.uint8)
         content = np.frombuffer(view, dtype=np.uint8)
+        new = dict(enumerate(content.reshape(-1, chunk_bytes)))
         parities: list[MemberIO] = []
         for output in plan.outputs:
             buffer, out = next(slots)
-            new = [content[c * chunk_bytes : (c + 1) * chunk_bytes] for c in output.new]
-            xor_into(out, [old[cell] for cell in output.old] + new)
+            xor_into(out, sources(output, old, new))
             parities.append((*context.position(stripe, output.cell), [buffer], chunk_bytes))
         return parities
 

@@ -28,10 +28,10 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.parity_policy.policy import BpuPolicy, Policy
 from raidx_fuse.errors import MemberError
 from raidx_fuse.journal.group_commit import CommitBatch
-from raidx_fuse.journal.overlay import WHOLE
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, write_plans
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.member_io import MemberIO
+from raidx_fuse.store.xor import sources, xor_into
 
 _LENGTHS_KEPT = 64
 
@@ -152,36 +152,24 @@ class SmallWrite:
         *kept*: the log keeps the buffers of *writes*, so they are not used again.
         """
         context = self.context
-        overlay = context.journal.overlay
-        unplaced = overlay.current or overlay.frozen
-        queues = context.member_set.readable
+        try_read = context.member_set.try_read
         place, shift = context.layout.place, context.shift
         slots = self._slots.get(length) or self._cut(length)
         change_buffers, change = slots[0]
         role, position, _, _ = writes[0]
-        old = change
-        known: Any = overlay.newest(role, position, length) if unplaced else None
-        if known.__class__ in WHOLE:
-            old = frombuffer(known, uint8)
-        else:
-            if not queues[role].try_readv(position, change_buffers, length):  # type: ignore[union-attr]
-                return False
-            if known is not None:
-                overlay.patch(role, position, change_buffers)
+        newest = try_read(role, position, change_buffers, length)
+        if newest is None:
+            return False
+        old = change if newest is change_buffers[0] else frombuffer(newest, uint8)
         bitwise_xor(old, frombuffer(data, uint8), change)
         for number, parity in enumerate(parities, 1):
             buffers, content = slots[number]
             role, member_chunk = place(stripe, parity)
             position = base + (member_chunk << shift)
-            old = content
-            known = overlay.newest(role, position, length) if unplaced else None
-            if known.__class__ in WHOLE:
-                old = frombuffer(known, uint8)
-            else:
-                if not queues[role].try_readv(position, buffers, length):  # type: ignore[union-attr]
-                    return False
-                if known is not None:
-                    overlay.patch(role, position, buffers)
+            newest = try_read(role, position, buffers, length)
+            if newest is None:
+                return False
+            old = content if newest is buffers[0] else frombuffer(newest, uint8)
             if kept:
                 # Stored as bytes, which the garbage collector does not scan.
                 buffers = [bitwise_xor(old, change, content).tobytes()]
@@ -203,31 +191,27 @@ class SmallWrite:
     ) -> bool:
         """Carry out any *plan*: read its cells, compute its outputs. *kept* as in `_modify`."""
         context = self.context
-        overlay = context.journal.overlay
-        queues = context.member_set.readable
         place, shift = context.layout.place, context.shift
         slots = iter(self._slots.get(length) or self._cut(length))
         old: dict[int, Bytes] = {}
         for source in plan.reads:
-            buffers, old[source] = next(slots)
+            buffers, content = next(slots)
             role, member_chunk = place(stripe, source)
             position = base + (member_chunk << shift)
-            if not queues[role].try_readv(position, buffers, length):  # type: ignore[union-attr]
+            newest = context.member_set.try_read(role, position, buffers, length)
+            if newest is None:
                 return False
-            if overlay:
-                overlay.patch(role, position, buffers)
-        new = frombuffer(data, uint8)
+            old[source] = content if newest is buffers[0] else frombuffer(newest, uint8)
+        new = {cell: frombuffer(data, uint8)}
         for output in plan.outputs:
             role, member_chunk = place(stripe, output.cell)
             buffers, out = next(slots)
-            so_far = new
-            for source in output.old:
-                bitwise_xor(so_far, old[source], out)
-                so_far = out
-            if so_far is new:  # a replica: the request's own data
+            if not output.old:  # a replica: the request's own data
                 buffers = [data]
-            elif kept:
-                buffers = [bytes(buffers[0])]
+            else:
+                xor_into(out, sources(output, old, new))
+                if kept:
+                    buffers = [bytes(buffers[0])]
             writes.append((role, base + (member_chunk << shift), buffers, length))
         return True
 

@@ -31,8 +31,7 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.group_commit import CommitBatch, held
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
-from raidx_fuse.store.member_io import MemberIO, join
-from raidx_fuse.store.member_set import MemberLostError
+from raidx_fuse.store.member_io import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import xor_into
 
 log = logging.getLogger(__name__)

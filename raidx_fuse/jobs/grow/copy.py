@@ -23,16 +23,13 @@ from typing import Any
 
 import numpy as np
 
+from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.growth_position import PIGGYBACK, GrowthPosition
 from raidx_fuse.engine.write.prepare import Preparer
 from raidx_fuse.errors import MemberError
-from raidx_fuse.layouts.codes.code import Unrecoverable
-from raidx_fuse.layouts.planning.stripe_plan import rebuild_plan
 from raidx_fuse.store.buffers import Arena, Bytes
-from raidx_fuse.store.member_io import MemberIO, join
-from raidx_fuse.store.member_set import MemberLostError
-from raidx_fuse.store.xor import xor_into
+from raidx_fuse.store.member_io import MemberIO, MemberLostError, join
 
 DROPPED_MAX = 64  # old copies that `drop` removes in one commit
 
@@ -68,7 +65,7 @@ class Change:
     unwritten: list[int]
 
 
-class CellReader:
+class Reads:
     """Reads at most *count* whole cells; cells on lost members are solved by their chain.
 
     RAM members lend their memory, so that nothing is copied without need.
@@ -77,10 +74,9 @@ class CellReader:
     def __init__(self, context: ArrayContext, count: int) -> None:
         self.context = context
         self.arenas: list[Arena] = []
+        self._reader = CellReader(context)
         self._count = count
         self._slots: Iterator[tuple[memoryview, Bytes]] | None = None
-        self._requests: list[MemberIO] = []
-        self._xors: list[tuple[Bytes, list[Bytes]]] = []
 
     def _slot(self) -> tuple[memoryview, Bytes]:
         """Return a buffer for one more cell."""
@@ -93,8 +89,7 @@ class CellReader:
     def lend(self, stripes: Sequence[int], cells: Sequence[int]) -> list[Any]:
         """Return read-only views of *cells* of *stripes*; `run` fills those that are not lent."""
         context, member_set = self.context, self.context.member_set
-        # The members' memory alone is not the current content.
-        if member_set.lost or member_set.overlay:
+        if member_set.lost:
             return [self.add(*place)[0] for place in zip(stripes, cells, strict=True)]
         size, first = context.chunk_bytes, min(stripes)
         span = max(stripes) + 1 - first << context.shift
@@ -102,10 +97,8 @@ class CellReader:
         # One window, so all cells are on one side of the position.
         for cell, count in Counter(cells).items():
             role, offset = context.position(first, cell)
-            queue = member_set.queues[role]
-            share = count * size / span
             try:
-                lent[cell] = None if queue is None else queue.view(offset, span, share)
+                lent[cell] = member_set.lend(role, offset, span, count * size / span)
             except MemberError:
                 lent[cell] = None  # the read through the queue detects the failure
         views = []
@@ -120,35 +113,13 @@ class CellReader:
 
         Raises UnrecoverableError if the cell is lost and no chain gives it back.
         """
-        context, member_set = self.context, self.context.member_set
-        size = context.chunk_bytes
         view, array = self._slot()
-        lost = (
-            context.layout.lost_cells(stripe, member_set.lost_at(stripe)) if member_set.lost else 0
-        )
-        if not lost >> cell & 1:
-            self._requests.append((*context.position(stripe, cell), [view], size))
-            return view, array
-        try:
-            (output,) = rebuild_plan(context.code, 1 << cell, lost, context.unwritten_cells(stripe))
-        except Unrecoverable:
-            raise context.lost_error(stripe, (cell,)) from None
-        arena = context.arenas.get(max(1, len(output.old)) * size)
-        self.arenas.append(arena)
-        parts = []
-        for source, (buffer, part) in zip(
-            output.old, arena.slots(size, len(output.old)), strict=False
-        ):
-            parts.append(part)
-            self._requests.append((*context.position(stripe, source), [buffer], size))
-        self._xors.append((array, parts))
+        self._reader.add(stripe, {cell: view})
         return view, array
 
     async def run(self) -> None:
         """Read all cells that were added. Raises MemberLostError, MemberError."""
-        await self.context.member_set.read(join(self._requests), background=True)
-        for out, parts in self._xors:
-            xor_into(out, parts)
+        await self._reader.run()
 
 
 class Copier:
@@ -164,7 +135,7 @@ class Copier:
     async def read(self, stripes: Sequence[int], sources: Sequence[int], targets: Any) -> Load:
         """Read the *sources*; in piggyback mode also the parities, and add the sources to them."""
         each = dict.fromkeys(stripes) if self.piggyback and not self.back else ()
-        reader = CellReader(self.context, len(stripes) + len(each))
+        reader = Reads(self.context, len(stripes) + len(each))
         views = reader.lend(stripes, sources)
         parity = self.layout.parity_cell
         parities = {s: reader.add(s, parity) for s in each if not self._lost(s) >> parity & 1}
@@ -256,7 +227,7 @@ class Copier:
         context = self.context
         epoch = context.member_set.role_epoch
         parity = self.layout.parity_cell
-        reader = CellReader(context, 2 * len(stripes))
+        reader = Reads(context, 2 * len(stripes))
         sums: dict[int, tuple[Any, Bytes]] = {}
         parts: list[tuple[Bytes, Bytes]] = []
         changes: dict[int, Change] = {}

@@ -30,7 +30,7 @@ from raidx_fuse.errors import NoSpaceError, RaidxError
 from raidx_fuse.jobs.grow.copy import Batch, Copier, Load
 from raidx_fuse.jobs.grow.hole_punching import HolePunching
 from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, StallableJob
-from raidx_fuse.store.member_set import MemberLostError
+from raidx_fuse.store.member_io import MemberLostError
 
 STRIPES_MAX = 4096  # whose locks one window takes
 BATCH_BYTES_MAX = 16 << 20  # read in one batch, from all members together

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.placements.rotated import RotatedLayout
 from raidx_fuse.layouts.planning.restripe_schedule import Window
-from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
+from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import ZEROS, Arena, Bytes
 from raidx_fuse.store.member_io import MemberIO, join
-from raidx_fuse.store.xor import encoder, xor_into
+from raidx_fuse.store.xor import encoder
 
 Slot = tuple[memoryview, Bytes]
 
@@ -111,34 +111,15 @@ class Copier:
 
     async def _read(self, wanted: dict[int, int]) -> dict[int, Slot]:
         """Return the content of cells by logical chunk; lost ones are solved by their chains."""
-        context, layout = self.context, self.layout
-        member_set, size = context.member_set, context.chunk_bytes
-        requests: list[MemberIO] = []
-        solved: list[tuple[Bytes, list[Bytes]]] = []
+        reader = CellReader(self.context)
         values: dict[int, Slot] = {}
         for stripe, cells in wanted.items():
-            lost = layout.lost_cells(stripe, member_set.lost_at(stripe)) if member_set.lost else 0
             numbers = cells_of(cells)
-            for cell, slot in zip(numbers, self._slots(len(numbers)), strict=True):
-                values[layout.logical(stripe, cell)] = slot
-                if not lost >> cell & 1:
-                    requests.append((*context.position(stripe, cell), [slot[0]], size))
-            if not cells & lost:
-                continue
-            try:
-                plan = read_plan(context.code, cells & lost, lost, context.unwritten_cells(stripe))
-            except Unrecoverable as error:
-                raise context.lost_error(stripe, cells_of(error.cells)) from None
-            sources: dict[int, Bytes] = {}
-            for cell in plan.reads:
-                sources[cell] = np.empty(size, dtype=np.uint8)
-                requests.append((*context.position(stripe, cell), [sources[cell].data], size))
-            for output in plan.outputs:
-                target = values[layout.logical(stripe, output.cell)][1]
-                solved.append((target, [sources[cell] for cell in output.old]))
-        await member_set.read(join(requests), background=True)
-        for out, parts in solved:
-            xor_into(out, parts)
+            slots = dict(zip(numbers, self._slots(len(numbers)), strict=True))
+            reader.add(stripe, {cell: view for cell, (view, _) in slots.items()})
+            for cell, slot in slots.items():
+                values[self.layout.logical(stripe, cell)] = slot
+        await reader.run()
         return values
 
     # -- assembling ----------------------------------------------------------------------------

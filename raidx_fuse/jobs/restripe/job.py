@@ -36,7 +36,7 @@ from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, StallableJob
 from raidx_fuse.jobs.restripe.copy import Copier, Prepared
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule, Window
-from raidx_fuse.store.member_set import MemberLostError
+from raidx_fuse.store.member_io import MemberLostError
 
 JOB_KEY = "restripe"
 IDLE_BYTES = 64 << 20  # of the image, per window when nothing slows the job

@@ -25,7 +25,7 @@ from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.tuner.plan import MemberLoad, Plan, Planner, Step
 from raidx_fuse.layouts.placements.bundled import BundleLayout
-from raidx_fuse.store.member_set import MemberLostError
+from raidx_fuse.store.member_io import MemberLostError
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from tests.crash.mutants.mutant import DISKS, HANGS, LOGGED, REMOUNTS, SQUEEZE, 
 
 BASE = "raidx_fuse/members/base.py"
 OVERDUE = "raidx_fuse/members/overdue.py"
-MEMBER_SET = "raidx_fuse/store/member_set.py"
+NEWEST = "raidx_fuse/store/member_io.py"
 QUEUE = "raidx_fuse/store/queue.py"
 PAGESTORE = "raidx_fuse/store/page_store.py"
 DIRTY = "raidx_fuse/store/dirty_bitmap.py"
@@ -220,7 +220,7 @@ BELIEVED = (
     ),
     Mutant(
         "read-takes-overdue-bytes-for-granted",
-        MEMBER_SET,
+        NEWEST,
         "patched = covers_overdue(queue.member, self.overlay.covers, role, offset, size)",
         "patched = True",
         "parity is computed from bytes that change afterwards",

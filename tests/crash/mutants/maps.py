@@ -105,7 +105,7 @@ FLUSHING = (
     ),
     Mutant(
         "read-not-repeated-after-a-placement",
-        STORE,
+        "raidx_fuse/store/member_io.py",
         "        while epoch != self.place_epoch:  # what we read may be from before the placement",
         "        while False:",
         "what was read before the placement is not in the overlay any more",

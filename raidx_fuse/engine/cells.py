@@ -1,0 +1,96 @@
+"""Reading cells: those of lost members are solved by their chains (degraded read).
+
+Every reader of single stripes uses this: foreground reads, moves of chunks, growth, restripe and
+scrub. A rebuild solves long runs of stripes at once instead (jobs/rebuild.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from raidx_fuse.engine.chunk_cache import address_of
+from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.layouts.codes.code import Unrecoverable
+from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
+from raidx_fuse.store.buffers import Arena, Bytes
+from raidx_fuse.store.member_io import MemberIO, join
+from raidx_fuse.store.xor import xor_into
+
+
+class CellReader:
+    """Reads cells of any stripes in one round, without or with priority (*background*).
+
+    The caller holds the locks of stripes of which cells are lost: chains hold only while no write
+    to the stripe is under way.
+    """
+
+    def __init__(self, context: ArrayContext, *, background: bool = True) -> None:
+        self.context = context
+        self._background = background
+        self._requests: list[MemberIO] = []
+        self._xors: list[tuple[Bytes, list[Bytes]]] = []
+        self._arenas: list[Arena] = []
+
+    def add(
+        self, stripe: int, into: Mapping[int, Any], low: int = 0, size: int = 0, known: int = 0
+    ) -> int:
+        """Let `run` fill the buffers *into* (by cell) with *size* bytes from byte *low* of each.
+
+        *size* 0 stands for whole cells. The cells in the mask *known* are taken from the cache.
+        Returns how many cells are solved. Raises UnrecoverableError if a cell is lost and no chain
+        gives it back.
+        """
+        context, member_set = self.context, self.context.member_set
+        size = size or context.chunk_bytes
+        lost = wanted = 0
+        if member_set.lost:
+            lost = context.layout.lost_cells(stripe, member_set.lost_at(stripe)) & ~known
+            wanted = lost & sum(1 << cell for cell in into)
+        if not wanted:
+            for cell, view in into.items():
+                self._read(stripe, cell, low, view, size, known)
+            return 0
+        try:
+            plan = read_plan(context.code, wanted, lost, context.unwritten_cells(stripe))
+        except Unrecoverable as error:
+            raise context.lost_error(stripe, cells_of(error.cells)) from None
+        arena = context.arenas.get(max(1, len(plan.reads)) * size)
+        self._arenas.append(arena)
+        values: dict[int, Bytes] = {}
+        for cell, (view, array) in zip(
+            plan.reads, arena.slots(size, len(plan.reads)), strict=False
+        ):
+            values[cell] = array
+            if cell in into:
+                view = into[cell]
+                values[cell] = np.frombuffer(view, dtype=np.uint8)
+            self._read(stripe, cell, low, view, size, known)
+        for cell, view in into.items():
+            if not lost >> cell & 1 and cell not in values:
+                self._read(stripe, cell, low, view, size, known)
+        for output in plan.outputs:
+            target = np.frombuffer(into[output.cell], dtype=np.uint8)
+            self._xors.append((target, [values[cell] for cell in output.old]))
+        return len(plan.outputs)
+
+    def _read(self, stripe: int, cell: int, low: int, view: Any, size: int, known: int) -> None:
+        context = self.context
+        if known >> cell & 1 and context.cache is not None:
+            context.cache.fill(address_of(context.layout, stripe, cell) + low, view)
+            return
+        role, position = context.position(stripe, cell)
+        self._requests.append((role, position + low, [view], size))
+
+    async def run(self) -> None:
+        """Read and solve all cells that were added. Raises MemberLostError, MemberError."""
+        context = self.context
+        if self._requests:
+            await context.member_set.read(join(self._requests), background=self._background)
+        for out, parts in self._xors:
+            xor_into(out, parts)
+        for arena in self._arenas:  # after an error a member may still write into them
+            context.arenas.put(arena)
+        self._requests, self._xors, self._arenas = [], [], []
