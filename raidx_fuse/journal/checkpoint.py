@@ -82,6 +82,8 @@ class Checkpoint(LogWriter):
             await self.place()
             if not ring.has_room(size + deferred.reserve_bytes):
                 await self.member_set.flush()  # the durable head page frees the space
+            if not ring.has_room(size + deferred.reserve_bytes):
+                await self.inflight.wait_for_first()  # the tail cannot pass it
         self.hurry()
 
     # -- checkpoint ----------------------------------------------------------------------------

@@ -62,6 +62,12 @@ class RecordsInFlight:
         while self.open:
             await self._moved.wait()
 
+    async def wait_for_first(self) -> None:
+        """Return when the earliest record in flight has ended, at once if there is none."""
+        first = min(self.open, default=None)
+        while first in self.open:
+            await self._moved.wait()
+
     def end(self, sequence: int) -> None:
         """Note that readers see the record's effect, or it has none: it may be checkpointed."""
         self._landed.discard(sequence)

@@ -234,7 +234,7 @@ def test_a_repair_of_what_the_log_still_holds_goes_through_the_log() -> None:
                 layout.logical(stripe, c) for c in range(3) if layout.logical(stripe, c) != 31
             )
             await rig.put(beside * CHUNK, noise(512, 1))
-            journal.mode = "none"
+            journal.set_mode("none")
             assert journal.holds(stripe)
             assert (await scrub(rig, repair=True))["repaired"] == 1
             assert (await scrub(rig))["mismatches"] == 0

@@ -28,9 +28,9 @@ from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.requests.places import Places
 from raidx_fuse.lab.crash.requests.stagger import stagger
 from raidx_fuse.lab.crash.requests.together import come_together, in_sectors
+from raidx_fuse.lab.crash.requests.touched import touched_stripes
 from raidx_fuse.lab.crash.state import Cell, ViolationError
 from raidx_fuse.layouts.placements.bundled import BundleLayout
-from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.powercut import CutRecord
@@ -366,7 +366,9 @@ class Player(Places):
         Returns its span and its content.
         """
         end = offset + length
-        stripes, full, closes = self._stripes_of(at, at + length)
+        stripes, full, closes = touched_stripes(
+            self.array.context.layout, self.parts, self._fronts, self.stripe_bytes, at, at + length
+        )
         verb = "write stripes" if len(full) == len(stripes) else "write part"
         if full and verb == "write part":
             verb = "write mixed"
@@ -378,31 +380,6 @@ class Player(Places):
             high = min(end - sector * SECTOR_BYTES, SECTOR_BYTES)
             parts.append(self.history.add_sector(span, sector, low, high))
         return span, b"".join(parts)
-
-    def _stripes_of(
-        self, offset: int, end: int
-    ) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
-        """Return the stripes of a write, those that it covers whole, and the sectors that it
-        completes (`Fronts` in hardware.py). *offset* and *end* are bytes of the image.
-        """
-        layout = self.array.context.layout
-        if isinstance(layout, RestripeLayout):  # a restripe sends every write through the log
-            chunks = range(offset // CHUNK_BYTES, -(-end // CHUNK_BYTES))
-            stripes = frozenset(layout.locate(chunk)[0] for chunk in chunks)
-            return stripes, frozenset(), frozenset()
-        stripe_bytes = self.stripe_bytes
-        if layout.contiguous:
-            stripe_bytes = layout.code.data_count * layout.chunk_bytes
-        stripes = frozenset(range(offset // stripe_bytes, -(-end // stripe_bytes)))
-        closes = frozenset[int]()
-        if layout.contiguous:
-            closes = frozenset(
-                sector
-                for at in self._fronts.note(offset, end, stripe_bytes)
-                for sector in self.parts.sectors_of(at, 1)
-            )
-        full = (s for s in stripes if offset <= s * stripe_bytes and (s + 1) * stripe_bytes <= end)
-        return stripes, frozenset(full), closes
 
 
 Script = Callable[[Player], Awaitable[None]]

@@ -1,0 +1,45 @@
+"""A full ring: a commit waits for space without keeping the processor, and others go on."""
+
+from __future__ import annotations
+
+import trio
+
+from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.gated import gated
+from tests.support.spy import noise
+
+CHUNK = 4096
+FLUSHES_MAX = 100
+
+
+def test_a_commit_waits_for_the_record_in_flight_that_keeps_the_tail() -> None:
+    """No member takes a record for a second, and all flush at once: the ring fills up."""
+
+    async def main() -> None:
+        async with gated("raid0", 2, "full") as (array, members):
+            ring, size = array.context.journal.ring, 8 * CHUNK
+            many = ring.capacity // size + 2
+            contents = [noise(size, number) for number in range(many)]
+            flushes = array.member_set.flush
+            calls = 0
+
+            async def counted() -> None:
+                nonlocal calls
+                calls += 1
+                assert calls < FLUSHES_MAX, "the commit that waits keeps the processor"
+                await flushes()
+
+            array.member_set.flush = counted  # type: ignore[method-assign]
+            for member in members:
+                member.open, member.data_offset = trio.Event(), ring.offset
+            async with trio.open_nursery() as nursery:
+                for number, content in enumerate(contents):
+                    nursery.start_soon(array.write, number * size, content)
+                await trio.sleep(1)  # virtual: it passes only while everybody waits
+                for member in members:
+                    assert member.open is not None
+                    member.open.set()
+            for number, content in enumerate(contents):
+                assert bytes(await array.read(number * size, size)) == content
+
+    run(main)
