@@ -12,6 +12,7 @@ import trio.testing
 from trio._core import _run as _trio_run  # what `run` swaps there
 
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.members.simulated import virtual_time
 from raidx_fuse.members.simulated.virtual_time import (
     DeadlockError,
     VirtualClock,
@@ -121,6 +122,23 @@ def test_a_deadlock_is_reported_with_the_places() -> None:
         run(main, stall_s=0.05)
     assert "in stuck_child" in str(caught.value)
     assert "in main" in str(caught.value)
+
+
+def test_tasks_that_run_without_end_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(virtual_time, "_TURNS_MAX", 1000)
+
+    async def spin() -> None:
+        while True:
+            await trio.lowlevel.checkpoint()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep, 1)
+            nursery.start_soon(spin)
+
+    with pytest.raises(DeadlockError, match="run without end") as caught:
+        run(main)
+    assert "in spin" in str(caught.value)
 
 
 def test_results_and_errors_come_through_and_the_scheduler_is_put_back() -> None:

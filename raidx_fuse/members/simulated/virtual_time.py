@@ -39,12 +39,13 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _POLLED_EACH = 64  # turns of the event loop for which threads and Ctrl-C may have to wait
+_TURNS_MAX = 500_000  # turns of the event loop at one time: more are a loop without end
 _TASKS_OF_A_RUN = 3  # the first one, and two of trio's
 _REAL_WAIT_S = 3600.0  # "until something happens"; trio itself wakes once a day
 
 
 class DeadlockError(RuntimeError):
-    """Every task waits for another one: a bug in the program, so no RaidxError."""
+    """Every task waits for another one, or some run without end: a bug, so no RaidxError."""
 
 
 class _Sleeper:
@@ -66,7 +67,8 @@ class VirtualClock(trio.abc.Clock):
     """A clock for ``trio.run(..., clock=VirtualClock())``.
 
     *start_s* is the initial time. *on_deadlock* is called after *stall_s* real seconds without any
-    event; without it the run waits forever, as any trio program would.
+    event, and when tasks run without end at one time; without it the run waits or works forever, as
+    any trio program would.
     """
 
     def __init__(
@@ -121,6 +123,11 @@ class VirtualClock(trio.abc.Clock):
             self._now_s = max(self._now_s, deadline)
             return 0
         return self._idle()
+
+    def end_run(self) -> None:
+        """Call *on_deadlock*: tasks run without end, and none of them lets time pass."""
+        if self._on_deadlock is not None:
+            self._on_deadlock()
 
     def _idle(self) -> float:
         if self._idle_s >= self._stall_s and self._on_deadlock is not None:
@@ -187,6 +194,8 @@ class _SeldomPolled:
         self._runner = runner
         self._clock = clock
         self._turns = 0
+        self._now_s = -1.0  # the time at the last poll, which is that since *_since* turns
+        self._since = 0
 
     def get_events(self, timeout_s: float) -> Any:
         """Return the I/O events, waiting *timeout_s* at most."""
@@ -194,7 +203,16 @@ class _SeldomPolled:
             self._turns += 1
             if self._turns % _POLLED_EACH:
                 return ()
+            self._require_progress()
         return self._manager.get_events(timeout_s)
+
+    def _require_progress(self) -> None:
+        now_s = self._clock.current_time()
+        if now_s != self._now_s:
+            self._now_s, self._since = now_s, self._turns
+        elif self._turns - self._since > _TURNS_MAX:
+            self._since = self._turns
+            self._clock.end_run()
 
     def process_events(self, events: Any) -> None:
         """Wake the tasks that wait for *events*."""
@@ -277,7 +295,7 @@ async def begin_anew(
 async def _watched(
     clock: VirtualClock, async_fn: Callable[[Unpack[Ts]], Awaitable[T]], args: tuple[*Ts]
 ) -> T:
-    """Return the result of *async_fn*; raises DeadlockError if no task can ever wake."""
+    """Return the result of *async_fn*; raises DeadlockError if time can never advance."""
     deadlocked: list[str] = []
     with trio.CancelScope() as scope:
 
@@ -292,7 +310,10 @@ async def _watched(
             return await async_fn(*args)
         finally:
             clock.watch(before)
-    raise DeadlockError("every task waits and nothing is due:\n" + "\n".join(deadlocked))
+    raise DeadlockError(
+        "time cannot advance: every task waits and nothing is due, or tasks run without end:\n"
+        + "\n".join(deadlocked)
+    )
 
 
 def _require_known_trio() -> None:
