@@ -17,6 +17,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+import trio
 from numpy.typing import NDArray
 
 from raidx_fuse.errors import MemberError, no_space
@@ -52,6 +53,7 @@ class ChunkTable:
         self._generations = dict(scan.generations)
         self._written: set[Page] = set(scan.generations)  # pages unlike the greedy allocation
         self._unsaved: set[Page] = set(scan.worn)
+        self._saving = trio.Lock()  # one save after another: the later one has the newer content
         member_set.page_stores.append(self)
 
     # -- start ---------------------------------------------------------------------------------
@@ -115,8 +117,11 @@ class ChunkTable:
 
         Slot 0 is flushed before slot 1 is written; slot 1 is not flushed here.
         """
-        if not pages:
-            return
+        if pages:
+            async with self._saving:
+                await self._save_now(pages)
+
+    async def _save_now(self, pages: Mapping[Page, bytes]) -> None:
         contents: list[tuple[Page, bytes]] = []
         for (role, number), payload in pages.items():
             generation = self._generations.get((role, number), 0) + 1
@@ -211,7 +216,11 @@ class ChunkTable:
 
     async def save_all(self) -> None:
         """Write every page that differs from the greedy allocation, for a new member's share."""
-        await self.save_as({page: self._payload(page) for page in sorted(self._written)})
+        if self._written:
+            async with self._saving:
+                pages = {page: self._payload(page) for page in sorted(self._written)}
+                await self.member_set.flush()  # the records of the moves that these pages contain
+                await self._save_now(pages)
 
     async def heal(self) -> None:
         """Do nothing: the checkpoint rewrites damaged pages, once the log has been replayed.

@@ -44,6 +44,7 @@ class PageStore:
         self._saved_since: set[int] = set()
         self._unsaved: set[int] = set()  # pages being saved, or whose save failed
         self._saving = trio.Lock()
+        self._settled: Callable[[int], bytes] = self.content
         member_set.page_stores.append(self)
         member_set.flush_observers.append(self)
 
@@ -143,6 +144,10 @@ class PageStore:
         """Return a copy of a page's payload."""
         return bytes(self.payload[page * PAYLOAD_BYTES : (page + 1) * PAYLOAD_BYTES])
 
+    def settle_by(self, content: Callable[[int], bytes]) -> None:
+        """Let `save_all` write pages as *content* returns them: without what only records say."""
+        self._settled = content
+
     async def save_as(self, pages: Iterable[int], content: Callable[[int], bytes]) -> None:
         """Write *pages* as *content* returns them, which need not be as they are in memory.
 
@@ -187,7 +192,7 @@ class PageStore:
 
     async def save_all(self) -> None:
         """Write every page that was ever saved, because a new member must hold them, too."""
-        await self.save(sorted(self.generations))
+        await self.save_as(sorted(self.generations), self._settled)
 
     def flush_begins(self) -> None:
         """Note which pages the flush that begins now covers."""

@@ -35,6 +35,7 @@ class WrittenMap:
         self.chunks = chunks
         self.pages = pages
         self.bits = pages.payload
+        pages.settle_by(self._without_logged)
         self._unsaved: set[int] = set()  # pages with bits that records changed
         self._logged: dict[int, bool] = {}  # chunk -> its bit before, no checkpoint has begun since
         self._taken: dict[int, bool] = {}  # the same of those that a checkpoint is about to save

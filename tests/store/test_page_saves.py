@@ -7,10 +7,12 @@ import errno
 import pytest
 import trio
 
+from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import MemberError
 from raidx_fuse.format.pages import load_pages
+from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.simulated.virtual_time import run
-from tests.support.spy import WRITE, SpyRig, spying
+from tests.support.spy import FLUSH, WRITE, SpyRig, spying
 
 
 async def saved_bits(rig: SpyRig) -> list[int]:
@@ -102,6 +104,50 @@ def test_a_bit_that_only_a_record_sets_is_saved_with_nothing_but_its_checkpoint(
             assert set(await saved_bits(rig)) == {0b1010}
             await context.journal.place()
             assert set(await saved_bits(rig)) == {0b0011}
+
+    run(main)
+
+
+def test_what_a_new_member_gets_has_no_bit_that_only_a_record_sets() -> None:
+    """A cut that keeps the page and drops the record would show what lay in the chunk before."""
+
+    async def main() -> None:
+        async with spying("raid0", 2, chunk_bytes=4096) as rig:
+            context = rig.running.context
+            await context.written.mark([3])
+            assert await context.journal.commit([0], [], [0])
+            for pages in context.member_set.page_stores:
+                await pages.save_all()
+            assert set(await saved_bits(rig)) == {0b1000}
+            await context.journal.place()
+            for pages in context.member_set.page_stores:
+                await pages.save_all()
+            assert set(await saved_bits(rig)) == {0b1001}
+
+    run(main)
+
+
+def test_what_a_new_member_gets_of_the_chunk_table_has_only_durable_moves() -> None:
+    """A cut that keeps the page and drops the record would place a chunk where it never was."""
+
+    async def main() -> None:
+        async with spying("raidx-copy", 4, chunk_bytes=4096) as rig:
+            context = rig.running.context
+            layout = context.layout
+            assert isinstance(layout, BundleLayout)
+            table = context.journal.chunk_table
+            await rig.put(0, bytes(range(256)) * 64)
+            await context.journal.place()
+            mover = ChunkMover(context, layout)
+            exchanges = (mover.exchange(0, cell) for cell in range(layout.cells))
+            assert await mover.move(next(m for m in exchanges if mover.problem(m) is None))
+            rig.log.clear()
+            await table.save_all()
+            log_members = {rig.members[role].path for role in context.journal.roles}
+            kinds = [(touch.kind, touch.member) for touch in rig.log.touches]
+            first_page = next(n for n, (kind, _member) in enumerate(kinds) if kind == WRITE)
+            flushed = {member for kind, member in kinds[:first_page] if kind == FLUSH}
+            assert log_members <= flushed, "a page was written before the record was durable"
 
     run(main)
 
