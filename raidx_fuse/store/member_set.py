@@ -273,8 +273,11 @@ class MemberSet(NewestReads):
         """Increase the event counter and start writing superblocks; `published` waits for it."""
         if self.read_only or self.closed:
             return
-        self.config = replace(self.config, events=self.config.events + 1)
-        if self._publication is None:
+        self.config = self.config.bumped()
+        self._publish_now()
+
+    def _publish_now(self) -> None:
+        if self._publication is None and not self.closed:
             self._publication = trio.Event()
             self.nursery.start_soon(self._publish)
 
@@ -332,8 +335,8 @@ class MemberSet(NewestReads):
         """
         if self.read_only:
             raise ArrayFailedError("the array was started read-only")
-        self.config = fitted(change(self.config), RESERVE_BYTES if asked else 0)
-        self.publish_soon()
+        self.config = fitted(change(self.config).bumped(), RESERVE_BYTES if asked else 0)
+        self._publish_now()
         await self.published()
 
     async def watch(self) -> None:

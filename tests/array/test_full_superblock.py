@@ -10,6 +10,8 @@ import trio
 
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import ArrayFailedError, FormatError, RaidxError, UsageError
+from raidx_fuse.format.configuration import config as config_module
+from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.create import create_array
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
@@ -112,5 +114,27 @@ def test_without_any_room_writes_are_refused_and_the_array_still_closes() -> Non
             assert bytes(await array.read(0, 6)) == b"before"
         async with open_array(members) as array:
             assert bytes(await array.read(0, 6)) == b"before"
+
+    run(main)
+
+
+def test_a_configuration_is_checked_once_however_often_it_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Encoding, decoding and comparing took a third of the time to open and close an array."""
+    checked = 0
+    check = config_module._checked_text
+
+    def counted(config: ArrayConfig) -> bytes:
+        nonlocal checked
+        checked += 1
+        return check(config)
+
+    async def main() -> None:
+        members = await made(3)
+        monkeypatch.setattr(config_module, "_checked_text", counted)
+        async with open_array(members):
+            assert checked == 1
+        assert checked == 2
 
     run(main)

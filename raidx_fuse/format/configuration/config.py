@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from raidx_fuse.errors import FormatError
+from raidx_fuse.format.configuration.json_limits import impossible_number, is_too_deep
 from raidx_fuse.format.configuration.names import brief, cleaned, is_clean, name_problem
 from raidx_fuse.format.regions import COUNTER_MAX, Region, Regions
 from raidx_fuse.layouts.registry import WIDTH_MAX
@@ -32,7 +33,6 @@ CHUNK_BYTES_MIN = 4 << 10
 CHUNK_BYTES_MAX = 1 << 20
 CREATED_S_MAX = 253_402_300_799  # the last second of the year 9999
 ROLES_MAX = WIDTH_MAX + 1  # one more during a growth with a surrogate
-DEPTH_MAX = 12  # of nested JSON values
 NAME_SHOWN = 80  # characters of an invalid name that an error shows
 
 
@@ -163,7 +163,7 @@ class ArrayConfig:
         if not 0 <= self.created_s <= CREATED_S_MAX:
             return f"a creation {self.created_s} s after 1970 is not possible"
         for name in ("params", "jobs", "history", "extra"):
-            if (number := _impossible_number(getattr(self, name))) is not None:
+            if (number := impossible_number(getattr(self, name))) is not None:
                 return f"{name} has the number {number}"
         return self.regions.problem() or self._data_problem()
 
@@ -223,7 +223,7 @@ class ArrayConfig:
         If this configuration excludes a member that *older* reached, the lineage gets an entry that
         no other successor of *older* can have (a hash of this configuration).
         """
-        heir = replace(self, lineage=older.lineage)
+        heir = self if self.lineage == older.lineage else replace(self, lineage=older.lineage)
         if older.reached() <= self.reached():
             return heir
         text = json.dumps(config_to_dict(heir), sort_keys=True).encode()
@@ -233,25 +233,6 @@ class ArrayConfig:
     def without(self, member_uuid: str) -> ArrayConfig:
         """Return this configuration without the record of a spare."""
         return replace(self, members=tuple(r for r in self.members if r.member_uuid != member_uuid))
-
-
-def _impossible_number(value: object) -> int | float | None:
-    """Return a number in JSON *value* that exceeds COUNTER_MAX, None if there is none."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        return next((n for n in map(_impossible_number, value) if n is not None), None)
-    if isinstance(value, int | float) and not -COUNTER_MAX <= value <= COUNTER_MAX:
-        return value
-    return None
-
-
-def _is_too_deep(value: object, left: int = DEPTH_MAX) -> bool:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if not isinstance(value, list | tuple):
-        return False
-    return not left or any(_is_too_deep(inner, left - 1) for inner in value)
 
 
 _UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # ten times as fast as uuid.UUID
@@ -317,8 +298,21 @@ def config_to_dict(config: ArrayConfig) -> dict[str, Any]:
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
+_encoded: tuple[ArrayConfig, bytes] | None = None  # the last one: each round encodes it again
+
+
 def encode_config(config: ArrayConfig) -> bytes:
-    """Return *config* as canonical JSON. Raises FormatError unless it decodes to the same value."""
+    """Return *config* as canonical JSON. Raises FormatError unless it decodes to the same value.
+
+    The text of the last *config* is kept: like those of `decode_config` it must not be changed.
+    """
+    global _encoded
+    if _encoded is None or _encoded[0] is not config:
+        _encoded = config, _checked_text(config)
+    return _encoded[1]
+
+
+def _checked_text(config: ArrayConfig) -> bytes:
     problem = config.problem()
     if problem is not None:
         raise FormatError(f"the configuration would be impossible: {brief(problem)}")
@@ -340,7 +334,7 @@ def decode_config(text: bytes) -> ArrayConfig:
     """
     try:
         values = json.loads(text.decode("ascii"), parse_constant=_refuse_constant)
-        if not isinstance(values, dict) or _is_too_deep(values):
+        if not isinstance(values, dict) or is_too_deep(values):
             raise ValueError("no object, or values too deep in values")
         config = _config_from(values)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
