@@ -108,13 +108,18 @@ class Resync(Scrub):
         if context.dirty_bitmap.unlogged and not context.code.is_copies:
             give_up_cells(context, stripe, context.member_set.lost_at(stripe))
 
-    async def finish(self, completed: bool) -> None:
-        """Make the repairs and the list of lost chunks durable, then clear the dirty regions."""
+    async def checkpoint(self) -> None:
+        """Make the repairs and the list of lost chunks durable, then clear the finished regions."""
         await self._keep_lost()
         await self.context.member_set.flush()
+        await self.context.dirty_bitmap.forget_resynced()
+
+    async def finish(self, completed: bool) -> None:
+        """Clear all dirty regions; after a stop, those that were finished."""
         if completed:
-            await self.context.dirty_bitmap.forget_resynced()
-            self.context.note_zero_roles()
+            self.context.dirty_bitmap.note_resynced(self.context.layout.stripes)
+        await self.checkpoint()
+        self.context.note_zero_roles()
 
 
 async def finish(resync: Resync, stripes: list[int]) -> None:

@@ -246,15 +246,17 @@ class DirtyBitmap:
                 yield range(max(stripes.start, self.resynced_below), stripes.stop)
 
     async def forget_resynced(self) -> None:
-        """Clear the bits of all resynced regions that have no newer mark.
+        """Clear the bits of the regions that are resynced to their end and have no newer mark.
 
         The caller has made the repaired parity durable before.
         """
         async with self._marking:
-            clear = self._resync - self._marked
-            self._resync = set()
-            self._finished.clear()
-            self.guarded = False
+            done = {r for r in self._resync if self.stripes_of(r).stop <= self.resynced_below}
+            clear = done - self._marked
+            self._resync -= done
+            if not self._resync:
+                self._finished.clear()
+                self.guarded = False
             self._put(clear, False)
             await self._save(clear)
 

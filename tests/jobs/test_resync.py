@@ -159,6 +159,36 @@ def test_a_resync_visits_the_dirty_regions_only() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("end", ["unmount", "power cut"])
+def test_what_is_resynced_is_not_resynced_again_at_the_next_mount(end: str) -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=STRIPES) as rig:
+            await rig.running.set("journal", "none")
+            await rig.put(0, noise(len(rig.model), 1))
+            pictures = rig.images()
+        members: list[Member] = list(members_from(pictures))
+        async with open_array(members) as array:
+            dirty = array.context.dirty_bitmap
+            await array.set("speed_max", "128KiB")
+            before = dirty.pending_regions()
+            assert before > 10
+            await trio.sleep(125)
+            (job,) = array.jobs.running()
+            done = job.done_bytes / job.total_bytes
+            assert 0.3 < done < 0.9, job.status()
+            if end == "power cut":
+                members = list(members_from([bytes(m.memory) for m in members]))  # type: ignore[attr-defined]
+        async with open_array(members) as array:
+            left = array.context.dirty_bitmap.pending_regions()
+            assert before * (1 - done) <= left <= before * (1 - done) + 2
+            await array.set("speed_max", "0")
+            await settle(array)
+            assert (await array.jobs.wait(await array.start_scrub(repair=False)))["mismatches"] == 0
+            assert await content(array) == bytes(rig.model)
+
+    run(main)
+
+
 def test_a_clean_unmount_leaves_nothing_to_resync() -> None:
     async def main() -> None:
         async with spying("raid5", 3, chunk_bytes=CHUNK) as rig:

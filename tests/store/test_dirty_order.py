@@ -137,6 +137,7 @@ def test_a_resync_leaves_the_marks_of_writes_under_way() -> None:
     async def main() -> None:
         marks = Marks(2, 3)
         await marks.map.enter([marks.stripe(3)])
+        marks.map.note_resynced(marks.map.stripes_of(3).stop)
         await marks.map.forget_resynced()
         assert marks.saved() == {3}
         assert not marks.map.pending_regions()

@@ -284,8 +284,8 @@ MARKED = (
     Mutant(
         "resync-forgets-marks-of-today",
         DIRTY,
-        "            clear = self._resync - self._marked",
-        "            clear = set(self._resync)",
+        "            clear = done - self._marked",
+        "            clear = done",
         "a write that runs while the resync ends loses its mark",
         (*UNLOGGED, "raid5:none:remounts", "rdp:none"),
         RESYNC,
@@ -302,8 +302,8 @@ MARKED = (
     Mutant(
         "resync-forgotten-before-its-repairs-are-durable",
         RESYNC_FILE,
-        "        await self.context.member_set.flush()\n        if completed:",
-        "        if completed:",
+        "        await self.context.member_set.flush()\n",
+        "",
         "a second cut drops the repair and keeps the cleared mark",
         (*UNLOGGED, "evenodd:none"),
         RESYNC,
