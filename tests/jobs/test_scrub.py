@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from raidx_fuse.errors import BusyError, ReadOnlyError
+from raidx_fuse.jobs.job import WINDOW_BYTES
 from raidx_fuse.jobs.scrub import _without
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.layouts.registry import make_code
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.store.written_map import WrittenMap
 from tests.support.spy import READ, WRITE, SpyRig, restarted, spying
 
 CHUNK = 4096
@@ -244,5 +246,30 @@ def test_a_repair_of_what_the_log_still_holds_goes_through_the_log() -> None:
         async with restarted(images) as array:
             result = await array.jobs.wait(await array.start_scrub(repair=False))
             assert result["mismatches"] == 0
+
+
+def test_a_scrub_of_a_sparse_image_looks_at_no_more_of_the_map_than_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Far-apart stripes are not neighbours: between them lie gigabits of the map (55 TiB)."""
+    asked = 0
+    window = WrittenMap._window
+
+    def counted(written: WrittenMap, first: int, end: int) -> int:
+        nonlocal asked
+        asked = max(asked, end - first)
+        return window(written, first, end)
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=4096, stripes=6000) as rig:
+            for at in (0, len(rig.model) // 2, len(rig.model) - 4096):
+                await rig.put(at, b"x" * 4096)
+            await rig.in_place()
+            monkeypatch.setattr(WrittenMap, "_window", counted)
+            job = await rig.running.start_scrub(repair=False)
+            result = await rig.running.jobs.wait(job)
+            assert result["done"] == 3 * 4 * 4096
+            assert result["mismatches"] == 0
+            assert 0 < asked <= 3 * WINDOW_BYTES // 4096
 
     run(main)
