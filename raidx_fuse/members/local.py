@@ -25,6 +25,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -50,6 +51,7 @@ def create_file(path: str, size_bytes: int) -> None:
     """
     if size_bytes <= 0 or size_bytes % SECTOR_BYTES:
         raise UsageError(f"{path}: a member's size is a multiple of {SECTOR_BYTES} bytes")
+    _check_file_limit(path, size_bytes)
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
@@ -85,7 +87,11 @@ class LocalMember(Member):
         lock: bool = True,
         depth: int = DEPTH,
     ) -> None:
-        """Open *path*. Raises BusyError if it is in use, MemberError if it cannot be opened."""
+        """Open *path*.
+
+        Raises BusyError if it is in use, MemberError if it cannot be opened, and UsageError if this
+        process must not write all of it.
+        """
         self.path = path
         self.read_only = read_only
         self.reads_zero = reads_zero
@@ -93,6 +99,8 @@ class LocalMember(Member):
         self._fd = _open(path, read_only, lock)
         try:
             self.kind, self.size_bytes = _kind_and_size(path, self._fd)
+            if self.kind == "file" and not read_only:
+                _check_file_limit(path, self.size_bytes)
             self.identity = identity_of(os.fstat(self._fd))
             self._read_flags = self._probe_nowait()
         except BaseException:
@@ -352,6 +360,19 @@ def _kind_and_size(path: str, fd: int) -> tuple[str, int]:
         except OSError as error:
             raise _refusal(path, "open", error) from None
     raise MemberError(path, "open", -1, errno.EINVAL, "changed its kind while it was opened")
+
+
+def _check_file_limit(path: str, size_bytes: int) -> None:
+    """Raise UsageError if this process must not write *size_bytes* into a file (`ulimit -f`).
+
+    Otherwise the writes behind the limit fail, and the array excludes members that are not broken.
+    """
+    limit_bytes, _hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit_bytes != resource.RLIM_INFINITY and limit_bytes < size_bytes:
+        raise UsageError(
+            f"{path} has {size_bytes} bytes, and only {limit_bytes} bytes of a file may be written",
+            action="lift the limit on the size of files (`ulimit -f unlimited`)",
+        )
 
 
 def identity_of(status: os.stat_result) -> Identity:
