@@ -213,7 +213,7 @@ def _unreachable(mountpoint: str | os.PathLike[str], error: OSError) -> ControlE
         )
     if mount.fs_type != mountpoints.FUSE_TYPE:
         return ControlError(f"{path} is a mount of {mount.fs_type}, not of raidx")
-    if mount.owner not in {None, os.getuid()} and os.getuid() != 0:
+    if mount.is_foreign:
         return ControlError(f"the mount on {path} belongs to another user (uid {mount.owner})")
     if isinstance(error, ConnectionRefusedError | FileNotFoundError):
         return ControlError(

@@ -40,6 +40,11 @@ class Mount:
     mount_id: int
     options: str
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another user mounted it, and this one is not root."""
+        return self.owner not in {None, os.getuid()} and os.getuid() != 0
+
 
 def mounts() -> Iterator[Mount]:
     """Yield all mounts; of several on one path, the topmost last."""
@@ -193,6 +198,7 @@ def loop_devices(path: str) -> list[tuple[str, str]]:
 def unmount(mountpoint: str | os.PathLike[str]) -> None:
     """Unmount a raidx mount unless it is in use; raise BusyError naming a loop device.
 
+    Raises UsageError if there is no raidx mount of this user.
     The caller waits for the daemon's end: see `control_socket.wait_for_exit`.
     """
     path = real_path(mountpoint)
@@ -201,6 +207,8 @@ def unmount(mountpoint: str | os.PathLike[str]) -> None:
         raise UsageError(f"nothing is mounted on {path}")
     if mount.fs_type != FUSE_TYPE:
         raise UsageError(f"{path} is a mount of {mount.fs_type}, not of raidx")
+    if mount.is_foreign:
+        raise UsageError(f"the mount on {path} belongs to another user (uid {mount.owner})")
     for device, image in loop_devices(path):
         raise BusyError(
             f"{device} is on {image}",

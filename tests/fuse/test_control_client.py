@@ -21,6 +21,8 @@ from click.testing import CliRunner
 from raidx_fuse.cli.main import main
 from raidx_fuse.daemon import control_server, control_socket, paths
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.fuse import mountpoint
+from raidx_fuse.fuse.mountpoint import FUSE_TYPE, Mount
 from raidx_fuse.members.threads import in_thread
 from tests.support.control import handler
 
@@ -192,3 +194,18 @@ def test_a_daemon_stopped_by_a_signal_is_named(
 def state(pid: int) -> list[str]:
     """Return the lines of a process's state."""
     return Path(f"/proc/{pid}/status").read_text().splitlines()
+
+
+def test_another_users_mount_is_said_to_be_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fusermount3 said that there is no entry for it in /etc/mtab."""
+    mount = Mount(str(tmp_path), (0, 99), FUSE_TYPE, "disk", 4321, 1, "user_id=4321")
+    monkeypatch.setattr(mountpoint, "mounts", lambda: iter([mount]))
+    monkeypatch.setattr(os, "getuid", lambda: 1234)
+    monkeypatch.setattr(mountpoint, "unmount_argv", lambda path: ["false"])
+    for words in (["umount", str(tmp_path)], ["status", str(tmp_path)]):
+        result = CliRunner().invoke(main, words)
+        assert result.exit_code != 0
+        line = f"the mount on {tmp_path} belongs to another user (uid 4321)"
+        assert line in result.output
