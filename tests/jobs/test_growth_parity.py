@@ -12,6 +12,7 @@ from raidx_fuse.array.estimate import growth_estimate
 from raidx_fuse.engine.growth_position import LIVE, PIGGYBACK, SURROGATE
 from raidx_fuse.errors import UsageError
 from raidx_fuse.jobs.grow.job import Grow
+from raidx_fuse.journal.ring import HEAD_BYTES
 from tests.support.arrays import Rig
 from tests.support.growing import (
     SmallRig,
@@ -23,7 +24,7 @@ from tests.support.growing import (
     write_about,
 )
 from tests.support.load import CHUNK, enlarge, fill, play, scrubbed, under_load
-from tests.support.spy import SpyRig
+from tests.support.spy import FLUSH, WRITE, SpyRig
 
 WAYS = (PIGGYBACK, SURROGATE)
 
@@ -119,6 +120,34 @@ def test_only_what_moves_and_its_parity_are_read_and_written(parity: str, journa
             assert (writes[3] > 0) == (parity == PIGGYBACK)
 
         play(small_spies(), body)
+
+
+def test_copies_are_durable_before_a_record_makes_them_part_of_the_parity() -> None:
+    """A replay takes them for what the parity says, whatever a cut has dropped of them."""
+
+    async def body(rig: Rig) -> None:
+        assert isinstance(rig, SpyRig)
+        await fill(rig)
+        await rig.in_place()
+        rig.log.clear()
+        job = await grow(rig, 2, parity=PIGGYBACK)
+        await job.finished.wait()
+        regions = rig.running.member_set.config.regions
+        unflushed: set[str] = set()
+        records = 0
+        for touch in rig.log.touches:
+            if touch.kind == FLUSH:
+                unflushed.discard(touch.member)
+            elif touch.kind == WRITE and touch.member in ("ram4", "ram5"):
+                if regions.data.offset <= touch.offset_bytes < regions.data.end:
+                    unflushed.add(touch.member)
+            elif touch.kind == WRITE:
+                if regions.log.offset + HEAD_BYTES <= touch.offset_bytes < regions.log.end:
+                    records += 1
+                    assert not unflushed
+        assert records > 10
+
+    play(small_spies(), body)
 
 
 @pytest.mark.parametrize("parity", WAYS)

@@ -13,9 +13,17 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.errors import MemberError
 from raidx_fuse.jobs.grow.job import Grow
 from tests.support.arrays import Rig
-from tests.support.growing import SmallRig, check_after_kill, grow, job_of, ram_of, write_about
+from tests.support.growing import (
+    SmallRig,
+    check_after_kill,
+    grow,
+    job_of,
+    ram_of,
+    small_spies,
+    write_about,
+)
 from tests.support.load import CHUNK, enlarge, eventually, fill, play, scrubbed, under_load
-from tests.support.spy import restarted
+from tests.support.spy import FLUSH, WRITE, SpyRig, restarted
 
 
 @pytest.mark.parametrize("role", range(6))
@@ -200,6 +208,27 @@ def test_an_old_record_in_the_journal_does_not_undo_a_block_that_came_back() -> 
         await rig.compare()
 
     play(SmallRig(), body)
+
+
+def test_newcomers_have_the_maps_before_a_superblock_gives_them_a_role() -> None:
+    async def body(rig: Rig) -> None:
+        assert isinstance(rig, SpyRig)
+        await fill(rig)
+        await rig.in_place()
+        rig.log.clear()
+        await grow(rig, 2)
+        superblocks = rig.running.member_set.config.regions.superblock
+        for member in rig.members[4:]:
+            mine = [touch for touch in rig.log.touches if touch.member == member.path]
+            maps = max(
+                at
+                for at, t in enumerate(mine)
+                if t.kind == WRITE and t.offset_bytes >= superblocks.end
+            )
+            named = next(at for at, t in enumerate(mine) if at > maps and t.kind == WRITE)
+            assert any(touch.kind == FLUSH for touch in mine[maps:named])
+
+    play(small_spies(), body)
 
 
 def test_a_full_host_holds_the_growth_up_and_nothing_else() -> None:
