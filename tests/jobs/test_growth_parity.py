@@ -138,13 +138,13 @@ def test_copies_are_durable_before_a_record_makes_them_part_of_the_parity() -> N
         for touch in rig.log.touches:
             if touch.kind == FLUSH:
                 unflushed.discard(touch.member)
-            elif touch.kind == WRITE and touch.member in ("ram4", "ram5"):
-                if regions.data.offset <= touch.offset_bytes < regions.data.end:
-                    unflushed.add(touch.member)
-            elif touch.kind == WRITE:
-                if regions.log.offset + HEAD_BYTES <= touch.offset_bytes < regions.log.end:
-                    records += 1
-                    assert not unflushed
+            if touch.kind != WRITE:
+                continue
+            if touch.offset_bytes >= regions.data.offset and touch.member in ("ram4", "ram5"):
+                unflushed.add(touch.member)
+            if regions.log.offset + HEAD_BYTES <= touch.offset_bytes < regions.log.end:
+                records += 1
+                assert not unflushed
         assert records > 10
 
     play(small_spies(), body)

@@ -220,12 +220,9 @@ def test_newcomers_have_the_maps_before_a_superblock_gives_them_a_role() -> None
         superblocks = rig.running.member_set.config.regions.superblock
         for member in rig.members[4:]:
             mine = [touch for touch in rig.log.touches if touch.member == member.path]
-            maps = max(
-                at
-                for at, t in enumerate(mine)
-                if t.kind == WRITE and t.offset_bytes >= superblocks.end
-            )
-            named = next(at for at, t in enumerate(mine) if at > maps and t.kind == WRITE)
+            writes = [at for at, touch in enumerate(mine) if touch.kind == WRITE]
+            maps = max(at for at in writes if mine[at].offset_bytes >= superblocks.end)
+            named = next(at for at in writes if at > maps)
             assert any(touch.kind == FLUSH for touch in mine[maps:named])
 
     play(small_spies(), body)

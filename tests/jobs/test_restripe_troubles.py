@@ -13,10 +13,8 @@ import trio.lowlevel
 from raidx_fuse.errors import ArrayFailedError, MemberError
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from tests.support.arrays import Rig
-from tests.support.growing import ram_of
 from tests.support.load import CHUNK, enlarge, fill, play, under_load
 from tests.support.restriping import SmallRig, ended, reach, restripe
-from tests.support.spy import restarted
 
 
 @pytest.mark.parametrize("role", [0, 2, 4])
@@ -183,47 +181,5 @@ def test_a_write_while_a_restripe_turns_back_is_not_undone(monkeypatch: pytest.M
         await job.finished.wait()
         del rig.members[4:]
         await ended(rig, job, "cancelled")
-
-    play(SmallRig("raid5", 4), body)
-
-
-def left_by_a_kill(rig: Rig) -> list[bytes]:
-    """Return what the members hold now."""
-    return [bytes(ram_of(member).memory) for member in rig.members]
-
-
-def test_a_second_restripe_begins_with_a_watermark_of_its_own() -> None:
-    """A crash before its first window must not bring that of the first one back."""
-
-    async def body(rig: Rig) -> None:
-        await fill(rig)
-        await ended(rig, await restripe(rig, "raid5", 4))
-        rig.model[:] = random.Random(2).randbytes(len(rig.model))
-        assert rig.array is not None
-        await rig.array.write(0, bytes(rig.model))
-        job = await restripe(rig, "raid5", 5)
-        assert job.layout.watermark == job.layout.start
-        async with restarted(left_by_a_kill(rig)) as array:
-            assert bytes(await array.read(0, len(rig.model))) == rig.model
-        await ended(rig, job)
-
-    play(SmallRig("raid5", 3), body)
-
-
-def test_a_restripe_begins_with_no_stripe_in_flight() -> None:
-    """After a crash marks of the old stripes would be taken for others, which await no resync."""
-
-    async def body(rig: Rig) -> None:
-        await fill(rig)
-        array = rig.array
-        assert array is not None
-        await array.set("journal", "none")
-        rig.model[:100] = bytes(100)
-        await array.write(0, bytes(100))
-        job = await restripe(rig, "raid5", 5)
-        async with restarted(left_by_a_kill(rig)) as again:
-            assert not again.context.dirty_bitmap.pending_regions()
-            assert bytes(await again.read(0, len(rig.model))) == rig.model
-        await ended(rig, job)
 
     play(SmallRig("raid5", 4), body)

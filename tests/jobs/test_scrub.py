@@ -232,9 +232,7 @@ def test_a_repair_of_what_the_log_still_holds_goes_through_the_log() -> None:
             await rig.put(0, noise(len(rig.model)))
             stripe, _role, _ = await rot(rig, 31)
             journal, layout = rig.running.context.journal, rig.running.context.layout
-            beside = next(
-                layout.logical(stripe, c) for c in range(3) if layout.logical(stripe, c) != 31
-            )
+            beside = min({layout.logical(stripe, cell) for cell in range(3)} - {31})
             await rig.put(beside * CHUNK, noise(512, 1))
             journal.set_mode("none")
             assert journal.holds(stripe)

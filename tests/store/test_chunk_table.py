@@ -142,7 +142,7 @@ def test_two_pages_that_claim_a_chunk_are_reported(before: int, after: int) -> N
 
 
 def test_a_page_that_a_replayed_move_overrules_is_written_again() -> None:
-    """A chunk moved twice, and only its first move was placed: without the log, two claim it."""
+    """A chunk moved twice, and only the first move was placed: then two pages claim it."""
 
     async def scenario() -> None:
         rig = Rig("raidx-zero", len(CHUNKS), member_chunks=CHUNKS, params={"length": 1})
