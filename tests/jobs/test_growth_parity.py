@@ -19,12 +19,13 @@ from tests.support.growing import (
     check_after_kill,
     grow,
     job_of,
+    ram_of,
     remount_until_done,
     small_spies,
     write_about,
 )
-from tests.support.load import CHUNK, enlarge, fill, play, scrubbed, under_load
-from tests.support.spy import FLUSH, WRITE, SpyRig
+from tests.support.load import CHUNK, enlarge, eventually, fill, play, scrubbed, under_load
+from tests.support.spy import FLUSH, WRITE, SpyRig, restarted
 
 WAYS = (PIGGYBACK, SURROGATE)
 
@@ -282,6 +283,44 @@ def test_a_killed_process_at_any_point_loses_nothing_even_with_a_member(
         await rig.compare()
 
     play(SmallRig(), body)
+
+
+def test_the_log_is_on_the_surrogate_when_it_has_the_role_of_the_parity() -> None:
+    """A replay believes it, also when the other member of the log is lost by then."""
+
+    async def body(rig: Rig) -> None:
+        await fill(rig)
+        job = await grow(rig, 1, parity=SURROGATE)
+        job.pause()
+        await rig.close()
+        rig.members.pop(0)  # so the log is on the next one and the parity
+        array = await rig.open()
+        journal = array.context.journal
+        reform, images = journal.reform, list[bytes]()
+
+        async def write_and_reform() -> None:  # the former parity member is rebuilt as role 0
+            assert not array.member_set.lost
+            assert journal.roles == (1, 2)
+            await array.write(0, b"placed")
+            await journal.place()  # the head page is saved again
+            rig.model[:512] = bytes([7]) * 512
+            await array.write(0, bytes(rig.model[:512]))
+            await array.flush()
+            images[:] = [bytes(ram_of(member).memory) for member in rig.members]
+            await reform()
+
+        journal.reform = write_and_reform  # type: ignore[method-assign]
+        job = job_of(rig)
+        await job.finished.wait()
+        assert job.state == "done", job.error
+        enlarge(rig)
+        await eventually(lambda: bool(images))
+        del images[0]  # role 1
+        async with restarted(images) as again:
+            assert again.member_set.lost == {1}
+            assert bytes(await again.read(0, len(rig.model))) == rig.model
+
+    play(SmallRig("raid4", 3), body)
 
 
 def test_what_cannot_be_meant_is_refused() -> None:
