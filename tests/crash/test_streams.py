@@ -356,20 +356,35 @@ def test_a_closed_stripe_under_an_older_record_is_noticed(monkeypatch: pytest.Mo
         list(crashed("closed over a piece", 0))
 
 
-def test_a_stripe_that_is_closed_while_older_content_is_placed_is_not_lost() -> None:
+@pytest.mark.parametrize(
+    ("before", "again"),
+    [
+        ((write(0, 4),), (write(0, 4), write(4, 2))),
+        ((write(3, 2), closed_in_part(5, 1)), (write(3, 2), write(5, 1))),
+    ],
+    ids=["begun", "closed in part"],
+)
+def test_a_stripe_that_is_closed_while_older_content_is_placed_is_not_lost(
+    before: Sequence[Step], again: Sequence[Step]
+) -> None:
     """What the placement brings late would lie over it."""
 
     async def script(player: Player) -> None:
         await player.write(0, player.stripes * player.stripe_bytes)
-        await write(0, 4)(player)
+        for step in before:
+            await step(player)
         journal = player.array.context.journal
-        journal.overlay.freeze()
-        frozen = list(journal.overlay.frozen_writes(range(WIDTH)))
-        await write(0, 4)(player)
-        await write(4, 2)(player)
-        for role, writes in frozen:
-            await player.array.member_set.write([(role, *placed) for placed in writes])
-        journal.overlay.drop_frozen()
+        write_frozen = journal._write_frozen
+
+        async def late() -> None:
+            for step in again:
+                await step(player)
+            await player.compare()
+            await write_frozen()
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(journal, "_write_frozen", late)
+            await journal.place()
         await player.compare()
 
     record_workload(Cell("raid5", "partial"), 0, script, Shape(WIDTH, stripes=3, pace="inline"))
