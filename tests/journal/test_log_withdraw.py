@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
+import trio
 
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.store.member_io import MemberIO
 from tests.support.spy import restarted, spying
 
 CHUNK = 16384
@@ -59,5 +63,49 @@ def test_what_no_member_logs_is_withdrawn(layout: str, width: int) -> None:
         del images[:lost]
         async with restarted(images, start_degraded=True) as array:  # the power went before
             assert bytes(await array.read(0, 1 << 18)) == model[: 1 << 18]
+
+    run(main)
+
+
+def test_a_withdrawn_record_is_not_the_one_of_another_number_in_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two are withdrawn, and the records after them end just before where the second one lies."""
+
+    async def main() -> None:
+        async with spying("raid0", 2, chunk_bytes=PAGE) as rig:
+            await rig.put(0, bytes([1]) * len(rig.model))
+            await rig.in_place()
+            member_set, journal = rig.running.member_set, rig.running.context.journal
+            place = rig.running.context.position(0, 0)[1]
+            write, may_fail = member_set.write, trio.Event()
+
+            async def land_and_fail(requests: Sequence[MemberIO], **options: Any) -> None:
+                await write(requests, **options)
+                if requests[0][3] > PAGE:
+                    await may_fail.wait()
+                raise MemberError("ram0", "write", 0, errno.EIO)
+
+            async def commit(size: int, content: int) -> None:
+                data = bytes([content]) * size
+                with pytest.raises(MemberError):
+                    await journal.commit([0], [(0, place, [data], size)], ())
+
+            monkeypatch.setattr(member_set, "write", land_and_fail)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(commit, PAGE, 2)
+                await trio.sleep(0.01)
+                await commit(512, 3)
+                may_fail.set()
+            monkeypatch.undo()
+            assert journal.torn
+            # An empty record of one sector comes first.
+            assert await journal.commit([0], [(0, place, [bytes([4]) * 3584], 3584)], ())
+            await rig.running.flush()
+            images = rig.images()
+        async with restarted(images) as array:
+            assert array.replayed is not None
+            assert array.replayed.records == 2
+            assert bytes(await array.read(0, PAGE)) == bytes([4]) * 3584 + bytes([1]) * 512
 
     run(main)
