@@ -148,9 +148,10 @@ PLACING = (
         "            await self.ring.save_mark(mark)",
         "a restripe begins with a watermark that a cut takes back",
         RESTRIPE,
-        ("tests/jobs/test_restripe.py", "tests/jobs/test_restripe_troubles.py"),
-        equivalent="the maps are flushed, and the page with them, before superblocks name both"
-        " layouts; nobody looks at the mark before that",
+        ("tests/jobs/test_restripe.py",),
+        equivalent="a start reads the mark only if the superblocks name both layouts, and the job"
+        " begins only after that; before they are written, `RestripeOperation.begin` saves all"
+        " pages once more, this one too, and flushes",
     ),
 )
 
@@ -214,8 +215,11 @@ COMMITTING = (
         "a record of a stripe whose parity the log lacks",
         STREAMS,
         STREAM_TESTS,
-        equivalent="a replay computes the stream's parity from places that are as they were, and"
-        " lays the record's own change of it on top; the next placement still logs all of it",
+        equivalent="the small record's parity bytes are absolute and made from the overlay, which"
+        " has the deferred parity: a replay redoes the data before it in order, computes the"
+        " parity from places that are as they were, and lays the bytes on top of the same. The"
+        " stripe stays unfinished, so that a placement, or a replay before it writes, still logs"
+        " all of its parity; `note_others` keeps it from being closed past the log",
     ),
     Mutant(
         "stream-not-told-of-other-records",
@@ -309,8 +313,10 @@ SPACE = (
         "a head page that was saved while the flush ran counts as durable",
         (*LOGGED, *TWO_LOSSES, *SQUEEZE),
         ORDER,
-        equivalent="if no save was under way when the flush began, and none has pending since, the"
-        " tail that is noted is the one that was noted then",
+        equivalent="the noted tail changes only in the step that counts its save as done (`_save`"
+        " in `save_tail`). Here as many saves have begun as were done when the flush began, so none"
+        " has ended since, and the noted tail is still that of the flush's begin. `begin` and a"
+        " replay, which set it otherwise, run while no flush does",
     ),
     Mutant(
         "tail-durable-though-saved-again",

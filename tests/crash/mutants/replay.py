@@ -52,11 +52,9 @@ REPLAYING = (
         RECORDS,
         "found = (magic, its_epoch, its_sequence, its_position, zero, its_array)",
         "found = (magic, its_epoch, sequence, its_position, zero, its_array)",
-        "one that was taken back, and left on a member, counts as the next one",
+        "one that was taken back, and left on a member, counts as another one in its place",
         LOGGED,
-        ("tests/crash/test_refused_record.py", *MOMENTS),
-        equivalent="the position of the same epoch has one number: who takes a record back takes"
-        " both back, so the number never tells more than the place",
+        ("tests/journal/test_log_withdraw.py", "tests/crash/test_refused_record.py", *MOMENTS),
     ),
     Mutant(
         "checksum-of-records-unchecked",
@@ -128,7 +126,7 @@ REPLAYING = (
         "            pass",
         "a growth that goes back leaves blocks written that no stripe has any more",
         GROWTH,
-        ("tests/jobs/test_growth_parity.py",),
+        ("tests/journal/test_durable_order.py", "tests/jobs/test_growth_parity.py"),
     ),
     Mutant(
         "replay-passes-over-the-mark",
@@ -213,8 +211,6 @@ BESIDE = (
         "the placement brings something older to its place after the closing write",
         STREAMS,
         STREAM_TESTS,
-        equivalent="what is frozen the log still holds, and of such a stripe it knows all cells,"
-        " or other records: `is_all_of` has refused before",
     ),
     Mutant(
         "closed-stripe-still-in-the-overlay",
@@ -259,7 +255,7 @@ BESIDE = (
         "                pass",
         "what was committed while a placement failed is not seen any more",
         LOGGED,
-        FAILURES,
+        (*ORDER, *FAILURES),
     ),
     Mutant(
         "past-the-log-though-it-is-held",
