@@ -16,6 +16,7 @@ import numpy as np
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.member_io import MemberIO, join
+from raidx_fuse.store.member_set import MemberLostError
 
 Place = tuple[int, int]  # (role, row)
 K = TypeVar("K", bound=Hashable)
@@ -66,11 +67,15 @@ def batches(
     """Yield the `runs` of *stripes* in batches that are read, computed and written concurrently.
 
     If strips of neighbouring stripes are not adjacent on the members, a run is a single stripe; one
-    run per batch would then leave members idle.
+    run per batch would then leave members idle. Raises MemberLostError if another member has taken
+    a role since the keys were computed: it may have nothing of these stripes yet.
     """
     size = 1 if context.layout.aligned else LOT_RUNS
     found = list(runs(context, stripes, key_of))
+    role_epoch = context.member_set.role_epoch
     for at in range(0, len(found), size):
+        if role_epoch != context.member_set.role_epoch:
+            raise MemberLostError
         yield found[at : at + size]
 
 

@@ -227,6 +227,33 @@ def test_a_read_that_waits_while_another_member_takes_a_role_asks_the_others(
     run(main)
 
 
+@pytest.mark.parametrize(("layout", "width"), [("raid5", 6), ("raidx-parity", 6)])
+def test_a_scrub_that_waits_while_another_member_takes_a_role_asks_the_others(
+    layout: str, width: int
+) -> None:
+    """Of the stripes that it has locked, it reads some afterwards."""
+
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=200, slow=True) as rig:
+            await rig.running.set("journal", "none")
+            context = rig.running.context
+            for stripe in range(0, context.layout.stripes, 3):  # not all alike
+                await write_first(rig, stripe, context.code.data_mask >> stripe % 2)
+            await rig.in_place()
+            fault = held(rig, *context.layout.locate(0), "read")
+            job = await rig.running.start_scrub(repair=True)
+            await until(lambda: fault.hits)
+            await taken(rig)
+            fault.lift()
+            await rig.running.set("speed_max", "0")
+            result = await rig.running.jobs.wait(job)
+            assert (result["state"], result["mismatches"]) == ("done", 0), result
+            await rig._step_settle()
+            await check(rig)
+
+    run(main)
+
+
 def test_a_write_that_waits_while_another_member_takes_a_role_is_planned_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
