@@ -186,10 +186,10 @@ def test_a_write_of_two_stripes_of_which_one_lives(layout: str, width: int) -> N
 # Another member takes the role while a read or a write waits for a third one.
 
 
-async def taken(rig: SpyRig) -> None:
-    """Let a new member take ROLE while its rebuild has not begun to write."""
+async def taken(rig: SpyRig, role: int = ROLE) -> None:
+    """Let a new member take *role* while its rebuild has not begun to write."""
     await rig.running.set("speed_max", "4KiB")
-    await rig.running.replace_disk(ROLE, rig.new_member())
+    await rig.running.replace_disk(role, rig.new_member())
 
 
 @pytest.mark.parametrize(
@@ -223,6 +223,43 @@ def test_a_read_that_waits_while_another_member_takes_a_role_asks_the_others(
                 await taken(rig)
                 fault.lift()
             assert found == rig.model[first * CHUNK : (first + 2) * CHUNK]
+
+    run(main)
+
+
+@pytest.mark.parametrize(("layout", "width"), [("rdp", 6), ("evenodd", 7)])
+def test_a_degraded_read_that_waits_while_another_member_takes_a_role_asks_the_others(
+    layout: str, width: int
+) -> None:
+    """It solves the chunk on the lost member first, then reads its neighbour."""
+
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=16, slow=True) as rig:
+            await rig.put(0, noise(1, len(rig.model)))
+            await rig.in_place()
+            context = rig.running.context
+            neighbour, lost = (context.position(0, cell)[0] for cell in (0, 1))
+            assert neighbour != lost
+            await rig.running.fail_disk(lost)
+            faults = [
+                member.hang(("read",), offset_bytes=rig.data.offset, count=1)
+                for role, member in enumerate(rig.members)
+                if role not in (neighbour, lost)
+            ]
+            at = context.layout.logical(0, 0) * CHUNK + 2048
+            found = b""
+
+            async def read() -> None:
+                nonlocal found
+                found = await rig.get(at, 3072)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read)
+                await until(lambda: any(fault.hits for fault in faults))
+                await taken(rig, neighbour)
+                for fault in faults:
+                    fault.lift()
+            assert found == rig.model[at : at + 3072]
 
     run(main)
 
