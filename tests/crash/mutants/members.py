@@ -15,6 +15,7 @@ REBUILD_TESTS = (
     "tests/crash/test_passed_over.py",
     "tests/crash/test_moments.py",
 )
+PASSES = ("tests/jobs/test_rebuild_passes.py",)
 WRITES = ("tests/engine/test_stripe_locks.py", "tests/array/test_state_machine.py")
 
 REBUILDING = (
@@ -164,6 +165,33 @@ REBUILDING = (
         "it solves by chains that a write is changing",
         DISKS,
         WRITES,
+    ),
+    Mutant(
+        "read-repeated-on-a-member-that-took-a-role",
+        "raidx_fuse/store/member_set.py",
+        "            if role_epoch != self.role_epoch:",
+        "            if False:",
+        "the new member has nothing yet: its zeros are returned as data",
+        DISKS,
+        PASSES,
+    ),
+    Mutant(
+        "window-read-from-a-member-that-took-a-role",
+        "raidx_fuse/jobs/strips.py",
+        "        if role_epoch != context.member_set.role_epoch:",
+        "        if False:",
+        "a scrub takes what is not rebuilt yet for wrong, and repairs parity by it",
+        ("raid5:none:scrub", "raid5:none:disks"),
+        PASSES,
+    ),
+    Mutant(
+        "degraded-read-goes-on-on-a-member-that-took-a-role",
+        READER,
+        "            if role_epoch != context.member_set.role_epoch:",
+        "            if False:",
+        "the new member has nothing yet: its zeros are returned as data",
+        ("evenodd:full:disks",),
+        PASSES,
     ),
 )
 
