@@ -25,8 +25,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from raidx_fuse.layouts.numbers import Role
+
 Bytes = NDArray[np.uint8]
-Place = tuple[int, int]
+Place = tuple[Role, int]
 """(column or role, row): where a cell is."""
 
 SECTOR_BYTES = 512

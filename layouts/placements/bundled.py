@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from raidx_fuse.layouts.codes.code import Code, LayoutError
 from raidx_fuse.layouts.codes.horizontal import replicas, single_parity, striping
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, MemberChunk, Role, Stripe, stripe_and_cell
 from raidx_fuse.layouts.placements.founding import Founding, are_counts, founding_from
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.planning.allocate import Table, allocate, check_bundles, maximum
@@ -126,7 +127,7 @@ class BundleLayout(Layout):
                 f"{name} finds no {self.length} members with a chunk besides their spare one"
             )
         if founding is None:
-            founding = Founding(tuple(counts), len(table), frozenset(range(self.width)))
+            founding = Founding(tuple(counts), len(table), frozenset(map(Role, range(self.width))))
         self.founding = founding
         self.founding_stripes = len(table)
         self.founding_data_count = code.data_count
@@ -150,7 +151,7 @@ class BundleLayout(Layout):
         self._take_table(disk, offset, last, np.zeros(len(disk), np.uint16))
         self._count(len(disk) // self.length)
 
-    def _check_founders(self, disk: NDArray[np.uint8], roles: Iterable[int]) -> None:
+    def _check_founders(self, disk: NDArray[np.uint8], roles: Iterable[Role]) -> None:
         """Raise LayoutError if one of *roles* now has fewer chunks than its founding cells need."""
         for role in roles:
             room = self.counts[role] if role < len(self.counts) else 0
@@ -181,44 +182,41 @@ class BundleLayout(Layout):
 
     # -- the layout interface ------------------------------------------------------------------
 
-    def locate(self, chunk: int) -> tuple[int, int]:
-        return divmod(chunk, self._data_count)
+    def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
+        return stripe_and_cell(chunk, self._data_count)
 
-    def logical(self, stripe: int, cell: int) -> int:
-        return stripe * self._data_count + cell
+    def logical(self, stripe: Stripe, cell: CellIndex) -> Chunk:
+        return Chunk(stripe * self._data_count + cell)
 
-    def place(self, stripe: int, cell: int) -> tuple[int, int]:
+    def place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, MemberChunk]:
         at = stripe * self.length + cell
-        return self._disk[at], self._offset[at]
+        return self._disk[at], self._offset[at]  # type: ignore[return-value]
 
-    def inverse(self, role: int, member_chunk: int) -> tuple[int, int] | None:
+    def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
         """Return (stripe, cell) that lies at *member_chunk* of *role*, None if it is free."""
         cell = int(self.cells_of(role)[member_chunk])
-        return None if cell == NOWHERE else divmod(cell, self.length)
+        return None if cell == NOWHERE else stripe_and_cell(cell, self.length)
 
-    def roles(self, stripe: int) -> tuple[int, ...]:
+    def roles(self, stripe: Stripe) -> tuple[Role, ...]:
         at = stripe * self.length
-        return tuple(self._disk[at : at + self.length])
+        return tuple(self._disk[at : at + self.length])  # type: ignore[arg-type]
 
-    def lost_cells(self, stripe: int, lost_roles: frozenset[int]) -> int:
+    def lost_cells(self, stripe: Stripe, lost_roles: frozenset[Role]) -> int:
         at = stripe * self.length
-        mask = 0
-        for column in range(self.length):
-            if self._disk[at + column] in lost_roles:
-                mask |= 1 << column
-        return mask
+        columns = enumerate(self._disk[at : at + self.length])
+        return sum(1 << column for column, role in columns if role in lost_roles)
 
-    def tolerates(self, lost_roles: frozenset[int]) -> bool:
+    def tolerates(self, lost_roles: frozenset[Role]) -> bool:
         """Return whether *lost_roles* are at most as many as the tolerance of a bundle."""
         return len(lost_roles) <= self.code.tolerance
 
-    def cells_on(self, roles: Iterable[int]) -> float:
+    def cells_on(self, roles: Iterable[Role]) -> float:
         """Return the mean number of cells of a bundle that lie on *roles*."""
         return sum(int(np.count_nonzero(self.disk == role)) for role in roles) / self.stripes
 
     # -- from member chunks to cells -----------------------------------------------------------
 
-    def cells_of(self, role: int) -> Cells:
+    def cells_of(self, role: Role) -> Cells:
         """Return the cell at each chunk of *role*, `NOWHERE` if free. Built on first use."""
         index = self._index.get(role)
         if index is None:
@@ -230,7 +228,7 @@ class BundleLayout(Layout):
                 index[self.offset[block][here].astype(np.int64)] = here + start
         return index
 
-    def free_chunks(self, role: int) -> Cells:
+    def free_chunks(self, role: Role) -> Cells:
         """Return the chunks of *role* that hold no cell and are promised to none, ascending."""
         free = np.flatnonzero(self.cells_of(role) == NOWHERE)
         awaiting = [chunk for other, chunk in self.promised if other == role]
@@ -260,12 +258,12 @@ class BundleLayout(Layout):
         It is invalid if two cells share a place, or if a bundle has two chunks on one member.
         `cells_of` must have been called for the roles concerned before the moves.
         """
-        for role in sorted({self._disk[cell] for cell in moved}):
+        for role in map(Role, sorted({self._disk[cell] for cell in moved})):
             held = int(np.count_nonzero(self.cells_of(role) != NOWHERE))
             if held != int(np.count_nonzero(self.disk == role)):
                 return f"two chunks lie at one place of role {role}"
         for bundle in {cell // self.length for cell in moved}:
-            if len(set(self.roles(bundle))) < self.length:
+            if len(set(self.roles(Stripe(bundle)))) < self.length:
                 return f"bundle {bundle} has two chunks on one member"
         return None
 
@@ -282,7 +280,7 @@ class BundleLayout(Layout):
         self.width = len(counts)
         self.member_chunks = max(counts)
 
-    def forget_founder(self, role: int) -> None:
+    def forget_founder(self, role: Role) -> None:
         """Note that the founding member of *role* left and was not rebuilt on another member."""
         founding = self.founding
         self.founding = Founding(founding.counts, founding.bundles, founding.roles - {role})
@@ -309,7 +307,7 @@ class BundleLayout(Layout):
         self._index.clear()
         return range(first, first + len(disk))
 
-    def assign(self, cells: Cells, role: int, chunks: Cells) -> None:
+    def assign(self, cells: Cells, role: Role, chunks: Cells) -> None:
         """Give *cells*, which have no place yet, the places *chunks* of *role*."""
         self.disk[cells] = role
         self.offset[cells] = chunks

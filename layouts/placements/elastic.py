@@ -39,6 +39,15 @@ from numpy.typing import NDArray
 
 from raidx_fuse.layouts.codes.code import LayoutError
 from raidx_fuse.layouts.codes.horizontal import single_parity, striping
+from raidx_fuse.layouts.numbers import (
+    CellIndex,
+    Chunk,
+    MemberChunk,
+    Role,
+    Stripe,
+    cell_range,
+    role_range,
+)
 from raidx_fuse.layouts.placements.layout import Layout
 
 Blocks = NDArray[np.int64]
@@ -229,10 +238,10 @@ class ElasticLayout(Layout):
         roles = list(range(history[-1]))
         if parities:
             roles.append(roles.pop(history[0] - 1))
-        self._roles = tuple(roles)
+        self._roles = tuple(map(Role, roles))
         self.surrogate = history[-1] if surrogate else None
-        self._roles_after = (*roles[:-1], history[-1]) if surrogate else self._roles
-        self._cells = tuple(self._roles.index(role) for role in range(history[-1]))
+        self._roles_after = (*self._roles[:-1], Role(history[-1])) if surrogate else self._roles
+        self._cells = tuple(self._roles.index(role) for role in role_range(0, history[-1]))
 
     @property
     def growing(self) -> bool:
@@ -240,11 +249,11 @@ class ElasticLayout(Layout):
         return self._before is not None
 
     @property
-    def parity_cell(self) -> int:
+    def parity_cell(self) -> CellIndex:
         """The index of the parity cell, if the layout has parity."""
-        return self.mapping.disks
+        return CellIndex(self.mapping.disks)
 
-    def migrate_to(self, stripe: int) -> None:
+    def migrate_to(self, stripe: Stripe) -> None:
         """Let *stripe* be the first that has not migrated; its neighbours' blocks are copied."""
         self.migrated = stripe
 
@@ -259,12 +268,12 @@ class ElasticLayout(Layout):
         self.surrogate, self._roles_after = None, self._roles
         self.size_bytes = self.chunks * self.chunk_bytes
 
-    def locate(self, chunk: int) -> tuple[int, int]:
+    def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
         """Return (stripe, cell) of the logical data chunk *chunk*."""
         before = self._before
         if before is None:
             disk, row = self.mapping.locate(chunk)
-            return row, disk
+            return row, disk  # type: ignore[return-value]
         v, w = before.disks, self.mapping.disks
         n = w - v
         if chunk >= before.blocks:
@@ -276,20 +285,21 @@ class ElasticLayout(Layout):
         if leaves:
             column = row % w
             disk += max(v, column + 1) - max(0, column - n + 1)
-        return row, disk
+        return row, disk  # type: ignore[return-value]
 
-    def logical(self, stripe: int, cell: int) -> int:
+    def logical(self, stripe: Stripe, cell: CellIndex) -> Chunk:
         """Return the logical chunk of the data cell *cell* of *stripe*."""
         before = self._before
         if before is None or stripe < self.migrated:
-            return self.mapping.logical(cell, stripe)
+            return Chunk(self.mapping.logical(cell, stripe))
         if cell < before.disks:
-            return before.logical(cell, stripe)
+            return Chunk(before.logical(cell, stripe))
         w = self.mapping.disks
         n, column = w - before.disks, stripe % w
         if (column - cell) % w >= n:  # a block will move here: name the new block of its old place
-            cell += max(0, column - n + 1) - max(before.disks, column + 1)
-        return self.mapping.logical(cell, stripe)
+            born = cell + max(0, column - n + 1) - max(before.disks, column + 1)
+            return Chunk(self.mapping.logical(born, stripe))
+        return Chunk(self.mapping.logical(cell, stripe))
 
     def logical_rows(self, start: int, end: int) -> Blocks:
         """Return the logical chunks of the stripes start..end-1 as an array (stripes, cells)."""
@@ -321,7 +331,7 @@ class ElasticLayout(Layout):
         rows = rows + start
         return rows, old, new, self.mapping.logical_many(new, rows)
 
-    def moved(self, stripe: int, cell: int) -> bool:
+    def moved(self, stripe: Stripe, cell: CellIndex) -> bool:
         """Return whether the growth under way moves the chunk that *cell* of *stripe* holds now.
 
         That is, whether the chunk has different cells before and after the growth.
@@ -334,12 +344,12 @@ class ElasticLayout(Layout):
         added = self.mapping.disks - before.disks
         return cell < before.disks and cell <= stripe % self.mapping.disks < cell + added
 
-    def is_birth(self, stripe: int, cells: int) -> bool:
+    def is_birth(self, stripe: Stripe, cells: int) -> bool:
         """Return whether the set *cells* holds exactly the blocks of one birth in *stripe*.
 
         See `ElasticMapping.births`.
         """
-        disks = [disk for disk in range(self.mapping.disks) if cells >> disk & 1]
+        disks = [disk for disk in cell_range(0, self.mapping.disks) if cells >> disk & 1]
         if not disks:
             return False
         blocks = sorted(self.logical(stripe, disk) for disk in disks)
@@ -347,25 +357,27 @@ class ElasticLayout(Layout):
         first = start + stripe * count
         return blocks == list(range(first, first + count))
 
-    def role_of(self, cell: int, *, after: bool) -> int:
+    def role_of(self, cell: CellIndex, *, after: bool) -> Role:
         """Return the role of *cell* in stripes that have (*after*) or have not migrated."""
         return (self._roles_after if after else self._roles)[cell]
 
-    def place(self, stripe: int, cell: int) -> tuple[int, int]:
+    def place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, MemberChunk]:
         """Return (role, member chunk) of the cell with index *cell* of *stripe*."""
-        return (self._roles_after if stripe < self.migrated else self._roles)[cell], stripe
+        role = (self._roles_after if stripe < self.migrated else self._roles)[cell]
+        return role, stripe  # type: ignore[return-value]  # each stripe is one chunk high
 
-    def inverse(self, role: int, member_chunk: int) -> tuple[int, int] | None:
+    def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
         """Return (stripe, cell) that lies at *member_chunk* of *role*, None if nothing does."""
-        if not 0 <= member_chunk < self.stripes or role not in self.roles(member_chunk):
+        stripe = Stripe(member_chunk)
+        if not 0 <= stripe < self.stripes or role not in self.roles(stripe):
             return None
-        return member_chunk, self.roles(member_chunk).index(role)
+        return stripe, CellIndex(self.roles(stripe).index(role))
 
-    def roles(self, stripe: int) -> tuple[int, ...]:
+    def roles(self, stripe: Stripe) -> tuple[Role, ...]:
         """Return the role of each column: the data disks in order, parity last."""
         return self._roles_after if stripe < self.migrated else self._roles
 
-    def lost_cells(self, stripe: int, lost_roles: frozenset[int]) -> int:
+    def lost_cells(self, stripe: Stripe, lost_roles: frozenset[Role]) -> int:
         """Return the set of cells of *stripe* that lie on *lost_roles*."""
         mask = 0
         if self.surrogate is not None:
@@ -375,6 +387,6 @@ class ElasticLayout(Layout):
             mask |= 1 << self._cells[role]
         return mask
 
-    def tolerates(self, lost_roles: frozenset[int]) -> bool:
+    def tolerates(self, lost_roles: frozenset[Role]) -> bool:
         """Return whether every stripe can be read without *lost_roles*, before and after a move."""
         return len(lost_roles) <= self.code.tolerance

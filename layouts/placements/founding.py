@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raidx_fuse.layouts.codes.code import LayoutError
+from raidx_fuse.layouts.numbers import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Founding:
 
     counts: tuple[int, ...]
     bundles: int
-    roles: frozenset[int]
+    roles: frozenset[Role]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the founding as JSON values; `founding_from` is the inverse."""

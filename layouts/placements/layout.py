@@ -25,6 +25,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raidx_fuse.layouts.codes.code import Code, Unrecoverable
+from raidx_fuse.layouts.numbers import (
+    CellIndex,
+    Chunk,
+    MemberChunk,
+    Role,
+    Stripe,
+    cell_range,
+    stripe_range,
+)
 
 
 class Layout(ABC):
@@ -56,7 +65,7 @@ class Layout(ABC):
     founding_stripes: int
 
     @abstractmethod
-    def locate(self, chunk: int) -> tuple[int, int]:
+    def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
         """Return (stripe, cell) of the logical data chunk *chunk*."""
         ...
 
@@ -65,47 +74,47 @@ class Layout(ABC):
         return self.moves
 
     @abstractmethod
-    def logical(self, stripe: int, cell: int) -> int:
+    def logical(self, stripe: Stripe, cell: CellIndex) -> Chunk:
         """Return the logical chunk of the data cell *cell* (an index below D) of *stripe*."""
         ...
 
     def logical_rows(self, start: int, end: int) -> NDArray[np.int64]:
         """Return the logical chunks of the stripes start..end-1 as an array (stripes, D)."""
-        cells = range(self.code.data_count)
-        rows = [[self.logical(stripe, cell) for cell in cells] for stripe in range(start, end)]
+        cells = cell_range(0, self.code.data_count)
+        rows = [[self.logical(s, cell) for cell in cells] for s in stripe_range(start, end)]
         return np.array(rows, dtype=np.int64).reshape(end - start, self.code.data_count)
 
     @abstractmethod
-    def place(self, stripe: int, cell: int) -> tuple[int, int]:
+    def place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, MemberChunk]:
         """Return (role, member chunk) of the cell with index *cell* of *stripe*."""
         ...
 
     @abstractmethod
-    def inverse(self, role: int, member_chunk: int) -> tuple[int, int] | None:
+    def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
         """Return (stripe, cell) that lies at *member_chunk* of *role*, None if nothing does."""
         ...
 
     @abstractmethod
-    def roles(self, stripe: int) -> tuple[int, ...]:
+    def roles(self, stripe: Stripe) -> tuple[Role, ...]:
         """Return the role of each column of *stripe*."""
         ...
 
     @abstractmethod
-    def lost_cells(self, stripe: int, lost_roles: frozenset[int]) -> int:
+    def lost_cells(self, stripe: Stripe, lost_roles: frozenset[Role]) -> int:
         """Return the set of cells of *stripe* that lie on *lost_roles*."""
         ...
 
-    def cells_on(self, roles: Iterable[int]) -> float:
+    def cells_on(self, roles: Iterable[Role]) -> float:
         """Return how many cells of a stripe lie on *roles*; the mean, if stripes differ."""
         return float(len(list(roles)) * self.code.rows)
 
-    def tolerates(self, lost_roles: frozenset[int]) -> bool:
+    def tolerates(self, lost_roles: frozenset[Role]) -> bool:
         """Return whether the data of every stripe can be read or solved without *lost_roles*.
 
         Checks the first *width* stripes: with a rotated placement all others repeat them.
         """
         code = self.code
-        for stripe in range(min(self.width, max(1, self.stripes))):
+        for stripe in stripe_range(0, min(self.width, max(1, self.stripes))):
             cells = self.lost_cells(stripe, lost_roles)
             try:
                 if cells & code.data_mask:

@@ -27,8 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raidx_fuse.layouts.codes.code import Cell, Code, LayoutError
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, MemberChunk, Role, Stripe, stripe_and_cell
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.rotated import RotatedLayout
+
+NOWHERE = Role(-1), MemberChunk(0)  # the place of a cell of the other side
 
 
 @lru_cache(maxsize=64)
@@ -78,7 +81,7 @@ class RestripeLayout(Layout):
         self.width = max(below.width, above.width)
         self.chunk_bytes = below.chunk_bytes
         self.stripes = self.founding_stripes = below.stripes + above.stripes
-        self.nowhere = max(below.chunks, above.chunks)
+        self.nowhere = Chunk(max(below.chunks, above.chunks))
         self.chunks = self.nowhere + 1
         self.size_bytes = image_chunks * self.chunk_bytes
         self.member_chunks = max(below.member_chunks, above.member_chunks)
@@ -87,39 +90,41 @@ class RestripeLayout(Layout):
         self._below_data = below.code.data_count
         self._data = self.code.data_count
         self._below_cells = self._data + below.code.parity_count
-        self._roles_below = (-1,) * below.width
-        self._roles_above = (-1,) * above.width
+        self._roles_below = (NOWHERE[0],) * below.width
+        self._roles_above = (NOWHERE[0],) * above.width
 
-    def move_watermark(self, chunk: int) -> None:
+    def move_watermark(self, chunk: Chunk) -> None:
         """Let *chunk* be the watermark; the chunks that it passes are copied."""
         self.watermark = chunk
 
-    def stripe_of(self, side: RotatedLayout, stripe: int) -> int:
+    def stripe_of(self, side: RotatedLayout, stripe: Stripe) -> Stripe:
         """Return the stripe of the union that is *stripe* of *side* (*below* or *above*)."""
-        return stripe if side is self.below else self._split + stripe
+        return stripe if side is self.below else Stripe(self._split + stripe)
 
-    def cell_of(self, side: RotatedLayout, cell: int) -> int:
+    def cell_of(self, side: RotatedLayout, cell: CellIndex) -> CellIndex:
         """Return the cell index in the union of *cell* of *side* (*below* or *above*)."""
         data = side.code.data_count
         if side is self.below:
-            return cell if cell < data else self._data + cell - data
-        return self._below_data + cell if cell < data else self._below_cells + cell - data
+            return cell if cell < data else CellIndex(self._data + cell - data)
+        first = self._below_data if cell < data else self._below_cells - data
+        return CellIndex(first + cell)
 
-    def locate(self, chunk: int) -> tuple[int, int]:
+    def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
         """Return (stripe, cell) of the logical data chunk *chunk*."""
         if chunk < self.watermark or chunk >= self.above.chunks:
-            return divmod(chunk, self._below_data)
+            return stripe_and_cell(chunk, self._below_data)
         stripe, cell = self.above.locate(chunk)
-        return self._split + stripe, self._below_data + cell
+        return Stripe(self._split + stripe), CellIndex(self._below_data + cell)
 
-    def logical(self, stripe: int, cell: int) -> int:
+    def logical(self, stripe: Stripe, cell: CellIndex) -> Chunk:
         """Return the logical chunk of the data cell *cell* of *stripe*, `nowhere` if none."""
         if stripe < self._split:
-            chunk = stripe * self._below_data + cell
+            chunk = Chunk(stripe * self._below_data + cell)
             return chunk if cell < self._below_data and chunk < self.watermark else self.nowhere
         if cell < self._below_data:
             return self.nowhere
-        chunk = self.above.logical(stripe - self._split, cell - self._below_data)
+        own = Stripe(stripe - self._split), CellIndex(cell - self._below_data)
+        chunk = self.above.logical(*own)
         return chunk if chunk >= self.watermark else self.nowhere
 
     def logical_rows(self, start: int, end: int) -> NDArray[np.int64]:
@@ -143,23 +148,24 @@ class RestripeLayout(Layout):
         """Return a number that changes when one of the chunks *first* .. *last* moves."""
         return min(max(self.watermark, first), last + 1)
 
-    def place(self, stripe: int, cell: int) -> tuple[int, int]:
+    def place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, MemberChunk]:
         """Return (role, member chunk) of a cell; (-1, 0) for a cell of the other side."""
         if stripe < self._split:
             if cell < self._below_data:
                 return self.below.place(stripe, cell)
             own = cell - self._data
             if 0 <= own < self.below.code.parity_count:
-                return self.below.place(stripe, self._below_data + own)
-            return -1, 0
+                return self.below.place(stripe, CellIndex(self._below_data + own))
+            return NOWHERE
+        above = Stripe(stripe - self._split)
         if self._below_data <= cell < self._data:
-            return self.above.place(stripe - self._split, cell - self._below_data)
+            return self.above.place(above, CellIndex(cell - self._below_data))
         own = cell - self._below_cells
         if own >= 0:
-            return self.above.place(stripe - self._split, self.above.code.data_count + own)
-        return -1, 0
+            return self.above.place(above, CellIndex(self.above.code.data_count + own))
+        return NOWHERE
 
-    def inverse(self, role: int, member_chunk: int) -> tuple[int, int] | None:
+    def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
         """Return (stripe, cell) of the data chunk that lies there now, None if there is none."""
         for side in (self.below, self.above):
             if role >= side.width:
@@ -172,23 +178,23 @@ class RestripeLayout(Layout):
                 return stripe, cell
         return None
 
-    def roles(self, stripe: int) -> tuple[int, ...]:
+    def roles(self, stripe: Stripe) -> tuple[Role, ...]:
         """Return the role of each column of *stripe*, -1 for those of the other side."""
         if stripe < self._split:
             return self.below.roles(stripe) + self._roles_above
-        return self._roles_below + self.above.roles(stripe - self._split)
+        return self._roles_below + self.above.roles(Stripe(stripe - self._split))
 
-    def lost_cells(self, stripe: int, lost_roles: frozenset[int]) -> int:
+    def lost_cells(self, stripe: Stripe, lost_roles: frozenset[Role]) -> int:
         """Return the set of cells of *stripe* that lie on *lost_roles*."""
         side, shift, first_parity = self.below, 0, self._data
         if stripe >= self._split:
             side, shift, first_parity = self.above, self._below_data, self._below_cells
-            stripe -= self._split
+            stripe = Stripe(stripe - self._split)
         cells = side.lost_cells(stripe, lost_roles)
         count = side.code.data_count
         return (cells & side.code.data_mask) << shift | (cells >> count) << first_parity
 
-    def tolerates(self, lost_roles: frozenset[int]) -> bool:
+    def tolerates(self, lost_roles: frozenset[Role]) -> bool:
         """Return whether every stripe of both sides can be read without *lost_roles*."""
         return self.below.tolerates(lost_roles) and self.above.tolerates(lost_roles)
 

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from raidx_fuse.layouts.codes.code import Code, LayoutError
+from raidx_fuse.layouts.numbers import (
+    CellIndex,
+    Chunk,
+    MemberChunk,
+    Role,
+    Stripe,
+    role_range,
+    stripe_and_cell,
+)
 from raidx_fuse.layouts.placements.layout import Layout
 
 
@@ -44,48 +53,48 @@ class RotatedLayout(Layout):
         self._phases = code.columns if rotation == "left" else 1
         width = code.columns
         self._roles = tuple(
-            tuple((c - phase) % width for c in range(width)) for phase in range(self._phases)
+            tuple(Role((c - phase) % width) for c in range(width)) for phase in range(self._phases)
         )
         self._role_of = tuple(
             tuple(roles[c] for c in code.column_of) for roles in self._roles
         )  # by phase, by cell
         self._cell_at = tuple(
             tuple(
-                tuple(code.index.get((row, roles.index(role))) for role in range(width))
+                tuple(code.index.get((row, roles.index(role))) for role in role_range(0, width))
                 for row in range(code.rows)
             )
             for roles in self._roles
         )  # by phase, by row, by role
         self._lost: tuple[dict[frozenset[int], int], ...] = tuple({} for _ in self._roles)
 
-    def locate(self, chunk: int) -> tuple[int, int]:
+    def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
         """Return (stripe, cell) of the logical data chunk *chunk*."""
-        return divmod(chunk, self._data_count)
+        return stripe_and_cell(chunk, self._data_count)
 
-    def logical(self, stripe: int, cell: int) -> int:
+    def logical(self, stripe: Stripe, cell: CellIndex) -> Chunk:
         """Return the logical chunk of the data cell *cell* (an index below D) of *stripe*."""
-        return stripe * self._data_count + cell
+        return Chunk(stripe * self._data_count + cell)
 
-    def place(self, stripe: int, cell: int) -> tuple[int, int]:
+    def place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, MemberChunk]:
         """Return (role, member chunk) of the cell with index *cell* of *stripe*."""
         return (
             self._role_of[stripe % self._phases][cell],
-            stripe * self._rows + self._row_of[cell],
+            stripe * self._rows + self._row_of[cell],  # type: ignore[return-value]
         )
 
-    def inverse(self, role: int, member_chunk: int) -> tuple[int, int] | None:
+    def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
         """Return (stripe, cell) that lies at *member_chunk* of *role*, None if nothing does."""
-        stripe, row = divmod(member_chunk, self._rows)
+        stripe, row = Stripe(member_chunk // self._rows), member_chunk % self._rows
         cell = self._cell_at[stripe % self._phases][row][role]
         if cell is None or not 0 <= stripe < self.stripes:
             return None
-        return stripe, cell
+        return stripe, CellIndex(cell)
 
-    def roles(self, stripe: int) -> tuple[int, ...]:
+    def roles(self, stripe: Stripe) -> tuple[Role, ...]:
         """Return the role of each column of *stripe*."""
         return self._roles[stripe % self._phases]
 
-    def lost_cells(self, stripe: int, lost_roles: frozenset[int]) -> int:
+    def lost_cells(self, stripe: Stripe, lost_roles: frozenset[Role]) -> int:
         """Return the set of cells of *stripe* that lie on *lost_roles*. Cached by phase."""
         phase = stripe % self._phases
         cached = self._lost[phase].get(lost_roles)

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from raidx_fuse.layouts.codes.code import Code, LayoutError
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, Stripe, cell_range, chunk_range
 from raidx_fuse.layouts.placements.layout import Layout
 
 _ITEM = re.compile(
@@ -50,14 +51,14 @@ class Load:
         return max(total) * len(total) / sum(total) if sum(total) else 0.0
 
 
-def parse_writes(spec: str, layout: Layout) -> list[int]:
+def parse_writes(spec: str, layout: Layout) -> list[Chunk]:
     """Return the logical chunks that the pattern *spec* writes, in order.
 
     The module docstring lists the items. Raises LayoutError for an invalid item and for a chunk
     beyond the end of the layout.
     """
     code = layout.code
-    chunks: list[int] = []
+    chunks: list[Chunk] = []
     for text in spec.split(","):
         item = _ITEM.fullmatch(text.strip())
         if item is None:
@@ -66,13 +67,13 @@ def parse_writes(spec: str, layout: Layout) -> list[int]:
             )
         if item["first"]:
             first = int(item["first"])
-            found = list(range(first, int(item["last"] or first) + 1))
+            found = list(chunk_range(first, int(item["last"] or first) + 1))
         elif item["all"]:
-            found = [layout.logical(0, cell) for cell in range(code.data_count)]
+            found = [layout.logical(Stripe(0), c) for c in cell_range(0, code.data_count)]
         elif item["row"]:
             row = int(item["row"])
-            cells = [cell for cell in range(code.data_count) if code.row_of[cell] == row]
-            found = [layout.logical(0, cell) for cell in cells]
+            cells = cell_range(0, code.data_count)
+            found = [layout.logical(Stripe(0), c) for c in cells if code.row_of[c] == row]
         else:
             end = min(layout.chunks, layout.width * code.data_count)
             rng = np.random.default_rng(int(item["seed"] or 0))
@@ -85,12 +86,12 @@ def parse_writes(spec: str, layout: Layout) -> list[int]:
     return chunks
 
 
-def write_load(layout: Layout, chunks: Iterable[int]) -> Load:
+def write_load(layout: Layout, chunks: Iterable[Chunk]) -> Load:
     """Return the operations of single writes to *chunks*: each changed cell is read and written."""
     operations = [0] * layout.width
     for chunk in chunks:
         stripe, cell = layout.locate(chunk)
-        for changed in (cell, *layout.code.affects[cell]):
+        for changed in (cell, *map(CellIndex, layout.code.affects[cell])):
             operations[layout.place(stripe, changed)[0]] += 1
     return Load(tuple(operations), tuple(operations))
 

@@ -30,6 +30,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from raidx_fuse.layouts.codes.code import Code, Unrecoverable
+from raidx_fuse.layouts.numbers import CellIndex
 
 Band = tuple[int, int, int]  # (first byte, end byte, mask of touched data cells)
 
@@ -38,9 +39,9 @@ Band = tuple[int, int, int]  # (first byte, end byte, mask of touched data cells
 class Output:
     """Cell *cell* becomes the XOR of the cells *old*, as read, and *new*, from the request."""
 
-    cell: int
-    old: tuple[int, ...]
-    new: tuple[int, ...]
+    cell: CellIndex
+    old: tuple[CellIndex, ...]
+    new: tuple[CellIndex, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,9 @@ class BandPlan:
     """
 
     kind: str
-    reads: tuple[int, ...]
+    reads: tuple[CellIndex, ...]
     outputs: tuple[Output, ...]
-    writes: tuple[int, ...]
+    writes: tuple[CellIndex, ...]
     read_mask: int
 
     @property
@@ -68,14 +69,14 @@ class BandPlan:
         return (self.read_mask & ~cached).bit_count()
 
 
-def cells_of(mask: int) -> tuple[int, ...]:
+def cells_of(mask: int) -> tuple[CellIndex, ...]:
     """Return the cell numbers in *mask*, ascending."""
     cells = []
     while mask:
         low = mask & -mask
         cells.append(low.bit_length() - 1)
         mask ^= low
-    return tuple(cells)
+    return tuple(cells)  # type: ignore[arg-type]
 
 
 def bands(first: int, start: int, last: int, end: int, chunk_bytes: int) -> list[Band]:
@@ -132,7 +133,7 @@ def read_plan(code: Code, wanted: int, lost: int, unwritten: int) -> BandPlan:
     for cell, sources in code.solve(unknown, wanted & unknown) if wanted & unknown else ():
         live = sources & ~unwritten
         reads |= live
-        outputs.append(Output(cell, cells_of(live), ()))
+        outputs.append(Output(CellIndex(cell), cells_of(live), ()))
     kind = "degraded" if outputs else "read"
     return BandPlan(kind, cells_of(reads), tuple(outputs), (), reads)
 
@@ -170,7 +171,7 @@ def _update(
         if old is None:
             return None
         reads |= old
-        outputs.append(Output(cell, cells_of(old), cells_of(support & touched)))
+        outputs.append(Output(CellIndex(cell), cells_of(old), cells_of(support & touched)))
     kind = ("rcw" if reads else "full") if reconstruct else ("rmw" if reads else "full")
     return BandPlan(kind, cells_of(reads), tuple(outputs), cells_of(touched & ~lost), reads)
 
@@ -231,7 +232,7 @@ def rebuild_plan(code: Code, wanted: int, lost: int, unwritten: int) -> tuple[Ou
     else:
         solved = code.solve(unknown, target)
     return tuple(
-        Output(cell, cells_of(sources & ~unwritten), ())
+        Output(CellIndex(cell), cells_of(sources & ~unwritten), ())
         for cell, sources in solved
         if target >> cell & 1
     )

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raidx_fuse.layouts.codes.code import LayoutError
+from raidx_fuse.layouts.numbers import cell_range, stripe_range
 from raidx_fuse.layouts.placements.elastic import ElasticLayout, ElasticMapping
 from raidx_fuse.layouts.registry import make_layout
 
@@ -154,14 +155,14 @@ def test_elastic_layout_is_the_mapping_under_roles(mapping: ElasticMapping) -> N
         stripe, cell = layout.locate(chunk)
         assert (cell, stripe) == mapping.locate(chunk)
         assert layout.logical(stripe, cell) == chunk
-    for stripe in range(layout.stripes):
-        roles = [layout.place(stripe, cell)[0] for cell in range(parity + 1)]
+    for stripe in stripe_range(0, layout.stripes):
+        roles = [layout.place(stripe, cell)[0] for cell in cell_range(0, parity + 1)]
         assert sorted(roles) == list(range(layout.width))
         assert roles[parity] == mapping.history[0]  # parity never moves
         assert tuple(roles) == layout.roles(stripe)
-        for cell, role in enumerate(roles):
-            assert layout.inverse(role, stripe) == (stripe, cell)
-            assert layout.lost_cells(stripe, frozenset([role])) == 1 << cell
+        for number, role in enumerate(roles):
+            assert layout.inverse(role, stripe) == (stripe, number)
+            assert layout.lost_cells(stripe, frozenset([role])) == 1 << number
     assert layout.inverse(0, layout.stripes) is None
 
 

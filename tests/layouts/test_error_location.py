@@ -10,6 +10,7 @@ import pytest
 
 from raidx_fuse.layouts.codes.code import Code
 from raidx_fuse.layouts.codes.error_location import SECTOR_BYTES, Bytes, Place, locate
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.registry import make_code
 
 SIZE = 2 * SECTOR_BYTES
@@ -26,7 +27,7 @@ Lies = dict[Place, Bytes]
 @lru_cache(maxsize=32)
 def chains_of(code: Code) -> list[list[Place]]:
     """Return the chains with the column first in each place."""
-    return [[(column, row) for row, column in chain] for chain in code.chains]
+    return [[(Role(column), row) for row, column in chain] for chain in code.chains]
 
 
 def blamed(code: Code, lies: Lies) -> Lies:
@@ -52,7 +53,7 @@ def lie(rng: np.random.Generator, start: int = 0, size: int = SIZE) -> Bytes:
 
 
 def places_of(code: Code) -> list[Place]:
-    return [(column, row) for row, column in code.cells]
+    return [(Role(column), row) for row, column in code.cells]
 
 
 def pairs_of(code: Code) -> list[tuple[Place, Place]]:

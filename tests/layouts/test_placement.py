@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raidx_fuse.layouts.codes.code import LayoutError
+from raidx_fuse.layouts.numbers import Role, cell_range, stripe_range
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.rotated import RotatedLayout
 from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths, make_code, make_layout
@@ -85,11 +86,11 @@ def test_locate_and_logical_are_inverse_and_contiguous(layout: Layout) -> None:
 
 @given(layouts(), st.data())
 def test_lost_cells_are_the_cells_placed_on_lost_roles(layout: Layout, data: st.DataObject) -> None:
-    lost_roles = data.draw(st.frozensets(st.integers(0, layout.width - 1)))
-    for stripe in range(min(layout.stripes, 2 * layout.width)):
+    lost_roles = frozenset(map(Role, data.draw(st.frozensets(st.integers(0, layout.width - 1)))))
+    for stripe in stripe_range(0, min(layout.stripes, 2 * layout.width)):
         expected = sum(
             1 << cell
-            for cell in range(len(layout.code.cells))
+            for cell in cell_range(0, len(layout.code.cells))
             if layout.place(stripe, cell)[0] in lost_roles
         )
         assert layout.lost_cells(stripe, lost_roles) == expected

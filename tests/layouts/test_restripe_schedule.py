@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from raidx_fuse.layouts.codes.code import LayoutError
+from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.placements.restriping import RestripeLayout, restripe
 from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule, Window
 from raidx_fuse.layouts.registry import make_layout
@@ -164,7 +165,8 @@ def test_a_restripe_moves_every_chunk_and_keeps_cells_of_the_other_side_dead() -
             assert layout.place(stripe, cell) == side.place(*side.locate(chunk))
             assert layout.inverse(*layout.place(stripe, cell)) in ((stripe, cell), None) or mark
         rows = layout.logical_rows(0, layout.stripes)
-        for stripe in range(layout.stripes):
+        for number in range(layout.stripes):
+            stripe = Stripe(number)
             own = [layout.logical(stripe, cell) for cell in range(layout.code.data_count)]
             assert rows[stripe].tolist() == own
         live = rows[rows != layout.nowhere]

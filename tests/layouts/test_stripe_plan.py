@@ -79,7 +79,7 @@ def test_every_plan_leaves_a_true_stripe(name: str, seed: int) -> None:
     # What lies on the members where nobody wrote is garbage that no plan may use.
     members = [rng.getrandbits(64) if unwritten >> c & 1 else v for c, v in enumerate(cells)]
     touched = rng.randrange(1, 1 << code.data_count)
-    new = {cell: rng.getrandbits(64) for cell in cells_of(touched)}
+    new: dict[int, int] = {cell: rng.getrandbits(64) for cell in cells_of(touched)}
     after_data = [new.get(c, data[c]) for c in range(code.data_count)]
     expected = truth(code, after_data)
     for plan in write_plans(code, touched, lost, unwritten):
