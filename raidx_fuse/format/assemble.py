@@ -57,10 +57,11 @@ from raidx_fuse.format.shapes import can_lose
 from raidx_fuse.format.signature import describe, find_signatures
 from raidx_fuse.format.superblock import Superblock, newest, read_slots
 from raidx_fuse.format.table_page import bytes_needed
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, code_for
 from raidx_fuse.members.base import Member
 
-Tolerates = Callable[[ArrayConfig, frozenset[int]], bool]
+Tolerates = Callable[[ArrayConfig, frozenset[Role]], bool]
 """Returns whether all data of an array can be read without the given roles."""
 
 
@@ -75,10 +76,10 @@ class Assembly:
     """
 
     config: ArrayConfig
-    by_role: dict[int, Member]
+    by_role: dict[Role, Member]
     spares: dict[str, Member]
     stale: list[tuple[Member, str]]
-    missing_roles: list[int]
+    missing_roles: list[Role]
     warnings: list[str]
 
     def starting_config(self) -> ArrayConfig:
@@ -121,7 +122,7 @@ class _Side:
         return len(self.config.lineage), self.config.starts, self.config.events
 
 
-def tolerates_by_layout(config: ArrayConfig, lost: frozenset[int]) -> bool:
+def tolerates_by_layout(config: ArrayConfig, lost: frozenset[Role]) -> bool:
     """Return whether the layout of *config* tolerates the loss of the roles *lost*.
 
     Raises AssemblyError for an unknown or impossible layout.
@@ -308,7 +309,7 @@ def _split(sides: Sequence[_Side]) -> AssemblyError:
 def _judge(given: Sequence[_Given], config: ArrayConfig, warnings: list[str]) -> Assembly:
     """Return the assembly of the members that *config* allows, with a reason for each other one."""
     base = max(g.superblock.base_events for g in given if g.superblock.config == config)
-    by_role: dict[int, Member] = {}
+    by_role: dict[Role, Member] = {}
     spares: dict[str, Member] = {}
     stale: list[tuple[Member, str]] = []
     for one in given:

@@ -28,6 +28,7 @@ from raidx_fuse.format.superblock import newest, read_slots
 from raidx_fuse.format.superblock_round import write_config
 from raidx_fuse.format.table_page import chunks_that_fit, erase_share, shares_of
 from raidx_fuse.layouts.codes.code import LayoutError
+from raidx_fuse.layouts.numbers import Role, by_role
 from raidx_fuse.layouts.placements.bundled import SPARE_CHUNKS, BundleLayout, check_table
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.planning.allocate import maximum
@@ -122,7 +123,7 @@ async def create_array(
     array_uuid = uuid_source()
     records = tuple(
         MemberRecord(
-            role=role,
+            role=Role(role),
             member_uuid=uuid_source(),
             state=ACTIVE,
             size_bytes=member.size_bytes,
@@ -144,7 +145,7 @@ async def create_array(
         created_s=now_s,
     )
     shares = shares_of(config)
-    for role, member in enumerate(members):
+    for role, member in by_role(members):
         await prepare_member(member, regions)
         if role in shares:
             await erase_share(member, shares[role])

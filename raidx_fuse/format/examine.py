@@ -15,6 +15,7 @@ from raidx_fuse.format.regions import REGION_KINDS
 from raidx_fuse.format.signature import describe, find_signatures
 from raidx_fuse.format.superblock import MAJOR, Slot, Superblock, newest, read_slots
 from raidx_fuse.format.table_page import bytes_needed, shares_of
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import Member
 
 DAMAGED_SHOWN = 1000
@@ -92,7 +93,7 @@ def _superblock(superblock: Superblock) -> dict[str, Any]:
     }
 
 
-async def _pages(member: Member, config: ArrayConfig, role: int) -> list[dict[str, Any]]:
+async def _pages(member: Member, config: ArrayConfig, role: Role) -> list[dict[str, Any]]:
     """Return a report about each page region; one that cannot be read has a *problem*."""
     reports: list[dict[str, Any]] = []
     regions = [config.regions.pages(kind) for kind in REGION_KINDS]

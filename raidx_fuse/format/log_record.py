@@ -26,6 +26,7 @@ from crc32c import crc32c
 
 from raidx_fuse.format.configuration.config import uuid_bytes
 from raidx_fuse.format.regions import SECTOR_BYTES
+from raidx_fuse.layouts.numbers import Chunk, MemberChunk, Offset, Role, Stripe
 
 RECORD_HEADER = struct.Struct("<IIQQQIIQ16s")
 """magic, crc, epoch, sequence, position, body bytes, entries, zero, array UUID."""
@@ -61,13 +62,13 @@ class Record:
     """
 
     sequence: int
-    data: tuple[tuple[int, int, bytes], ...]
-    written: tuple[tuple[int, int], ...]
+    data: tuple[tuple[Role, Offset, bytes], ...]
+    written: tuple[tuple[Chunk, int], ...]
     size_bytes: int
-    table: tuple[tuple[int, int, int], ...] = ()
-    unwritten: tuple[tuple[int, int], ...] = ()
+    table: tuple[tuple[int, Role, MemberChunk], ...] = ()
+    unwritten: tuple[tuple[Chunk, int], ...] = ()
     mark: int | None = None
-    parity: tuple[tuple[int, bool], ...] = ()
+    parity: tuple[tuple[Stripe, bool], ...] = ()
 
 
 def holder_of(member_uuid: str) -> bytes:
@@ -205,12 +206,12 @@ def decode_record(content: bytes) -> Record | None:
     at = RECORD_HEADER_BYTES + count * ENTRY_BYTES
     if at > end:
         return None
-    data: list[tuple[int, int, bytes]] = []
-    written: list[tuple[int, int]] = []
-    table: list[tuple[int, int, int]] = []
-    unwritten: list[tuple[int, int]] = []
+    data: list[tuple[Role, Offset, bytes]] = []
+    written: list[tuple[Chunk, int]] = []
+    table: list[tuple[int, Role, MemberChunk]] = []
+    unwritten: list[tuple[Chunk, int]] = []
     mark: int | None = None
-    parity: list[tuple[int, bool]] = []
+    parity: list[tuple[Stripe, bool]] = []
     for index in range(count):
         kind, role, length, offset = ENTRY.unpack_from(
             content, RECORD_HEADER_BYTES + index * ENTRY_BYTES

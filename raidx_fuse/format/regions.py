@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from raidx_fuse.errors import UsageError
+from raidx_fuse.layouts.numbers import Offset
 
 SECTOR_BYTES = 512
 PAGE_BYTES = 4096
@@ -72,11 +73,11 @@ class PageRegion:
     pages: int
     kind: str
 
-    def slot_offset(self, page: int, slot: int) -> int:
+    def slot_offset(self, page: int, slot: int) -> Offset:
         """Return the byte offset on the member of *slot* (0 or 1) of *page*."""
         assert 0 <= page < self.pages
         assert 0 <= slot < PAGE_SLOTS
-        return self.offset + (page * PAGE_SLOTS + slot) * PAGE_BYTES
+        return Offset(self.offset + (page * PAGE_SLOTS + slot) * PAGE_BYTES)
 
     @property
     def length(self) -> int:

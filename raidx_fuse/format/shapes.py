@@ -16,6 +16,7 @@ from raidx_fuse.errors import FormatError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.names import brief
 from raidx_fuse.format.regions import PAYLOAD_BITS
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout, restripe
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout, make_layout
@@ -96,7 +97,7 @@ def restriping(config: ArrayConfig, old: Shape, new: Shape) -> RestripeLayout:
     return restripe(before, new.make(config), -(-size // config.chunk_bytes))
 
 
-def can_lose(config: ArrayConfig, lost: frozenset[int]) -> bool:
+def can_lose(config: ArrayConfig, lost: frozenset[Role]) -> bool:
     """Return whether all layouts of *config*, none of them bundled, tolerate the loss of *lost*."""
     return all(
         len(lost & frozenset(range(shape.width))) <= LAYOUTS[shape.layout].tolerance(shape.width)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from raidx_fuse.format.pages import PAIR_BYTES, erase_region
 from raidx_fuse.format.regions import PAYLOAD_BYTES, PageRegion
+from raidx_fuse.layouts.numbers import Role, by_role
 from raidx_fuse.members.base import Member
 
 if TYPE_CHECKING:
@@ -62,11 +63,11 @@ def share_region(data_offset: int, chunk_bytes: int, chunks: int) -> PageRegion:
     return PageRegion(data_offset + chunks * chunk_bytes, share_pages(chunks), KIND)
 
 
-def shares_of(config: ArrayConfig) -> dict[int, PageRegion]:
+def shares_of(config: ArrayConfig) -> dict[Role, PageRegion]:
     """Return the share of every role of *config*; empty for layouts without a table."""
     return {
         role: share_region(config.regions.data.offset, config.chunk_bytes, chunks)
-        for role, chunks in enumerate(chunk_counts(config.params))
+        for role, chunks in by_role(chunk_counts(config.params))
     }
 
 
@@ -75,7 +76,7 @@ def chunk_counts(params: Mapping[str, Any]) -> list[int]:
     return list(params.get("chunk_counts", ()))
 
 
-def bytes_needed(config: ArrayConfig, role: int | None) -> int:
+def bytes_needed(config: ArrayConfig, role: Role | None) -> int:
     """Return the size in bytes that the member in *role* needs; None: enough for any role."""
     shares = shares_of(config)
     if not shares:
@@ -90,7 +91,7 @@ async def erase_share(member: Member, region: PageRegion) -> None:
 
 
 def encode_entries(
-    cells: NDArray[np.int64], last: NDArray[np.uint32], interval: NDArray[np.uint16], role: int
+    cells: NDArray[np.int64], last: NDArray[np.uint32], interval: NDArray[np.uint16], role: Role
 ) -> bytes:
     """Return the payload of a page for a member in *role*.
 

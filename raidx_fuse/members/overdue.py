@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import Member
 
 
@@ -33,8 +34,8 @@ def came_back(member: Member, offset_bytes: int, size_bytes: int) -> None:
 
 def covers_overdue(
     member: Member,
-    covers: Callable[[int, int, int], bool],
-    role: int,
+    covers: Callable[[Role, int, int], bool],
+    role: Role,
     offset_bytes: int,
     size_bytes: int,
 ) -> bool:

@@ -24,15 +24,16 @@ from raidx_fuse.errors import MemberError, no_space
 from raidx_fuse.format.pages import encode_page
 from raidx_fuse.format.regions import PAGE_SLOTS
 from raidx_fuse.format.table_page import KIND, PAGE_ENTRIES, encode_entries, erase_share, shares_of
+from raidx_fuse.layouts.numbers import MemberChunk, Role
 from raidx_fuse.layouts.placements.bundled import NOWHERE, BundleLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.member_set import MemberSet
-from raidx_fuse.store.table_recovery import Page, TableRecovery, TableScan
+from raidx_fuse.store.table_recovery import Page, Place, TableRecovery, TableScan
 
 log = logging.getLogger(__name__)
 
-Move = tuple[int, int, int]  # cell, its new role, its new member chunk
+Move = tuple[int, Role, MemberChunk]  # cell, its new role, its new member chunk
 Cells = NDArray[np.int64]
 PAGES_AT_ONCE = 4096  # pages encoded in memory at a time when many are saved
 
@@ -49,7 +50,7 @@ class ChunkTable:
         self.damaged = scan.damaged
         self._regions = shares_of(member_set.config)
         self._claims: TableScan | None = scan
-        self._redone: dict[int, tuple[int, int]] = {}
+        self._redone: dict[int, Place] = {}
         self._generations = dict(scan.generations)
         self._written: set[Page] = set(scan.generations)  # pages unlike the greedy allocation
         self._unsaved: set[Page] = set(scan.worn)
@@ -95,7 +96,8 @@ class ChunkTable:
         layout = self.layout
         assert layout is not None, "only a layout with a table has moves"
         for cell, role, chunk in moves:
-            self._unsaved.add((int(layout.disk[cell]), int(layout.offset[cell]) // PAGE_ENTRIES))
+            home = Role(int(layout.disk[cell]))
+            self._unsaved.add((home, int(layout.offset[cell]) // PAGE_ENTRIES))
             self._unsaved.add((role, chunk // PAGE_ENTRIES))
         self._written |= self._unsaved
         for role, _page in self._unsaved:
@@ -139,7 +141,7 @@ class ChunkTable:
             ]
             await self.member_set.write(requests)
 
-    def reserve(self, role: int, chunk: int) -> None:
+    def reserve(self, role: Role, chunk: MemberChunk) -> None:
         """Reserve host space for the table page that a move to *chunk* of *role* changes.
 
         Raises NoSpaceError if the host has none.
@@ -172,7 +174,7 @@ class ChunkTable:
 
     # -- called by `MemberSet` as a page store -------------------------------------------------
 
-    async def erase(self, role: int, member: Member) -> None:
+    async def erase(self, role: Role, member: Member) -> None:
         """Erase a stale share of an earlier use of *member*, which takes *role*; not flushed.
 
         Raises MemberError.
@@ -199,7 +201,7 @@ class ChunkTable:
             layout.disk[cells.start : cells.stop],
             layout.offset[cells.start : cells.stop],
         )
-        for role in np.unique(roles).tolist():
+        for role in map(Role, np.unique(roles).tolist()):
             pages = np.unique(chunks[roles == role] // PAGE_ENTRIES)
             self._unsaved.update((role, int(page)) for page in pages)
         self._written |= self._unsaved

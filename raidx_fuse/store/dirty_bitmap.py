@@ -18,9 +18,10 @@ import numpy as np
 import trio
 
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.store.page_store import PageStore
 
-Finish = Callable[[int], Awaitable[None]]
+Finish = Callable[[Stripe], Awaitable[None]]
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class DirtyBitmap:
 
     # -- write intent: around every write --------------------------------------------------------
 
-    def enter_now(self, stripes: Sequence[int]) -> bool:
+    def enter_now(self, stripes: Sequence[Stripe]) -> bool:
         """Register a write to *stripes* if all their regions are marked, without suspending.
 
         Returns False, with nothing registered, if one of the regions is not marked.
@@ -105,7 +106,7 @@ class DirtyBitmap:
             inflight[region] = inflight.get(region, 0) + 1
         return True
 
-    def touch(self, stripe: int) -> bool:
+    def touch(self, stripe: Stripe) -> bool:
         """Register a write to *stripe* that begins and ends without suspending.
 
         Returns False, with nothing registered, if the region is not marked.
@@ -116,7 +117,7 @@ class DirtyBitmap:
         self._touched.add(region)
         return True
 
-    async def enter(self, stripes: Sequence[int]) -> None:
+    async def enter(self, stripes: Sequence[Stripe]) -> None:
         """Mark the regions of *stripes* durably (write intent), then register the write.
 
         Raises what the flush raises; then nothing is registered.
@@ -133,7 +134,7 @@ class DirtyBitmap:
                     self._marked |= wanted
                     self._touched |= wanted
 
-    def leave(self, stripes: Sequence[int]) -> None:
+    def leave(self, stripes: Sequence[Stripe]) -> None:
         """Register the end of a write to *stripes*."""
         inflight, touched, per_region = self._inflight, self._touched, self.per_region
         for stripe in stripes:
@@ -206,7 +207,7 @@ class DirtyBitmap:
         """Return the number of regions that still await their resync."""
         return len(self._resync)
 
-    def awaits_resync(self, stripe: int) -> bool:
+    def awaits_resync(self, stripe: Stripe) -> bool:
         """Return whether the parity of *stripe* cannot be trusted yet."""
         return (
             stripe >= self.resynced_below
@@ -219,7 +220,7 @@ class DirtyBitmap:
         self._finish = finish
         self.guarded = bool(self._resync)
 
-    async def finish(self, stripes: Iterable[int]) -> None:
+    async def finish(self, stripes: Iterable[Stripe]) -> None:
         """Resync those of *stripes* that await it. The caller holds their locks.
 
         Raises what the members raise.

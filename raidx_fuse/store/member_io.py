@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from raidx_fuse.errors import MemberError
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.overdue import covers_overdue
 from raidx_fuse.store.observers import PAGE_BYTES, PAGE_MASK, NewerContent
 from raidx_fuse.store.operation import READ, Operation
 from raidx_fuse.store.queue import MemberQueue
 
-MemberIO = tuple[int, int, list[Any], int]  # role, byte offset on the member, buffers, size
+MemberIO = tuple[Role, int, list[Any], int]  # role, byte offset on the member, buffers, size
 
 
 def join(requests: Sequence[MemberIO]) -> list[MemberIO]:

@@ -21,6 +21,7 @@ from raidx_fuse.errors import ArrayFailedError, FormatError, MemberError, NoSpac
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.superblock_round import Patience, write_config
+from raidx_fuse.layouts.numbers import Role, Stripe, by_role
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.flush_rounds import FlushRounds
@@ -47,7 +48,7 @@ class MemberSet(NewestReads):
         self,
         config: ArrayConfig,
         layout: Layout,
-        members: dict[int, Member],
+        members: dict[Role, Member],
         spares: dict[str, Member],
         nursery: Starter,
         overlay: NewerContent,
@@ -65,16 +66,16 @@ class MemberSet(NewestReads):
         for role, member in members.items():
             self.queues[role] = MemberQueue(member, nursery, self.clock)
         self.spares = dict(spares)
-        self.watermarks: dict[int, int] = {}
+        self.watermarks: dict[Role, Stripe] = {}
         self.readable: list[MemberQueue | None] = []
-        self.lost: frozenset[int] = frozenset()
+        self.lost: frozenset[Role] = frozenset()
         self.rebuild_epoch = 0  # increases with every watermark: writers check whether one moved
         self.closed = False  # no superblock is written any more
         self.io_timeout_s = 30.0
         self.flush_observers: list[FlushObserver] = []
         self.page_stores: list[PagesOfMembers] = []
         self.on_change: list[Hook] = []
-        self.on_fail: list[Callable[[int], None]] = []
+        self.on_fail: list[Callable[[Role], None]] = []
         self._publication: trio.Event | None = None
         self._unwritable: FormatError | None = None  # the configuration exceeds the superblock
         self._config_lock = trio.Lock()
@@ -88,14 +89,14 @@ class MemberSet(NewestReads):
         active = {record.role for record in self.config.members if record.state == "active"}
         self.readable = [
             queue if role in active and role not in self.watermarks else None
-            for role, queue in enumerate(self.queues)
+            for role, queue in by_role(self.queues)
         ]
         held = self.config.roles()  # the layout places nothing on roles without a member record
         self.lost = frozenset(role for role in held if self.readable[role] is None)
         for hook in self.on_change:
             hook()
 
-    def lost_at(self, stripe: int) -> frozenset[int]:
+    def lost_at(self, stripe: Stripe) -> frozenset[Role]:
         """Return the roles that cannot be read in *stripe*."""
         if not self.watermarks:
             return self.lost
@@ -105,7 +106,7 @@ class MemberSet(NewestReads):
             if role not in self.watermarks or stripe >= self.watermarks[role]
         )
 
-    def tolerates(self, lost: frozenset[int]) -> bool:
+    def tolerates(self, lost: frozenset[Role]) -> bool:
         """Return whether every stripe stays readable if the roles *lost* are lost."""
         return self.layout.tolerates(lost)
 
@@ -140,7 +141,7 @@ class MemberSet(NewestReads):
         if pending:
             self._blame_all(await self._wait(pending))
 
-    async def punch(self, role: int, offset: int, size: int) -> bool:
+    async def punch(self, role: Role, offset: int, size: int) -> bool:
         """Punch a hole: the range reads as zero and needs no host space.
 
         Returns False if the member cannot. Raises MemberError.
@@ -183,7 +184,7 @@ class MemberSet(NewestReads):
             observer.flush_ends()
         await self.published()
 
-    def give_role(self, role: int, member: Member) -> None:
+    def give_role(self, role: Role, member: Member) -> None:
         """Let *member* serve *role* from now on, in memory; the roles may become more."""
         self.queues.extend([None] * (role + 1 - len(self.queues)))
         self.queues[role] = MemberQueue(member, self.nursery, self.clock)
@@ -229,13 +230,13 @@ class MemberSet(NewestReads):
         """Fail the member of a failed operation, or raise its error if it cannot be spared."""
         error = operation.error
         assert error is not None
-        for role, queue in enumerate(self.queues):
+        for role, queue in by_role(self.queues):
             if queue is operation.queue:
                 if not self.fail(role, error.message):
                     raise no_space(error) or error
                 return
 
-    def fail(self, role: int, reason: str) -> bool:
+    def fail(self, role: Role, reason: str) -> bool:
         """Exclude the member in *role*; return False if the code does not tolerate its loss."""
         if self.queues[role] is None:
             return True
@@ -343,7 +344,7 @@ class MemberSet(NewestReads):
         """End operations without an answer and fail their members (background watchdog task)."""
         while True:
             await trio.sleep(max(0.05, self.io_timeout_s / 4))
-            for role, queue in enumerate(self.queues):
+            for role, queue in by_role(self.queues):
                 if queue is not None and queue.expire(self.io_timeout_s):
                     self.fail(
                         role, f"{queue.member.path}: no answer within {self.io_timeout_s:g} s"

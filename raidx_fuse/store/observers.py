@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from raidx_fuse.layouts.numbers import Role
+
 PAGE_SHIFT = 12  # newer content is kept in pages of 4 KiB
 PAGE_BYTES = 1 << PAGE_SHIFT
 PAGE_MASK = PAGE_BYTES - 1
@@ -37,15 +39,15 @@ class NewerContent(Protocol):
         """Return whether there is any newer content."""
         ...
 
-    def read(self, role: int, offset: int, buffer: Any) -> bool:
+    def read(self, role: Role, offset: int, buffer: Any) -> bool:
         """Fill *buffer* and return True if whole pages cover the range; else return False."""
         ...
 
-    def covers(self, role: int, begin: int, end: int) -> bool:
+    def covers(self, role: Role, begin: int, end: int) -> bool:
         """Return whether all bytes from *begin* to *end* are known."""
         ...
 
-    def patch(self, role: int, offset: int, buffers: Sequence[Any]) -> None:
+    def patch(self, role: Role, offset: int, buffers: Sequence[Any]) -> None:
         """Copy newer content over *buffers*, which were read from the member at *offset*."""
 
 

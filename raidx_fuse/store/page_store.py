@@ -16,6 +16,7 @@ import trio
 from raidx_fuse.errors import AssemblyError, MemberError
 from raidx_fuse.format.pages import PAYLOAD_BYTES, encode_page, load_pages, nothing_loaded
 from raidx_fuse.format.regions import page_count
+from raidx_fuse.layouts.numbers import Role, by_role
 from raidx_fuse.store.buffers import extend_zeroed, zeroed
 from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.member_set import MemberSet
@@ -36,7 +37,7 @@ class PageStore:
         self.pages = min(self.region.pages, page_count(bits))
         self.payload = zeroed(self.pages * PAYLOAD_BYTES)
         self.damaged: list[str] = []
-        self._uneven: set[tuple[int, int]] = set()  # (page, role) that lacks the newest copy
+        self._uneven: set[tuple[int, Role]] = set()  # (page, role) that lacks the newest copy
         self.generations: dict[int, int] = {}
         self._slots: dict[int, int] = {}  # page -> slot of its newest copy
         self._loose: set[int] = set()  # newest copy not known to be durable
@@ -63,7 +64,7 @@ class PageStore:
         space = np.frombuffer(self.payload, np.uint8).reshape(self.pages, PAYLOAD_BYTES)
         newest = nothing_loaded(space, self.pages)  # in place: maps can be large
         lost: set[int] = set()
-        for role, queue in enumerate(self.member_set.queues):
+        for role, queue in by_role(self.member_set.queues):
             if queue is None:
                 continue
             try:
@@ -179,7 +180,7 @@ class PageStore:
             offset = self.region.slot_offset(page, slot)
             requests.extend(
                 (role, offset, [content], len(content))
-                for role, queue in enumerate(self.member_set.queues)
+                for role, queue in by_role(self.member_set.queues)
                 if queue is not None
             )
         if requests:

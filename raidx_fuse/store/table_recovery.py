@@ -25,6 +25,7 @@ from raidx_fuse.format.assemble import Assembly
 from raidx_fuse.format.pages import LoadedPages, load_pages
 from raidx_fuse.format.regions import PageRegion
 from raidx_fuse.format.table_page import ENTRY_DTYPE, PAGE_ENTRIES, decode_entries, shares_of
+from raidx_fuse.layouts.numbers import MemberChunk, Role, Stripe, by_role, role_range
 from raidx_fuse.layouts.placements.bundled import NOBODY, NOWHERE, BundleLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import Member
@@ -35,7 +36,7 @@ from raidx_fuse.members.base import Member
 # allocation. Entries that name bundles beyond the array's last one are left over from a growth that
 # a crash interrupted: those chunks are free.
 
-Page = tuple[int, int]  # role, page of its share
+Page = tuple[Role, int]  # role, page of its share
 
 
 class TableScan:
@@ -48,14 +49,14 @@ class TableScan:
     """
 
     def __init__(self) -> None:
-        self.pages: dict[int, dict[int, NDArray[np.void]]] = {}
+        self.pages: dict[Role, dict[int, NDArray[np.void]]] = {}
         self.generations: dict[Page, int] = {}
         self.worn: set[Page] = set()
-        self.lost: dict[int, str] = {}
+        self.lost: dict[Role, str] = {}
         self.damaged: list[str] = []
 
     async def read(
-        self, role: int, member: Member, region: PageRegion, layout: BundleLayout, array_uuid: str
+        self, role: Role, member: Member, region: PageRegion, layout: BundleLayout, array_uuid: str
     ) -> None:
         """Read the share of *member*, which has *role*."""
         self.pages[role] = {}
@@ -81,7 +82,7 @@ class TableScan:
             self.pages[role][page] = entries
             self.generations[role, page] = int(found.generations[page])
 
-    def _note_damage(self, role: int, member: Member, found: LoadedPages) -> None:
+    def _note_damage(self, role: Role, member: Member, found: LoadedPages) -> None:
         damaged = {(page, slot) for page, slot, _generation in found.damaged}
         for page, slot in sorted(damaged):
             self.worn.add((role, page))
@@ -89,14 +90,14 @@ class TableScan:
             if (page, 1 - slot) in damaged:
                 self.lost[role] = f"both copies of page {page} are damaged"
 
-    def leave_out(self, role: int) -> None:
+    def leave_out(self, role: Role) -> None:
         """Remove the share of *role* from the scan: its member is not used."""
         self.pages.pop(role, None)
         self.worn = {page for page in self.worn if page[0] != role}
         self.generations = {p: g for p, g in self.generations.items() if p[0] != role}
 
 
-def _free_entry(role: int) -> NDArray[np.void]:
+def _free_entry(role: Role) -> NDArray[np.void]:
     entry = np.zeros((), ENTRY_DTYPE)
     entry["role"] = role
     return entry
@@ -130,7 +131,7 @@ async def scan_table(assembly: Assembly, layout: Layout) -> TableScan:
     return scan
 
 
-Place = tuple[int, int]  # a role, a chunk of its member
+Place = tuple[Role, MemberChunk]  # a role, a chunk of its member
 
 
 class TableRecovery:
@@ -175,7 +176,7 @@ class TableRecovery:
         gone |= displaced
         first_disk = layout.disk
         for cell, (role, _chunk) in moved.items():
-            home = int(first_disk[cell])
+            home = Role(int(first_disk[cell]))
             if home != NOBODY:  # an absent member's share must not claim the cell any more
                 self._unsaved.add((home, int(layout.offset[cell]) // PAGE_ENTRIES))
             if home in scan.pages and cell not in gone and cell not in self._redone:
@@ -235,7 +236,7 @@ class TableRecovery:
         """Assign cells that still have no place, and that no page claims, to absent members."""
         layout = self.layout
         cells = np.flatnonzero(layout.disk == NOBODY)
-        absent = [r for r, n in enumerate(layout.counts) if n and r not in self.scan.pages]
+        absent = [r for r, n in by_role(layout.counts) if n and r not in self.scan.pages]
         if len(absent) != 1:
             self._place_homeless(cells.tolist())
             return
@@ -246,7 +247,7 @@ class TableRecovery:
         layout.assign(cells, role, free)
         self._unsaved.update((role, int(page)) for page in np.unique(free // PAGE_ENTRIES))
 
-    def _differences(self) -> tuple[dict[int, tuple[int, int]], set[int]]:
+    def _differences(self) -> tuple[dict[int, Place], set[int]]:
         """Compare the pages with the greedy allocation.
 
         Returns the places of the cells that lie elsewhere, and the cells that left their first
@@ -255,7 +256,7 @@ class TableRecovery:
         """
         layout = self.layout
         redone = self._redone
-        moved: dict[int, tuple[int, int]] = {}
+        moved: dict[int, Place] = {}
         gone: set[int] = set()
         for role, pages in self.scan.pages.items():
             if not pages:
@@ -275,15 +276,15 @@ class TableRecovery:
                         continue
                     if cell in moved:
                         raise self._contradiction(cell, moved[cell][0], role)
-                    moved[cell] = (role, first + at)
+                    moved[cell] = (role, MemberChunk(first + at))
         for cell, place in redone.items():
-            home = int(layout.disk[cell]), int(layout.offset[cell])
+            home = Role(int(layout.disk[cell])), int(layout.offset[cell])
             if home[0] != NOBODY:
                 self._unsaved.add((home[0], home[1] // PAGE_ENTRIES))
             moved[cell] = place
         return moved, gone
 
-    def _displaced(self, moved: Mapping[int, tuple[int, int]]) -> set[int]:
+    def _displaced(self, moved: Mapping[int, Place]) -> set[int]:
         """Return the cells of absent members whose first place another cell took.
 
         Each of them had moved on the same member, and only that member's share has its new place.
@@ -315,12 +316,12 @@ class TableRecovery:
             return
         free = {
             role: layout.free_chunks(role).tolist()
-            for role in range(layout.width)
+            for role in role_range(0, layout.width)
             if role not in self.scan.pages
         }
         for cell in cells:
             bundle, column = divmod(cell, layout.length)
-            there = [r for c, r in enumerate(layout.roles(bundle)) if c != column]
+            there = [r for c, r in enumerate(layout.roles(Stripe(bundle))) if c != column]
             roles = [role for role, chunks in free.items() if chunks and role not in there]
             if not roles:
                 raise self._nobody_says(cell)

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from raidx_fuse.layouts.numbers import Chunk, Stripe, cell_range, stripe_range
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.store.buffers import Zeroed
 from raidx_fuse.store.page_store import PageStore
@@ -41,11 +42,11 @@ class WrittenMap:
         self._taken: dict[int, bool] = {}  # the same of those that a checkpoint is about to save
         assert len(self.bits) * 8 >= chunks, "the map region holds the whole array"
 
-    def is_written(self, chunk: int) -> bool:
+    def is_written(self, chunk: Chunk) -> bool:
         """Return whether *chunk* was ever written."""
         return bool(self.bits[chunk >> 3] >> (chunk & 7) & 1)
 
-    def unwritten_data(self, layout: Layout, stripe: int) -> int:
+    def unwritten_data(self, layout: Layout, stripe: Stripe) -> int:
         """Return the data cells of *stripe* that were never written, as a bit mask of cells."""
         count = layout.code.data_count
         bits = self.bits
@@ -55,7 +56,7 @@ class WrittenMap:
             window = int.from_bytes(bits[first >> 3 : (end + 7) >> 3], "little")
             return ~(window >> (first & 7)) & ((1 << count) - 1)
         unwritten = 0
-        for cell in range(count):
+        for cell in cell_range(0, count):
             chunk = layout.logical(stripe, cell)
             if not bits[chunk >> 3] >> (chunk & 7) & 1:
                 unwritten |= 1 << cell
@@ -66,15 +67,15 @@ class WrittenMap:
         self.pages.extend(chunks)
         self.chunks = chunks
 
-    def set_bits(self, chunks: Iterable[int]) -> None:
+    def set_bits(self, chunks: Iterable[Chunk]) -> None:
         """Set the bits of *chunks* for a log record; a checkpoint saves their pages."""
         self._change(chunks, True)
 
-    def clear_bits(self, chunks: Iterable[int]) -> None:
+    def clear_bits(self, chunks: Iterable[Chunk]) -> None:
         """Clear the bits of *chunks* for a log record; a checkpoint saves their pages."""
         self._change(chunks, False)
 
-    def _change(self, chunks: Iterable[int], written: bool) -> None:
+    def _change(self, chunks: Iterable[Chunk], written: bool) -> None:
         page_bits = self.pages.payload_bytes * 8
         for chunk in chunks:
             self._logged.setdefault(chunk, self.is_written(chunk))
@@ -183,13 +184,13 @@ class WrittenMap:
 
     def written_stripes(
         self, layout: Layout, start: int, limit: int, end: int | None = None
-    ) -> list[int]:
+    ) -> list[Stripe]:
         """Return up to *limit* stripes from *start* (before *end*) with a written chunk."""
         end = layout.stripes if end is None else min(end, layout.stripes)
-        found: list[int] = []
+        found: list[Stripe] = []
         alike = layout.contiguous and start + limit <= end
         if alike and self.whole(layout, start, start + limit):
-            return list(range(start, start + limit))
+            return list(stripe_range(start, start + limit))
         step = max(1, SCAN_CHUNKS // layout.code.data_count)
         # Small steps first: the next window is usually right here.
         size = min(step, max(64, 2 * limit))

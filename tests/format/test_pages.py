@@ -239,15 +239,15 @@ def test_erased_pages_and_records_never_come_back(kind: type[RamMember]) -> None
             member.memory[offset : offset + PAGE_BYTES] = content
     record = encode_record(3, 1, 0, uuid_bytes(ARRAY), [DATA, 0, 4, 0], [b"RDXJ"], 4)
     spots = (REGIONS.log.offset + 8192, REGIONS.log.end - 512)
-    for offset in spots:
-        member.memory[offset : offset + len(record)] = record
+    for spot in spots:
+        member.memory[spot : spot + len(record)] = record
     member.memory[REGIONS.data.offset : REGIONS.data.offset + len(record)] = record
     run(erase_pages, member, REGIONS)
     run(erase_log, member, REGIONS)
     for region_kind in REGION_KINDS:
         assert load(member, REGIONS.pages(region_kind)).present() == []
-    for offset in spots:
-        assert bytes(member.memory[offset : offset + 4]) == bytes(4)
+    for spot in spots:
+        assert bytes(member.memory[spot : spot + 4]) == bytes(4)
     assert bytes(member.memory[REGIONS.data.offset :][:4]) == b"RDXJ", "data is not touched"
 
 

@@ -168,7 +168,7 @@ def test_an_unreadable_slot_leaves_the_other_one() -> None:
         async def readv(self, offset_bytes: int, buffers: object) -> None:
             if offset_bytes == SUPERBLOCK_SLOT_BYTES:
                 raise MemberError(self.path, "read", offset_bytes, 5)
-            inner.try_readv(offset_bytes, buffers)  # type: ignore[arg-type]
+            inner.try_readv(offset_bytes, buffers)
 
     found = run(read_superblock, HalfBlind(SIZE, name="blind"))
     assert found is not None

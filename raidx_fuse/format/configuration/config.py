@@ -21,12 +21,13 @@ from raidx_fuse.errors import FormatError
 from raidx_fuse.format.configuration.json_limits import impossible_number, is_too_deep
 from raidx_fuse.format.configuration.names import brief, cleaned, is_clean, name_problem
 from raidx_fuse.format.regions import COUNTER_MAX, Region, Regions
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.registry import WIDTH_MAX
 
 ACTIVE, FAILED, MISSING, SPARE, REBUILDING = "active", "failed", "missing", "spare", "rebuilding"
 ROLE_STATES = frozenset({ACTIVE, FAILED, MISSING, REBUILDING})
 NO_ROLE_STATES = frozenset({SPARE, FAILED, MISSING})
-NO_ROLE = -1
+NO_ROLE = Role(-1)
 
 LINEAGE_ENTRY_BYTES = 8
 CHUNK_BYTES_MIN = 4 << 10
@@ -47,7 +48,7 @@ class MemberRecord:
     * *reads_zero*: whether unwritten data reads as zero there.
     """
 
-    role: int
+    role: Role
     member_uuid: str
     state: str
     size_bytes: int
@@ -88,7 +89,7 @@ class ArrayConfig:
 
     # -- questions -------------------------------------------------------------------------------
 
-    def record(self, role: int) -> MemberRecord:
+    def record(self, role: Role) -> MemberRecord:
         """Return the record of *role* (0..width-1)."""
         return next(r for r in self.members if r.role == role)
 
@@ -115,17 +116,17 @@ class ArrayConfig:
         known = self.lineage[: len(older.lineage)]
         return known == older.lineage and self.starts >= older.starts
 
-    def roles(self) -> list[int]:
+    def roles(self) -> list[Role]:
         """Return the roles that have a member, present or not, ascending."""
         return sorted(r.role for r in self.members if r.role >= 0)
 
-    def vacant_roles(self) -> frozenset[int]:
+    def vacant_roles(self) -> frozenset[Role]:
         """Return the roles without a member, because it left a raidx layout: 0 chunks."""
         counts = self.params.get("chunk_counts")
         listed = counts if isinstance(counts, list | tuple) else ()
-        return frozenset(role for role, count in enumerate(listed) if count == 0)
+        return frozenset(Role(role) for role, count in enumerate(listed) if count == 0)
 
-    def roles_in(self, *states: str) -> frozenset[int]:
+    def roles_in(self, *states: str) -> frozenset[Role]:
         """Return the roles whose member is in one of *states*."""
         return frozenset(r.role for r in self.members if r.role >= 0 and r.state in states)
 
@@ -197,7 +198,7 @@ class ArrayConfig:
         members = sorted((*others, record), key=lambda r: (r.role < 0, r.role))
         return replace(self, members=tuple(members))
 
-    def with_member_state(self, role: int, state: str) -> ArrayConfig:
+    def with_member_state(self, role: Role, state: str) -> ArrayConfig:
         """Return this configuration with the member in *role* in *state*."""
         return self.with_record(replace(self.record(role), state=state))
 

@@ -273,7 +273,7 @@ class RebundleOperation:
                 # A count in the configuration reaches the superblocks, whatever was raised here.
                 if member_set.config.params.get(BUNDLES) == bundles:
                     context.written.extend(bundles * layout.code.data_count)
-                    context.journal.ring.hold_from(layout.stripes)
+                    context.journal.ring.hold_from(Stripe(layout.stripes))
                     layout.open_appended()
                     context.dirty_bitmap.extend(layout.stripes)
                 else:

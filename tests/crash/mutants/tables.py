@@ -38,8 +38,7 @@ TABLES = (
     Mutant(
         "old-place-stays-in-the-table",
         SHARES,
-        "            self._unsaved.add((int(layout.disk[cell]),"
-        " int(layout.offset[cell]) // PAGE_ENTRIES))\n",
+        "            self._unsaved.add((home, int(layout.offset[cell]) // PAGE_ENTRIES))\n",
         "",
         "two places claim a chunk after a remount",
         MOVES,
@@ -157,7 +156,7 @@ TABLES = (
     Mutant(
         "new-bundles-under-records-of-the-old",
         RESHAPE,
-        "                    context.journal.ring.hold_from(layout.stripes)\n",
+        "                    context.journal.ring.hold_from(Stripe(layout.stripes))\n",
         "",
         "a record of who lay there is placed or replayed over a new bundle",
         MEMBERS,
