@@ -30,6 +30,7 @@ from dataclasses import dataclass
 
 from raidx_fuse.format.log_record import ENTRY_BYTES, PARITY, record_bytes
 from raidx_fuse.journal.overlay import Overlay
+from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.member_set import MemberSet
 
@@ -46,7 +47,7 @@ class Filling:
     buffers are copied.
     """
 
-    stripe: int
+    stripe: Stripe
     before: int
     touched: int
     data: Sequence[MemberIO]
@@ -60,15 +61,15 @@ class DeferredParity:
     """
 
     def __init__(self, member_set: MemberSet, overlay: Overlay, capacity: int) -> None:
-        self.unfinished: dict[int, tuple[int, dict[tuple[int, int], int]]] = {}
+        self.unfinished: dict[Stripe, tuple[int, dict[tuple[Role, int], int]]] = {}
         self.reserve_bytes = 0
         self.paused = False  # the layout is about to change, and records name its stripes
         self._member_set = member_set
         self._overlay = overlay
         self._capacity = capacity
-        self._reserved: set[int] = set()  # stripes that are unfinished, or about to be
+        self._reserved: set[Stripe] = set()  # stripes that are unfinished, or about to be
         # Stripe -> mask of its cells in the log, if all its records in the log defer the parity.
-        self.held_cells: dict[int, int] = {}
+        self.held_cells: dict[Stripe, int] = {}
 
     def pause(self) -> None:
         """Defer no further parity until `resume`: the layout is about to change."""
@@ -78,7 +79,7 @@ class DeferredParity:
         """Defer parities again."""
         self.paused = False
 
-    def cells(self, stripe: int) -> int:
+    def cells(self, stripe: Stripe) -> int:
         """Return the mask of the cells of an unfinished *stripe* that are in the log, else 0."""
         known = self.unfinished.get(stripe)
         return known[0] if known else 0
@@ -95,7 +96,7 @@ class DeferredParity:
         stripe_bytes = len(layout.code.cells) * layout.chunk_bytes
         return self._capacity // SHARE_MAX if self._capacity >= 3 * stripe_bytes else 0
 
-    def reserve(self, stripe: int) -> bool:
+    def reserve(self, stripe: Stripe) -> bool:
         """Reserve ring space for the parities of *stripe*; return False if there is none."""
         reserved = self._reserved | {stripe}
         if self.paused or self._size(len(reserved)) > self._most_bytes():
@@ -104,7 +105,7 @@ class DeferredParity:
         self.reserve_bytes = self._size(len(reserved))
         return True
 
-    def release(self, stripes: Iterable[int]) -> None:
+    def release(self, stripes: Iterable[Stripe]) -> None:
         """Release the space reserved for those of *stripes* that are not unfinished."""
         if self._reserved:
             self._reserved.difference_update(s for s in stripes if s not in self.unfinished)
@@ -127,7 +128,7 @@ class DeferredParity:
             self.cells(filling.stripe) == filling.before for filling in filled
         )
 
-    def begin(self, filled: Sequence[Filling], held: Collection[int]) -> None:
+    def begin(self, filled: Sequence[Filling], held: Collection[Stripe]) -> None:
         """Note that the log gets *filled*; the log already has records of the stripes *held*."""
         cells = self.held_cells
         if len(cells) > 2 * len(held) + KNOWN_MIN:  # the log holds most of them no longer
@@ -139,12 +140,12 @@ class DeferredParity:
             elif stripe in cells:
                 cells[stripe] |= filling.touched
 
-    def note_others(self, stripes: Iterable[int]) -> None:
+    def note_others(self, stripes: Iterable[Stripe]) -> None:
         """Note that the log gets records of *stripes* that do not defer the parity."""
         for stripe in stripes:
             self.held_cells.pop(stripe, None)
 
-    def is_all_of(self, stripe: int, cells: int) -> bool:
+    def is_all_of(self, stripe: Stripe, cells: int) -> bool:
         """Return whether replay may write only the cells in the mask *cells* of *stripe*."""
         return not self.held_cells.get(stripe, -1) & ~cells
 
@@ -159,7 +160,9 @@ class DeferredParity:
             if not self._is_complete(filling):
                 self.unfinished[stripe] = filling.before | filling.touched, places
 
-    def parities(self, stripes: Iterable[int], writes: Iterable[MemberIO] = ()) -> list[MemberIO]:
+    def parities(
+        self, stripes: Iterable[Stripe], writes: Iterable[MemberIO] = ()
+    ) -> list[MemberIO]:
         """Return writes of the deferred parities of *stripes*, except those that *writes* has."""
         requests: list[MemberIO] = []
         if not self.unfinished:
@@ -175,7 +178,7 @@ class DeferredParity:
                 requests.append((role, offset, [buffer], size))
         return requests
 
-    def finish(self, stripes: Iterable[int]) -> None:
+    def finish(self, stripes: Iterable[Stripe]) -> None:
         """Note that the log has the parities of *stripes* now."""
         stripes = list(stripes)
         for stripe in stripes:

@@ -23,6 +23,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.store.member_io import MemberIO
 
 CHANGE_BYTES_MAX = 40 << 10  # of one write in a batch: copying larger ones costs more
@@ -88,10 +89,10 @@ class CommitBatch:
         self.fields: list[int] = []
         self.parts: list[Any] = []
         self.data_bytes = 0
-        self.stripes: list[int] = []
+        self.stripes: list[Stripe] = []
         self.sequence = sequence
         self.left: Sequence[MemberIO] = ()
-        self.locked: Sequence[int] = ()
+        self.locked: Sequence[Stripe] = ()
         self.over: trio.Event | None = None
         self.error: RaidxError | None = None
 
@@ -108,7 +109,7 @@ class CommitBatch:
         parts, self.parts = self.parts, []
         return parts
 
-    def be_late(self, left: Sequence[MemberIO], locked: Sequence[int]) -> None:
+    def be_late(self, left: Sequence[MemberIO], locked: Sequence[Stripe]) -> None:
         """Note the requests *left* to be written, and the stripes *locked* until then."""
         self.left, self.locked = left, locked
         self.over = trio.Event()

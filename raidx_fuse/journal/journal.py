@@ -27,6 +27,7 @@ from raidx_fuse.journal.append import LocksOfStripes
 from raidx_fuse.journal.checkpoint import Checkpoint
 from raidx_fuse.journal.deferred_parity import Filling
 from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch
+from raidx_fuse.layouts.numbers import Chunk, Stripe
 from raidx_fuse.store.chunk_table import Move
 from raidx_fuse.store.member_io import MemberIO
 
@@ -44,12 +45,12 @@ class Journal(Checkpoint):
 
     async def commit(
         self,
-        stripes: Sequence[int],
+        stripes: Sequence[Stripe],
         writes: Sequence[MemberIO],
-        fresh: Sequence[int],
+        fresh: Sequence[Chunk],
         still_valid: Callable[[], bool] = lambda: True,
         moves: Sequence[Move] = (),
-        unwritten: Sequence[int] = (),
+        unwritten: Sequence[Chunk] = (),
         mark: int | None = None,
     ) -> bool:
         """Commit one atomic change of *stripes*, whose locks the caller holds; return True.
@@ -157,7 +158,7 @@ class Journal(Checkpoint):
         return True
 
     def commit_now(
-        self, stripe: int, writes: Sequence[MemberIO]
+        self, stripe: Stripe, writes: Sequence[MemberIO]
     ) -> tuple[int, list[MemberIO] | CommitBatch] | None:
         """Commit *writes* of one stripe without suspending.
 

@@ -10,6 +10,7 @@ from raidx_fuse.errors import MemberError, UnrecoverableError
 from raidx_fuse.format.log_record import Record
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.layouts.codes.code import Unrecoverable
+from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Offset, Role, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, unwritten_cells, write_plans
 from raidx_fuse.store.buffers import Bytes
 from raidx_fuse.store.member_io import MemberIO, MemberLostError
@@ -27,7 +28,7 @@ class ParityReplay:
         self.written = written
         self._size = member_set.layout.chunk_bytes
         # Stripe whose parity was computed from its home places -> (role, offset) of the parities.
-        self._unfinished: dict[int, set[tuple[int, int]]] = {}
+        self._unfinished: dict[Stripe, set[tuple[Role, int]]] = {}
 
     async def redo(self, record: Record) -> None:
         """Put the data of *record* into the overlay, then the parity that follows from it.
@@ -46,14 +47,14 @@ class ParityReplay:
             if complete:
                 parities += await self._parity_of(stripe, self._known_cells(stripe))
                 self._unfinished.pop(stripe, None)
-        for role, offset, (buffer,), _ in parities:
-            overlay.put(role, offset, buffer)
+        for role, at, (buffer,), _ in parities:
+            overlay.put(role, at, buffer)
         for stripe, complete in record.parity:
             if not complete:
                 mine = {r[:2] for r in parities if self._stripe_at(*r[:2]) == stripe}
                 self._unfinished.setdefault(stripe, set()).update(mine)
 
-    def _note_logged(self, role: int, offset: int, length: int) -> None:
+    def _note_logged(self, role: Role, offset: int, length: int) -> None:
         """Forget a parity that the log has, so that an interrupted recovery logs it only once."""
         if self._unfinished and length == self._size:
             stripe = self._stripe_at(role, offset)
@@ -75,7 +76,7 @@ class ParityReplay:
         """Forget the stripe that was begun first: the ring has no space for its parities."""
         del self._unfinished[next(iter(self._unfinished))]
 
-    async def _is_placed(self, stripe: int) -> bool:
+    async def _is_placed(self, stripe: Stripe) -> bool:
         member_set = self.member_set
         new, old = bytearray(self._size), bytearray(self._size)
         for cell in cells_of(member_set.layout.code.all_mask):
@@ -104,34 +105,34 @@ class ParityReplay:
                 requests.append((role, offset, [buffer], self._size))
         return requests
 
-    def _place(self, stripe: int, cell: int) -> tuple[int, int]:
+    def _place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, Offset]:
         role, chunk = self.member_set.layout.place(stripe, cell)
-        return role, self.member_set.data_offset + chunk * self._size
+        return role, Offset(self.member_set.data_offset + chunk * self._size)
 
-    def _stripe_at(self, role: int, offset: int) -> int | None:
+    def _stripe_at(self, role: Role, offset: int) -> Stripe | None:
         chunk = (offset - self.member_set.data_offset) // self._size
-        found = self.member_set.layout.inverse(role, chunk)
+        found = self.member_set.layout.inverse(role, MemberChunk(chunk))
         return found[0] if found else None
 
-    def _cells(self, record: Record, stripe: int) -> Iterator[tuple[int, Bytes]]:
+    def _cells(self, record: Record, stripe: Stripe) -> Iterator[tuple[int, Bytes]]:
         """Yield the data cells of *stripe* that *record* holds whole, with their content."""
         layout = self.member_set.layout
         content = {(role, offset): data for role, offset, data in record.data}
-        for cell in range(layout.code.data_count):
+        for cell in cell_range(0, layout.code.data_count):
             data = content.get(self._place(stripe, cell))
             if data is not None and len(data) == self._size:
                 yield cell, np.frombuffer(data, np.uint8)
 
-    def _known_cells(self, stripe: int) -> dict[int, Bytes]:
+    def _known_cells(self, stripe: Stripe) -> dict[int, Bytes]:
         """Return the data cells of *stripe* that the records alone determine, with content."""
         known: dict[int, Bytes] = {}
-        for cell in range(self.member_set.layout.code.data_count):
+        for cell in cell_range(0, self.member_set.layout.code.data_count):
             content = np.empty(self._size, np.uint8)
             if self.overlay.read(*self._place(stripe, cell), content.data):
                 known[cell] = content
         return known
 
-    async def _parity_of(self, stripe: int, new: dict[int, Bytes]) -> list[MemberIO]:
+    async def _parity_of(self, stripe: Stripe, new: dict[int, Bytes]) -> list[MemberIO]:
         """Return writes of the parities of *stripe* after its cells in *new* got that content.
 
         Raises MemberError, or UnrecoverableError if too many members are lost.

@@ -37,6 +37,7 @@ from raidx_fuse.format.regions import COUNTER_MAX, SECTOR_BYTES
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.parity_replay import ParityReplay
 from raidx_fuse.journal.ring import Tail
+from raidx_fuse.layouts.numbers import by_role, cell_range, chunk_range
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
@@ -67,7 +68,7 @@ class _Ring:
     ) -> None:
         self._members = [
             queue.member
-            for role, queue in enumerate(member_set.queues)
+            for role, queue in by_role(member_set.queues)
             if queue is not None
             and (
                 holders is None or holder_of(member_set.config.record(role).member_uuid) in holders
@@ -187,9 +188,9 @@ async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Rep
         data_bytes += sum(len(data) for _role, _offset, data in record.data)
         await parity_replay.redo(record)
         for first, count in record.written:
-            journal.written.set_bits(range(first, first + count))
+            journal.written.set_bits(chunk_range(first, first + count))
         for first, count in record.unwritten:
-            journal.written.clear_bits(range(first, first + count))
+            journal.written.clear_bits(chunk_range(first, first + count))
     journal.written.forget_beyond()
     journal.take_mark(mark)
     if member_set.read_only:
@@ -286,7 +287,7 @@ class Limits:
         for stripe, _complete in record.parity:
             if stripe >= layout.stripes or not layout.code.parity_count:
                 return f"the parity of stripe {stripe}"
-            cells = (layout.place(stripe, cell) for cell in range(layout.code.data_count))
+            cells = (layout.place(stripe, cell) for cell in cell_range(0, layout.code.data_count))
             offsets = (
                 (role, self._data_offset + chunk * layout.chunk_bytes) for role, chunk in cells
             )
@@ -318,7 +319,7 @@ def _parity_record(
 async def _place(journal: Journal, member_set: MemberSet) -> None:
     """Write the overlay, the written map and the chunk table to their home places, and flush."""
     journal.overlay.freeze()
-    roles = [role for role, queue in enumerate(member_set.queues) if queue is not None]
+    roles = [role for role, queue in by_role(member_set.queues) if queue is not None]
     placed = journal.overlay.frozen_writes(roles)
     await member_set.write([(role, *write) for role, writes in placed for write in writes])
     await journal.written.save_taken(journal.written.take_unsaved())

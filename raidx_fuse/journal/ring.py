@@ -17,6 +17,7 @@ import trio
 from raidx_fuse.format.configuration.config import uuid_bytes
 from raidx_fuse.format.log_record import HEAD
 from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS
+from raidx_fuse.layouts.numbers import Offset, Stripe
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
 
@@ -151,10 +152,10 @@ class Ring:
         self.open: deque[tuple[int, int]] = deque()
         self.durable_tail: Tail = (1, 0, 0)
         self.holders: list[bytes] = []  # identities of the log members: recovery reads no others
-        self.stripes: dict[int, int] = {}  # stripe -> sequence of its newest record
+        self.stripes: dict[Stripe, int] = {}  # stripe -> sequence of its newest record
         self.held_from = NO_STRIPE  # this stripe and all behind it count as having the record...
         self._held_by = 0  # ...of this sequence number
-        self.offset = region.offset + HEAD_BYTES
+        self.offset = Offset(region.offset + HEAD_BYTES)
         self._head = head
         self.noted_tail = self.placed_tail = self._flushing_tail = self.durable_tail
         self._saves = self._saved = self._saves_flushing = 0  # head saves begun, done, flushed
@@ -247,7 +248,7 @@ class Ring:
         if self._held_by < sequence:
             self.held_from = NO_STRIPE
 
-    def hold_from(self, stripe: int) -> None:
+    def hold_from(self, stripe: Stripe) -> None:
         """Hold *stripe* and all stripes behind it while any present record may be replayed.
 
         They are new stripes in places that other stripes have left. The replay of a record of those
@@ -266,7 +267,7 @@ class Ring:
         """Return whether a record of *size* bytes fits, even if it must skip the end of a lap."""
         return self.position + 2 * size - self.durable_tail[1] <= self.capacity
 
-    def allocate(self, size: int, stripes: Iterable[int]) -> tuple[int, int, int]:
+    def allocate(self, size: int, stripes: Iterable[Stripe]) -> tuple[int, int, Offset]:
         """Allocate a sequence number and *size* bytes for a record of *stripes*.
 
         Returns the sequence number, the position and the byte offset on the members.
@@ -276,7 +277,7 @@ class Ring:
             self.stripes[stripe] = taken[0]
         return taken
 
-    def take(self, size: int) -> tuple[int, int, int]:
+    def take(self, size: int) -> tuple[int, int, Offset]:
         """Allocate like `allocate`; the caller notes the stripes."""
         sequence, position = self.next_sequence, self.position
         lap = position % self.capacity
@@ -287,7 +288,7 @@ class Ring:
         self.position = position + size
         assert self.position - self.durable_tail[1] <= self.capacity, "replay needs this space"
         self.open.append((sequence, position))
-        return sequence, position, self.offset + lap
+        return sequence, position, self.offset + lap  # type: ignore[return-value]
 
     def take_back(self, sequence: int, position: int) -> bool:
         """Let the next record overwrite this one; return False if later records exist.

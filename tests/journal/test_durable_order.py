@@ -56,7 +56,7 @@ def test_the_log_forgets_only_what_readers_see(seed: int, monkeypatch: pytest.Mo
             def count(*arguments: object) -> None:
                 nonlocal seen
                 seen += 1
-                take_effect(*arguments)  # type: ignore[arg-type]
+                take_effect(*arguments)
 
             def note(overlay: Overlay) -> None:
                 nonlocal frozen
