@@ -17,13 +17,14 @@ from raidx_fuse.format.configuration.names import cleaned
 from raidx_fuse.format.create import new_member_uuid, prepare_member
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
 from raidx_fuse.format.reserve import reserve_metadata
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.member_set import MemberSet
 
 log = logging.getLogger(__name__)
 
 
-def record_of(member: Member, role: int, state: str) -> MemberRecord:
+def record_of(member: Member, role: Role, state: str) -> MemberRecord:
     """Return a new record for *member*, with a fresh member UUID."""
     return MemberRecord(
         role=role,
@@ -94,8 +95,8 @@ def assign_role(
     require_joined(member_set, records)
     for role, record in enumerate(records, config.width):
         member = member_set.spares.pop(record.member_uuid)
-        member_set.give_role(role, member)
-        config = config.with_record(replace(record, role=role, state="active"))
+        member_set.give_role(Role(role), member)
+        config = config.with_record(replace(record, role=Role(role), state="active"))
     return config
 
 

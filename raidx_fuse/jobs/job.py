@@ -17,6 +17,7 @@ import trio
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import MemberError, NoSpaceError, RaidxError
+from raidx_fuse.layouts.numbers import Stripe
 
 log = logging.getLogger(__name__)
 
@@ -63,12 +64,12 @@ class Job(ABC):
         """Set *total_bytes* and the first window."""
 
     @abstractmethod
-    def next_window(self) -> list[int] | None:
+    def next_window(self) -> list[Stripe] | None:
         """Return the next stripes to lock, in rising order, or None when the job has no more."""
         ...
 
     @abstractmethod
-    async def work(self, stripes: list[int]) -> int:
+    async def work(self, stripes: list[Stripe]) -> int:
         """Do the work of one window, whose locks are held; return the progress in bytes."""
         ...
 

@@ -19,6 +19,7 @@ from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.jobs.job import WINDOW_BYTES, Job
 from raidx_fuse.jobs.strips import Place, Strips, batches, read_all
 from raidx_fuse.layouts.codes.code import Unrecoverable
+from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, rebuild_plan
 from raidx_fuse.store.member_io import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import Program, compile_steps
@@ -40,7 +41,7 @@ def compiled(equations: Equations) -> tuple[tuple[Place, ...], Program]:
     return places, compile_steps(steps, len(places))
 
 
-def checkpoint_key(role: int) -> str:
+def checkpoint_key(role: Role) -> str:
     """Return the key of *role*'s rebuild position in the superblock's `jobs`."""
     return f"rebuild:{role}"
 
@@ -50,7 +51,7 @@ class Rebuild(Job):
 
     kind = "rebuild"
 
-    def __init__(self, context: ArrayContext, job_id: int, roles: tuple[int, ...]) -> None:
+    def __init__(self, context: ArrayContext, job_id: int, roles: tuple[Role, ...]) -> None:
         super().__init__(context, job_id)
         self.roles = roles
         self.chunks_read = 0
@@ -83,14 +84,14 @@ class Rebuild(Job):
         self.total_bytes = round(live * stripe_bytes)
         self.done_bytes = round(done * stripe_bytes)
 
-    def next_window(self) -> list[int] | None:
+    def next_window(self) -> list[Stripe] | None:
         """Return the next written stripes, starting at the watermark."""
         stripes = self.context.written.written_stripes(
             self.context.layout, self.watermark, self._window
         )
         return stripes or None
 
-    async def work(self, stripes: list[int]) -> int:
+    async def work(self, stripes: list[Stripe]) -> int:
         """Rebuild *stripes* and move the watermark past them; return the progress in bytes.
 
         Raises ArrayFailedError if the member being rebuilt fails, UnrecoverableError if a cell is
@@ -122,13 +123,13 @@ class Rebuild(Job):
                 end = min(came_alive)
         for role in self.roles:
             if role in member_set.watermarks:
-                member_set.watermarks[role] = max(end, start)
+                member_set.watermarks[role] = Stripe(max(end, start))
         member_set.note_watermark()
         roles = frozenset(self.roles)
         done = [stripe for stripe in stripes if stripe < end]
         return sum(context.layout.lost_cells(s, roles).bit_count() for s in done) << context.shift
 
-    def _equations_of(self, stripe: int) -> Equations:
+    def _equations_of(self, stripe: Stripe) -> Equations:
         """Return the equations that give the cells on *roles*, cached by (roles, lost, unwritten).
 
         Raises UnrecoverableError if the code cannot give a cell back.
@@ -143,7 +144,7 @@ class Rebuild(Job):
             return known
         wanted = layout.lost_cells(stripe, frozenset(self.roles))
 
-        def place(cell: int) -> Place:
+        def place(cell: CellIndex) -> Place:
             return roles[code.column_of[cell]], code.row_of[cell]
 
         try:
@@ -154,7 +155,7 @@ class Rebuild(Job):
         self._equations[key] = equations
         return equations
 
-    async def _rebuild_batch(self, batch: list[tuple[int, int, Equations]]) -> None:
+    async def _rebuild_batch(self, batch: list[tuple[Stripe, int, Equations]]) -> None:
         context = self.context
         wanted = []
         for first, count, equations in batch:
@@ -181,7 +182,7 @@ class Rebuild(Job):
             strips.release()
 
     def _writes(
-        self, strips: Strips, spaces: dict[int, memoryview], targets: set[Place]
+        self, strips: Strips, spaces: dict[Role, memoryview], targets: set[Place]
     ) -> list[MemberIO]:
         rows, chunk_bytes = strips.rows, self.context.chunk_bytes
         requests: list[MemberIO] = []
@@ -240,7 +241,7 @@ class Rebuild(Job):
             # From here on writes include the roles everywhere. There was no await since the last
             # window.
             for role in done:
-                member_set.watermarks[role] = self.context.layout.stripes
+                member_set.watermarks[role] = Stripe(self.context.layout.stripes)
             member_set.note_watermark()
         rebuilt = {role: member_set.queues[role] for role in done}
         await self.checkpoint()

@@ -28,6 +28,7 @@ from raidx_fuse.errors import MemberError
 from raidx_fuse.jobs.scrub import Chains, Scrub
 from raidx_fuse.jobs.strips import Place
 from raidx_fuse.layouts.codes.error_location import locate
+from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe, stripe_range
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import Bytes, zero_buffers
 
@@ -61,18 +62,18 @@ class Resync(Scrub):
         stripes = sum(len(self.context.dirty_bitmap.stripes_of(region)) for region in self._regions)
         self.total_bytes = stripes * strip_bytes * self.context.code.columns
 
-    def next_window(self) -> list[int] | None:
+    def next_window(self) -> list[Stripe] | None:
         """Return the next stripes of the dirty regions."""
         while self._regions:
             stripes = self.context.dirty_bitmap.stripes_of(self._regions[0])
             start = max(self._next, stripes.start)
             if start < stripes.stop:
                 self._next = min(start + self._window, stripes.stop)
-                return list(range(start, self._next))
+                return list(stripe_range(start, self._next))
             self._regions.pop(0)
         return None
 
-    async def work(self, stripes: list[int]) -> int:
+    async def work(self, stripes: list[Stripe]) -> int:
         """Finish those of *stripes* that no read or write had finished earlier."""
         context = self.context
         await finish(
@@ -81,11 +82,11 @@ class Resync(Scrub):
         context.dirty_bitmap.note_resynced(stripes[-1] + 1)
         return len(stripes) * context.code.columns * (context.code.rows << context.shift)
 
-    async def check(self, stripes: list[int]) -> None:
+    async def check(self, stripes: list[Stripe]) -> None:
         """Make the written *stripes* consistent; their locks are held."""
         await super().work(stripes)
 
-    def liars(self, stripe: int, chains: Chains, syndromes: list[Bytes]) -> dict[Place, Bytes]:
+    def liars(self, stripe: Stripe, chains: Chains, syndromes: list[Bytes]) -> dict[Place, Bytes]:
         """Return {place: error} of the wrong cells of *stripe*, {} if they cannot be located.
 
         - Copies: a sector that most copies agree on is valid, be it old or new content.
@@ -102,7 +103,7 @@ class Resync(Scrub):
             return {}
         return locate(chains, syndromes, by_sector=False)
 
-    def note_undecided(self, stripe: int) -> None:
+    def note_undecided(self, stripe: Stripe) -> None:
         """Record lost cells as lost chunks: only the parity of this torn stripe could give them."""
         context = self.context
         if context.dirty_bitmap.unlogged and not context.code.is_copies:
@@ -122,7 +123,7 @@ class Resync(Scrub):
         self.context.note_zero_roles()
 
 
-async def finish(resync: Resync, stripes: list[int]) -> None:
+async def finish(resync: Resync, stripes: list[Stripe]) -> None:
     """Zero the unwritten cells of *stripes*, then make the written ones consistent.
 
     The stripes' locks are held. Raises MemberError and MemberLostError as the members do.
@@ -139,7 +140,7 @@ async def finish(resync: Resync, stripes: list[int]) -> None:
         await resync.check(live)
 
 
-async def _clean(context: ArrayContext, stripe: int, cell: int) -> None:
+async def _clean(context: ArrayContext, stripe: Stripe, cell: CellIndex) -> None:
     member_set, size = context.member_set, context.chunk_bytes
     role, offset = context.position(stripe, cell)
     if member_set.queues[role] is None or role not in context.recorded_zero_roles():
@@ -154,7 +155,7 @@ async def _clean(context: ArrayContext, stripe: int, cell: int) -> None:
 # -- when a member fails before the resync has visited a stripe ---------------------------------
 
 
-def torn_stripes(context: ArrayContext, role: int) -> Iterator[tuple[int, frozenset[int]]]:
+def torn_stripes(context: ArrayContext, role: Role) -> Iterator[tuple[Stripe, frozenset[Role]]]:
     """Yield (stripe, lost roles including *role*) where losing *role* could cost flushed data.
 
     These are the stripes that await the resync after a crash without a log and have a written cell
@@ -176,13 +177,13 @@ def torn_stripes(context: ArrayContext, role: int) -> Iterator[tuple[int, frozen
                 yield stripe, context.member_set.lost_at(stripe) | {role}
 
 
-def is_undecidable(context: ArrayContext, stripe: int, lost: frozenset[int]) -> bool:
+def is_undecidable(context: ArrayContext, stripe: Stripe, lost: frozenset[Role]) -> bool:
     """Return whether *stripe* without the roles *lost* has no parity left to show a tear."""
     cells = context.layout.lost_cells(stripe, lost) & ~context.unwritten_cells(stripe)
     return len({context.code.column_of[cell] for cell in cells_of(cells)}) >= context.code.tolerance
 
 
-def chunks_at_stake(context: ArrayContext, role: int) -> int:
+def chunks_at_stake(context: ArrayContext, role: Role) -> int:
     """Return how many chunks would be lost, or could be wrong, if *role* were lost now."""
     chunks = 0
     for stripe, lost in torn_stripes(context, role):
@@ -196,14 +197,14 @@ def chunks_at_stake(context: ArrayContext, role: int) -> int:
     return chunks
 
 
-def note_failing(context: ArrayContext, role: int) -> None:
+def note_failing(context: ArrayContext, role: Role) -> None:
     """Record the chunks that the failing *role* takes with it; the resync decides the rest."""
     for stripe, lost in torn_stripes(context, role):
         if is_undecidable(context, stripe, lost):
             give_up_cells(context, stripe, lost)
 
 
-def give_up_cells(context: ArrayContext, stripe: int, lost: frozenset[int]) -> None:
+def give_up_cells(context: ArrayContext, stripe: Stripe, lost: frozenset[Role]) -> None:
     """Record the written data cells of *stripe* on the roles *lost* as lost chunks."""
     cells = (
         context.layout.lost_cells(stripe, lost)

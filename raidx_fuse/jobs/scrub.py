@@ -21,6 +21,7 @@ from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.jobs.job import WINDOW_BYTES, Job
 from raidx_fuse.jobs.strips import Place, Strips, batches, read_all
 from raidx_fuse.layouts.codes.error_location import locate
+from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import BLOCK_BYTES, Bytes
 from raidx_fuse.store.member_io import MemberIO, MemberLostError
@@ -89,7 +90,7 @@ class Scrub(Job):
         live = context.written.count_live(context.layout, 0, context.layout.stripes)
         self.total_bytes = live * context.code.columns * (context.code.rows << context.shift)
 
-    def next_window(self) -> list[int] | None:
+    def next_window(self) -> list[Stripe] | None:
         """Return the next written stripes."""
         stripes = self.context.written.written_stripes(
             self.context.layout, self._next, self._window
@@ -98,7 +99,7 @@ class Scrub(Job):
             self._next = stripes[-1] + 1
         return stripes or None
 
-    async def work(self, stripes: list[int]) -> int:
+    async def work(self, stripes: list[Stripe]) -> int:
         """Check *stripes* and, with *repair*, correct them; return the progress in bytes."""
         context = self.context
         while True:
@@ -118,7 +119,7 @@ class Scrub(Job):
                 self._chains.clear()
         return len(stripes) * context.code.columns * (context.code.rows << context.shift)
 
-    def _chains_of(self, stripe: int) -> Chains:
+    def _chains_of(self, stripe: Stripe) -> Chains:
         """Return the chains that can be checked, as places; cached by (roles, lost, unwritten)."""
         context = self.context
         layout, code = context.layout, context.code
@@ -154,12 +155,12 @@ class Scrub(Job):
             bad.append(chain)
         if bad:
             for index in range(count):
-                await self._judge(first + index, chains, strips, index)
+                await self._judge(Stripe(first + index), chains, strips, index)
         strips.release()
 
     # -- a stripe that may be inconsistent -----------------------------------------------------
 
-    async def _judge(self, stripe: int, chains: Chains, strips: Strips, index: int) -> None:
+    async def _judge(self, stripe: Stripe, chains: Chains, strips: Strips, index: int) -> None:
         """Find what is wrong in one stripe, report it, and with *repair* correct it."""
         chunk_bytes = self.context.chunk_bytes
         cells: dict[Place, Bytes] = {}
@@ -198,7 +199,7 @@ class Scrub(Job):
         repaired = bool(self.repair and requests)
         self._report(stripe, violated, sorted(wrong_cells), syndromes, repaired, assumed)
 
-    def liars(self, stripe: int, chains: Chains, syndromes: list[Bytes]) -> dict[Place, Bytes]:
+    def liars(self, stripe: Stripe, chains: Chains, syndromes: list[Bytes]) -> dict[Place, Bytes]:
         """Return {place: error} of the wrong cells of *stripe*, {} if they cannot be located.
 
         A stripe that awaits the resync locates nothing: its parity may belong to content that was
@@ -206,17 +207,17 @@ class Scrub(Job):
         """
         return {} if self.context.dirty_bitmap.awaits_resync(stripe) else locate(chains, syndromes)
 
-    def note_undecided(self, stripe: int) -> None:
+    def note_undecided(self, stripe: Stripe) -> None:
         """Handle a *stripe* whose chains contradict each other without locating the wrong cell."""
 
-    def _write_of(self, stripe: int, place: Place, content: Bytes) -> MemberIO:
+    def _write_of(self, stripe: Stripe, place: Place, content: Bytes) -> MemberIO:
         context = self.context
         column = context.layout.roles(stripe).index(place[0])
-        cell = context.code.index[(place[1], column)]
+        cell = CellIndex(context.code.index[(place[1], column)])
         role, offset = context.position(stripe, cell)
         return role, offset, [content.data], context.chunk_bytes
 
-    async def _complete(self, stripe: int, cells: dict[Place, Bytes]) -> None:
+    async def _complete(self, stripe: Stripe, cells: dict[Place, Bytes]) -> None:
         """Add to *cells* the data cells that no checkable chain holds; a lost member breaks chains.
 
         A resync also solves the lost cells, by one of several possible chains: a torn write has
@@ -244,7 +245,7 @@ class Scrub(Job):
             cells[roles[code.column_of[cell]], code.row_of[cell]] = content
 
     def _rewrite_parity(
-        self, stripe: int, cells: dict[Place, Bytes]
+        self, stripe: Stripe, cells: dict[Place, Bytes]
     ) -> tuple[list[MemberIO], bool]:
         """Return (writes that recompute the parities, True); [], False if data are missing."""
         context = self.context
@@ -273,7 +274,7 @@ class Scrub(Job):
 
     def _report(
         self,
-        stripe: int,
+        stripe: Stripe,
         violated: list[tuple[Place, ...]],
         wrong_cells: list[Place],
         syndromes: list[Bytes],
@@ -289,7 +290,7 @@ class Scrub(Job):
         roles = context.layout.roles(stripe)
         offsets = []
         for role, row in places:
-            cell = context.code.index[(row, roles.index(role))]
+            cell = CellIndex(context.code.index[(row, roles.index(role))])
             if cell < context.data_count:
                 offsets.append((context.layout.logical(stripe, cell) << context.shift) + inside)
         self.findings.append(
@@ -305,7 +306,7 @@ class Scrub(Job):
             }
         )
 
-    def _member(self, role: int) -> dict[str, Any]:
+    def _member(self, role: Role) -> dict[str, Any]:
         queue = self.context.member_set.queues[role]
         return {"role": role, "path": queue.member.path if queue else None}
 

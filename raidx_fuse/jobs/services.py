@@ -13,6 +13,7 @@ import trio
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.format.configuration.config import MemberRecord
 from raidx_fuse.jobs.manager import Jobs
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.member_set import MemberSet
 
@@ -40,13 +41,13 @@ class MembershipServices(Protocol):
         """Return the path of a member, or its last known path."""
         ...
 
-    def check_joining(self, member: Member, role: int | None = None) -> None:
+    def check_joining(self, member: Member, role: Role | None = None) -> None:
         """Raise UsageError unless *member* can hold the data of *role* (None: of any role)."""
 
     def check_usable(self, member: Member) -> None:
         """Raise UsageError if *member* is not writable or belongs to the array already."""
 
-    def spare_for(self) -> tuple[int, str] | None:
+    def spare_for(self) -> tuple[Role, str] | None:
         """Return (vacant role, UUID of a spare that is large enough for it), or None."""
         ...
 

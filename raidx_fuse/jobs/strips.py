@@ -14,18 +14,19 @@ from typing import TypeVar
 import numpy as np
 
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.member_io import MemberIO, join
 from raidx_fuse.store.member_set import MemberLostError
 
-Place = tuple[int, int]  # (role, row)
+Place = tuple[Role, int]  # (role, row)
 K = TypeVar("K", bound=Hashable)
 LOT_RUNS = 32
 
 
 def runs(
-    context: ArrayContext, stripes: Sequence[int], key_of: Callable[[int], K]
-) -> Iterator[tuple[int, int, K]]:
+    context: ArrayContext, stripes: Sequence[Stripe], key_of: Callable[[Stripe], K]
+) -> Iterator[tuple[Stripe, int, K]]:
     """Yield (first stripe, count, key) of neighbouring *stripes* with equal keys.
 
     *key_of* may depend only on the stripe's roles, its lost cells and its unwritten cells.
@@ -39,8 +40,8 @@ def runs(
         and context.written.whole(layout, stripes[0], stripes[-1] + 1)
         and member_set.lost_at(stripes[0]) == member_set.lost_at(stripes[-1])
     )
-    by_roles: dict[tuple[int, ...], K] = {}
-    first, count, key = -1, 0, None
+    by_roles: dict[tuple[Role, ...], K] = {}
+    first, count, key = Stripe(-1), 0, None
     for stripe in stripes:
         if alike:
             roles = layout.roles(stripe)
@@ -62,8 +63,8 @@ def runs(
 
 
 def batches(
-    context: ArrayContext, stripes: Sequence[int], key_of: Callable[[int], K]
-) -> Iterator[list[tuple[int, int, K]]]:
+    context: ArrayContext, stripes: Sequence[Stripe], key_of: Callable[[Stripe], K]
+) -> Iterator[list[tuple[Stripe, int, K]]]:
     """Yield the `runs` of *stripes* in batches that are read, computed and written concurrently.
 
     If strips of neighbouring stripes are not adjacent on the members, a run is a single stripe; one
@@ -92,23 +93,23 @@ class Strips:
     `array(place)` is a (count, chunk) array of one row of one role. Call `release` when done.
     """
 
-    def __init__(self, context: ArrayContext, first: int, count: int) -> None:
+    def __init__(self, context: ArrayContext, first: Stripe, count: int) -> None:
         self.context = context
         self.first = first
         self.count = count
         self.rows = context.code.rows
         self.strip_bytes = self.rows << context.shift
-        self._strips: dict[int, Bytes] = {}
+        self._strips: dict[Role, Bytes] = {}
         self._rows: dict[Place, Bytes] = {}
         self._arenas: list[Arena] = []
 
-    def offset(self, role: int) -> int:
+    def offset(self, role: Role) -> int:
         """Return the byte offset on *role*'s member of its strip of the first stripe."""
         context = self.context
         if context.layout.aligned:
             return context.data_offset + self.first * self.strip_bytes
         column = context.layout.roles(self.first).index(role)
-        return context.position(self.first, context.code.column_cells[column][0])[1]
+        return context.position(self.first, CellIndex(context.code.column_cells[column][0]))[1]
 
     def requests(self, places: Sequence[Place]) -> list[MemberIO]:
         """Allocate buffers for *places*; return the reads that fill them, and only those.
@@ -116,7 +117,7 @@ class Strips:
         Whole strips or single rows are read; a member that lends its memory needs no read.
         """
         context = self.context
-        by_role: dict[int, list[int]] = {}
+        by_role: dict[Role, list[int]] = {}
         for role, row in places:
             by_role.setdefault(role, []).append(row)
         requests: list[MemberIO] = []
@@ -157,7 +158,7 @@ class Strips:
             self._rows[place] = rows
         return rows
 
-    def space(self, role: int, whole: bool) -> memoryview | None:
+    def space(self, role: Role, whole: bool) -> memoryview | None:
         """Allocate *role*'s strips; return the buffer to write, None if no write is needed.
 
         When the strips are filled *whole*, a RAM member lends its own memory.

@@ -28,12 +28,15 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.growth_position import PIGGYBACK, GrowthPosition
 from raidx_fuse.engine.write.prepare import Preparer
 from raidx_fuse.errors import MemberError
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, Stripe, cell_range
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.member_io import MemberIO, MemberLostError, join
 
 DROPPED_MAX = 64  # old copies that `drop` removes in one commit
 
-Batch = tuple[Sequence[int], Sequence[int], Sequence[int]]  # stripes, sources, targets
+Batch = tuple[
+    Sequence[Stripe], Sequence[CellIndex], Sequence[CellIndex]
+]  # stripes, sources, targets
 
 
 @dataclass(slots=True)
@@ -44,11 +47,11 @@ class Load:
     *stripes*.
     """
 
-    stripes: Sequence[int]
-    sources: Sequence[int]
-    targets: Sequence[int]
+    stripes: Sequence[Stripe]
+    sources: Sequence[CellIndex]
+    targets: Sequence[CellIndex]
     views: list[Any]
-    parities: dict[int, tuple[Any, Bytes]]
+    parities: dict[Stripe, tuple[Any, Bytes]]
     arenas: list[Arena]
 
 
@@ -59,10 +62,10 @@ class Change:
     With it, the chunks *fresh* become written and the chunks *unwritten* become unwritten again.
     """
 
-    stripe: int
+    stripe: Stripe
     writes: list[MemberIO]
-    fresh: list[int]
-    unwritten: list[int]
+    fresh: list[Chunk]
+    unwritten: list[Chunk]
 
 
 class Reads:
@@ -86,7 +89,7 @@ class Reads:
             self._slots = iter(self.arenas[0].slots(size, self._count))
         return next(self._slots)
 
-    def lend(self, stripes: Sequence[int], cells: Sequence[int]) -> list[Any]:
+    def lend(self, stripes: Sequence[Stripe], cells: Sequence[CellIndex]) -> list[Any]:
         """Return read-only views of *cells* of *stripes*; `run` fills those that are not lent."""
         context, member_set = self.context, self.context.member_set
         if member_set.lost:
@@ -108,7 +111,7 @@ class Reads:
             views.append(self.add(stripe, cell)[0] if whole is None else whole[at : at + size])
         return views
 
-    def add(self, stripe: int, cell: int) -> tuple[Any, Bytes]:
+    def add(self, stripe: Stripe, cell: CellIndex) -> tuple[Any, Bytes]:
         """Return (buffer, array) into which `run` reads the written *cell* of *stripe*.
 
         Raises UnrecoverableError if the cell is lost and no chain gives it back.
@@ -132,7 +135,9 @@ class Copier:
         self.piggyback = growth.parity == PIGGYBACK
         self._preparer = Preparer(context)
 
-    async def read(self, stripes: Sequence[int], sources: Sequence[int], targets: Any) -> Load:
+    async def read(
+        self, stripes: Sequence[Stripe], sources: Sequence[CellIndex], targets: Any
+    ) -> Load:
         """Read the *sources*; in piggyback mode also the parities, and add the sources to them."""
         each = dict.fromkeys(stripes) if self.piggyback and not self.back else ()
         reader = Reads(self.context, len(stripes) + len(each))
@@ -147,7 +152,7 @@ class Copier:
                     np.bitwise_xor(array, np.frombuffer(view, dtype=np.uint8), array)
         return Load(stripes, sources, targets, views, parities, reader.arenas)
 
-    def _lost(self, stripe: int) -> int:
+    def _lost(self, stripe: Stripe) -> int:
         member_set = self.context.member_set
         return self.layout.lost_cells(stripe, member_set.lost_at(stripe)) if member_set.lost else 0
 
@@ -159,9 +164,11 @@ class Copier:
         context = self.context
         epoch = context.member_set.role_epoch
         direct: list[MemberIO] = []
-        held: dict[int, list[MemberIO]] = {}
+        held: dict[Stripe, list[MemberIO]] = {}
         holds, size = context.journal.holds, context.chunk_bytes
-        roles = [self.layout.role_of(c, after=not self.back) for c in range(context.code.columns)]
+        roles = [
+            self.layout.role_of(c, after=not self.back) for c in cell_range(0, context.code.columns)
+        ]
         for stripe, target, view in zip(load.stripes, load.targets, load.views, strict=True):
             offset = context.data_offset + (stripe << context.shift)
             request = (roles[target], offset, [view], size)
@@ -190,9 +197,9 @@ class Copier:
     def _raised(self, load: Load) -> Iterator[Change]:
         """Yield the changes that make the old copies part of their stripes' parity."""
         context = self.context
-        new_chunks: dict[int, list[int]] = {}
+        new_chunks: dict[Stripe, list[Chunk]] = {}
         for stripe, source in zip(load.stripes, load.sources, strict=True):
-            chunk = self.layout.mapping.logical(source, stripe)
+            chunk = Chunk(self.layout.mapping.logical(source, stripe))
             new_chunks.setdefault(stripe, []).append(chunk)
         for stripe, chunks in new_chunks.items():
             writes: list[MemberIO] = []
@@ -211,7 +218,7 @@ class Copier:
         cells = np.where(stripes < self.layout.migrated, old, new)
         return stripes[live], cells[live], chunks[live]
 
-    async def drop(self, window: Sequence[int]) -> None:
+    async def drop(self, window: Sequence[Stripe]) -> None:
         """Take old copies out of the parity of the stripes *window*, in rising order, as in `live`.
 
         Raises MemberLostError if a member failed; the caller then tries again.
@@ -223,14 +230,16 @@ class Copier:
         for at in range(0, int(ours.sum()), DROPPED_MAX):
             await self._drop(*(column[ours][at : at + DROPPED_MAX].tolist() for column in found))
 
-    async def _drop(self, stripes: list[int], cells: list[int], chunks: list[int]) -> None:
+    async def _drop(
+        self, stripes: list[Stripe], cells: list[CellIndex], chunks: list[Chunk]
+    ) -> None:
         context = self.context
         epoch = context.member_set.role_epoch
         parity = self.layout.parity_cell
         reader = Reads(context, 2 * len(stripes))
-        sums: dict[int, tuple[Any, Bytes]] = {}
+        sums: dict[Stripe, tuple[Any, Bytes]] = {}
         parts: list[tuple[Bytes, Bytes]] = []
-        changes: dict[int, Change] = {}
+        changes: dict[Stripe, Change] = {}
         for stripe, cell, chunk in zip(stripes, cells, chunks, strict=True):
             change = changes.setdefault(stripe, Change(stripe, [], [], []))
             change.unwritten.append(chunk)

@@ -13,6 +13,7 @@ import numpy as np
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import MemberError
+from raidx_fuse.layouts.numbers import CellIndex
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 
 log = logging.getLogger(__name__)
@@ -50,13 +51,13 @@ class HolePunching:
             self._next = stop
 
     def _may_ask(self, disk: int) -> bool:
-        role = self.layout.role_of(disk, after=True)
+        role = self.layout.role_of(CellIndex(disk), after=True)
         queue = self.context.member_set.queues[role]
         return queue is not None and role not in self._not_asked and queue.member.kind != "ram"
 
     async def _punch(self, disk: int, row: int, count: int) -> None:
         context = self.context
-        role = self.layout.role_of(disk, after=True)
+        role = self.layout.role_of(CellIndex(disk), after=True)
         if not self._may_ask(disk):
             return
         done = False

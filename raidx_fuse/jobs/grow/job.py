@@ -30,6 +30,7 @@ from raidx_fuse.errors import NoSpaceError, RaidxError
 from raidx_fuse.jobs.grow.copy import Batch, Copier, Load
 from raidx_fuse.jobs.grow.hole_punching import HolePunching
 from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, StallableJob
+from raidx_fuse.layouts.numbers import Role, Stripe, cell_range, stripe_range
 from raidx_fuse.store.member_io import MemberLostError
 
 STRIPES_MAX = 4096  # whose locks one window takes
@@ -62,7 +63,9 @@ class Grow(StallableJob):
         self._ending = False
         self._copier = Copier(context, self.growth, back)
         self._vacated = HolePunching(context, self.layout)
-        self._stale_copies: list[int] = []  # past the position, but with old copies in their parity
+        self._stale_copies: list[
+            Stripe
+        ] = []  # past the position, but with old copies in their parity
         sources = self.layout.disks_before
         self._batch = max(1, min(sources * WINDOW_BYTES, BATCH_BYTES_MAX) >> context.shift)
 
@@ -100,26 +103,28 @@ class Grow(StallableJob):
         migrated = self.layout.migrated
         return (0, migrated) if self.back else (migrated, self.layout.stripes)
 
-    def _targets(self) -> set[int]:
+    def _targets(self) -> set[Role]:
         """Return the roles that blocks move to."""
         layout, before = self.layout, self.layout.disks_before
-        cells = range(before) if self.back else range(before, layout.mapping.disks)
+        cells = cell_range(*((0, before) if self.back else (before, layout.mapping.disks)))
         roles = {layout.role_of(cell, after=not self.back) for cell in cells}
         if self.growth.parity == SURROGATE:
             roles.add(layout.role_of(layout.parity_cell, after=not self.back))
         return roles
 
-    def _reach(self) -> tuple[int, int | None]:
+    def _reach(self) -> tuple[int, Role | None]:
         """Return (first stripe where a target is lost, its role); (end, None) if there is none.
 
         A role that is being rebuilt is present below its watermark.
         """
         member_set = self.context.member_set
-        reach, missing = self.layout.stripes, None
+        reach = self.layout.stripes
+        missing: Role | None = None
         if member_set.lost:
             for role in self._targets():
-                if role in member_set.lost and member_set.watermarks.get(role, 0) < reach:
-                    reach, missing = member_set.watermarks.get(role, 0), role
+                watermark = member_set.watermarks.get(role, Stripe(0))
+                if role in member_set.lost and watermark < reach:
+                    reach, missing = watermark, role
         return reach, missing
 
     def _live(self, first: int, end: int) -> tuple[Any, Any, Any]:
@@ -192,7 +197,7 @@ class Grow(StallableJob):
         self._find_stale_copies()
         await self._count()
 
-    def next_window(self) -> list[int] | None:
+    def next_window(self) -> list[Stripe] | None:
         """Return the stripes that migrate next, whether written or not."""
         if self._stale_copies:
             return self._stale_copies[:STRIPES_MAX]
@@ -212,9 +217,9 @@ class Grow(StallableJob):
             stripes, _, _ = self._live(first, end)
             if len(stripes) > limit:
                 end = max(int(stripes[limit]), first + 1)
-        return list(range(first, end))
+        return list(stripe_range(first, end))
 
-    async def work(self, stripes: list[int]) -> int:
+    async def work(self, stripes: list[Stripe]) -> int:
         """Copy the blocks of *stripes* and move the position past them; return the bytes copied."""
         if not stripes or (self._turn and not self.back):
             return 0  # a target failed, or a cancel came, while waiting for the locks
@@ -233,7 +238,7 @@ class Grow(StallableJob):
                 return 0
         moves = self._live(first, end)  # again: more may have been written before the locks
         if not len(moves[0]):
-            context.migrate_to(first if self.back else end)
+            context.migrate_to(Stripe(first if self.back else end))
             return 0
         copied = await self._copy_all(moves, stripes)
         context.counters.count_moved(copied)
@@ -255,7 +260,7 @@ class Grow(StallableJob):
 
     # -- copying -------------------------------------------------------------------------------
 
-    async def _copy_all(self, moves: tuple[Any, Any, Any], window: list[int]) -> int:
+    async def _copy_all(self, moves: tuple[Any, Any, Any], window: list[Stripe]) -> int:
         """Copy in batches, reading the next one while one is written; advance the position.
 
         Returns the number of blocks copied. It is less than all if a member failed (`ready` finds
@@ -282,9 +287,9 @@ class Grow(StallableJob):
                 copied += len(load.views)
                 self.error = None
                 if following is None or read is None:
-                    self.context.migrate_to(window[0] if self.back else window[-1] + 1)
+                    self.context.migrate_to(Stripe(window[0] if self.back else window[-1] + 1))
                     return copied
-                self.context.migrate_to(following[0][0] + self.back)
+                self.context.migrate_to(Stripe(following[0][0] + self.back))
                 if self.context.locks.awaited(window):
                     return copied
                 load = read
@@ -299,7 +304,7 @@ class Grow(StallableJob):
     def _stall(self, error: RaidxError) -> None:
         self.stall(f"stripe {self.layout.migrated}", error)
 
-    def _cuts(self, stripes: list[int]) -> list[int]:
+    def _cuts(self, stripes: list[Stripe]) -> list[int]:
         """Return the indexes that cut the moves into batches, each between two stripes."""
         cuts = []
         at = self._batch

@@ -12,6 +12,7 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.format.table_page import chunks_that_fit
+from raidx_fuse.layouts.numbers import Role, role_range
 from raidx_fuse.layouts.placements.bundled import CELLS_MAX, SPARE_CHUNKS, BundleLayout
 from raidx_fuse.layouts.planning.allocate import maximum
 from raidx_fuse.layouts.planning.rebundle import Moves, plan_moves
@@ -42,7 +43,7 @@ class Capacity:
 
         return live
 
-    def caps(self, counts: Sequence[int], leaving: Collection[int], spare: int) -> list[int]:
+    def caps(self, counts: Sequence[int], leaving: Collection[Role], spare: int) -> list[int]:
         """Return the maximum number of chunks on each role; *spare* chunks stay free for moves.
 
         A role that exceeds its maximum keeps its chunks. Leaving roles hold nothing, and lost roles
@@ -70,7 +71,7 @@ class Capacity:
         return max(0, most - layout.stripes)
 
     def plan(
-        self, counts: Sequence[int], leaving: Collection[int] = (), *, spare: int = SPARE_CHUNKS
+        self, counts: Sequence[int], leaving: Collection[Role] = (), *, spare: int = SPARE_CHUNKS
     ) -> tuple[Moves, int]:
         """Return (moves that allow the most new bundles, number of those bundles).
 
@@ -80,7 +81,7 @@ class Capacity:
         return self._planning(counts, leaving, spare)()
 
     async def plan_aside(
-        self, counts: Sequence[int], leaving: Collection[int] = (), *, spare: int = SPARE_CHUNKS
+        self, counts: Sequence[int], leaving: Collection[Role] = (), *, spare: int = SPARE_CHUNKS
     ) -> tuple[Moves, int]:
         """Return what `plan` returns for the current table, computed in a thread.
 
@@ -115,7 +116,7 @@ class Capacity:
         return moves
 
     def _planning(
-        self, counts: Sequence[int], leaving: Collection[int], spare: int
+        self, counts: Sequence[int], leaving: Collection[Role], spare: int
     ) -> Callable[[], tuple[Moves, int]]:
         """Return the work of `plan` as a function that uses only copies of mutable state."""
         growing = not leaving
@@ -131,7 +132,7 @@ class Capacity:
 
         return work
 
-    def counts_with(self, sizes: Sequence[int]) -> tuple[list[int], list[int]]:
+    def counts_with(self, sizes: Sequence[int]) -> tuple[list[int], list[Role]]:
         """Return (chunks by role with new members of *sizes* bytes, roles of those members).
 
         Raises UsageError.
@@ -139,7 +140,7 @@ class Capacity:
         config = self.member_set.config
         counts = list(self.layout.counts)
         roles = sorted(config.vacant_roles())[: len(sizes)]
-        roles += range(len(counts), len(counts) + len(sizes) - len(roles))
+        roles += role_range(len(counts), len(counts) + len(sizes) - len(roles))
         counts += [0] * (max(roles) + 1 - len(counts))
         if len(counts) > WIDTH_MAX:
             raise UsageError(f"an array has at most {WIDTH_MAX} members")

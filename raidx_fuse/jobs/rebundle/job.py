@@ -18,6 +18,7 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import MemberError, NoSpaceError, RaidxError
 from raidx_fuse.jobs.job import WINDOW_BYTES, StallableJob
+from raidx_fuse.layouts.numbers import MemberChunk, Role, Stripe, stripe_and_cell
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.planning.rebundle import Moves
 from raidx_fuse.store.chunk_table import Move
@@ -61,7 +62,7 @@ class RebundleJob(StallableJob):
         self._plan = plan
         self._waits = waits
         self._end = end
-        self._pending: dict[int, list[int]] = {}  # target -> cells, taken from the end
+        self._pending: dict[Role, list[int]] = {}  # target -> cells, taken from the end
         self._records: list[list[Move]] = []
         self._stale = True  # the plan may not fit the table any more
         self._moved_since = True  # a move was done since the last plan
@@ -120,7 +121,7 @@ class RebundleJob(StallableJob):
             self._stale = True
             await trio.sleep(POLL_S)
 
-    def next_window(self) -> list[int] | None:
+    def next_window(self) -> list[Stripe] | None:
         """Return the bundles of the next moves."""
         if self._stale:
             self._make_plan()
@@ -131,7 +132,7 @@ class RebundleJob(StallableJob):
         if not self._records:
             return None
         length = self.layout.length
-        return sorted({cell // length for record in self._records for cell, _, _ in record})
+        return sorted({Stripe(cell // length) for record in self._records for cell, _, _ in record})
 
     def _next_records(self) -> list[list[Move]]:
         """Take the next moves off the plan, one per record; unwritten chunks share one record."""
@@ -144,7 +145,7 @@ class RebundleJob(StallableJob):
                 continue
             free = self.layout.free_chunks(target)[: UNWRITTEN_MAX + WRITTEN_MAX].tolist()
             while cells and free and len(records) < self._limit and len(empty) < UNWRITTEN_MAX:
-                bundle, column = divmod(cells[-1], length)
+                bundle, column = stripe_and_cell(cells[-1], length)
                 if bundle in taken:
                     break
                 taken.add(bundle)
@@ -165,9 +166,9 @@ class RebundleJob(StallableJob):
         first = next((target for target, cells in self._pending.items() if cells), None)
         if first is None:
             return []
-        path: list[tuple[int, int]] = []  # (cell, its target)
-        seen: dict[int, int] = {}  # target -> index in *path*
-        target: int | None = first
+        path: list[tuple[int, Role]] = []  # (cell, its target)
+        seen: dict[Role, int] = {}  # target -> index in *path*
+        target: Role | None = first
         while target is not None and target not in seen:
             seen[target] = len(path)
             cell = self._leaving(target)
@@ -181,10 +182,10 @@ class RebundleJob(StallableJob):
         for number, (cell, _source) in enumerate(ring):
             following, place = ring[(number + 1) % len(ring)]
             self._pending[place].remove(cell)
-            moves.append((cell, place, int(self.layout.offset[following])))
+            moves.append((cell, place, MemberChunk(int(self.layout.offset[following]))))
         return [moves]
 
-    def _leaving(self, role: int) -> int | None:
+    def _leaving(self, role: Role) -> int | None:
         """Return a cell on *role* that has to move, None if there is none."""
         for cells in self._pending.values():
             for cell in cells:
@@ -192,7 +193,7 @@ class RebundleJob(StallableJob):
                     return cell
         return None
 
-    async def work(self, stripes: list[int]) -> int:
+    async def work(self, stripes: list[Stripe]) -> int:
         """Do the moves of one window concurrently; return the bytes moved."""
         records, self._records = self._records, []
         before = self.written
@@ -203,9 +204,9 @@ class RebundleJob(StallableJob):
 
     async def _move(self, record: Sequence[Move]) -> None:
         length = self.layout.length
-        bundles = sorted({cell // length for cell, _role, _chunk in record})
+        bundles = sorted({Stripe(cell // length) for cell, _role, _chunk in record})
         live = sum(
-            not self.context.unwritten_cells(cell // length) >> cell % length & 1
+            not self.context.unwritten_cells(Stripe(cell // length)) >> cell % length & 1
             for cell, _role, _chunk in record
         )
         try:

@@ -28,6 +28,7 @@ from raidx_fuse.jobs.attach import join, leave, release, require_joined
 from raidx_fuse.jobs.rebundle.capacity import Capacity
 from raidx_fuse.jobs.rebundle.job import RebundleJob
 from raidx_fuse.jobs.services import ArrayServices
+from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.bundled import NOWHERE, SPARE_CHUNKS, BundleLayout
 from raidx_fuse.layouts.planning.allocate import allocate, maximum
 from raidx_fuse.layouts.planning.rebundle import Moves
@@ -131,7 +132,7 @@ class RebundleOperation:
             await member.flush()
 
     def _seat(
-        self, records: Sequence[MemberRecord], roles: Sequence[int], counts: Sequence[int]
+        self, records: Sequence[MemberRecord], roles: Sequence[Role], counts: Sequence[int]
     ) -> None:
         """Assign their roles to the new members, in memory, without an await."""
         member_set = self.member_set
@@ -175,7 +176,7 @@ class RebundleOperation:
         self.context.take_layout(self.layout)
         self.member_set.refresh()
 
-    def welcome(self, role: int, member: Member) -> None:
+    def welcome(self, role: Role, member: Member) -> None:
         """Make the space of a larger *member* usable that is about to take *role*."""
         config, counts = self.member_set.config, list(self.layout.counts)
         fits = chunks_that_fit(member.size_bytes, self.member_set.data_offset, config.chunk_bytes)
@@ -192,7 +193,7 @@ class RebundleOperation:
 
     # -- jobs ----------------------------------------------------------------------------------
 
-    def start(self, kind: str, role: int | None = None) -> int:
+    def start(self, kind: str, role: Role | None = None) -> int:
         def waits() -> int | None:
             lost = self.member_set.lost - {role}
             return min(lost) if lost and kind != RESTORE else None
@@ -258,7 +259,7 @@ class RebundleOperation:
             caps = self.capacity.caps(layout.counts, member_set.lost, SPARE_CHUNKS)
             used = layout.used_chunks()
             for role, chunk in layout.promised:
-                used[role] += int(layout.cells_of(role)[chunk] == NOWHERE)
+                used[role] += int(layout.cells_of(Role(role))[chunk] == NOWHERE)
             free = [max(0, cap - taken) for cap, taken in zip(caps, used, strict=True)]
             more = self.capacity.more(self.capacity.caps(layout.counts, (), SPARE_CHUNKS))
             more = min(more, maximum(free, layout.length))
@@ -306,7 +307,7 @@ class RebundleOperation:
         """Empty the log, and choose its members anew: no record lies on a role that is leaving."""
         await self.context.journal.reform()
 
-    async def _retire(self, role: int) -> bool:
+    async def _retire(self, role: Role) -> bool:
         """Give up *role* if it is empty; return False if it is not, or is being assigned."""
         membership, member_set, journal = (
             self.array.membership,
@@ -341,7 +342,7 @@ class RebundleOperation:
         log.warning("role %d is vacant now: no chunk is on it", role)
         return True
 
-    def _vacate(self, role: int) -> MemberQueue | None:
+    def _vacate(self, role: Role) -> MemberQueue | None:
         """Remove the member of *role*, in memory, without an await; return its queue."""
         member_set = self.member_set
         queue, member_set.queues[role] = member_set.queues[role], None

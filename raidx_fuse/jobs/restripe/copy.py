@@ -13,6 +13,7 @@ import numpy as np
 
 from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.layouts.numbers import CellIndex, Offset, Role, Stripe, cell_range
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.placements.rotated import RotatedLayout
 from raidx_fuse.layouts.planning.restripe_schedule import Window
@@ -34,9 +35,9 @@ class Prepared:
 
     direct: list[MemberIO] = field(default_factory=list)
     logged: list[MemberIO] = field(default_factory=list)
-    stripes: list[int] = field(default_factory=list)
-    touched: list[int] = field(default_factory=list)
-    places: list[tuple[int, int]] = field(default_factory=list)
+    stripes: list[Stripe] = field(default_factory=list)
+    touched: list[Stripe] = field(default_factory=list)
+    places: list[tuple[Role, int]] = field(default_factory=list)
     moved: int = 0
 
     @property
@@ -68,7 +69,7 @@ class Copier:
         """
         live = self._live(window)
         stripes = self._stripes(window, live)
-        wanted: dict[int, int] = {}  # stripe -> bit mask of cells
+        wanted: dict[Stripe, int] = {}  # stripe -> bit mask of cells
         for chunk in live:
             stripe, cell = self.layout.locate(chunk)
             wanted[stripe] = wanted.get(stripe, 0) | 1 << cell
@@ -90,11 +91,11 @@ class Copier:
         live: list[int] = chunks[self.context.written.is_written_many(chunks)].tolist()
         return live
 
-    def _stripes(self, window: Window, live: Sequence[int]) -> list[int]:
+    def _stripes(self, window: Window, live: Sequence[int]) -> list[Stripe]:
         """Return the target stripes that receive a chunk."""
         count = self.target.code.data_count
         moving = (chunk for chunk in live if window.first <= chunk < window.end)
-        return list(dict.fromkeys(chunk // count for chunk in moving))
+        return [*map(Stripe, dict.fromkeys(chunk // count for chunk in moving))]
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -109,7 +110,7 @@ class Copier:
         self._used += count
         return self._arena.slots(self.context.chunk_bytes, self._used)[first : self._used]
 
-    async def _read(self, wanted: dict[int, int]) -> dict[int, Slot]:
+    async def _read(self, wanted: dict[Stripe, int]) -> dict[int, Slot]:
         """Return the content of cells by logical chunk; lost ones are solved by their chains."""
         reader = CellReader(self.context)
         values: dict[int, Slot] = {}
@@ -125,7 +126,11 @@ class Copier:
     # -- assembling ----------------------------------------------------------------------------
 
     def _make(
-        self, window: Window, live: Sequence[int], stripes: Sequence[int], values: dict[int, Slot]
+        self,
+        window: Window,
+        live: Sequence[int],
+        stripes: Sequence[Stripe],
+        values: dict[int, Slot],
     ) -> Prepared:
         prepared = Prepared()
         count = self.target.code.data_count
@@ -153,14 +158,14 @@ class Copier:
         return prepared
 
     def _stripe(
-        self, stripe: int, written: int, moving: int, values: dict[int, Slot]
+        self, stripe: Stripe, written: int, moving: int, values: dict[int, Slot]
     ) -> list[MemberIO]:
         """Return the writes of one target stripe: the cells that move to it and all its parity."""
         context, code = self.context, self.target.code
         size, base = context.chunk_bytes, stripe * code.data_count
         writes: list[MemberIO] = []
         arrays: list[Bytes] = []
-        for cell in range(code.data_count):
+        for cell in cell_range(0, code.data_count):
             if not written >> cell & 1:
                 arrays.append(self._zeros)
                 continue
@@ -173,10 +178,10 @@ class Copier:
             self._encode(arrays + [array for _, array in slots])
         for parity, (view, _) in enumerate(slots):
             if code.support[parity] & written:  # else it is unwritten, as its cells are
-                place = self._position(stripe, code.data_count + parity)
+                place = self._position(stripe, CellIndex(code.data_count + parity))
                 writes.append((*place, [view], size))
         return writes
 
-    def _position(self, stripe: int, cell: int) -> tuple[int, int]:
+    def _position(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, Offset]:
         role, chunk = self.target.place(stripe, cell)
-        return role, self.context.data_offset + (chunk << self.context.shift)
+        return role, Offset(self.context.data_offset + (chunk << self.context.shift))

@@ -34,6 +34,7 @@ from raidx_fuse.format.log_record import ENTRY_BYTES, RECORD_HEADER_BYTES
 from raidx_fuse.format.regions import SECTOR_BYTES
 from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, StallableJob
 from raidx_fuse.jobs.restripe.copy import Copier, Prepared
+from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule, Window
 from raidx_fuse.store.member_io import MemberLostError
@@ -210,7 +211,7 @@ class Restripe(StallableJob):
         self._set_out()
         await self._count()
 
-    def next_window(self) -> list[int] | None:
+    def next_window(self) -> list[Stripe] | None:
         """Return the stripes of both layouts that the next window touches."""
         if self._window is None:
             if self.schedule.rest:
@@ -218,11 +219,15 @@ class Restripe(StallableJob):
             self._ending = True
             return None
         layout, schedule = self.layout, self.schedule
-        stripes = [layout.stripe_of(schedule.source, stripe) for stripe in self._window.sources]
-        stripes += [layout.stripe_of(schedule.target, stripe) for stripe in self._window.targets]
+        stripes = [
+            layout.stripe_of(schedule.source, Stripe(stripe)) for stripe in self._window.sources
+        ]
+        stripes += [
+            layout.stripe_of(schedule.target, Stripe(stripe)) for stripe in self._window.targets
+        ]
         return sorted(stripes)
 
-    async def work(self, stripes: list[int]) -> int:
+    async def work(self, stripes: list[Stripe]) -> int:
         """Move the window, then the watermark past it; return the progress in bytes."""
         window = self._window
         if window is None or (self._turn and not self.back):

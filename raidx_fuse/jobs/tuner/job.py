@@ -8,6 +8,7 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.tuner.plan import Step
 from raidx_fuse.jobs.tuner.tuner import Tuner
+from raidx_fuse.layouts.numbers import Stripe
 
 ROUNDS_MAX = 256  # bounds the job when measured speeds fluctuate
 
@@ -41,16 +42,16 @@ class TuneJob(Job):
         self._rounds += 1
         self._tried = self.moved
 
-    def next_window(self) -> list[int] | None:
+    def next_window(self) -> list[Stripe] | None:
         """Return the bundles of the next step."""
         if not self._steps and self._rounds < ROUNDS_MAX and self.moved > self._tried:
             self._plan()
         if not self._steps:
             return None
         length = self.tuner.layout.length
-        return sorted({cell // length for cell, _role, _chunk in self._steps[-1].moves})
+        return sorted({Stripe(cell // length) for cell, _role, _chunk in self._steps[-1].moves})
 
-    async def work(self, stripes: list[int]) -> int:
+    async def work(self, stripes: list[Stripe]) -> int:
         """Do one step, whose bundles are locked; return the bytes moved."""
         step = self._steps.pop()
         if not await self.tuner.mover.move_locked(stripes, step.moves):

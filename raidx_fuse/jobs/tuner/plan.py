@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raidx_fuse.engine.access_stats import CHANGED_MAX, INTERVAL_MAX, TICKS_A_SECOND, AccessStats
+from raidx_fuse.layouts.numbers import MemberChunk, Role, stripe_and_cell
 from raidx_fuse.layouts.placements.bundled import BLOCK_CELLS, NOWHERE, BundleLayout
 from raidx_fuse.store.chunk_table import Move
 
@@ -44,7 +45,7 @@ HOTTEST_MAX = 4096  # cells considered in one plan
 class MemberLoad:
     """Measurements of the member in *role*: service times, arrival-instant queue, channels."""
 
-    role: int
+    role: Role
     read_s: float
     write_s: float
     queue: float
@@ -64,8 +65,8 @@ class Step:
     """
 
     moves: tuple[Move, ...]
-    source: int
-    target: int
+    source: Role
+    target: Role
     gain: float
     queues: tuple[float, float] = (0.0, 0.0)
 
@@ -77,8 +78,8 @@ class Plan:
     steps: list[Step] = field(default_factory=list)
     mean_s: float = 0.0
     after_s: float = 0.0
-    groups: list[list[int]] = field(default_factory=list)
-    costs_s: dict[int, float] = field(default_factory=dict)
+    groups: list[list[Role]] = field(default_factory=list)
+    costs_s: dict[Role, float] = field(default_factory=dict)
 
     @property
     def chunks(self) -> int:
@@ -137,7 +138,7 @@ class Planner:
         for at in considered[_hottest(rates[considered])].tolist():
             if len(plan.steps) >= limit:
                 break
-            cell, rate, source = int(active[at]), float(rates[at]), int(homes[at])
+            cell, rate, source = int(active[at]), float(rates[at]), Role(int(homes[at]))
             if planned.is_touched(cell) or source not in costs:
                 continue
             for target in sorted(costs, key=lambda role: costs[role]):
@@ -175,7 +176,7 @@ class Planner:
         return plan
 
     def _step(
-        self, cell: int, rate: float, target: int, planned: _Planned
+        self, cell: int, rate: float, target: Role, planned: _Planned
     ) -> tuple[tuple[Move, ...], float] | None:
         """Return (moves that bring *cell* to *target*, request rate that changes sides) or None."""
         layout = self.layout
@@ -212,24 +213,24 @@ class _Planned:
     def __init__(self, layout: BundleLayout, pinned: set[int]) -> None:
         self.layout = layout
         self._pinned = pinned
-        self._places: dict[int, tuple[int, int]] = {}
-        self._free: dict[int, list[int]] = {}
+        self._places: dict[int, tuple[Role, MemberChunk]] = {}
+        self._free: dict[Role, list[MemberChunk]] = {}
 
     def is_touched(self, cell: int) -> bool:
         """Return whether *cell* is part of a planned move or is pinned."""
         return cell in self._places or cell in self._pinned
 
-    def place(self, cell: int) -> tuple[int, int]:
+    def place(self, cell: int) -> tuple[Role, MemberChunk]:
         """Return (role, chunk) of *cell*."""
         known = self._places.get(cell)
-        return known or self.layout.place(*divmod(cell, self.layout.length))
+        return known or self.layout.place(*stripe_and_cell(cell, self.layout.length))
 
-    def roles(self, bundle: int) -> set[int]:
+    def roles(self, bundle: int) -> set[Role]:
         """Return the roles that *bundle* lies on."""
         first = bundle * self.layout.length
         return {self.place(first + column)[0] for column in range(self.layout.length)}
 
-    def free_chunk(self, role: int) -> int | None:
+    def free_chunk(self, role: Role) -> MemberChunk | None:
         """Return a chunk of *role* that is free and not yet a target, None if there is none."""
         if role not in self._free:
             self._free[role] = self.layout.free_chunks(role)[::-1].tolist()
@@ -258,7 +259,7 @@ def _is_better(cost_s: float, than_s: float) -> bool:
     return than_s - cost_s >= COST_STEP_S and than_s >= COST_RATIO * cost_s
 
 
-def _grouped(order: list[int], length: int) -> list[list[int]]:
+def _grouped(order: list[Role], length: int) -> list[list[Role]]:
     """Return the members from the cheapest on, *length* to a group; the last may be shorter."""
     return [order[at : at + length] for at in range(0, len(order), length)]
 

@@ -24,6 +24,7 @@ from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.tuner.plan import MemberLoad, Plan, Planner, Step
+from raidx_fuse.layouts.numbers import by_role, stripe_and_cell
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.store.member_io import MemberLostError
 
@@ -109,7 +110,7 @@ class Tuner:
     def loads(self) -> list[MemberLoad]:
         """Return the measurements of the members."""
         found = []
-        for role, queue in enumerate(self.context.member_set.readable):
+        for role, queue in by_role(self.context.member_set.readable):
             if queue is not None and queue.reads:
                 # As users' requests measured it: the tuner's own I/O, the maps and the log have
                 # another access pattern.
@@ -133,7 +134,7 @@ class Tuner:
         again = now_s - self._measured_s >= MEASURE_AGAIN_S
         if again:
             self._measured_s = now_s
-        for role, queue in enumerate(context.member_set.readable):
+        for role, queue in by_role(context.member_set.readable):
             if queue is None:
                 continue
             enough = PROBE_READS
@@ -348,7 +349,7 @@ class Tuner:
     def _shown(self, step: Step) -> dict[str, Any]:
         layout = self.layout
         cell = step.moves[0][0]
-        bundle, column = divmod(cell, layout.length)
+        bundle, column = stripe_and_cell(cell, layout.length)
         is_data = column < layout.code.data_count
         offset = layout.logical(bundle, column) << self.context.shift if is_data else None
         return {

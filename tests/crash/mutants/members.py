@@ -49,8 +49,8 @@ REBUILDING = (
     Mutant(
         "watermark-of-a-rebuild-off-by-one",
         REBUILD,
-        "                member_set.watermarks[role] = max(end, start)",
-        "                member_set.watermarks[role] = max(end, start) + 1",
+        "                member_set.watermarks[role] = Stripe(max(end, start))",
+        "                member_set.watermarks[role] = Stripe(max(end, start) + 1)",
         "the first stripe that is not rebuilt is read from the new member",
         DISKS,
         REBUILD_TESTS,
