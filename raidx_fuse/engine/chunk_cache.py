@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
+from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
 
 PAGE_SHIFT = 12
@@ -28,7 +29,7 @@ _STAMPS = 1024  # a power of two; chunks that share a stamp only miss a chance t
 _LARGEST_PART = 8  # one request may take 1/8 of the cache
 
 
-def address_of(layout: Layout, stripe: int, cell: int) -> int:
+def address_of(layout: Layout, stripe: Stripe, cell: CellIndex) -> int:
     """Return the cache address of the first byte of *cell* of *stripe*."""
     code = layout.code
     if cell < code.data_count:

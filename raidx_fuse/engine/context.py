@@ -13,6 +13,7 @@ from raidx_fuse.engine.stripe_locks import StripeLocks
 from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.format.configuration.lost_chunks import LostChunks
 from raidx_fuse.journal.journal import Journal
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, Offset, Role, Stripe
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
@@ -152,7 +153,7 @@ class ArrayContext:
         self.take_layout(layout)
         self.note_zero_roles()
 
-    def _role(self, stripe: int, cell: int) -> int:
+    def _role(self, stripe: Stripe, cell: CellIndex) -> Role:
         return self.layout.place(stripe, cell)[0]
 
     def use_policy(self, name: str) -> None:
@@ -173,7 +174,7 @@ class ArrayContext:
         else:
             self.cache.resize(size_bytes)
 
-    def cached(self, stripe: int, cells: int, low: int, high: int) -> int:
+    def cached(self, stripe: Stripe, cells: int, low: int, high: int) -> int:
         """Return the subset of the mask *cells* whose bytes *low*..*high* - 1 are in the cache."""
         cache, layout = self.cache, self.layout
         if cache is None:
@@ -211,10 +212,10 @@ class ArrayContext:
     def _take_mark(self, mark: int) -> None:
         """Move the watermark of a restripe to *mark*; the locks of the stripes passed are held."""
         if isinstance(self.layout, RestripeLayout):
-            self.layout.move_watermark(mark)
+            self.layout.move_watermark(Chunk(mark))
             self.layout_epoch += 1
 
-    def migrate_to(self, stripe: int) -> None:
+    def migrate_to(self, stripe: Stripe) -> None:
         """Move the growth position: *stripe* is the first stripe still in the old shape.
 
         The caller holds the locks of the stripes in between.
@@ -269,24 +270,24 @@ class ArrayContext:
         self.note_zero_roles()
         member_set.publish_soon()
 
-    def unwritten_cells(self, stripe: int) -> int:
+    def unwritten_cells(self, stripe: Stripe) -> int:
         """Return the mask of the cells of *stripe* that were never written, parity included."""
         unwritten_data = self.written.unwritten_data(self.layout, stripe)
         return unwritten_cells(self.code, unwritten_data) if unwritten_data else 0
 
-    def is_unwritten(self, stripe: int) -> bool:
+    def is_unwritten(self, stripe: Stripe) -> bool:
         """Return True if no chunk of *stripe* was ever written.
 
         A rebuild skips such a stripe even while its lock is held.
         """
         return self.written.unwritten_data(self.layout, stripe) == self.code.data_mask
 
-    def position(self, stripe: int, cell: int) -> tuple[int, int]:
+    def position(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, Offset]:
         """Return (role, byte offset on the member) of the first byte of a cell."""
         role, chunk = self.layout.place(stripe, cell)
-        return role, self.data_offset + (chunk << self.shift)
+        return role, self.data_offset + (chunk << self.shift)  # type: ignore[return-value]
 
-    def where(self, stripe: int, cells: tuple[int, ...]) -> str:
+    def where(self, stripe: Stripe, cells: tuple[CellIndex, ...]) -> str:
         """Return the stripe, roles and image offsets of *cells* as text for a message."""
         places = []
         for cell in cells:
@@ -297,14 +298,14 @@ class ArrayContext:
             places.append(text)
         return f"stripe {stripe}, " + ", ".join(places)
 
-    def lost_error(self, stripe: int, cells: tuple[int, ...]) -> UnrecoverableError:
+    def lost_error(self, stripe: Stripe, cells: tuple[CellIndex, ...]) -> UnrecoverableError:
         """Return the error for *cells* that the code cannot recover."""
         return UnrecoverableError(
             f"cannot recover {self.where(stripe, cells)}: too many members are lost",
             action="see `raidx status`",
         )
 
-    async def write_cells(self, stripe: int, requests: list[MemberIO], role_epoch: int) -> None:
+    async def write_cells(self, stripe: Stripe, requests: list[MemberIO], role_epoch: int) -> None:
         """Write whole cells of *stripe*, all or nothing, for a job that holds the stripe's lock.
 
         Raises MemberLostError if another member took a role since *role_epoch*.
@@ -321,7 +322,7 @@ class ArrayContext:
         finally:
             self.forget_stripe(stripe)
 
-    def forget_stripe(self, stripe: int) -> None:
+    def forget_stripe(self, stripe: Stripe) -> None:
         """Drop every cached page of *stripe*, data and parity."""
         if self.cache is not None:
             for cell in cells_of(self.code.all_mask):

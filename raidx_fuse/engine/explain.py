@@ -10,19 +10,28 @@ from raidx_fuse.engine.parity_policy.bpu import Decision
 from raidx_fuse.engine.parity_policy.policy import traditional
 from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.codes.code import Unrecoverable
-from raidx_fuse.layouts.planning.stripe_plan import BandPlan, bands, read_plan, write_plans
+from raidx_fuse.layouts.numbers import CellIndex, Stripe
+from raidx_fuse.layouts.planning.stripe_plan import (
+    BandPlan,
+    bands,
+    cells_of,
+    read_plan,
+    write_plans,
+)
 
 LENGTH_MAX = 64 << 20
 CHUNKS_MAX = 1024  # at most 0.06 s of the event loop
 
 
-def _name(context: ArrayContext, cell: int) -> str:
+def _name(context: ArrayContext, cell: CellIndex) -> str:
     if cell < context.data_count:
         return f"D{cell}"
     return f"P{cell - context.data_count}"
 
 
-def _place(context: ArrayContext, stripe: int, cell: int, low: int, size: int) -> dict[str, Any]:
+def _place(
+    context: ArrayContext, stripe: Stripe, cell: CellIndex, low: int, size: int
+) -> dict[str, Any]:
     role, position = context.position(stripe, cell)
     queue = context.member_set.queues[role]
     place: dict[str, Any] = {
@@ -38,7 +47,7 @@ def _place(context: ArrayContext, stripe: int, cell: int, low: int, size: int) -
 
 
 def _choose(
-    context: ArrayContext, rmw: BandPlan | None, rcw: BandPlan | None, stripe: int, known: int
+    context: ArrayContext, rmw: BandPlan | None, rcw: BandPlan | None, stripe: Stripe, known: int
 ) -> tuple[BandPlan, Decision | None]:
     """Return the plan that the policy would choose now, and BPU's numbers if it weighs queues.
 
@@ -131,7 +140,7 @@ def explain(
 
 def _stripe(
     context: ArrayContext,
-    stripe: int,
+    stripe: Stripe,
     first: int,
     start: int,
     last: int,
@@ -165,9 +174,7 @@ def _stripe(
                 if not plan.reads:
                     why = "never written: zeros, no I/O"
         except Unrecoverable as error:
-            raise context.lost_error(
-                stripe, tuple(c for c in range(error.cells.bit_length()) if error.cells >> c & 1)
-            ) from None
+            raise context.lost_error(stripe, cells_of(error.cells)) from None
         written = [*plan.writes, *(output.cell for output in plan.outputs)] if write else []
         shown.append(
             {
@@ -192,12 +199,12 @@ def _stripe(
         )
     return {
         "stripe": stripe,
-        "lost": [_name(context, c) for c in range(lost.bit_length()) if lost >> c & 1],
+        "lost": [_name(context, c) for c in cells_of(lost)],
         "never_written": [
             # During a restripe a stripe may have cells that its layout does not place (role < 0).
             _name(context, c)
-            for c in range(unwritten.bit_length())
-            if unwritten >> c & 1 and context.layout.place(stripe, c)[0] >= 0
+            for c in cells_of(unwritten)
+            if context.layout.place(stripe, c)[0] >= 0
         ],
         "bands": shown,
     }

@@ -27,6 +27,7 @@ from dataclasses import replace
 import trio
 
 from raidx_fuse.errors import UsageError
+from raidx_fuse.layouts.numbers import Stripe, cell_range
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.registry import PARITY_WAYS
 from raidx_fuse.store.member_set import MemberSet
@@ -77,7 +78,7 @@ class GrowthPosition:
         self._member_set = member_set
         self._saving = trio.Lock()
 
-    def move_to(self, stripe: int) -> None:
+    def move_to(self, stripe: Stripe) -> None:
         """Make *stripe* the first in the old shape; the copies that this needs are written."""
         self.layout.migrate_to(stripe)
         self._derive()
@@ -85,14 +86,14 @@ class GrowthPosition:
     def _derive(self) -> None:
         self.unsaved = range(*sorted((self.saved, self.layout.migrated)))
 
-    def threatens(self, stripe: int, cells: int) -> bool:
+    def threatens(self, stripe: Stripe, cells: int) -> bool:
         """Return True if writing the mask *cells* of *stripe* needs a `save` first (law 1)."""
         if stripe not in self.unsaved:
             return False
         if self.parity == SURROGATE:
             return True  # the write does not update the parity that a crash would return to
         data = self.layout.code.data_count
-        return any(cells >> c & 1 and self.layout.moved(stripe, c) for c in range(data))
+        return any(cells >> c & 1 and self.layout.moved(stripe, c) for c in cell_range(0, data))
 
     async def save(self) -> None:
         """Make the position durable, together with the copies before it. Raises RaidxError."""

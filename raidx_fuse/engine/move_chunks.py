@@ -20,6 +20,7 @@ from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.write.prepare import Preparer
 from raidx_fuse.errors import UnrecoverableError
+from raidx_fuse.layouts.numbers import MemberChunk, Role, Stripe, stripe_and_cell
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.store.buffers import zero_buffers
 from raidx_fuse.store.chunk_table import Move
@@ -41,8 +42,8 @@ class ChunkMover:
         """Return the moves by which two cells change places."""
         disk, offset = self.layout.disk, self.layout.offset
         return [
-            (one, int(disk[other]), int(offset[other])),
-            (other, int(disk[one]), int(offset[one])),
+            (one, Role(int(disk[other])), MemberChunk(int(offset[other]))),
+            (other, Role(int(disk[one])), MemberChunk(int(offset[one]))),
         ]
 
     def problem(self, moves: Sequence[Move]) -> str | None:
@@ -63,7 +64,7 @@ class ChunkMover:
             if held >= 0 and held not in cells:
                 return f"chunk {chunk} of role {role} is taken"
         target = {cell: role for cell, role, _chunk in moves}
-        for bundle in {cell // layout.length for cell in cells}:
+        for bundle in {Stripe(cell // layout.length) for cell in cells}:
             first = bundle * layout.length
             now = layout.roles(bundle)
             then = {target.get(first + column, role) for column, role in enumerate(now)}
@@ -76,14 +77,14 @@ class ChunkMover:
 
         Raises what the members raise.
         """
-        bundles = sorted({cell // self.layout.length for cell, _role, _chunk in moves})
+        bundles = sorted({Stripe(cell // self.layout.length) for cell, _role, _chunk in moves})
         await self.context.locks.acquire_all(bundles)
         try:
             return await self.move_locked(bundles, moves)
         finally:
             self.context.locks.release_all(bundles)
 
-    async def move_locked(self, bundles: Sequence[int], moves: Sequence[Move]) -> bool:
+    async def move_locked(self, bundles: Sequence[Stripe], moves: Sequence[Move]) -> bool:
         """Do the same as `move` under the locks of *bundles*, which the caller holds."""
         promised = self.layout.promised
         places = {(role, chunk) for _cell, role, chunk in moves}
@@ -96,7 +97,7 @@ class ChunkMover:
         finally:
             promised -= places
 
-    async def _move(self, bundles: Sequence[int], moves: Sequence[Move]) -> bool:
+    async def _move(self, bundles: Sequence[Stripe], moves: Sequence[Move]) -> bool:
         context = self.context
         try:
             writes = await self._contents(moves)
@@ -133,7 +134,7 @@ class ChunkMover:
         for cell, role, chunk in moves:
             position = context.data_offset + (chunk << context.shift)
             context.journal.chunk_table.reserve(role, chunk)
-            bundle, column = divmod(cell, layout.length)
+            bundle, column = stripe_and_cell(cell, layout.length)
             if not context.unwritten_cells(bundle) >> column & 1:
                 buffer = bytearray(size)
                 writes.append((role, position, [buffer], size))

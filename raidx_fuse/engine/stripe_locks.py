@@ -17,6 +17,8 @@ from typing import Any
 
 import trio
 
+from raidx_fuse.layouts.numbers import Stripe
+
 
 class StripeLocks:
     """Locks by stripe number; waiters are served in order of arrival."""
@@ -24,19 +26,19 @@ class StripeLocks:
     __slots__ = ("_barrier", "_free", "_waiting", "held")
 
     def __init__(self) -> None:
-        self.held: dict[int, deque[trio.lowlevel.Task] | None] = {}
+        self.held: dict[Stripe, deque[trio.lowlevel.Task] | None] = {}
         # an event while `alone` waits or runs, set at its end
         self._barrier: trio.Event | None = None
         self._free: trio.Event | None = None  # set when the last lock is released
         self._waiting = 0
 
-    async def acquire(self, stripe: int) -> None:
+    async def acquire(self, stripe: Stripe) -> None:
         """Take the lock of *stripe*; suspend only if it is held or the shape is changing."""
         while self._barrier is not None:
             await self._barrier.wait()
         await self.take(stripe)
 
-    async def take(self, stripe: int) -> None:
+    async def take(self, stripe: Stripe) -> None:
         """Take the lock of *stripe* even while `alone` waits: a write that began must end."""
         if stripe not in self.held:
             self.held[stripe] = None
@@ -55,17 +57,17 @@ class StripeLocks:
 
         await trio.lowlevel.wait_task_rescheduled(abort)  # the holder hands the lock over
 
-    def take_free(self, stripes: Iterable[int]) -> list[int]:
+    def take_free(self, stripes: Iterable[Stripe]) -> list[Stripe]:
         """Take the locks of those of *stripes* that are free, without waiting; return them."""
         taken = [stripe for stripe in dict.fromkeys(stripes) if stripe not in self.held]
         self.held.update(dict.fromkeys(taken))
         return taken
 
-    def awaited(self, stripes: Iterable[int]) -> bool:
+    def awaited(self, stripes: Iterable[Stripe]) -> bool:
         """Return True if a task waits for the lock of one of *stripes*."""
         return self._waiting > 0 and any(self.held.get(stripe) for stripe in stripes)
 
-    def release(self, stripe: int) -> None:
+    def release(self, stripe: Stripe) -> None:
         """Hand the lock to the next waiter, or free it."""
         waiters = self.held[stripe]
         if waiters:
@@ -76,7 +78,7 @@ class StripeLocks:
             if self._free is not None and not self.held:
                 self._free.set()
 
-    async def acquire_all(self, stripes: Iterable[int]) -> list[int]:
+    async def acquire_all(self, stripes: Iterable[Stripe]) -> list[Stripe]:
         """Take the locks of *stripes* (ascending, each once) and return them as a list."""
         while self._barrier is not None:
             await self._barrier.wait()
@@ -84,7 +86,7 @@ class StripeLocks:
         if self.held.keys().isdisjoint(wanted):
             self.held.update(dict.fromkeys(wanted))
             return wanted
-        taken: list[int] = []
+        taken: list[Stripe] = []
         try:
             for stripe in wanted:
                 await self.take(stripe)
@@ -94,7 +96,7 @@ class StripeLocks:
             raise
         return taken
 
-    def release_all(self, stripes: Iterable[int]) -> None:
+    def release_all(self, stripes: Iterable[Stripe]) -> None:
         """Release every lock of *stripes*."""
         for stripe in stripes:
             self.release(stripe)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from raidx_fuse.engine.parity_policy import bpu
 from raidx_fuse.engine.parity_policy.bpu import Candidate, Thresholds, decide, derive, state_of
 from raidx_fuse.engine.parity_policy.policy import traditional
+from raidx_fuse.layouts.numbers import CellIndex, Role
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan
 
 US = 1e-6
@@ -96,15 +97,15 @@ def test_a_plan_is_judged_by_the_members_it_reads_first_and_not_by_what_is_cache
     lengths_s = [900 * US, 20 * US, 30 * US, 10 * US, 800 * US]
     rmw, rcw = plan("rmw", 0, 4), plan("rcw", 1, 2, 3)
 
-    def role(cell: int) -> int:
-        return cell
+    def role(cell: CellIndex) -> Role:
+        return Role(cell)
 
     assert bpu.candidate(rmw, role, lengths_s) == (2, 900 * US)
     assert bpu.candidate(rcw, role, lengths_s) == (3, 30 * US)
     # "which data chunks are already in memory and which need be read" (section I)
     assert bpu.candidate(rcw, role, lengths_s, cached=0b00110) == (1, 10 * US)
     assert bpu.candidate(rmw, role, lengths_s, cached=0b10001) == (0, 0.0)
-    assert bpu.candidate(rmw, lambda cell: 3, lengths_s) == (2, 10 * US)
+    assert bpu.candidate(rmw, lambda cell: Role(3), lengths_s) == (2, 10 * US)
 
 
 queue_s = st.floats(0, 0.02)

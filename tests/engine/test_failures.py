@@ -25,7 +25,7 @@ def test_one_error_is_tried_again_and_forgiven(operation: str, slow: bool) -> No
         async with spying("raid5", 4, chunk_bytes=CHUNK, slow=slow) as rig:
             await fill(rig)
             for member in rig.members:
-                member.error((operation,), count=1)  # type: ignore[arg-type]
+                member.error((operation,), count=1)
             await rig.put(0, noise(rig.chunk_bytes * 3, 1))
             await rig.compare()
             assert sum(member.injected["error"] for member in rig.members) == 4
@@ -225,7 +225,7 @@ def test_a_member_that_hangs_is_failed_after_the_timeout_and_the_array_goes_on(
             await fill(rig)
             await rig.running.set("io.timeout_s", "2")
             await trio.sleep(40)  # the watchdog has noticed the new time-out
-            fault = rig.members[2].hang((operation,))  # type: ignore[arg-type]
+            fault = rig.members[2].hang((operation,))
             start_s = trio.current_time()
             await rig.put(0, noise(6 * CHUNK, 3))
             await rig.running.flush()

@@ -14,6 +14,7 @@ import trio
 from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.format.create import create_array
+from raidx_fuse.layouts.numbers import MemberChunk, Role
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.planning.allocate import maximum
 from raidx_fuse.members.ram import RamMember
@@ -60,7 +61,7 @@ class BundleRig(Rig):
             cell = rng.randrange(layout.cells)
             role = rng.randrange(layout.width)
             if rng.random() < 0.5 and len(free := layout.free_chunks(role)):
-                moves = [(cell, role, int(rng.choice(free.tolist())))]
+                moves = [(cell, Role(role), MemberChunk(int(rng.choice(free.tolist()))))]
             else:
                 moves = mover.exchange(cell, rng.randrange(layout.cells))
             if mover.problem(moves) is None:

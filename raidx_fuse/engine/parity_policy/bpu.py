@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from raidx_fuse.layouts.numbers import CellIndex, Role
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan
 
 LIGHT, NORMAL, HEAVY = STATES = ("light", "normal", "heavy")
@@ -92,7 +93,10 @@ def state_of(mean_s: float, limits: Thresholds) -> str:
 
 
 def candidate(
-    plan: BandPlan, role_of: Callable[[int], int], lengths_s: Sequence[float], cached: int = 0
+    plan: BandPlan,
+    role_of: Callable[[CellIndex], Role],
+    lengths_s: Sequence[float],
+    cached: int = 0,
 ) -> Candidate:
     """Return the cost of *plan*; *lengths_s* is by role, *role_of* maps a cell to its role.
 

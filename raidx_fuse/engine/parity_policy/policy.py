@@ -15,6 +15,7 @@ from raidx_fuse.engine.parity_policy import bpu
 from raidx_fuse.engine.parity_policy.bpu import STATES, Decision, Thresholds
 from raidx_fuse.engine.parity_policy.queue_monitor import QueueMonitor
 from raidx_fuse.errors import UsageError
+from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan
 from raidx_fuse.store.latency import Latency
 from raidx_fuse.store.queue import MemberQueue
@@ -24,13 +25,13 @@ class Policy(Protocol):
     """Chooses between the plans of a stripe; cells in the mask *cached* need no pre-read."""
 
     def __call__(
-        self, rmw: BandPlan | None, rcw: BandPlan | None, stripe: int, cached: int = 0, /
+        self, rmw: BandPlan | None, rcw: BandPlan | None, stripe: Stripe, cached: int = 0, /
     ) -> BandPlan:
         """Return the plan to carry out."""
         ...
 
 
-RoleOf = Callable[[int, int], int]  # (stripe, cell) -> role
+RoleOf = Callable[[Stripe, CellIndex], Role]  # (stripe, cell) -> role
 
 Queues = Callable[[], Sequence[MemberQueue | None]]  # by role, as they are now
 
@@ -179,7 +180,7 @@ class BpuPolicy:
         return None if self.monitor.mean_s else traditional(rmw, rcw)
 
     def weigh(
-        self, rmw: BandPlan | None, rcw: BandPlan | None, stripe: int, cached: int = 0
+        self, rmw: BandPlan | None, rcw: BandPlan | None, stripe: Stripe, cached: int = 0
     ) -> Decision | None:
         """Return the present decision for *stripe*, not counted; None if there is no choice."""
         if rmw is None or rcw is None:
@@ -188,7 +189,7 @@ class BpuPolicy:
             return None
         role_of, lengths_s = self._role_of, self.monitor.lengths_s
 
-        def role(cell: int) -> int:
+        def role(cell: CellIndex) -> Role:
             return role_of(stripe, cell)
 
         return bpu.decide(
@@ -199,7 +200,7 @@ class BpuPolicy:
         )
 
     def __call__(
-        self, rmw: BandPlan | None, rcw: BandPlan | None, stripe: int, cached: int = 0, /
+        self, rmw: BandPlan | None, rcw: BandPlan | None, stripe: Stripe, cached: int = 0, /
     ) -> BandPlan:
         """Return the plan to be carried out in *stripe*, and count the decision."""
         if not self._asked % DERIVED_EACH:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from raidx_fuse.engine.parity_policy.bpu import LIGHT, STATES, Thresholds, state_of
+from raidx_fuse.layouts.numbers import Role, by_role
 from raidx_fuse.store.queue import MemberQueue
 
 
@@ -46,7 +47,7 @@ class QueueMonitor:
         self._present = sum(queue is not None for queue in queues) or 1
         self.lengths_s = [0.0] * len(queues)
         self._since_s = self._clock()
-        for role, queue in enumerate(queues):
+        for role, queue in by_role(queues):
             if queue is not None:
                 self.lengths_s[role] = self._length_s(queue)
                 queue.watch(partial(self._changed, role, queue))
@@ -99,7 +100,7 @@ class QueueMonitor:
             queue.write_service_s if self.write_s is None else self.write_s
         )
 
-    def _changed(self, role: int, queue: MemberQueue, now_s: float) -> None:
+    def _changed(self, role: Role, queue: MemberQueue, now_s: float) -> None:
         self.lengths_s[role] = self._length_s(queue)
         self._note(now_s)
 
