@@ -13,6 +13,7 @@ from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import LAYOUT_NAME
 from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.codes.code import Code, LayoutError, bits
+from raidx_fuse.layouts.numbers import MemberChunk, Role, Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.planning.allocate import greedy, maximum
@@ -111,7 +112,7 @@ def show(
 ) -> None:
     """Draw stripes: data cells with their logical number, parity cells with their chain."""
     plan = _layout(name, disks, 1, disks_after, rotate)
-    turns = plan.roles(0) != plan.roles(1)
+    turns = plan.roles(Stripe(0)) != plan.roles(Stripe(1))
     drawn = stripes or (plan.width if turns or disks_after else 4 if plan.code.rows == 1 else 1)
     _limit(drawn * plan.code.rows * plan.width)
     plan = _layout(name, disks, drawn, disks_after, rotate)
@@ -138,7 +139,7 @@ Content = tuple[int, int | None] | None  # (cell, logical chunk of a data cell)
 
 
 def _content(plan: Layout, role: int, member_chunk: int) -> Content:
-    found = plan.inverse(role, member_chunk)
+    found = plan.inverse(Role(role), MemberChunk(member_chunk))
     if found is None:
         return None
     stripe, cell = found

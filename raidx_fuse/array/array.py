@@ -41,6 +41,7 @@ from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.jobs.tuner.job import TuneJob
 from raidx_fuse.jobs.tuner.tuner import Tuner
 from raidx_fuse.journal.recovery import Replayed, read_log, replay
+from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.page_store import PageStore
@@ -216,7 +217,7 @@ class Array:
             )
         return self.tuner
 
-    def start_rebuild(self, roles: tuple[int, ...]) -> int:
+    def start_rebuild(self, roles: tuple[Role, ...]) -> int:
         """Start to rebuild *roles* (members attached, marked rebuilding); return the job id."""
         job = self.jobs.start(lambda context, job_id: Rebuild(context, job_id, roles))
         self.nursery.start_soon(self._go_on_after, job)
@@ -240,7 +241,7 @@ class Array:
     def _resync(self, context: ArrayContext, job_id: int = 0) -> Resync:
         return Resync(context, job_id, self.lost_list.save)
 
-    async def _finish_torn(self, stripe: int) -> None:
+    async def _finish_torn(self, stripe: Stripe) -> None:
         """Resync one stripe, whose lock is held, before the resync job reaches it."""
         await finish(self._resync(self.context), [stripe])
 

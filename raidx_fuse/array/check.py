@@ -8,6 +8,7 @@ from typing import Any
 from raidx_fuse.array.open import open_array
 from raidx_fuse.format.examine import examine
 from raidx_fuse.jobs.scrub import Scrub
+from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.base import Member
 
 
@@ -24,7 +25,7 @@ async def check_members(members: Sequence[Member]) -> dict[str, Any]:
     def problem(
         what: str,
         member: str | None = None,
-        stripe: int | None = None,
+        stripe: Stripe | None = None,
         image_offset: int | None = None,
     ) -> None:
         problems.append(

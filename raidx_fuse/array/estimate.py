@@ -11,6 +11,7 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.engine.growth_position import PIGGYBACK, SURROGATE
 from raidx_fuse.format.configuration.config import MemberRecord
 from raidx_fuse.layouts.codes.code import bits
+from raidx_fuse.layouts.numbers import Role, stripe_range
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.rebundle import Moves
@@ -20,7 +21,7 @@ ASSUMED_RATE_BYTES = 200 << 20
 SCAN_STRIPES = 1 << 14
 
 
-async def rebuild_estimate(array: Array, role: int) -> dict[str, Any]:
+async def rebuild_estimate(array: Array, role: Role) -> dict[str, Any]:
     """Return what a rebuild of *role* moves and how long it takes, as JSON values.
 
     Only written stripes are visited, each recovered with the fewest reads. *seconds* holds while
@@ -37,7 +38,7 @@ async def rebuild_estimate(array: Array, role: int) -> dict[str, Any]:
         await trio.lowlevel.checkpoint()
     # In a rotating layout the role holds every column in turn: use the mean.
     phases = min(layout.stripes, layout.width)
-    holding = [layout.roles(stripe) for stripe in range(phases)]
+    holding = [layout.roles(stripe) for stripe in stripe_range(0, phases)]
     columns = [roles.index(role) for roles in holding if role in roles]
     cells = sum(_reads(array, column) for column in columns) / phases
     # Not every bundle has a chunk on the role.

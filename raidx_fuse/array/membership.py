@@ -17,6 +17,7 @@ from raidx_fuse.format.table_page import bytes_needed, shares_of
 from raidx_fuse.jobs.attach import record_of, require_joined
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.jobs.resync import chunks_at_stake
+from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.members.base import Member
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class Membership:
 
     # -- failing -------------------------------------------------------------------------------
 
-    def require_spare(self, role: int, *, lose_data: bool = False) -> int:
+    def require_spare(self, role: Role, *, lose_data: bool = False) -> int:
         """Check that the array can lose *role*; return how many chunks may be lost with it.
 
         Raises ArrayFailedError if the array cannot lose the role, or if chunks may be lost and
@@ -116,7 +117,7 @@ class Membership:
 
     # -- adding --------------------------------------------------------------------------------
 
-    def check_joining(self, member: Member, role: int | None = None) -> None:
+    def check_joining(self, member: Member, role: Role | None = None) -> None:
         """Raise UsageError unless *member* is usable and large enough for *role* (None: any)."""
         config = self.member_set.config
         if shares_of(config):
@@ -162,7 +163,7 @@ class Membership:
             )
         self.check_joining(member)
         await self._prepare(member)
-        record = record_of(member, -1, "spare")
+        record = record_of(member, Role(-1), "spare")
         self.member_set.spares[record.member_uuid] = member
         try:
             await self.member_set.update(
@@ -247,7 +248,7 @@ class Membership:
         if was_spare:
             require_joined(member_set, [record])
         member_set.note_role_taken()
-        member_set.watermarks[role] = 0
+        member_set.watermarks[role] = Stripe(0)
         member_set.give_role(role, member)
         member_set.spares.pop(record.member_uuid, None)
         member_set.change(assign_role)
@@ -268,7 +269,7 @@ class Membership:
             self.waiting = True
             self.array.nursery.start_soon(self._take_spares)
 
-    def _vacant(self) -> list[int]:
+    def _vacant(self) -> list[Role]:
         """Return the roles without a member."""
         return [
             record.role
@@ -276,7 +277,7 @@ class Membership:
             if record.role >= 0 and record.state in ("failed", "missing")
         ]
 
-    def spare_for(self) -> tuple[int, str] | None:
+    def spare_for(self) -> tuple[Role, str] | None:
         """Return a vacant role and the UUID of a spare that is large enough for it, or None."""
         for role in self._vacant():
             needed = bytes_needed(self.member_set.config, role)

@@ -18,6 +18,7 @@ from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.overlay import Overlay
+from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.chunk_table import ChunkTable
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
@@ -109,7 +110,7 @@ async def _build(
     for record in config.members:
         if record.state == "rebuilding" and record.role >= 0 and member_set.queues[record.role]:
             saved = config.jobs.get(checkpoint_key(record.role), {})
-            member_set.watermarks[record.role] = int(saved.get("next_stripe", 0))
+            member_set.watermarks[record.role] = Stripe(int(saved.get("next_stripe", 0)))
     member_set.refresh()
     pages = await load_page_store(member_set, "written", layout.chunks)
     written = WrittenMap(layout.chunks, pages)

@@ -8,6 +8,7 @@ from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.jobs.rebundle.self_heal import SelfHeal
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.tuner.tuner import Tuner
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.tasks import Starter
 
 
@@ -34,6 +35,6 @@ class RunningArray(ArrayServices, Protocol):
         """Return the counters since the start."""
         ...
 
-    def start_rebuild(self, roles: tuple[int, ...]) -> int:
+    def start_rebuild(self, roles: tuple[Role, ...]) -> int:
         """Start to rebuild *roles*, whose members are attached and marked rebuilding."""
         ...

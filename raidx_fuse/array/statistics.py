@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raidx_fuse.array.services import RunningArray
+from raidx_fuse.layouts.numbers import by_role
 from raidx_fuse.store.latency import Latency
 
 HOTTEST_SHOWN = 10
@@ -46,7 +47,7 @@ def stats(array: RunningArray) -> dict[str, Any]:
     now = member_set.clock()
     elapsed = max(now - array.started_s, 1e-9)
     members = []
-    for role, queue in enumerate(member_set.queues):
+    for role, queue in by_role(member_set.queues):
         if queue is None:
             continue
         reading, writing = queue.read_latency, queue.write_latency

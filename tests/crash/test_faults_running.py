@@ -106,7 +106,7 @@ def test_a_burst_of_errors_costs_one_member_and_no_byte(operation: str, mode: st
     async def main() -> None:
         async with spying("raid5", 4, chunk_bytes=CHUNK, slow=True) as rig:
             await prepare(rig, mode)
-            rig.members[1].error((operation,), count=50)  # type: ignore[arg-type]
+            rig.members[1].error((operation,), count=50)
             await work(rig, 8, 5)
             await rig.running.flush()
             await rig.compare()
@@ -130,7 +130,7 @@ def test_a_hanging_member_is_failed_in_time_and_the_array_goes_on(
     async def main() -> None:
         async with spying("raid5", 4, chunk_bytes=CHUNK, slow=True) as rig:
             await prepare(rig, mode)
-            hang = rig.members[2].hang((operation,))  # type: ignore[arg-type]
+            hang = rig.members[2].hang((operation,))
             start_s = trio.current_time()
             await work(rig, 6, 7)
             await rig.running.flush()
@@ -204,7 +204,7 @@ def test_a_storm_of_faults_within_the_tolerance_never_shows_a_wrong_byte(
                 if role in sick:
                     member = rig.members[role]
                     operation = rng.choice(("read", "write", "flush"))
-                    member.error((operation,), probability=0.2)  # type: ignore[arg-type]
+                    member.error((operation,), probability=0.2)
                     member.slow(rng.uniform(0.01, 0.2))
                 else:
                     rig.members[role].slow(0.001)

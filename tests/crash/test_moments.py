@@ -47,7 +47,7 @@ class Scene:
             Cell(layout, journal),
             1,
             script,
-            Shape(**values),  # type: ignore[arg-type]  # the test's own words
+            Shape(**values),  # the test's own words
         )
         self.record: CutRecord = self.recording.record
         self.regions = self.recording.regions.named()

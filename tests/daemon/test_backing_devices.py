@@ -139,7 +139,7 @@ def test_a_dead_server_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         if str(path).endswith("/dead"):
             gate.wait(20)
             raise OSError(5, "Input/output error")
-        return real(path, *args, **named)  # type: ignore[arg-type]
+        return real(path, *args, **named)
 
     monkeypatch.setattr(os, "stat", stat)
     real_call = in_thread

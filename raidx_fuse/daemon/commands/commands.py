@@ -22,6 +22,7 @@ from raidx_fuse.daemon.commands.reshape import Newcomers, ReshapeCommand
 from raidx_fuse.engine.growth_position import PARITY_WORDS, parity_way
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.format.table_page import bytes_needed
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.pool.volume import Volume
@@ -292,7 +293,7 @@ class Commands:
         """Return how many chunks losing *role* may lose. Raises as the command would."""
         if role < 0:
             raise UsageError("that member is a spare", action="use `raidx remove-disk` for it")
-        return self._array.membership.require_spare(role, lose_data=lose_data)
+        return self._array.membership.require_spare(Role(role), lose_data=lose_data)
 
     async def _dry_run(
         self, does: str, rebuilds: int | None, chunks: int = 0, excludes: bool = False
@@ -304,7 +305,7 @@ class Commands:
         status = self._array.status()
         costs = {"bytes_read": 0, "bytes_written": 0, "bytes_moved": 0, "seconds": 0.0}
         if rebuilds is not None:
-            costs |= await rebuild_estimate(self._array, rebuilds)
+            costs |= await rebuild_estimate(self._array, Role(rebuilds))
         reduced = rebuilds is not None or excludes
         until_replaced = excludes and rebuilds is None
         return {

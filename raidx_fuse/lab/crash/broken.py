@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from raidx_fuse.array.array import Array
 from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.journal.journal import Journal
+from raidx_fuse.layouts.numbers import Stripe
 
 
 class UnorderedJournal(Journal):
@@ -23,7 +24,7 @@ class UnorderedJournal(Journal):
 class ParitylessJournal(Journal):
     """A log whose checkpoint does not log the deferred parities first."""
 
-    async def _log_parities(self, lacking: Mapping[int, object]) -> None:
+    async def _log_parities(self, lacking: Mapping[Stripe, object]) -> None:
         pass
 
 

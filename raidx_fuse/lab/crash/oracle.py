@@ -29,6 +29,7 @@ from raidx_fuse.lab.crash.reading import read_sectors
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.requests.image_parts import Parts
 from raidx_fuse.lab.crash.state import ViolationError
+from raidx_fuse.layouts.numbers import Role, Stripe, cell_range
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.ram import RamMember
@@ -56,7 +57,7 @@ def exempt_sectors(
     layout: Layout,
     parts: Parts,
     expected: Expectation,
-    lost_of_stripe: dict[int, frozenset[int]],
+    lost_of_stripe: Mapping[int, frozenset[Role]],
 ) -> frozenset[int]:
     """Return the sectors of *parts* that may have any content, or be unreadable.
 
@@ -67,11 +68,11 @@ def exempt_sectors(
     stripes = expected.full_in_flight if journal == "partial" else expected.in_flight
     per_chunk = layout.chunk_bytes // SECTOR_BYTES
     exempt: set[int] = set()
-    for stripe in stripes:
+    for stripe in map(Stripe, stripes):
         lost = lost_of_stripe[stripe]
         if not lost:
             continue
-        for cell in range(layout.code.data_count):
+        for cell in cell_range(0, layout.code.data_count):
             if layout.place(stripe, cell)[0] in lost:
                 first = layout.logical(stripe, cell) * per_chunk
                 exempt.update(parts.sectors_of(first, per_chunk))
@@ -223,7 +224,7 @@ class _Oracle:
                 f"{'; '.join(array.warnings)}"
             )
         expected = self.left.expected
-        lost = {stripe: member_set.lost_at(stripe) for stripe in expected.in_flight}
+        lost = {stripe: member_set.lost_at(Stripe(stripe)) for stripe in expected.in_flight}
         self.exempt |= exempt_sectors(
             self.recording.cell.journal,
             member_set.layout,  # the present layout: chunks of bundles may have moved

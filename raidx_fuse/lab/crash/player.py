@@ -30,6 +30,7 @@ from raidx_fuse.lab.crash.requests.stagger import stagger
 from raidx_fuse.lab.crash.requests.together import come_together, in_sectors
 from raidx_fuse.lab.crash.requests.touched import touched_stripes
 from raidx_fuse.lab.crash.state import Cell, ViolationError
+from raidx_fuse.layouts.numbers import MemberChunk, Role
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.members.base import SECTOR_BYTES
@@ -266,10 +267,10 @@ class Player(Places):
                 nursery.start_soon(self.write, *self.place())
             for _ in range(self.rng.randint(1, 4)):
                 cell = self.rng.randrange(self.stripes * layout.length)
-                role = self.rng.randrange(layout.width)
+                role = Role(self.rng.randrange(layout.width))
                 moves = mover.exchange(cell, self.rng.randrange(layout.cells))
                 if self.rng.random() < 0.5 and len(free := layout.free_chunks(role)):
-                    moves = [(cell, role, int(self.rng.choice(free.tolist())))]
+                    moves = [(cell, role, MemberChunk(int(self.rng.choice(free.tolist()))))]
                 if mover.problem(moves) is None:
                     await mover.move(moves)
         self.history.end(span, self.event)

@@ -41,6 +41,7 @@ from raidx_fuse.lab.crash.themes.hangs import theme_hangs
 from raidx_fuse.lab.crash.themes.rebundle import theme_members
 from raidx_fuse.lab.crash.themes.restripe import restripes_of, theme_restripe
 from raidx_fuse.lab.crash.themes.squeeze import theme_squeeze
+from raidx_fuse.layouts.numbers import Role, cell_range
 from raidx_fuse.layouts.registry import find_layout, grows_in_place
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.virtual_time import run
@@ -251,7 +252,7 @@ async def rebuild_under_writes(player: Player, role: int) -> None:
                 if isinstance(job, Rebuild) and steps:
                     job.limit(None, SLOW_JOB_BYTES)
                     job.set_window(2)  # several windows, not one
-            record = player.array.member_set.config.record(role)
+            record = player.array.member_set.config.record(Role(role))
             if record.state == "active" and not player.array.jobs.running():
                 return
             if steps:
@@ -287,9 +288,9 @@ async def rot_parity(player: Player) -> None:
     if not live:
         return
     stripe = player.rng.choice(live)
-    cells = range(context.code.data_count, context.code.data_count + context.code.parity_count)
-    role, offset = context.position(stripe, player.rng.choice(cells))
-    offset += player.rng.randrange(CHUNK_BYTES // SECTOR_BYTES) * SECTOR_BYTES
+    cells = cell_range(context.code.data_count, context.code.data_count + context.code.parity_count)
+    role, start = context.position(stripe, player.rng.choice(cells))
+    offset = start + player.rng.randrange(CHUNK_BYTES // SECTOR_BYTES) * SECTOR_BYTES
     cut = player.disks[role].cut
     rotten = bytes(byte ^ 0x40 for byte in cut.state.image[offset : offset + SECTOR_BYTES])
     player.recording.damaged.append((player.event, math.inf))

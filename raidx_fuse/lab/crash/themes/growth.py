@@ -23,6 +23,7 @@ from raidx_fuse.jobs.job import Job
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
 from raidx_fuse.lab.crash.history import Span
 from raidx_fuse.lab.crash.player import Player
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import SECTOR_BYTES
 
 SLOW_BYTES = 8192  # a second: a growth lasts for several steps
@@ -95,7 +96,7 @@ def inherit(player: Player) -> None:
     config = player.array.member_set.config
     if config.width == role:
         # Not always the surrogate: it may have been replaced since the growth ended.
-        disk = int(config.record(heir).path_hint.removeprefix("disk"))
+        disk = int(config.record(Role(heir)).path_hint.removeprefix("disk"))
         recording.holders.append((now, heir, disk))
 
 
@@ -152,7 +153,7 @@ async def lose(player: Player, _job: Job) -> None:
 def is_whole(player: Player, role: int) -> bool:
     """Return whether *role* is active; a surrogate may hold the parity role by now."""
     config = player.array.member_set.config
-    return config.record(role if role < config.width else player.width - 1).state == "active"
+    return config.record(Role(role if role < config.width else player.width - 1)).state == "active"
 
 
 async def write_beyond(player: Player) -> None:

@@ -14,6 +14,7 @@ import trio
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.requests.stagger import write_and_flush
 from raidx_fuse.lab.crash.requests.together import in_sectors
+from raidx_fuse.layouts.numbers import by_role
 
 TIMEOUT_S = 30.0  # io.timeout_s: an operation is given up after this time, or up to a quarter more
 HANGS_S = (5.0, 45.0, 60.0, 100.0)  # shorter and longer than the time-out
@@ -35,7 +36,7 @@ async def theme_hangs(player: Player) -> None:
 
 async def _write_while_one_hangs(player: Player) -> None:
     rng = player.rng
-    role = rng.choice([r for r, q in enumerate(player.array.member_set.queues) if q is not None])
+    role = rng.choice([r for r, q in by_role(player.array.member_set.queues) if q is not None])
     member_set = player.array.member_set
     out, begin = len(player.recording.out), player.event
     spared = member_set.tolerates(member_set.lost | {role})
