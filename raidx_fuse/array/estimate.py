@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.array.array import Array
+from raidx_fuse.array.services import RunningArray
 from raidx_fuse.engine.growth_position import PIGGYBACK, SURROGATE
 from raidx_fuse.format.configuration.config import MemberRecord
 from raidx_fuse.layouts.codes.code import bits
@@ -21,7 +21,7 @@ ASSUMED_RATE_BYTES = 200 << 20
 SCAN_STRIPES = 1 << 14
 
 
-async def rebuild_estimate(array: Array, role: Role) -> dict[str, Any]:
+async def rebuild_estimate(array: RunningArray, role: Role) -> dict[str, Any]:
     """Return what a rebuild of *role* moves and how long it takes, as JSON values.
 
     Only written stripes are visited, each recovered with the fewest reads. *seconds* holds while
@@ -56,7 +56,7 @@ async def rebuild_estimate(array: Array, role: Role) -> dict[str, Any]:
     }
 
 
-def _reads(array: Array, column: int) -> int:
+def _reads(array: RunningArray, column: int) -> int:
     """Return how many cells must be read to recover the cells of *column*."""
     union = 0
     for _, sources in array.context.code.recover(column):
@@ -64,7 +64,9 @@ def _reads(array: Array, column: int) -> int:
     return len(list(bits(union)))
 
 
-async def growth_estimate(array: Array, layout: ElasticLayout, parity: str) -> dict[str, Any]:
+async def growth_estimate(
+    array: RunningArray, layout: ElasticLayout, parity: str
+) -> dict[str, Any]:
     """Return what growing *array* to *layout* moves and how long it takes, as JSON values.
 
     Only written blocks that move to another disk are read and written; with *parity* piggyback or
@@ -92,7 +94,7 @@ async def growth_estimate(array: Array, layout: ElasticLayout, parity: str) -> d
 
 
 def copy_estimate(
-    array: Array, kind: str, read_bytes: int, written_bytes: int, members: int
+    array: RunningArray, kind: str, read_bytes: int, written_bytes: int, members: int
 ) -> dict[str, Any]:
     """Return the cost of a job of *kind* that writes to *members* members in parallel."""
     rate, source = _rate(array, kind, ASSUMED_RATE_BYTES * members)
@@ -108,7 +110,7 @@ def copy_estimate(
     }
 
 
-async def restripe_estimate(array: Array, layout: RestripeLayout) -> dict[str, Any]:
+async def restripe_estimate(array: RunningArray, layout: RestripeLayout) -> dict[str, Any]:
     """Return what restriping *array* moves, from the start of *layout* on, as JSON values.
 
     Written chunks are read once and written once, with the parity of their new stripes. If both
@@ -142,7 +144,7 @@ async def restripe_estimate(array: Array, layout: RestripeLayout) -> dict[str, A
     }
 
 
-def _rate(array: Array, kind: str, assumed: int) -> tuple[int, str]:
+def _rate(array: RunningArray, kind: str, assumed: int) -> tuple[int, str]:
     """Return (bytes a second that a job of *kind* writes, the source of this number)."""
     limit = array.jobs.speed_max_bytes or None
     earlier = [job for job in array.jobs.list() if job["kind"] == kind]
@@ -155,7 +157,7 @@ def _rate(array: Array, kind: str, assumed: int) -> tuple[int, str]:
 
 
 def _document(
-    array: Array, does: str, kind: str, moves: Moves, members: int, sources: int, more: int
+    array: RunningArray, does: str, kind: str, moves: Moves, members: int, sources: int, more: int
 ) -> dict[str, Any]:
     """Return a dry run; each written chunk that moves is computed from *sources* chunks."""
     assert array.rebundle is not None
@@ -175,7 +177,7 @@ def _document(
     }
 
 
-async def of_adding(array: Array, sizes: Sequence[int]) -> dict[str, Any]:
+async def of_adding(array: RunningArray, sizes: Sequence[int]) -> dict[str, Any]:
     """Return what members of *sizes* bytes add, and the written chunks that move for it.
 
     Raises UsageError.
@@ -192,7 +194,7 @@ async def of_adding(array: Array, sizes: Sequence[int]) -> dict[str, Any]:
     return _document(array, does, "grow", moves, len(roles), 1, more)
 
 
-async def of_removing(array: Array, record: MemberRecord) -> dict[str, Any]:
+async def of_removing(array: RunningArray, record: MemberRecord) -> dict[str, Any]:
     """Return the cost of removing the member of *record*. Raises RaidxError if it is impossible."""
     rebundle, layout = array.rebundle, array.context.layout
     assert rebundle is not None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -46,6 +49,26 @@ def test_a_trio_without_a_private_name_is_refused_in_one_line(
     monkeypatch.delattr(_trio_run, "_r")
     with pytest.raises(RaidxError, match=r"^virtual time does not fit trio [\d.]+, .*has no _r; "):
         run(trio.sleep, 1.0)
+
+
+def test_a_trio_without_that_module_still_serves_product_code() -> None:
+    # The model of a member, which a user may name, imports virtual time; only `run` needs the rest.
+    program = """
+import sys, trio, trio._core
+sys.modules["trio._core._run"] = None
+del trio._core._run
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.members import open
+from raidx_fuse.members.simulated import virtual_time
+trio.run(virtual_time.sleep, 0.001)
+try:
+    virtual_time.run(trio.sleep, 1)
+except RaidxError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    wanted = "virtual time does not fit trio .*, which has no GLOBAL_RUN_CONTEXT; install"
+    assert re.match(wanted, done.stdout), done
 
 
 def test_both_kinds_of_sleep_wake_in_order_of_time() -> None:

@@ -24,12 +24,15 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack, final
 
 import trio
 from trio import lowlevel
-from trio._core import _run
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.members.threads import ThreadPolicy, use_policy
 
-_trio_run: Any = _run  # no public way to seed the scheduler, see `run`
+_trio_run: Any  # no public way to seed the scheduler, see `run`
+try:
+    from trio._core import _run as _trio_run
+except ImportError:  # then `run` refuses; the members need nothing of it in real time
+    _trio_run = None
 
 # The parts of trio's scheduler that have no public name, and the versions whose source was read.
 _PRIVATE_NAMES = ("GLOBAL_RUN_CONTEXT", "_ALLOW_DETERMINISTIC_SCHEDULING", "_r")
