@@ -43,7 +43,7 @@ from raidx_fuse.jobs.tuner.tuner import Tuner
 from raidx_fuse.journal.recovery import Replayed, read_log, replay
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.bundled import BundleLayout
-from raidx_fuse.members.base import Member
+from raidx_fuse.members.base import Member, ReadBuffer
 from raidx_fuse.store.page_store import PageStore
 from raidx_fuse.tasks import Tasks
 
@@ -100,7 +100,7 @@ class Array:
         whole = self.context.layout.size_bytes
         return whole if limit is None else min(limit, whole)
 
-    async def _refuse_write(self, _offset: int, _data: Any) -> None:
+    async def _refuse_write(self, _offset: int, _data: ReadBuffer) -> None:
         raise ReadOnlyError("the array was started read-only")
 
     async def flush(self) -> None:

@@ -17,10 +17,10 @@ A request larger than an eighth of the cache is not cached, so that one long rea
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
 
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.members.base import ReadBuffer
 
 PAGE_SHIFT = 12
 PAGE_BYTES = 1 << PAGE_SHIFT
@@ -118,7 +118,7 @@ class ChunkCache:
 
     # -- changing ------------------------------------------------------------------------------
 
-    def keep(self, address: int, data: Any) -> None:
+    def keep(self, address: int, data: ReadBuffer) -> None:
         """Cache the pages that *data*, the content from *address* on, covers completely."""
         length = len(data)
         first = -(-address >> PAGE_SHIFT)
@@ -135,7 +135,7 @@ class ChunkCache:
         if len(pages) > self._limit:
             self._shrink()
 
-    def wrote(self, address: int, data: Any) -> None:
+    def wrote(self, address: int, data: ReadBuffer) -> None:
         """Cache *data*, which was written at *address*."""
         if len(data) == PAGE_BYTES and not address & _PAGE_MASK:  # the usual case
             self._stamps[(address >> self._shift) % _STAMPS] += 1

@@ -27,6 +27,7 @@ from crc32c import crc32c
 from raidx_fuse.format.configuration.config import uuid_bytes
 from raidx_fuse.format.regions import SECTOR_BYTES
 from raidx_fuse.layouts.numbers import Chunk, MemberChunk, Offset, Role, Stripe
+from raidx_fuse.members.base import ReadBuffer
 
 RECORD_HEADER = struct.Struct("<IIQQQIIQ16s")
 """magic, crc, epoch, sequence, position, body bytes, entries, zero, array UUID."""
@@ -99,7 +100,7 @@ def encode_record(
     position: int,
     array_uuid: bytes,
     fields: Sequence[int],
-    buffers: Sequence[Any],
+    buffers: Sequence[ReadBuffer],
     data_bytes: int,
 ) -> bytes:
     """Return a record, padding included.
@@ -125,14 +126,14 @@ def encode_record(
 
 
 def entry_fields(
-    writes: Iterable[tuple[int, int, Sequence[Any], int]],
-) -> tuple[list[int], list[Any], int]:
+    writes: Iterable[tuple[Role, int, Sequence[ReadBuffer], int]],
+) -> tuple[list[int], list[ReadBuffer], int]:
     """Return (fields, buffers, data bytes) for `encode_record` from writes to members.
 
     Each write is (role, byte offset, buffers, size in bytes).
     """
     fields: list[int] = []
-    buffers: list[Any] = []
+    buffers: list[ReadBuffer] = []
     data_bytes = 0
     for role, offset, parts, size in writes:
         fields += (DATA, role, size, offset)

@@ -16,7 +16,7 @@ import numpy as np
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.store.buffers import Arena, Bytes
-from raidx_fuse.store.member_io import MemberIO, join
+from raidx_fuse.store.member_io import MemberRead, join
 from raidx_fuse.store.member_set import MemberLostError
 
 Place = tuple[Role, int]  # (role, row)
@@ -111,7 +111,7 @@ class Strips:
         column = context.layout.roles(self.first).index(role)
         return context.position(self.first, CellIndex(context.code.column_cells[column][0]))[1]
 
-    def requests(self, places: Sequence[Place]) -> list[MemberIO]:
+    def requests(self, places: Sequence[Place]) -> list[MemberRead]:
         """Allocate buffers for *places*; return the reads that fill them, and only those.
 
         Whole strips or single rows are read; a member that lends its memory needs no read.
@@ -120,7 +120,7 @@ class Strips:
         by_role: dict[Role, list[int]] = {}
         for role, row in places:
             by_role.setdefault(role, []).append(row)
-        requests: list[MemberIO] = []
+        requests: list[MemberRead] = []
         size = self.strip_bytes * self.count
         chunk_bytes = context.chunk_bytes
         for role, rows in by_role.items():

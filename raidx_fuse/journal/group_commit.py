@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
 
 import trio
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.member_io import MemberIO
 
 CHANGE_BYTES_MAX = 40 << 10  # of one write in a batch: copying larger ones costs more
@@ -87,7 +87,7 @@ class CommitBatch:
         self.write = write
         self.written = False
         self.fields: list[int] = []
-        self.parts: list[Any] = []
+        self.parts: list[ReadBuffer] = []
         self.data_bytes = 0
         self.stripes: list[Stripe] = []
         self.sequence = sequence
@@ -104,7 +104,7 @@ class CommitBatch:
         """Note that the record is written, perhaps not by all log members yet."""
         self.written = True
 
-    def take_parts(self) -> list[Any]:
+    def take_parts(self) -> list[ReadBuffer]:
         """Return the content for the record; the batch does not keep it."""
         parts, self.parts = self.parts, []
         return parts

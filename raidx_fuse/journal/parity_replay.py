@@ -13,7 +13,7 @@ from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Offset, Role, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, unwritten_cells, write_plans
 from raidx_fuse.store.buffers import Bytes
-from raidx_fuse.store.member_io import MemberIO, MemberLostError
+from raidx_fuse.store.member_io import MemberIO, MemberLostError, MemberRead
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.written_map import WrittenMap
 from raidx_fuse.store.xor import sources, xor_into
@@ -152,7 +152,7 @@ class ParityReplay:
             plan = rcw or rmw
             assert plan is not None, "one of them is possible, or Unrecoverable is raised"
             old = {cell: np.empty(self._size, np.uint8) for cell in plan.reads}
-            reads: list[MemberIO] = [
+            reads: list[MemberRead] = [
                 (*self._place(stripe, cell), [old[cell].data], self._size) for cell in plan.reads
             ]
             try:

@@ -8,25 +8,33 @@ read of members by the engine and by the jobs goes through the three methods her
 * `try_read` does not suspend, and copies nothing if the overlay knows the whole range;
 * `read` takes several requests and suspends if a member must be waited for;
 * `lend` gives the memory of a RAM member, if no newer content exists at all.
+
+An I/O is a plain tuple: a NamedTuple makes a small write 9 % slower.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
 from raidx_fuse.errors import MemberError
 from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.members.base import ReadBuffer, WriteBuffer
 from raidx_fuse.members.overdue import covers_overdue
 from raidx_fuse.store.observers import PAGE_BYTES, PAGE_MASK, NewerContent
 from raidx_fuse.store.operation import READ, Operation
 from raidx_fuse.store.queue import MemberQueue
 
-MemberIO = tuple[Role, int, list[Any], int]  # role, byte offset on the member, buffers, size
+# role, byte offset on the member, buffers, size in bytes
+MemberRead = tuple[Role, int, Sequence[WriteBuffer], int]  # fills its buffers
+MemberIO = tuple[Role, int, Sequence[ReadBuffer], int]  # a write, or either
+Buffer = TypeVar("Buffer")
 
 
-def join(requests: Sequence[MemberIO]) -> list[MemberIO]:
+def join(
+    requests: Sequence[tuple[Role, int, Sequence[Buffer], int]],
+) -> list[tuple[Role, int, Sequence[Buffer], int]]:
     """Return *requests* sorted by member and offset, with adjacent ones joined into one I/O."""
     if len(requests) < 2:
         return list(requests)
@@ -35,7 +43,7 @@ def join(requests: Sequence[MemberIO]) -> list[MemberIO]:
     for request in ordered[1:]:
         role, offset, buffers, size = joined[-1]
         if request[0] == role and request[1] == offset + size:
-            joined[-1] = (role, offset, buffers + request[2], size + request[3])
+            joined[-1] = (role, offset, [*buffers, *request[2]], size + request[3])
         else:
             joined.append(request)
     return joined

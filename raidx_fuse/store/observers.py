@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.members.base import WriteBuffer
 
 PAGE_SHIFT = 12  # newer content is kept in pages of 4 KiB
 PAGE_BYTES = 1 << PAGE_SHIFT
@@ -39,7 +40,7 @@ class NewerContent(Protocol):
         """Return whether there is any newer content."""
         ...
 
-    def read(self, role: Role, offset: int, buffer: Any) -> bool:
+    def read(self, role: Role, offset: int, buffer: WriteBuffer) -> bool:
         """Fill *buffer* and return True if whole pages cover the range; else return False."""
         ...
 
@@ -47,7 +48,7 @@ class NewerContent(Protocol):
         """Return whether all bytes from *begin* to *end* are known."""
         ...
 
-    def patch(self, role: Role, offset: int, buffers: Sequence[Any]) -> None:
+    def patch(self, role: Role, offset: int, buffers: Sequence[WriteBuffer]) -> None:
         """Copy newer content over *buffers*, which were read from the member at *offset*."""
 
 

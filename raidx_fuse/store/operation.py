@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import trio
 
 from raidx_fuse.errors import MemberError
-from raidx_fuse.members.base import Member
+from raidx_fuse.members.base import Member, ReadBuffer
 
 READ, WRITE, FLUSH, PUNCH = "read", "write", "flush", "punch"
 
@@ -58,7 +58,7 @@ class Operation:
         queue: Queue,
         kind: str,
         offset: int,
-        buffers: Sequence[Any],
+        buffers: Sequence[ReadBuffer],
         size_bytes: int,
         background: bool = False,
         patched: bool = False,
@@ -102,7 +102,7 @@ class Operation:
         """Perform the I/O on the member. Raises MemberError."""
         member = self.queue.member
         if self.kind == READ:
-            await member.readv(self.offset, self.buffers)
+            await member.readv(self.offset, self.buffers)  # type: ignore[arg-type]  # a MemberRead
         elif self.kind == WRITE:
             await member.writev(self.offset, self.buffers)
         elif self.kind == PUNCH:

@@ -25,7 +25,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.errors import MemberError
-from raidx_fuse.members.base import Member
+from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.overdue import came_back, give_up, is_overdue
 from raidx_fuse.store.latency import TIMED_ALL, TIMED_EACH, Latency
 from raidx_fuse.store.operation import FLUSH, PUNCH, READ, WRITE, CountdownLatch, Operation
@@ -88,7 +88,7 @@ class MemberQueue:
 
     # -- synchronous ---------------------------------------------------------------------------
 
-    def try_readv(self, offset: int, buffers: Sequence[Any], size_bytes: int) -> bool:
+    def try_readv(self, offset: int, buffers: Sequence[WriteBuffer], size_bytes: int) -> bool:
         """Read without suspending, or return False. After a MemberError use `submit` to retry."""
         if self._wary and self._is_wary_of(READ, offset, size_bytes):
             return False
@@ -111,7 +111,7 @@ class MemberQueue:
         self.read_bytes += size_bytes
         return True
 
-    def try_writev(self, offset: int, buffers: Sequence[Any], size_bytes: int) -> bool:
+    def try_writev(self, offset: int, buffers: Sequence[ReadBuffer], size_bytes: int) -> bool:
         """Write without suspending, or return False. After a MemberError use `submit` to retry."""
         if self.writes_waiting:
             return False  # never overtake a queued write: its range may overlap
@@ -137,7 +137,7 @@ class MemberQueue:
         self.write_bytes += size_bytes
         return True
 
-    def try_writes(self, writes: Sequence[tuple[int, Sequence[Any], int]]) -> int:
+    def try_writes(self, writes: Sequence[tuple[int, Sequence[ReadBuffer], int]]) -> int:
         """Write (byte offset, buffers, size in bytes) in order without suspending.
 
         Returns how many writes were done; the caller submits the others.
