@@ -16,6 +16,7 @@ from raidx_fuse.engine.access_stats import SAMPLE_MASK
 from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import MemberError, RaidxError, UnrecoverableError
+from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import bands, cells_of
 from raidx_fuse.store.buffers import ZEROS
 from raidx_fuse.store.member_io import MemberIO, MemberLostError
@@ -39,7 +40,7 @@ class Reader:
 
     def _take_layout(self) -> None:
         code = self.context.code
-        self._copies = range(code.columns) if code.is_copies else None
+        self._copies = cell_range(0, code.columns) if code.is_copies else None
 
     def _reply_of(self, length: int) -> memoryview:
         view = self._replies.get(length)
@@ -49,7 +50,7 @@ class Reader:
             view = self._replies[length] = self._reply[:length]
         return view
 
-    def _nearest(self, stripe: int) -> tuple[int, int, int]:
+    def _nearest(self, stripe: Stripe) -> tuple[CellIndex, Role, MemberChunk]:
         """Return (cell, role, member chunk) of the copy of *stripe* that should answer first.
 
         Copies are compared by queue length times service time, as in section V.E of the raidx
@@ -74,7 +75,7 @@ class Reader:
                     return copy, role, chunk
                 if answer_s < least_s:
                     nearest, least_s = (copy, role, chunk), answer_s
-        return nearest or (0, *place(stripe, 0))
+        return nearest or (CellIndex(0), *place(stripe, CellIndex(0)))
 
     async def read(self, offset: int, length: int) -> memoryview:
         """Return *length* bytes at *offset*; the buffer is valid until the caller's next await.
@@ -324,7 +325,7 @@ class Reader:
             context.locks.release(stripe)
 
     async def _solve(
-        self, stripe: int, first: int, last: int, offset: int, length: int, answer: memoryview
+        self, stripe: Stripe, first: int, last: int, offset: int, length: int, answer: memoryview
     ) -> None:
         context = self.context
         start = offset & context.inner_mask

@@ -25,6 +25,7 @@ from raidx_fuse.format.log_record import (
 from raidx_fuse.journal.group_commit import CHANGE_BYTES_MAX, DATA_BYTES_MAX, CommitBatch
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import RecordsInFlight, ReshapePosition, Ring
+from raidx_fuse.layouts.numbers import Role, Stripe, by_role
 from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
@@ -38,11 +39,11 @@ log = logging.getLogger(__name__)
 class LocksOfStripes(Protocol):
     """The operations on the array's stripe locks that the log needs while a batch is late."""
 
-    def take_free(self, stripes: Iterable[int]) -> list[int]:
+    def take_free(self, stripes: Iterable[Stripe]) -> list[Stripe]:
         """Lock those of *stripes* that are free, without waiting; return the locked ones."""
         ...
 
-    def release_all(self, stripes: Iterable[int]) -> None:
+    def release_all(self, stripes: Iterable[Stripe]) -> None:
         """Release the locks of *stripes*."""
 
 
@@ -62,7 +63,7 @@ class LogWriter(ReshapePosition):
         self.capacity = self.ring.capacity
         self.inflight = RecordsInFlight()
         self.unfinished: dict[int, Sequence[MemberIO]] = {}  # sequence -> writes for `finish`
-        self.roles: tuple[int, ...] = ()
+        self.roles: tuple[Role, ...] = ()
         self.leaving = -1  # a role about to be released: it gets no more records
         self.locks: LocksOfStripes | None = None  # of the array
         self.batch: CommitBatch | None = (
@@ -118,7 +119,7 @@ class LogWriter(ReshapePosition):
         )
         await self.member_set.flush()
 
-    def avoid(self, role: int | None) -> None:
+    def avoid(self, role: Role | None) -> None:
         """Let no log member be chosen from *role*, which is about to be given up; None: any may."""
         self.leaving = -1 if role is None else role
 
@@ -126,18 +127,18 @@ class LogWriter(ReshapePosition):
         """Choose the first readable members as log members, one more than the code may lose."""
         member_set = self.member_set
         self._gap = NO_GAP
-        whole = [role for role, queue in enumerate(member_set.readable) if queue is not None]
+        whole = [role for role, queue in by_role(member_set.readable) if queue is not None]
         active = [role for role in whole if role != self.leaving]
         self.roles = tuple(active[: member_set.layout.code.tolerance + 1])
         records = [member_set.config.record(role) for role in self.roles]
         self.ring.set_holders([holder_of(record.member_uuid) for record in records])
 
-    def holds(self, stripe: int) -> bool:
+    def holds(self, stripe: Stripe) -> bool:
         """Return whether a record of *stripe* may still be replayed (journal.py, law 3)."""
         return stripe in self.ring.stripes or stripe >= self.ring.held_from
 
     async def append(
-        self, stripes: Sequence[int], fields: Sequence[int], parts: Sequence[Any], total: int
+        self, stripes: Sequence[Stripe], fields: Sequence[int], parts: Sequence[Any], total: int
     ) -> tuple[int, bytes]:
         """Write a record to the ring; return its sequence number and its bytes.
 
@@ -205,7 +206,7 @@ class LogWriter(ReshapePosition):
     # -- group commit (group_commit.py) --------------------------------------------------------
 
     def join_batch(
-        self, stripe: int, writes: Sequence[MemberIO], reserve_bytes: int
+        self, stripe: Stripe, writes: Sequence[MemberIO], reserve_bytes: int
     ) -> CommitBatch | None:
         """Add *writes* to the commit batch, show them to readers and return the batch.
 

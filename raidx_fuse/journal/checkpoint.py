@@ -16,6 +16,7 @@ from raidx_fuse.journal.append import LogWriter
 from raidx_fuse.journal.deferred_parity import DeferredParity
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import Tail
+from raidx_fuse.layouts.numbers import Stripe, by_role
 from raidx_fuse.store.chunk_table import ChunkTable
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
@@ -151,7 +152,7 @@ class Checkpoint(LogWriter):
                 self._gate = None
                 gate.set()
 
-    async def _log_parities(self, lacking: Mapping[int, object]) -> None:
+    async def _log_parities(self, lacking: Mapping[Stripe, object]) -> None:
         """Log the deferred parities of the stripes *lacking* in one record."""
         await self.mend()
         fields, parts, total = entry_fields(self.deferred.parities(lacking))
@@ -161,7 +162,7 @@ class Checkpoint(LogWriter):
     async def _write_frozen(self) -> None:
         """Write the frozen layer to its home places, with checkpoints for other tasks."""
         member_set = self.member_set
-        queues = {role: queue for role, queue in enumerate(member_set.queues) if queue is not None}
+        queues = {role: queue for role, queue in by_role(member_set.queues) if queue is not None}
         for role, writes in self.overlay.frozen_writes(queues):
             if member_set.queues[role] is not queues[role]:
                 continue  # failed since: a new member gets the content by its rebuild

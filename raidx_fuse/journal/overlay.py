@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.store.observers import PAGE_BYTES, PAGE_MASK, PAGE_SHIFT
 
 _ROLE_SHIFT = 56  # above any page number, so that keys sort by role, then offset
@@ -41,7 +42,7 @@ class Overlay:
     def __bool__(self) -> bool:
         return bool(self.current or self.frozen)
 
-    def put(self, role: int, offset: int, data: Any) -> None:
+    def put(self, role: Role, offset: int, data: Any) -> None:
         """Put *data* over the role's bytes from *offset*; the buffer is kept, not copied."""
         pages = self.current
         length = len(data)
@@ -84,7 +85,7 @@ class Overlay:
             page[inner : inner + len(piece)] = piece
             self.current[key] = page
 
-    def read(self, role: int, offset: int, buffer: Any) -> bool:
+    def read(self, role: Role, offset: int, buffer: Any) -> bool:
         """Fill *buffer* and return True if whole pages cover the range; else return False.
 
         The range must begin and end at page boundaries.
@@ -101,7 +102,7 @@ class Overlay:
             at += len(part)
         return True
 
-    def span(self, role: int, offset: int, length: int) -> memoryview | None:
+    def span(self, role: Role, offset: int, length: int) -> memoryview | None:
         """Return the bytes of a range of whole pages if *current* has them in one span, or None."""
         current = self.current
         key = _key(role, offset)
@@ -115,7 +116,7 @@ class Overlay:
         piece: memoryview = known[1][start : start + length]
         return piece
 
-    def newest(self, role: int, offset: int, length: int) -> Any:
+    def newest(self, role: Role, offset: int, length: int) -> Any:
         """Return the newest known bytes of a range within one page.
 
         Returns a buffer (a type in WHOLE) if the page is known completely, None if nothing of the
@@ -138,7 +139,7 @@ class Overlay:
             return known
         return memoryview(known)[inner : inner + length]
 
-    def covers(self, role: int, begin: int, end: int) -> bool:
+    def covers(self, role: Role, begin: int, end: int) -> bool:
         """Return whether all bytes from *begin* to *end* are known; True for an empty range."""
         if begin >= end:
             return True
@@ -154,7 +155,7 @@ class Overlay:
                 return False
         return True
 
-    def patch(self, role: int, offset: int, buffers: Sequence[Any]) -> None:
+    def patch(self, role: Role, offset: int, buffers: Sequence[Any]) -> None:
         """Copy known content over *buffers*, which were read from the member at *offset*."""
         if len(buffers) == 1 and (offset & PAGE_MASK) + len(buffers[0]) <= PAGE_BYTES:
             key = _key(role, offset)
@@ -186,7 +187,7 @@ class Overlay:
             if low < high:
                 target[low - offset : high - offset] = piece[low - start : high - start]
 
-    def drop(self, role: int, offset: int, length: int) -> None:
+    def drop(self, role: Role, offset: int, length: int) -> None:
         """Remove whole pages from *current*: newer content is at their home place."""
         key = _key(role, offset)
         pop = self.current.pop
@@ -194,7 +195,7 @@ class Overlay:
             if pop(number, None) is not None:
                 self.held_bytes -= PAGE_BYTES
 
-    def is_placing(self, role: int, offset: int, length: int) -> bool:
+    def is_placing(self, role: Role, offset: int, length: int) -> bool:
         """Return whether the checkpoint may still write any of these whole pages (*frozen*)."""
         key = _key(role, offset)
         return not self.frozen.keys().isdisjoint(range(key, key + (length >> PAGE_SHIFT)))
@@ -211,13 +212,13 @@ class Overlay:
         for key, known in newer.items():
             for inner, piece in _pieces(known, key):
                 start = (key & _PAGE_NUMBER) << PAGE_SHIFT
-                self.put(key >> _ROLE_SHIFT, start + inner, piece)
+                self.put(Role(key >> _ROLE_SHIFT), start + inner, piece)
 
     def drop_frozen(self) -> None:
         """Drop the frozen layer: its content is at its home places."""
         self.frozen = {}
 
-    def frozen_writes(self, roles: Collection[int]) -> Iterator[tuple[int, list[Placed]]]:
+    def frozen_writes(self, roles: Collection[Role]) -> Iterator[tuple[Role, list[Placed]]]:
         """Yield the writes of the frozen layer for *roles* in portions of (role, writes).
 
         The writes are ordered by role and offset and do not overlap; adjacent pages are joined.
@@ -231,11 +232,11 @@ class Overlay:
         ordered.sort()
         keys: list[int] = ordered.tolist()
         cuts = np.flatnonzero(np.diff(ordered) != 1) + 1
-        first, last_role = 0, -1
+        first, last_role = 0, Role(-1)
         writes: list[Placed] = []
         for end in (*cuts.tolist(), len(keys)):
             key = keys[first]
-            role = key >> _ROLE_SHIFT
+            role: Role = key >> _ROLE_SHIFT  # type: ignore[assignment]
             if writes and (role != last_role or len(writes) >= PLACED_AT_ONCE):
                 yield last_role, writes
                 writes = []
@@ -263,7 +264,7 @@ class Overlay:
                 writes.append((offset, _parts(found, run[0]), len(run) << PAGE_SHIFT))
 
 
-def _key(role: int, offset: int) -> int:
+def _key(role: Role, offset: int) -> int:
     return role << _ROLE_SHIFT | offset >> PAGE_SHIFT
 
 

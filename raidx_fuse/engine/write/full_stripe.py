@@ -19,6 +19,7 @@ import numpy as np
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.write.pending import PendingWrite, keep_locked, write_synchronously
+from raidx_fuse.layouts.numbers import Role, by_role, stripe_range
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.store.buffers import Bytes
 from raidx_fuse.store.xor import encoder, xor_into
@@ -66,11 +67,11 @@ class FullStripeWrite:
             self._forget(first, end)
         context.unflushed_writes.add()
         left = write_synchronously(
-            context, [(r, position, parts, size) for r, parts in enumerate(buffers)]
+            context, [(r, position, parts, size) for r, parts in by_role(buffers)]
         )
         if left is None:
             return None
-        pending = keep_locked(context, range(first, end), left, arena)
+        pending = keep_locked(context, stripe_range(first, end), left, arena)
         context.counters.count_full_stripes(end - first)
         if context.cache is not None and pending is None:
             at = first * stripe_bytes
@@ -93,7 +94,7 @@ class FullStripeWrite:
         if journal.mode == "full":
             return False
         must_mark = bool(context.code.parity_count) or journal.mode == "none"
-        for stripe in range(first, end):
+        for stripe in stripe_range(first, end):
             if stripe in held or journal.holds(stripe):
                 return False
             if must_mark and not context.dirty_bitmap.touch(stripe):
@@ -112,7 +113,7 @@ class FullStripeWrite:
         content: Bytes | None = np.frombuffer(view, dtype=np.uint8) if sums else None
         slots = iter(arena.slots(chunk_bytes, (end - first) * sums) if sums else [])
         at = start
-        for stripe in range(first, end):
+        for stripe in stripe_range(first, end):
             for cell in range(code.data_count):
                 cells[cell] = view[at + cell * chunk_bytes : at + (cell + 1) * chunk_bytes]
             if content is not None:
@@ -182,13 +183,13 @@ class GrownFullStripeWrite(FullStripeWrite):
         context.unflushed_writes.add()
         requests = [
             (role, position, buffers, size)
-            for role, parts in enumerate(runs)
+            for role, parts in by_role(runs)
             for position, buffers, size in parts
         ]
         left = write_synchronously(context, requests)
         if left is None:
             return None
-        pending = keep_locked(context, range(row, stop), left, arena)
+        pending = keep_locked(context, stripe_range(row, stop), left, arena)
         context.counters.count_full_stripes(stop - row)
         if context.cache is not None and pending is None:
             context.cache.keep(begin, view[begin - offset : (end << shift) - offset])
@@ -215,7 +216,7 @@ class GrownFullStripeWrite(FullStripeWrite):
         sums = iter(arena.slots(size, blocks // count) if context.code.parity_count else [])
         locate, place = layout.locate, layout.place
 
-        def put(role: int, offset: int, buffer: Any) -> None:
+        def put(role: Role, offset: int, buffer: Any) -> None:
             parts = runs[role]
             if parts and parts[-1][0] + parts[-1][2] == offset:
                 parts[-1][1].append(buffer)

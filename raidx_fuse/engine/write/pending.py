@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.journal.group_commit import CommitBatch
+from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import Arena
 from raidx_fuse.store.member_io import MemberIO, join
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 class PendingWrite:
     """The member writes *left* to do in *stripes*, which are locked; buffers may lie in *arena*."""
 
-    stripes: list[int]
+    stripes: list[Stripe]
     left: list[MemberIO]
     arena: Arena
 
@@ -50,7 +51,7 @@ def write_synchronously(
 
 
 def keep_locked(
-    context: ArrayContext, stripes: Iterable[int], left: list[MemberIO], arena: Arena
+    context: ArrayContext, stripes: Iterable[Stripe], left: list[MemberIO], arena: Arena
 ) -> PendingWrite | None:
     """Lock *stripes* and return them with the writes *left* to do; None if none are left.
 
@@ -81,7 +82,7 @@ class Completion:
 
     async def write_left(
         self,
-        stripe: int,
+        stripe: Stripe,
         left: list[MemberIO],
         sequence: int | None,
         offset: int,
@@ -132,7 +133,7 @@ class Completion:
         if context.member_set.unpublished:
             await context.member_set.published()
 
-    async def _place(self, stripes: list[int], left: list[MemberIO]) -> None:
+    async def _place(self, stripes: list[Stripe], left: list[MemberIO]) -> None:
         """Write the requests *left* past the log to the locked *stripes*; release the locks."""
         context = self.context
         marked = context.dirty_bitmap.enter_now(stripes)
@@ -149,7 +150,7 @@ class Completion:
                 context.dirty_bitmap.leave(stripes)
             context.locks.release_all(stripes)
 
-    def note_torn(self, stripes: Iterable[int]) -> None:
+    def note_torn(self, stripes: Iterable[Stripe]) -> None:
         """Note as lost the chunks of *stripes* that a partly done write took down (write hole)."""
         context = self.context
         for stripe in stripes:

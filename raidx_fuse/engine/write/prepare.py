@@ -7,7 +7,7 @@ writes. Nothing here suspends, and nothing is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.write.split import Piece
 from raidx_fuse.errors import MemberError, no_space
 from raidx_fuse.layouts.codes.code import Unrecoverable
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role
 from raidx_fuse.layouts.planning.stripe_plan import (
     BandPlan,
     cells_of,
@@ -26,6 +27,8 @@ from raidx_fuse.layouts.planning.stripe_plan import (
 from raidx_fuse.store.buffers import Arena, Bytes, zero_buffers
 from raidx_fuse.store.member_io import MemberIO, join
 from raidx_fuse.store.xor import sources
+
+Covered = dict[CellIndex, list[tuple[int, int]]]  # cell -> byte ranges
 
 
 class Content(NamedTuple):
@@ -47,9 +50,9 @@ class Work:
     reads: list[MemberIO] = field(default_factory=list)
     xors: list[tuple[Bytes, list[Bytes]]] = field(default_factory=list)
     writes: list[MemberIO] = field(default_factory=list)
-    fresh: list[int] = field(default_factory=list)  # logical chunks written for the first time
+    fresh: list[Chunk] = field(default_factory=list)  # logical chunks written for the first time
     # (role, byte offset) of first writes
-    reserve: list[tuple[int, int]] = field(default_factory=list)
+    reserve: list[tuple[Role, int]] = field(default_factory=list)
     arenas: list[Arena] = field(default_factory=list)
     plans: list[tuple[BandPlan, int]] = field(default_factory=list)  # with its pre-reads
     contents: list[Content] = field(default_factory=list)  # for the chunk cache
@@ -75,7 +78,7 @@ class Preparer:
         if lost_roles:
             lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
         unwritten = context.unwritten_cells(stripe)
-        covered: dict[int, list[tuple[int, int]]] = {}
+        covered: Covered = {}
         for low, high, touched in piece.bands(context.chunk_bytes):
             try:
                 rmw, rcw = write_plans(context.code, touched, lost, unwritten)
@@ -100,7 +103,7 @@ class Preparer:
             work.fresh.extend(self.fresh(piece))
             self._enliven(piece, unwritten, covered, work)
 
-    def fresh(self, piece: Piece) -> list[int]:
+    def fresh(self, piece: Piece) -> list[Chunk]:
         """Return the logical chunks that *piece* writes for the first time."""
         context, stripe = self.context, piece.stripe
         cells = cells_of(context.unwritten_cells(stripe) & piece.touched)
@@ -194,7 +197,11 @@ class Preparer:
             work.contents.append(Content(address, high - low, data, bool(changed >> cell & 1)))
 
     def _enliven(
-        self, piece: Piece, unwritten: int, covered: dict[int, list[tuple[int, int]]], work: Work
+        self,
+        piece: Piece,
+        unwritten: int,
+        covered: Covered,
+        work: Work,
     ) -> None:
         """Complete cells that are written for the first time: zeros around the new bytes.
 
@@ -214,7 +221,7 @@ class Preparer:
                     work.writes.append((role, position + at, zero_buffers(low - at), low - at))
                 at = high
 
-    def reserve(self, places: list[tuple[int, int]]) -> None:
+    def reserve(self, places: Sequence[tuple[Role, int]]) -> None:
         """Reserve space on the host for chunks at *places* (role, byte offset) before any write.
 
         A sparse member on a full disk then refuses the whole write, and no stripe is left half

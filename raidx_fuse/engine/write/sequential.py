@@ -13,6 +13,7 @@ from raidx_fuse.engine.write.prepare import Work
 from raidx_fuse.engine.write.split import Piece
 from raidx_fuse.errors import MemberError
 from raidx_fuse.journal.deferred_parity import Filling
+from raidx_fuse.layouts.numbers import Stripe, cell_range, stripe_and_inner
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.member_io import MemberIO
@@ -38,7 +39,7 @@ class StripeBegin:
         membership change is under way.
         """
         context = self.context
-        stripe, inner = divmod(offset, self._stripe_bytes)
+        stripe, inner = stripe_and_inner(offset, self._stripe_bytes)
         cells, rest = divmod(len(view), context.chunk_bytes)
         if inner or rest or not self._fits or not 0 < cells < context.data_count:
             return False
@@ -73,7 +74,7 @@ class StripeBegin:
         context.counters.count_plan(plan.kind, len(plan.reads))
         return True
 
-    def _data(self, stripe: int, touched: int, view: memoryview) -> list[MemberIO]:
+    def _data(self, stripe: Stripe, touched: int, view: memoryview) -> list[MemberIO]:
         chunk_bytes, position = self.context.chunk_bytes, self.context.position
         return [
             (*position(stripe, cell), [view[at : at + chunk_bytes]], chunk_bytes)
@@ -82,7 +83,7 @@ class StripeBegin:
         ]
 
     def _parities(
-        self, stripe: int, view: memoryview, plan: BandPlan, arena: Arena
+        self, stripe: Stripe, view: memoryview, plan: BandPlan, arena: Arena
     ) -> list[MemberIO] | None:
         """Do *plan*'s pre-reads and compute its parities in *arena*; None if that would suspend."""
         context = self.context
@@ -149,7 +150,7 @@ class StripeEnd:
         membership change is under way.
         """
         context = self.context
-        stripe, inner = divmod(offset, self._stripe_bytes)
+        stripe, inner = stripe_and_inner(offset, self._stripe_bytes)
         size = self._stripe_bytes - inner
         if size > length or not inner or inner & context.inner_mask or not self._fits:
             return None
@@ -190,7 +191,7 @@ class StripeEnd:
         return size, None
 
     def _place(
-        self, stripe: int, filled: int, view: memoryview
+        self, stripe: Stripe, filled: int, view: memoryview
     ) -> tuple[bool, PendingWrite | None]:
         """Write all of *stripe*; return if any member could, and what the others left."""
         context = self.context
@@ -200,7 +201,7 @@ class StripeEnd:
         slots = arena.slots(chunk_bytes, known + code.parity_count)
         cells: list[Any] = []
         arrays = []
-        for cell in range(known):
+        for cell in cell_range(0, known):
             place = context.position(stripe, cell)
             buffer, array = slots[cell]
             as_logged = overlay.span(*place, chunk_bytes)
@@ -234,7 +235,7 @@ class StripeEnd:
             self._keep(stripe, cells, known)
         return True, keep_locked(context, (stripe,), left, arena)
 
-    def _keep(self, stripe: int, cells: list[Any], known: int) -> None:
+    def _keep(self, stripe: Stripe, cells: list[Any], known: int) -> None:
         """Put the new data and the new parity of *stripe* into the overlay.
 
         Only some members have written. Some old data is already overwritten, so that the old parity
@@ -242,7 +243,7 @@ class StripeEnd:
         receive this parity before it receives the data. After a power cut the parity still follows
         from the home places, as after an interrupted full-stripe write.
         """
-        for cell in range(known, len(self.context.code.cells)):
+        for cell in cell_range(known, len(self.context.code.cells)):
             role, offset = self.context.position(stripe, cell)
             self.context.journal.overlay.put(role, offset, bytes(cells[cell]))
         self.context.journal.deferred.finish((stripe,))

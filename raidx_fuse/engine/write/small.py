@@ -28,6 +28,7 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.parity_policy.policy import BpuPolicy, Policy
 from raidx_fuse.errors import MemberError
 from raidx_fuse.journal.group_commit import CommitBatch
+from raidx_fuse.layouts.numbers import CellIndex, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, write_plans
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.member_io import MemberIO
@@ -51,13 +52,14 @@ class SmallWrite:
         )
         self._policy: Policy | None = None  # the policy that made *_chosen*
         self._chosen: list[BandPlan] = []
-        self._rmw_parities = [_changed_by(cell, pair[0]) for cell, pair in enumerate(self._plans)]
+        cells = cell_range(0, context.data_count)
+        self._rmw_parities = [_changed_by(cell, self._plans[cell][0]) for cell in cells]
         self._slots: dict[int, list[Slot]] = {}
         self._renew()
 
     def write(
         self, offset: int, data: Any, length: int
-    ) -> tuple[int, list[MemberIO] | CommitBatch, int | None] | None:
+    ) -> tuple[Stripe, list[MemberIO] | CommitBatch, int | None] | None:
         """Write *data* inside one chunk; return None, with nothing done, if that is impossible.
 
         Otherwise returns the stripe, the member writes that are left to do (usually none) or a late
@@ -139,8 +141,8 @@ class SmallWrite:
 
     def _modify(
         self,
-        stripe: int,
-        parities: tuple[int, ...],
+        stripe: Stripe,
+        parities: tuple[CellIndex, ...],
         base: int,
         data: Any,
         length: int,
@@ -180,8 +182,8 @@ class SmallWrite:
 
     def _combine(
         self,
-        stripe: int,
-        cell: int,
+        stripe: Stripe,
+        cell: CellIndex,
         plan: BandPlan,
         base: int,
         data: Any,
@@ -215,7 +217,7 @@ class SmallWrite:
             writes.append((role, base + (member_chunk << shift), buffers, length))
         return True
 
-    def _choose(self, policy: Policy, cell: int) -> BandPlan | None:
+    def _choose(self, policy: Policy, cell: CellIndex) -> BandPlan | None:
         """Return the plan that *policy* chooses, or None if it has to weigh queues.
 
         A policy that looks only at the plans is asked once, for all cells.
@@ -223,7 +225,7 @@ class SmallWrite:
         if isinstance(policy, BpuPolicy):
             return policy.choose_now(*self._plans[cell])
         self._policy = policy
-        self._chosen = [policy(*pair, 0) for pair in self._plans]
+        self._chosen = [policy(*pair, Stripe(0)) for pair in self._plans]
         return self._chosen[cell]
 
     def _renew(self) -> None:
@@ -238,7 +240,7 @@ class SmallWrite:
         return self._slots[length]
 
 
-def _changed_by(cell: int, rmw: BandPlan | None) -> tuple[int, ...] | None:
+def _changed_by(cell: CellIndex, rmw: BandPlan | None) -> tuple[CellIndex, ...] | None:
     """Return the parities that a change of *cell* goes into; None if *rmw* is no such plan."""
     if rmw is None or rmw.kind != "rmw":
         return None

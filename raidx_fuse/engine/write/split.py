@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import (
     Band,
     bands,
@@ -21,7 +22,7 @@ class Piece:
     parity is deferred (journal/deferred_parity.py).
     """
 
-    stripe: int
+    stripe: Stripe
     first: int
     start: int
     last: int
@@ -39,7 +40,7 @@ class Piece:
         """The mask of the cells that the piece touches."""
         return (2 << self.last) - (1 << self.first)
 
-    def at(self, cell: int, chunk_bytes: int) -> int:
+    def at(self, cell: CellIndex, chunk_bytes: int) -> int:
         """Return where byte 0 of *cell* is in the request; negative for a cut first cell."""
         return self.data_at - self.start + (cell - self.first) * chunk_bytes
 
@@ -71,7 +72,7 @@ class ScatteredPiece(Piece):
         """The mask of the cells that the piece touches."""
         return sum(1 << cell for cell in self.parts)
 
-    def at(self, cell: int, chunk_bytes: int) -> int:
+    def at(self, cell: CellIndex, chunk_bytes: int) -> int:
         """Return where byte 0 of *cell* is in the request; negative for a cut first cell."""
         return self.parts[cell][2]
 

@@ -29,6 +29,7 @@ from raidx_fuse.engine.write.small import SmallWrite
 from raidx_fuse.engine.write.split import Piece, split
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.group_commit import CommitBatch, held
+from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
 from raidx_fuse.store.member_io import MemberIO, MemberLostError, join
@@ -294,7 +295,7 @@ class Writer:
                 return False
             await context.written.mark(fresh)
             fresh = []
-        stripes: list[int] = []
+        stripes: list[Stripe] = []
         writes: list[MemberIO] = []
         size = 0
         for piece, record in zip(logged, records, strict=True):

@@ -113,8 +113,8 @@ REPLAYING = (
     Mutant(
         "replay-forgets-a-bit",
         REPLAY,
-        "journal.written.set_bits(range(first, first + count))",
-        "journal.written.set_bits(range(first, first + count - 1))",
+        "journal.written.set_bits(chunk_range(first, first + count))",
+        "journal.written.set_bits(chunk_range(first, first + count - 1))",
         "the last chunk of a run that came written reads as zero",
         ("raid5:partial", "raid0:full", "raid0:partial"),
         MOMENTS,
@@ -122,7 +122,7 @@ REPLAYING = (
     Mutant(
         "replay-keeps-what-is-unwritten-again",
         REPLAY,
-        "            journal.written.clear_bits(range(first, first + count))",
+        "            journal.written.clear_bits(chunk_range(first, first + count))",
         "            pass",
         "a growth that goes back leaves blocks written that no stripe has any more",
         GROWTH,
@@ -251,7 +251,7 @@ BESIDE = (
     Mutant(
         "failed-placement-forgets-newer-content",
         OVERLAY,
-        "                self.put(key >> _ROLE_SHIFT, start + inner, piece)",
+        "                self.put(Role(key >> _ROLE_SHIFT), start + inner, piece)",
         "                pass",
         "what was committed while a placement failed is not seen any more",
         LOGGED,
