@@ -19,7 +19,7 @@ from raidx_fuse.errors import MemberError, RaidxError, UnrecoverableError
 from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import bands, cells_of
 from raidx_fuse.store.buffers import ZEROS
-from raidx_fuse.store.member_io import MemberIO, MemberLostError
+from raidx_fuse.store.member_io import MemberLostError, MemberRead
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ class Reader:
 
     def _segments(
         self, offset: int, length: int, target: memoryview
-    ) -> tuple[list[MemberIO], list[memoryview]]:
+    ) -> tuple[list[MemberRead], list[memoryview]]:
         """Return the joined member reads of a range without lost members, and its unwritten parts.
 
         Bytes that are in the cache are copied to *target* and need no read.

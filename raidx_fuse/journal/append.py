@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import trio
 
@@ -26,6 +26,7 @@ from raidx_fuse.journal.group_commit import CHANGE_BYTES_MAX, DATA_BYTES_MAX, Co
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import RecordsInFlight, ReshapePosition, Ring
 from raidx_fuse.layouts.numbers import Role, Stripe, by_role
+from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
@@ -138,7 +139,11 @@ class LogWriter(ReshapePosition):
         return stripe in self.ring.stripes or stripe >= self.ring.held_from
 
     async def append(
-        self, stripes: Sequence[Stripe], fields: Sequence[int], parts: Sequence[Any], total: int
+        self,
+        stripes: Sequence[Stripe],
+        fields: Sequence[int],
+        parts: Sequence[ReadBuffer],
+        total: int,
     ) -> tuple[int, bytes]:
         """Write a record to the ring; return its sequence number and its bytes.
 

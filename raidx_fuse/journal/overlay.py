@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.members.base import ReadBuffer, WriteBuffer
 from raidx_fuse.store.observers import PAGE_BYTES, PAGE_MASK, PAGE_SHIFT
 
 _ROLE_SHIFT = 56  # above any page number, so that keys sort by role, then offset
@@ -24,7 +25,7 @@ _RUN_PAGES_MAX = 256  # pages of one write: the kernel takes 1024 buffers
 
 WHOLE = frozenset((bytes, bytearray, memoryview))  # types of a range that is known completely
 Pieces = list[tuple[int, Any]]
-Placed = tuple[int, list[Any], int]  # byte offset on the member, buffers, size
+Placed = tuple[int, list[ReadBuffer], int]  # byte offset on the member, buffers, size
 Span = tuple[int, memoryview]  # the key of its first page, and the content
 Pages = dict[int, Any]  # role << _ROLE_SHIFT | page -> whole buffer, Span or Pieces
 
@@ -42,7 +43,7 @@ class Overlay:
     def __bool__(self) -> bool:
         return bool(self.current or self.frozen)
 
-    def put(self, role: Role, offset: int, data: Any) -> None:
+    def put(self, role: Role, offset: int, data: ReadBuffer) -> None:
         """Put *data* over the role's bytes from *offset*; the buffer is kept, not copied."""
         pages = self.current
         length = len(data)
@@ -85,7 +86,7 @@ class Overlay:
             page[inner : inner + len(piece)] = piece
             self.current[key] = page
 
-    def read(self, role: Role, offset: int, buffer: Any) -> bool:
+    def read(self, role: Role, offset: int, buffer: WriteBuffer) -> bool:
         """Fill *buffer* and return True if whole pages cover the range; else return False.
 
         The range must begin and end at page boundaries.
@@ -155,7 +156,7 @@ class Overlay:
                 return False
         return True
 
-    def patch(self, role: Role, offset: int, buffers: Sequence[Any]) -> None:
+    def patch(self, role: Role, offset: int, buffers: Sequence[WriteBuffer]) -> None:
         """Copy known content over *buffers*, which were read from the member at *offset*."""
         if len(buffers) == 1 and (offset & PAGE_MASK) + len(buffers[0]) <= PAGE_BYTES:
             key = _key(role, offset)

@@ -21,7 +21,7 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.write.pending import PendingWrite, keep_locked, write_synchronously
 from raidx_fuse.layouts.numbers import Role, by_role, stripe_range
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
-from raidx_fuse.store.buffers import Bytes
+from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.xor import encoder, xor_into
 
 BUFFERS_MAX = 512  # in one I/O
@@ -102,13 +102,13 @@ class FullStripeWrite:
         return True
 
     def _buffers(
-        self, first: int, end: int, view: memoryview, start: int, arena: Any
-    ) -> list[list[Any]]:
+        self, first: int, end: int, view: memoryview, start: int, arena: Arena
+    ) -> list[list[memoryview]]:
         """Return the buffers of each role in member order; compute the parities into *arena*."""
         context = self.context
         chunk_bytes, code, layout = context.chunk_bytes, context.code, context.layout
-        buffers: list[list[Any]] = [[] for _ in range(layout.width)]
-        cells: list[Any] = [None] * (code.data_count + code.parity_count)
+        buffers: list[list[memoryview]] = [[] for _ in range(layout.width)]
+        cells = [view[:0]] * (code.data_count + code.parity_count)
         sums = code.parity_count
         content: Bytes | None = np.frombuffer(view, dtype=np.uint8) if sums else None
         slots = iter(arena.slots(chunk_bytes, (end - first) * sums) if sums else [])
@@ -206,7 +206,7 @@ class GrownFullStripeWrite(FullStripeWrite):
             if other != start
         )
 
-    def _runs(self, first: int, count: int, content: memoryview, arena: Any) -> list[list[Run]]:
+    def _runs(self, first: int, count: int, content: memoryview, arena: Arena) -> list[list[Run]]:
         """Return the runs that each role writes: blocks from *first* on, *count* in each stripe."""
         context, layout = self.context, self._layout
         size, start = context.chunk_bytes, context.data_offset
@@ -216,7 +216,7 @@ class GrownFullStripeWrite(FullStripeWrite):
         sums = iter(arena.slots(size, blocks // count) if context.code.parity_count else [])
         locate, place = layout.locate, layout.place
 
-        def put(role: Role, offset: int, buffer: Any) -> None:
+        def put(role: Role, offset: int, buffer: memoryview) -> None:
             parts = runs[role]
             if parts and parts[-1][0] + parts[-1][2] == offset:
                 parts[-1][1].append(buffer)

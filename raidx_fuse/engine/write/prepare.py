@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,9 @@ from raidx_fuse.layouts.planning.stripe_plan import (
     cells_of,
     write_plans,
 )
+from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.buffers import Arena, Bytes, zero_buffers
-from raidx_fuse.store.member_io import MemberIO, join
+from raidx_fuse.store.member_io import MemberIO, MemberRead, join
 from raidx_fuse.store.xor import sources
 
 Covered = dict[CellIndex, list[tuple[int, int]]]  # cell -> byte ranges
@@ -39,7 +40,7 @@ class Content(NamedTuple):
 
     address: int
     length: int
-    data: Any
+    data: ReadBuffer | None
     changed: bool
 
 
@@ -47,7 +48,7 @@ class Content(NamedTuple):
 class Work:
     """The work that is prepared for a request before its writes begin."""
 
-    reads: list[MemberIO] = field(default_factory=list)
+    reads: list[MemberRead] = field(default_factory=list)
     xors: list[tuple[Bytes, list[Bytes]]] = field(default_factory=list)
     writes: list[MemberIO] = field(default_factory=list)
     fresh: list[Chunk] = field(default_factory=list)  # logical chunks written for the first time

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -199,7 +198,7 @@ class StripeEnd:
         known = filled.bit_count()
         arena = context.arenas.get((known + code.parity_count) * chunk_bytes)
         slots = arena.slots(chunk_bytes, known + code.parity_count)
-        cells: list[Any] = []
+        cells: list[memoryview] = []
         arrays = []
         for cell in cell_range(0, known):
             place = context.position(stripe, cell)
@@ -235,7 +234,7 @@ class StripeEnd:
             self._keep(stripe, cells, known)
         return True, keep_locked(context, (stripe,), left, arena)
 
-    def _keep(self, stripe: Stripe, cells: list[Any], known: int) -> None:
+    def _keep(self, stripe: Stripe, cells: list[memoryview], known: int) -> None:
         """Put the new data and the new parity of *stripe* into the overlay.
 
         Only some members have written. Some old data is already overwritten, so that the old parity

@@ -30,6 +30,7 @@ from raidx_fuse.errors import MemberError
 from raidx_fuse.journal.group_commit import CommitBatch
 from raidx_fuse.layouts.numbers import CellIndex, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, write_plans
+from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.xor import sources, xor_into
@@ -58,7 +59,7 @@ class SmallWrite:
         self._renew()
 
     def write(
-        self, offset: int, data: Any, length: int
+        self, offset: int, data: ReadBuffer, length: int
     ) -> tuple[Stripe, list[MemberIO] | CommitBatch, int | None] | None:
         """Write *data* inside one chunk; return None, with nothing done, if that is impossible.
 
@@ -144,7 +145,7 @@ class SmallWrite:
         stripe: Stripe,
         parities: tuple[CellIndex, ...],
         base: int,
-        data: Any,
+        data: ReadBuffer,
         length: int,
         writes: list[MemberIO],
         kept: bool,
@@ -186,7 +187,7 @@ class SmallWrite:
         cell: CellIndex,
         plan: BandPlan,
         base: int,
-        data: Any,
+        data: ReadBuffer,
         length: int,
         writes: list[MemberIO],
         kept: bool,

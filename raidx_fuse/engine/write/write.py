@@ -15,7 +15,6 @@ stripe carry its content. Nothing is acknowledged before the superblocks exclude
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from raidx_fuse.engine.access_stats import SAMPLE_MASK
 from raidx_fuse.engine.chunk_cache import address_of
@@ -32,6 +31,7 @@ from raidx_fuse.journal.group_commit import CommitBatch, held
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
+from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.member_io import MemberIO, MemberLostError, join
 from raidx_fuse.store.xor import xor_into
 
@@ -58,7 +58,7 @@ class Writer:
         self._stripe_begin = StripeBegin(self.context)
         self._full_stripe = (GrownFullStripeWrite if grown else FullStripeWrite)(self.context)
 
-    async def write(self, offset: int, data: Any) -> None:
+    async def write(self, offset: int, data: ReadBuffer) -> None:
         """Write all of *data* at *offset*; return when it is acknowledged (not yet durable).
 
         Raises NoSpaceError, UnrecoverableError or MemberError. After an error the old content is
