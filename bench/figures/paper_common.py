@@ -31,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from raidx_fuse.array.array import Array
+from raidx_fuse.layouts.numbers import stripe_range
 
 Cell = str | int | float
 R = TypeVar("R", bound=Hashable)
@@ -143,7 +144,7 @@ def gain(theirs: Sequence[float], ours: Sequence[float]) -> str:
 async def marked(array: Array) -> None:
     """Mark every region dirty: in the papers, writes do not wait for a write-intent bitmap."""
     dirty = array.context.dirty_bitmap
-    await dirty.enter(range(0, array.context.layout.stripes, dirty.per_region))
+    await dirty.enter(stripe_range(0, array.context.layout.stripes)[:: dirty.per_region])
 
 
 def main(tables: Callable[..., list[PaperTable]], doc: str | None, *, trace: bool = False) -> int:

@@ -31,6 +31,7 @@ from raidx_fuse.lab.loads.request import Block, Load, block_of
 from raidx_fuse.lab.loads.shape import faster, first, scale
 from raidx_fuse.lab.loads.traces import Trace
 from raidx_fuse.lab.loads.workloads import generate, variant, workload_named
+from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.planning.load import parse_writes, write_load
 from raidx_fuse.layouts.registry import make_code, make_layout
 
@@ -80,10 +81,10 @@ class Unlocked(StripeLocks):
 
     __slots__ = ()
 
-    async def acquire(self, stripe: int) -> None:
+    async def acquire(self, stripe: Stripe) -> None:
         """Let everybody through."""
 
-    async def acquire_all(self, stripes: Any) -> list[int]:
+    async def acquire_all(self, stripes: Any) -> list[Stripe]:
         """Let everybody through."""
         return list(stripes)
 

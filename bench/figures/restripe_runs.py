@@ -20,6 +20,7 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.jobs.restripe.job import Restripe
 from raidx_fuse.lab.experiments.events import Event
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
+from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.simulated.model import ModelMember
 
 MIB = 1 << 20
@@ -48,7 +49,7 @@ def restriping_by(habits: Habits) -> Iterator[None]:
         code = job.schedule.source.code
         return max(1, habits.window_bytes * code.data_count // code.rows >> job.context.shift)
 
-    async def and_save(job: Restripe, stripes: list[int]) -> int:
+    async def and_save(job: Restripe, stripes: list[Stripe]) -> int:
         moved = await work(job, stripes)
         if habits.superblocks:
             await job.context.member_set.update(lambda config: config)

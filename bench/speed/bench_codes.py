@@ -33,6 +33,7 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.format.create import create_array
 from raidx_fuse.layouts.codes.code import bits
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.registry import make_code
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.store.xor import encoder
@@ -123,7 +124,7 @@ async def rebuild_two_s(array: Array, spares: Sequence[RamMember]) -> float:
     for spare in spares:
         await array.add_spare(spare)
     for role in LOST:
-        assert array.member_set.fail(role, "bench")
+        assert array.member_set.fail(Role(role), "bench")
     while not array.jobs.running():
         await array.member_set.published()
         await array.membership.wait_for_attaching()

@@ -27,6 +27,7 @@ from raidx_fuse.engine.growth_position import LIVE
 from raidx_fuse.format.create import create_array
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.lab.experiments.blank import BlankMember
+from raidx_fuse.layouts.numbers import chunk_range
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.model import ModelMember
 from raidx_fuse.members.simulated.service import make_model
@@ -102,7 +103,7 @@ async def _modelled(kind: str, added: int, data_bytes: int, parity: str) -> tupl
         members, "raid4", name="bench", now_s=0, chunk_bytes=CHUNK_BYTES, overwrite_signature=True
     )
     async with open_array(members) as array:
-        array.context.written.set_bits(range(array.size_bytes // CHUNK_BYTES))
+        array.context.written.set_bits(chunk_range(0, array.size_bytes // CHUNK_BYTES))
         await array.grow([disk(4 + number) for number in range(added)], parity)
         job = grow_of(array)
         marks: list[tuple[float, int]] = []

@@ -14,9 +14,10 @@ import numpy as np
 from raidx_fuse.engine.chunk_cache import address_of
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.layouts.codes.code import Unrecoverable
+from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
 from raidx_fuse.store.buffers import Arena, Bytes
-from raidx_fuse.store.member_io import MemberIO, join
+from raidx_fuse.store.member_io import MemberRead, join
 from raidx_fuse.store.xor import xor_into
 
 
@@ -30,14 +31,19 @@ class CellReader:
     def __init__(self, context: ArrayContext, *, background: bool = True) -> None:
         self.context = context
         self._background = background
-        self._requests: list[MemberIO] = []
+        self._requests: list[MemberRead] = []
         self._xors: list[tuple[Bytes, list[Bytes]]] = []
         self._arenas: list[Arena] = []
 
     def add(
-        self, stripe: int, into: Mapping[int, Any], low: int = 0, size: int = 0, known: int = 0
+        self,
+        stripe: Stripe,
+        into: Mapping[CellIndex, Any],
+        low: int = 0,
+        size: int = 0,
+        known: int = 0,
     ) -> int:
-        """Let `run` fill the buffers *into* (by cell) with *size* bytes from byte *low* of each.
+        """Let `run` fill the buffers *into* (by cell): *size* bytes from byte *low* of each cell.
 
         *size* 0 stands for whole cells. The cells in the mask *known* are taken from the cache.
         Returns how many cells are solved. Raises UnrecoverableError if a cell is lost and no chain
@@ -59,7 +65,7 @@ class CellReader:
             raise context.lost_error(stripe, cells_of(error.cells)) from None
         arena = context.arenas.get(max(1, len(plan.reads)) * size)
         self._arenas.append(arena)
-        values: dict[int, Bytes] = {}
+        values: dict[CellIndex, Bytes] = {}
         for cell, (view, array) in zip(
             plan.reads, arena.slots(size, len(plan.reads)), strict=False
         ):
@@ -76,7 +82,9 @@ class CellReader:
             self._xors.append((target, [values[cell] for cell in output.old]))
         return len(plan.outputs)
 
-    def _read(self, stripe: int, cell: int, low: int, view: Any, size: int, known: int) -> None:
+    def _read(
+        self, stripe: Stripe, cell: CellIndex, low: int, view: Any, size: int, known: int
+    ) -> None:
         context = self.context
         if known >> cell & 1 and context.cache is not None:
             context.cache.fill(address_of(context.layout, stripe, cell) + low, view)

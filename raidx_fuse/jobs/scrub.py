@@ -228,7 +228,7 @@ class Scrub(Job):
         code, roles = context.code, context.layout.roles(stripe)
         unwritten = context.unwritten_cells(stripe)
         lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe)) & ~unwritten
-        into: dict[int, Bytes] = {}
+        into: dict[CellIndex, Bytes] = {}
         for cell in cells_of(code.data_mask & ~unwritten):
             place = (roles[code.column_of[cell]], code.row_of[cell])
             if place not in cells and (self.solves_lost or not lost >> cell & 1):

@@ -114,7 +114,7 @@ class ParityReplay:
         found = self.member_set.layout.inverse(role, MemberChunk(chunk))
         return found[0] if found else None
 
-    def _cells(self, record: Record, stripe: Stripe) -> Iterator[tuple[int, Bytes]]:
+    def _cells(self, record: Record, stripe: Stripe) -> Iterator[tuple[CellIndex, Bytes]]:
         """Yield the data cells of *stripe* that *record* holds whole, with their content."""
         layout = self.member_set.layout
         content = {(role, offset): data for role, offset, data in record.data}
@@ -123,16 +123,16 @@ class ParityReplay:
             if data is not None and len(data) == self._size:
                 yield cell, np.frombuffer(data, np.uint8)
 
-    def _known_cells(self, stripe: Stripe) -> dict[int, Bytes]:
+    def _known_cells(self, stripe: Stripe) -> dict[CellIndex, Bytes]:
         """Return the data cells of *stripe* that the records alone determine, with content."""
-        known: dict[int, Bytes] = {}
+        known: dict[CellIndex, Bytes] = {}
         for cell in cell_range(0, self.member_set.layout.code.data_count):
             content = np.empty(self._size, np.uint8)
             if self.overlay.read(*self._place(stripe, cell), content.data):
                 known[cell] = content
         return known
 
-    async def _parity_of(self, stripe: Stripe, new: dict[int, Bytes]) -> list[MemberIO]:
+    async def _parity_of(self, stripe: Stripe, new: dict[CellIndex, Bytes]) -> list[MemberIO]:
         """Return writes of the parities of *stripe* after its cells in *new* got that content.
 
         Raises MemberError, or UnrecoverableError if too many members are lost.
@@ -168,5 +168,5 @@ class ParityReplay:
             return requests
 
 
-def _mask(cells: dict[int, Bytes]) -> int:
+def _mask(cells: dict[CellIndex, Bytes]) -> int:
     return sum(1 << cell for cell in cells)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from raidx_fuse.errors import MemberError
 from raidx_fuse.layouts.numbers import Role
@@ -76,7 +76,9 @@ class NewestReads(ABC):
     def _blame(self, operation: Operation) -> None:
         """Fail the member of a failed operation, or raise its error if it cannot be spared."""
 
-    def try_read(self, role: int, offset: int, buffers: Sequence[Any], size: int) -> Any | None:
+    def try_read(
+        self, role: Role, offset: int, buffers: Sequence[WriteBuffer], size: int
+    ) -> Any | None:
         """Return a buffer with the newest bytes of a range of *role*, without suspending.
 
         That is a buffer of the overlay if it knows the whole range, else the first of *buffers*,
@@ -105,7 +107,7 @@ class NewestReads(ABC):
             overlay.patch(role, offset, buffers)
         return buffers[0]
 
-    async def read(self, requests: Sequence[MemberIO], *, background: bool = False) -> None:
+    async def read(self, requests: Sequence[MemberRead], *, background: bool = False) -> None:
         """Fill the buffers of *requests*; suspends only if a member does not answer synchronously.
 
         Raises MemberLostError if a member was failed or replaced during the call (the caller plans
@@ -125,7 +127,7 @@ class NewestReads(ABC):
             for role, offset, buffers, _size in requests:
                 overlay.patch(role, offset, buffers)
 
-    def lend(self, role: int, offset: int, size: int, share: float) -> memoryview | None:
+    def lend(self, role: Role, offset: int, size: int, share: float) -> memoryview | None:
         """Return a RAM member's own memory of a range, or None if that is not its newest content.
 
         *share* of the range counts as read. Raises MemberError.
@@ -133,14 +135,14 @@ class NewestReads(ABC):
         queue = self.queues[role]
         return None if queue is None or self.overlay else queue.view(offset, size, share)
 
-    def _known(self, request: MemberIO) -> bool:
+    def _known(self, request: MemberRead) -> bool:
         """Fill the buffer of *request* and return True if the overlay has the whole range."""
         role, offset, buffers, size = request
         if (offset | size) & PAGE_MASK or len(buffers) > 1 or self.queues[role] is None:
             return False
         return self.overlay.read(role, offset, buffers[0])
 
-    async def _read_members(self, requests: Sequence[MemberIO], background: bool) -> None:
+    async def _read_members(self, requests: Sequence[MemberRead], background: bool) -> None:
         """Fill the buffers from the members, without the overlay."""
         pending: list[Operation] | None = None
         for role, offset, buffers, size in requests:

@@ -29,7 +29,7 @@ class NewerContent(Protocol):
         """The layer that is being written to the home places."""
         ...
 
-    def newest(self, role: int, offset: int, length: int) -> Any:
+    def newest(self, role: Role, offset: int, length: int) -> Any:
         """Return the bytes of a range within one page as a buffer, if all are known.
 
         Otherwise None if nothing of the page is known, and an empty tuple if parts may be known.

@@ -22,6 +22,7 @@ from functools import lru_cache
 import numpy as np
 
 from raidx_fuse.layouts.codes.code import Code, Step
+from raidx_fuse.layouts.numbers import CellIndex
 from raidx_fuse.layouts.planning.stripe_plan import Output, cells_of
 from raidx_fuse.store.buffers import BLOCK_BYTES, Bytes
 
@@ -61,7 +62,9 @@ def xor_into(out: Bytes, sources: Sequence[Bytes]) -> None:
         np.bitwise_xor(out, source, out)
 
 
-def sources(output: Output, old: Mapping[int, Bytes], new: Mapping[int, Bytes]) -> list[Bytes]:
+def sources(
+    output: Output, old: Mapping[CellIndex, Bytes], new: Mapping[CellIndex, Bytes]
+) -> list[Bytes]:
     """Return what `xor_into` makes *output* of: cells as they are (*old*) and as requested."""
     return [old[cell] for cell in output.old] + [new[cell] for cell in output.new]
 

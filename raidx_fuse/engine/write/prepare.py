@@ -128,7 +128,7 @@ class Preparer:
         contents: dict[int, memoryview] = {}
         stripe, size = piece.stripe, high - low
         chunk_bytes = context.chunk_bytes
-        old: dict[int, Bytes] = {}
+        old: dict[CellIndex, Bytes] = {}
         slots: list[tuple[memoryview, Bytes]] = []
         used = len(plan.reads)
         if plan.outputs:
@@ -147,7 +147,7 @@ class Preparer:
             role, position = context.position(stripe, cell)
             at = piece.at(cell, chunk_bytes) + low
             work.writes.append((role, position + low, [view[at : at + size]], size))
-        new: dict[int, Bytes] = {}
+        new: dict[CellIndex, Bytes] = {}
         for output in plan.outputs:
             role, position = context.position(stripe, output.cell)
             if not output.old and len(output.new) == 1:  # a replica: the request's own data

@@ -12,7 +12,7 @@ from raidx_fuse.engine.write.prepare import Work
 from raidx_fuse.engine.write.split import Piece
 from raidx_fuse.errors import MemberError
 from raidx_fuse.journal.deferred_parity import Filling
-from raidx_fuse.layouts.numbers import Stripe, cell_range, stripe_and_inner
+from raidx_fuse.layouts.numbers import CellIndex, Stripe, cell_range, stripe_and_inner
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.member_io import MemberIO
@@ -88,7 +88,7 @@ class StripeBegin:
         context = self.context
         chunk_bytes = context.chunk_bytes
         slots = iter(arena.slots(chunk_bytes, len(plan.reads) + len(plan.outputs)))
-        old: dict[int, Bytes] = {}
+        old: dict[CellIndex, Bytes] = {}
         for cell in plan.reads:
             buffer, old[cell] = next(slots)
             newest = context.member_set.try_read(
@@ -99,7 +99,8 @@ class StripeBegin:
             if newest is not buffer:
                 old[cell] = np.frombuffer(newest, dtype=np.uint8)
         content = np.frombuffer(view, dtype=np.uint8)
-        new = dict(enumerate(content.reshape(-1, chunk_bytes)))
+        rows = content.reshape(-1, chunk_bytes)
+        new = dict(zip(cell_range(0, len(rows)), rows, strict=True))
         parities: list[MemberIO] = []
         for output in plan.outputs:
             buffer, out = next(slots)

@@ -196,7 +196,7 @@ class SmallWrite:
         context = self.context
         place, shift = context.layout.place, context.shift
         slots = iter(self._slots.get(length) or self._cut(length))
-        old: dict[int, Bytes] = {}
+        old: dict[CellIndex, Bytes] = {}
         for source in plan.reads:
             buffers, content = next(slots)
             role, member_chunk = place(stripe, source)

@@ -29,6 +29,7 @@ from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.jobs.attach import assign_role, join, leave, release
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.jobs.services import ArrayServices
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, grows_in_place, make_layout
 from raidx_fuse.members.base import Member
@@ -255,7 +256,7 @@ class GrowOperation:
 
         def handed_over(config: ArrayConfig) -> ArrayConfig:
             config = final_config(config)
-            heir, former = config.record(surrogate), config.record(role)
+            heir, former = config.record(Role(surrogate)), config.record(role)
             others = tuple(r for r in config.members if r not in (heir, former))
             members = [*others, replace(heir, role=role)]
             if queue is not None:

@@ -90,7 +90,7 @@ class Capacity:
         planning = self._planning(counts, leaving, spare)
         return await in_thread("planning the moves", planning, limit_s=math.inf)
 
-    async def plan_removal(self, role: int) -> Moves:
+    async def plan_removal(self, role: Role) -> Moves:
         """Return the moves that empty *role*. Raises RaidxError if that is impossible."""
         lost = self.member_set.lost
         if lost - {role}:

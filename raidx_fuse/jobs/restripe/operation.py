@@ -30,6 +30,7 @@ from raidx_fuse.jobs.job import TRY_AGAIN_S
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.jobs.restripe.job import JOB_KEY, Restripe, record_chunks
 from raidx_fuse.jobs.services import ArrayServices
+from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
@@ -270,7 +271,7 @@ class RestripeOperation:
         for role in rebuilding:
             del member_set.watermarks[role]
             if role < shape.width:
-                member_set.watermarks[role] = 0
+                member_set.watermarks[role] = Stripe(0)
         del member_set.queues[shape.width :]
         member_set.change(shaped)
         context.written.extend(final.chunks)

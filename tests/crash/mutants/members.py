@@ -168,7 +168,7 @@ REBUILDING = (
     ),
     Mutant(
         "read-repeated-on-a-member-that-took-a-role",
-        "raidx_fuse/store/member_set.py",
+        "raidx_fuse/store/member_io.py",
         "            if role_epoch != self.role_epoch:",
         "            if False:",
         "the new member has nothing yet: its zeros are returned as data",
@@ -182,15 +182,6 @@ REBUILDING = (
         "        if False:",
         "a scrub takes what is not rebuilt yet for wrong, and repairs parity by it",
         ("raid5:none:scrub", "raid5:none:disks"),
-        PASSES,
-    ),
-    Mutant(
-        "degraded-read-goes-on-on-a-member-that-took-a-role",
-        READER,
-        "            if role_epoch != context.member_set.role_epoch:",
-        "            if False:",
-        "the new member has nothing yet: its zeros are returned as data",
-        ("evenodd:full:disks",),
         PASSES,
     ),
 )

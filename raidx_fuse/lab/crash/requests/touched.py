@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Fronts
 from raidx_fuse.lab.crash.requests.image_parts import Parts
+from raidx_fuse.layouts.numbers import Stripe, stripe_range
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 
 
 def touched_stripes(
     layout: Layout, parts: Parts, fronts: Fronts, stripe_bytes: int, offset: int, end: int
-) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
+) -> tuple[frozenset[Stripe], frozenset[Stripe], frozenset[int]]:
     """Return the stripes of a write, those that it covers whole, and the sectors that it completes.
 
     *fronts* says what is completed. *offset* and *end* are bytes of the image;
@@ -22,7 +23,7 @@ def touched_stripes(
         return stripes, frozenset(), frozenset()
     if layout.contiguous:
         stripe_bytes = layout.code.data_count * layout.chunk_bytes
-    stripes = frozenset(range(offset // stripe_bytes, -(-end // stripe_bytes)))
+    stripes = frozenset(stripe_range(offset // stripe_bytes, -(-end // stripe_bytes)))
     closes = frozenset[int]()
     if layout.contiguous:
         closes = frozenset(
