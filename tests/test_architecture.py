@@ -168,7 +168,7 @@ def tops(tree: ast.AST) -> set[str]:
 
 
 def listed(name: str, table: set[str]) -> bool:
-    """Say whether *table* holds the module or a package that it is in."""
+    """Return whether *table* holds the module or a package that it is in."""
     parts = name.split(".")
     return any(".".join(parts[:number]) in table for number in range(1, len(parts) + 1))
 

@@ -1,4 +1,4 @@
-"""A bug in a background task: the array is closed in order, says so, and never hangs."""
+"""A bug in a background task: the array closes in order, reports it, and never hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A configuration that has no room in a superblock ends nothing: neither asked for nor suffered."""
+"""A configuration that does not fit in a superblock: refused, and the array runs on."""
 
 from __future__ import annotations
 

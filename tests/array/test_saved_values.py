@@ -1,4 +1,4 @@
-"""Settings, jobs and counters from superblocks: what cannot be is said, and never a traceback."""
+"""Impossible settings, jobs and counters in superblocks: reported, without a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting and stopping: what is kept, what is refused, and that looking changes nothing."""
+"""Starting and stopping: what is kept, what is refused, and that inspection changes nothing."""
 
 from __future__ import annotations
 

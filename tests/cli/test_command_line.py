@@ -1,4 +1,4 @@
-"""The command line as a whole: every promised option, help, completion, and how mistakes sound."""
+"""The command line as a whole: every promised option, help, completion, and messages of errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Daemons that answer what no raidx would: none may stop, fool or hide the others."""
+"""Daemons that answer anything: none may stop, deceive or hide the others."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Verdict:
 
     @property
     def is_right(self) -> bool:
-        """Say whether it is found, or equivalent and not found."""
+        """Return whether it is found, or equivalent and not found."""
         return bool(self.found_by) != bool(self.mutant.equivalent)
 
     @property
@@ -177,7 +177,7 @@ class Copy:
         return Finding(by, words, (*options, *tests))
 
     def is_sound(self, finding: Finding) -> bool:
-        """Say whether the tree as it is, without a bug, lacks the *finding*.
+        """Return whether the tree as it is, without a bug, lacks the *finding*.
 
         If not, its test is left out from then on. Raises ClickException if it was the campaign.
         """

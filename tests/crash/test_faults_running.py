@@ -1,4 +1,4 @@
-"""Disks that misbehave while the array works: bursts, hangs and snails, under every journal.
+"""Disks that misbehave while the array runs: bursts of errors, hangs, slow answers; every journal.
 
 The array never returns wrong bytes, goes on within its tolerance, and says EIO beyond.
 """
@@ -167,7 +167,7 @@ def test_a_slow_member_is_waited_for_and_stays(mode: str) -> None:
 
 @pytest.mark.timeout(60)  # in virtual time a deadlock looks like an endless run
 @pytest.mark.parametrize("layout", ["rdp", "raid1"])
-def test_a_snail_a_hanging_and_a_failing_member_within_two_losses(layout: str) -> None:
+def test_a_slow_a_hanging_and_a_failing_member_within_two_losses(layout: str) -> None:
     async def main() -> None:
         width = 4 if layout == "rdp" else 3
         async with spying(layout, width, chunk_bytes=CHUNK, slow=True) as rig:

@@ -82,7 +82,7 @@ LIES = ["lost", "misdirected", "rot"]
 
 @pytest.mark.parametrize("kind", LIES)
 @pytest.mark.parametrize(("layout", "width"), TWO_LOSSES)
-def test_with_two_parities_a_scrub_names_the_liar_and_repairs_it(
+def test_with_two_parities_a_scrub_names_the_lying_disk_and_repairs_its_chunk(
     layout: str, width: int, kind: str
 ) -> None:
     async def main() -> None:
@@ -145,7 +145,7 @@ def test_with_one_parity_a_scrub_names_all_suspects_and_guesses_nothing(
 
 
 @pytest.mark.parametrize(("layout", "width"), TWO_LOSSES)
-def test_two_liars_in_one_stripe_are_found_and_nobody_is_blamed_alone(
+def test_two_wrong_chunks_in_one_stripe_are_found_and_neither_is_named_alone(
     layout: str, width: int
 ) -> None:
     """Different lies in the same bytes of two members: beyond what two parities can place."""

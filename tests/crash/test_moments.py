@@ -1,7 +1,7 @@
 """Crashes at named moments: whole writes kept or dropped, torn ones, with and without a loss.
 
 Each test plays a short script on three or four disks, finds the moment by what the next or the open
-writes are about, and lets `judge` look at all that a cut there may leave.
+writes are about, and lets the oracle (`judge`) check every state that a cut there may leave.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ async def small_overwrite_placed(player: Player) -> None:
 
 
 async def first_writes(player: Player) -> None:
-    """Bring chunks to life, one after another, with flushes in between."""
+    """Write chunks for the first time, one after another, with flushes in between."""
     await player.write(0, CHUNK_BYTES)
     await player.flush()
     await player.write(CHUNK_BYTES + SECTOR, 2 * SECTOR)
@@ -139,7 +139,7 @@ async def first_writes(player: Player) -> None:
 
 
 async def far_writes(player: Player) -> None:
-    """Bring chunks to life in parts of a huge image, with flushes in between."""
+    """Write chunks for the first time in parts of a huge image, with flushes in between."""
     await player.write(0, 2 * SECTOR)
     await player.flush()
     for part in (HUGE_PARTS // 3, HUGE_PARTS // 3 + 1):
@@ -175,7 +175,7 @@ def test_after_data_before_parity_without_a_log(layout: str) -> None:
 
 @pytest.mark.parametrize("zeroed", [True, False])
 def test_after_the_bit_of_a_new_chunk_before_its_data(zeroed: bool) -> None:
-    """A chunk that comes alive shows zeros or its data, never what lay on a used disk."""
+    """A chunk after its first write shows zeros or its data, never the content of a used disk."""
     scene = Scene("raid5", "none", first_writes, zeroed=zeroed)
 
     def bit_open(disks: Disks, event: Event | None) -> bool:

@@ -1,4 +1,4 @@
-"""A write brings a stripe to life that a rebuild passes over as never written, and power goes.
+"""A power cut after the first write to a stripe that a rebuild skipped as unwritten.
 
 The write's first record lacks the member that is being rebuilt; the write notices and commits
 again. Should the superblocks call the member whole in between, a cut there would replay the first

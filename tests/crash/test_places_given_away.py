@@ -1,4 +1,4 @@
-"""A read that lasts so long that the place it reads is given away before it ends."""
+"""A read that lasts so long that its place is reused before it ends."""
 
 from __future__ import annotations
 

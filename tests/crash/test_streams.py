@@ -1,4 +1,4 @@
-"""Power cuts at every boundary while requests, one behind the other, end inside stripes.
+"""Power cuts at every boundary while sequential requests end inside stripes (deferred parity).
 
 Only the data of such a stripe is logged; its parity follows from it (journal/deferred_parity.py).
 Each moment is crashed with each member lost, and so is the recovery from it; and each rule that

@@ -1,4 +1,4 @@
-"""Commands have bounds: what nobody can mean is refused early, and nothing long stops the loop."""
+"""Bounds of commands: impossible values are refused early, and nothing long stops the loop."""
 
 from __future__ import annotations
 

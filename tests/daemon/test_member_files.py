@@ -1,4 +1,4 @@
-"""Disks: what is made for a member, guarded, released and closed."""
+"""Member files: created, protected, released and closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every page is true: its links lead somewhere, its commands parse, its examples run."""
+"""The pages: their links lead somewhere, their commands parse, their examples run."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_a_lost_chunk_stays_lost_over_a_remount_and_a_rebuild_until_it_is_writte
     run(main)
 
 
-def test_a_first_write_that_cannot_come_alive_leaves_eio_beside_it_not_garbage() -> None:
+def test_a_failed_first_write_leaves_eio_beside_it_not_garbage() -> None:
     """Parity has taken up a chunk that still counts as zero, when the flush before its bit fails:
     what a lost member held of the stripe cannot be told any more."""
 

@@ -1,4 +1,4 @@
-"""The chunk cache: nobody can tell that it is there, but by its speed and by `stats`.
+"""The chunk cache: it changes no answer; only speed and `stats` show it.
 
 Every page that it holds is compared with the array after each script (`Rig.check_cache`).
 """

@@ -194,7 +194,7 @@ def test_full_on_one_host_fails_that_member_alone() -> None:
     run(main)
 
 
-def test_full_for_the_maps_as_well_and_the_background_lives_on() -> None:
+def test_full_for_the_maps_as_well_and_background_tasks_continue() -> None:
     """Not a byte of room, also for the first page of a map: refused, and the array goes on."""
 
     async def main() -> None:

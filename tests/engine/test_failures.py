@@ -15,7 +15,7 @@ from tests.support.spy import FLUSH, WRITE, Touch, fill, noise, restarted, spyin
 CHUNK = 4096
 
 
-# -- one error is a hiccup, two are a failure ----------------------------------------------------
+# -- one error is forgiven, two are a failure ----------------------------------------------------
 
 
 @pytest.mark.parametrize("slow", [False, True])

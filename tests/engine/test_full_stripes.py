@@ -1,4 +1,4 @@
-"""The middle of a large write goes down whole, and falls back to the general way when it cannot."""
+"""Full-stripe writes in the middle of a large write, and when the general path takes over."""
 
 from __future__ import annotations
 

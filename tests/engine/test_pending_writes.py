@@ -1,4 +1,4 @@
-"""Whole stripes of which some members took their part at once and others did not.
+"""Full-stripe writes of which some members took their part synchronously and others did not.
 
 What is there then is no stripe: nobody may plan by it, and it may not stay, whatever becomes of the
 request.

@@ -1,4 +1,4 @@
-"""Assembly: who rules, who joins, who is refused; small lives of arrays, cut short everywhere."""
+"""Assembly: which members join or are refused; short histories, interrupted everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assembly after crashes and splits: rounds cut short, halves that went on, any life."""
+"""Assembly after crashes and splits: interrupted rounds, halves that both continued."""
 
 from __future__ import annotations
 

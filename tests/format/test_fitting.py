@@ -1,4 +1,4 @@
-"""What fits into a superblock: measured before it counts; what gives way when room is scarce."""
+"""What fits into a superblock: measured before it is used; what is shortened if space is scarce."""
 
 from __future__ import annotations
 

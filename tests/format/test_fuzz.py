@@ -1,4 +1,4 @@
-"""Untrusted members, by thousands of cases: structures that lie, with checksums that hold.
+"""Fuzzing: members with valid checksums and invalid content, in thousands of cases.
 
 Nothing but a RaidxError of one line comes of them; none hangs or takes over 256 MiB; `examine`
 and `check` write nothing, nor does a mount that is refused. RAIDX_FUZZ_CASES=100000 plays as many;

@@ -1,4 +1,4 @@
-"""Real mounts for the tests of the FUSE door: started, reported, unmounted, swept."""
+"""Real mounts for the tests of the FUSE front end: started, reported, unmounted, swept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers that the door may hold, for the tests of fuse/deferred_replies.py, and an eye on them.
+"""Handlers that may be held, for the tests of fuse/deferred_replies.py, and checks of them.
 
 A handler here gathers its request as the journal would. Whatever the test, three things are
 watched: no other task ever runs while a loop is held or `DEFERRAL` is open; nobody looks on while
@@ -37,7 +37,7 @@ class Log:
         self._over: list[trio.Event] = []
 
     async def write(self, request: int) -> None:
-        """Write *request*, in the next record if the door holds."""
+        """Write *request*, in the next record if handlers are held."""
         DEFERRAL.wrote = True
         if not DEFERRAL.holds:
             self.write_batch()
@@ -90,7 +90,7 @@ class Watch(trio.abc.Instrument):
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         """Note what a task must never find."""
         if DEFERRAL.holds:
-            self.wrong.add(f"the door holds while {task.name} runs")
+            self.wrong.add(f"handlers are held while {task.name} runs")
         if self.made.readers.deferred.loops:
             self.wrong.add(f"loops are held while {task.name} runs")
         if self.made.readers.deferred.finishing:

@@ -1,6 +1,6 @@
-"""A model of the FUSE session for the door's tests: a pipe is the device, a byte in it a request.
+"""A model of the FUSE session: a pipe is the device, a byte in it a request.
 
-The workers, their session loops and the tasks that settle held ones are made as `installed` in
+The workers, their session loops and the tasks that finish held ones are made as `installed` in
 fuse/session_loop.py makes them.
 """
 

@@ -1,4 +1,4 @@
-"""Keeping idle processors awake: asked for when it pays, and given back at once."""
+"""The CPU latency request: made when it pays, and withdrawn immediately."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Group commit at the door: what is held, and until when (fuse/deferred_replies.py); the ends are
-next door.
+"""Deferred replies: which handlers are held, and until when (fuse/deferred_replies.py).
+
+test_deferred_replies_ends.py has sessions that end.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def test_one_that_came_while_a_worker_looked_on_is_not_held() -> None:
         await until(lambda: len(made.done) == 2)
 
     async def handle(request: int) -> None:
-        if request:  # the other is a read: the door is still open when the queue is empty
+        if request:  # the other is a read: the batch is still open when the queue is empty
             await log.write(request)
 
     made = run_watched(handle, use)

@@ -1,4 +1,4 @@
-"""Sessions that end, or break, while the door holds loops; and everything at once
+"""Sessions that end, or break, while session loops are held; and everything at once
 (fuse/deferred_replies.py).
 """
 

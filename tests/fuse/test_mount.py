@@ -1,4 +1,4 @@
-"""The life of a mount: readiness, the daemon, the ends, and one clear line for each refusal."""
+"""The lifecycle of a mount: readiness, daemon, ends, and one clear line for each refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The FUSE door on a real mount: an image behaves like a disk, errors keep their errno."""
+"""The FUSE front end on a real mount: an image behaves like a disk, errors keep their errno."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The poll-first wait: fast, and none of its three traps (see the law in fuse/session_loop.py)."""
+"""The session loop polls first: fast, and without its three traps (see fuse/session_loop.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The poll-first wait against the kernel: requests of many threads to a mounted fake."""
+"""The session loop against the kernel: requests of many threads to a mounted fake."""
 
 from __future__ import annotations
 

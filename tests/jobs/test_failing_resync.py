@@ -1,4 +1,4 @@
-"""A member fails while the resync after a crash runs: nothing goes that others can give back."""
+"""A member fails during the resync after a crash: nothing is lost that the others can give back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's ways of parity in a growth, piggyback and surrogate: what they cost and keep."""
+"""The parity modes of a growth from the paper, piggyback and surrogate: their cost and safety."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_only_what_moves_and_its_parity_are_read_and_written(parity: str, journa
             await job.finished.wait()
             await array.context.journal.drain()
             names = [f"ram{number}" for number in range(4 + added + (parity == SURROGATE))]
-            # Newcomers are searched for what they may hold; that is not the growth's reading.
+            # New members are searched for signatures; those reads are not the growth's.
             reads = [rig.log.bytes_of("read", region, name) for name in names[:4]]
             writes = [rig.log.bytes_of("write", region, name) for name in names]
             assert sum(reads) + sum(writes) <= most[added][parity] * rows * 3 * CHUNK

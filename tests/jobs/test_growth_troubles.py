@@ -110,7 +110,7 @@ async def paused_with_unsaved(rig: Rig, added: int) -> Grow:
 
 
 def test_a_rebuild_may_end_while_copies_are_not_checkpointed() -> None:
-    """It leaves out places that are dead as stripes lie now: they must lie so after a crash."""
+    """It skips places that are unwritten now; they must be unwritten after a crash too."""
 
     async def body(rig: Rig) -> None:
         array = rig.array

@@ -1,4 +1,4 @@
-"""The window loop: speeds are kept, pauses hold, cancels end, figures can be believed."""
+"""The window loop of jobs: speed limits, pauses, cancels, and the progress that is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rebuild: only what was written, from where it stopped, with users at work beside it."""
+"""Rebuild: only written chunks, from the saved position, beside users' requests."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_an_empty_array_is_rebuilt_without_touching_data() -> None:
             job, new = await replace_failed(rig, 2)
             assert (await rig.running.jobs.wait(job))["state"] == "done"
             for member in rig.members:
-                # The newcomer was looked at (is anything on it?), the others were not touched.
+                # The new member was searched for signatures, the others were not touched.
                 assert member is new or not rig.log.of(READ, rig.data, member.path)
             assert not rig.log.of(WRITE, rig.data)
             assert rig.running.status()["state"] == "clean"
@@ -130,7 +130,7 @@ def test_writes_during_a_rebuild_reach_the_new_member(seed: int) -> None:
     async def main() -> None:
         async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=1200, slow=True) as rig:
             rng = random.Random(seed)
-            await rig.put(0, noise(len(rig.model) // 2, seed))  # the rest comes alive meanwhile
+            await rig.put(0, noise(len(rig.model) // 2, seed))  # the rest is written meanwhile
             job, _ = await replace_failed(rig, seed)
             written = 0
             while rig.running.jobs.running():
@@ -239,7 +239,7 @@ def test_a_new_member_has_the_maps_before_a_superblock_names_it() -> None:
 
 
 def test_a_member_is_called_whole_when_who_holds_a_passed_stripe_has_ended() -> None:
-    """A write may be bringing it to life, by a record that lacks the member."""
+    """A first write may be under way, by a record that lacks the member."""
 
     async def main() -> None:
         async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=100) as rig:

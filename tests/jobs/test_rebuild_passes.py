@@ -1,4 +1,4 @@
-"""Writes to their places while a rebuild moves on: done once, or again where that is right.
+"""Writes to stripes while a rebuild passes them: done once, or repeated where that is needed.
 
 A rebuild passes stripes that were never written without their locks, so a write that brings one of
 them to life goes down again when the watermark has moved. In a stripe that lives it must not: the

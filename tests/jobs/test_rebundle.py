@@ -1,4 +1,4 @@
-"""raidx arrays whose members come, leave and are lost, under load: predictions, places, content."""
+"""Rebundling: members of raidx arrays join, leave and are lost, under load."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def test_what_cannot_be_is_refused_in_one_line_and_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("old", "before", "new", "after"), [PAIRS[1], PAIRS[3], PAIRS[4]])
-def test_it_leaps_over_what_nobody_has_written_but_not_over_who_writes_there(
+def test_it_skips_unwritten_chunks_but_not_while_a_write_to_them_runs(
     old: str, before: int, new: str, after: int
 ) -> None:
     rig = SmallRig(old, before, slow=True)

@@ -1,4 +1,4 @@
-"""After a crash: what was in flight is made whole, the rest is not visited, nothing is guessed."""
+"""Resync: stripes in flight become consistent after a crash; others are not visited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scrub: every rotten byte is found, named as exactly as the chains can tell, and no closer."""
+"""Scrub: every rotten byte is found, and named as exactly as the chains allow."""
 
 from __future__ import annotations
 

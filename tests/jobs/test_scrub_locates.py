@@ -1,4 +1,4 @@
-"""Scrub on two-loss codes: one lying cell, or member, is named and mended; two are not guessed."""
+"""Scrub on two-loss codes: one wrong cell or member is named and repaired; two are not guessed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Redundancy of raidx arrays that comes back in the room of the others, without a new disk."""
+"""Self-healing of raidx arrays: lost chunks are restored onto the others' free chunks."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_a_placement_saves_no_bit_whose_record_is_not_durable() -> None:
                 if region.offset <= offset < region.end
             ]
             assert pages
-            assert {page[70 >> 3] >> (70 & 7) for page in pages} == {1}, "70 is alive, 71 is not"
+            assert {page[70 >> 3] >> (70 & 7) for page in pages} == {1}, "70 is written, 71 is not"
 
     run(main)
 

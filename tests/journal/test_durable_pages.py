@@ -156,7 +156,7 @@ def test_space_and_stripes_are_free_when_the_tail_behind_them_is_durable() -> No
 
 @pytest.mark.parametrize("seed", range(10))
 def test_pages_reach_every_member_in_the_order_of_their_generations(seed: int) -> None:
-    """Chunks that come to life side by side save one page of the written map again and again."""
+    """Chunks that are first written side by side save one page of the written map repeatedly."""
 
     async def main() -> None:
         async with gated("raid0", 2, "none") as (array, members):

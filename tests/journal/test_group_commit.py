@@ -1,7 +1,7 @@
 """Small writes that come together share one record of the log (journal/group_commit.py), seen from
 the engine.
 
-They are stepped as the door does it: lab/crash/requests/held_handlers.py.
+They are stepped as by the session loop: lab/crash/requests/held_handlers.py.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def refuse(rig: SpyRig, times: int | None = 1) -> list[Fault]:
 
 
 def held(rig: SpyRig, *writes: tuple[int, bytes]) -> tuple[list[Handler], list[CommitBatch]]:
-    """Begin writes as the door does and hold them; each must be held."""
+    """Begin writes as the session loop does, and hold them; each must be held."""
     handlers: list[Handler] = []
     gatherings = []
     for offset, data in writes:

@@ -1,4 +1,4 @@
-"""A head page of the log that cannot be written: refused in time, and nothing is stuck afterwards.
+"""A head page of the log that cannot be written: writes fail in time, and work again afterwards.
 
 Members that cannot all be spared refuse it, as on one full host file system; then the fault ends.
 """

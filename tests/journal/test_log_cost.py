@@ -1,4 +1,4 @@
-"""What the log costs, counted: flush rounds, log copies, and when places are written."""
+"""The cost of the log, counted: flush rounds, copies of records, checkpoint writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small write whose record no member takes: it is as if it had never been begun."""
+"""A small write whose record no member takes is withdrawn without a trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replay believes: records of log members, and of those what an array can have written."""
+"""Recovery accepts only records of log members, and only what an array can have written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Growth beside the real md: what the guest says is read exactly; where it can run, both grow."""
+"""Growth beside the real md: the guest's output is parsed exactly; where it can run, both grow."""
 
 from __future__ import annotations
 

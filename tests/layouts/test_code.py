@@ -51,7 +51,7 @@ def slow_rank(matrix: list[list[int]]) -> int:
 
 
 def decodable(code: Code, columns: tuple[int, ...]) -> bool:
-    """Say by rank alone whether the chains determine every cell of the lost *columns*."""
+    """Return, by rank alone, whether the chains determine every cell of the lost *columns*."""
     lost = [cell for cell in code.cells if cell[1] in columns]
     matrix = [[int(cell in chain) for cell in lost] for chain in code.chains]
     return slow_rank(matrix) == len(lost) if matrix else not lost

@@ -1,4 +1,4 @@
-"""A layout in the middle of a growth: every stripe lies one way or the other."""
+"""A layout in the middle of a growth: every stripe has its old places or its new ones."""
 
 from __future__ import annotations
 
@@ -106,16 +106,16 @@ def test_impossible_positions_and_layouts_are_refused() -> None:
 
 
 @given(growing())
-def test_a_move_exchanges_a_block_with_the_one_that_is_born_where_it_was(
+def test_a_move_exchanges_a_block_with_the_new_block_at_its_old_place(
     layouts: tuple[ElasticLayout, ElasticLayout, ElasticLayout],
 ) -> None:
     _, middle, after = layouts
     stripes, old, new, chunks = middle.moving(0, middle.stripes)
     for stripe, source, target, chunk in zip(stripes, old, new, chunks, strict=True):
-        born = after.logical(stripe, source)
-        pair = (chunk, born) if stripe >= middle.migrated else (born, chunk)
+        appended = after.logical(stripe, source)
+        pair = (chunk, appended) if stripe >= middle.migrated else (appended, chunk)
         assert (middle.logical(stripe, source), middle.logical(stripe, target)) == pair
-        assert born >= middle.size_bytes // CHUNK
+        assert appended >= middle.size_bytes // CHUNK
     for stripe in range(middle.stripes):  # who neither moves nor is exchanged has one place
         touched = {*old[stripes == stripe].tolist(), *new[stripes == stripe].tolist()}
         for cell in set(range(middle.code.data_count)) - touched:

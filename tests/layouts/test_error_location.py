@@ -1,4 +1,4 @@
-"""Who lies: every single cell and every single member is named; two members never name a third."""
+"""Error location: every wrong cell and member is named; two wrong members never name a third."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def after(disk: NDArray[np.uint8], moves: Moves) -> NDArray[np.uint8]:
 
 
 def fits(table: NDArray[np.uint8], caps: Sequence[int], more: int) -> bool:
-    """Say whether *table* respects *caps* and leaves room for *more* bundles."""
+    """Return whether *table* respects *caps* and leaves room for *more* bundles."""
     free = np.asarray(caps) - np.bincount(table.reshape(-1), minlength=len(caps))
     return bool((free >= 0).all()) and int(np.minimum(free, more).sum()) >= more * table.shape[1]
 

@@ -85,7 +85,7 @@ def test_every_plan_leaves_a_true_stripe(name: str, seed: int) -> None:
     for plan in write_plans(code, touched, lost, unwritten):
         if plan is None:
             continue
-        assert not plan.read_mask & unwritten, "a plan reads a dead cell"
+        assert not plan.read_mask & unwritten, "a plan reads an unwritten cell"
         after = carry_out(plan, members, new, lost)
         dead_after = unwritten_cells(code, unwritten_data & ~touched)
         for cell, value in enumerate(expected):

@@ -1,4 +1,4 @@
-"""Questions to the host in threads: answers, errors, time limits, and what is abandoned."""
+"""Questions to the host in threads: answers, errors, time limits, and abandoned threads."""
 
 from __future__ import annotations
 

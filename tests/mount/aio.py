@@ -23,7 +23,7 @@ _libc.syscall.restype = ctypes.c_long
 
 
 def why_not() -> str | None:
-    """Say why there is no asynchronous I/O here."""
+    """The reason why there is no asynchronous I/O here."""
     machine = platform.machine()
     return None if machine in _CALLS else f"the system calls of {machine} are not known"
 

@@ -161,7 +161,7 @@ def sweep_aborted_runs() -> None:
 
 
 def _is_gone(name: str, prefix: str) -> bool:
-    """Say whether *name* is *prefix* and the number of a process that has ended."""
+    """Return whether *name* is *prefix* and the number of a process that has ended."""
     pid = name.removeprefix(prefix).partition("-")[0]
     return pid.isdigit() and not Path(f"/proc/{pid}").exists()
 

@@ -96,7 +96,7 @@ class RealArray:
         assert not self.is_mounted()
 
     def is_mounted(self) -> bool:
-        """Say whether the kernel's table has the mount."""
+        """Return whether the kernel's table has the mount."""
         return mountpoints.find(self.mnt) is not None
 
     def daemon_pid(self) -> int:
@@ -323,7 +323,7 @@ class RestartedFio:
 
 
 def grows_ext4_online() -> bool:
-    """Say whether the kernel lets us enlarge an ext4 that is mounted."""
+    """Return whether the kernel lets us enlarge an ext4 that is mounted."""
     (line,) = (x for x in Path("/proc/self/status").read_text().splitlines() if "CapEff" in x)
     return bool(int(line.split()[1], 16) >> CAP_SYS_RESOURCE & 1)
 

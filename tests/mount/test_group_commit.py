@@ -1,4 +1,4 @@
-"""Many small writes under way at once: they share records of the log, and none is lost by a kill.
+"""Many small writes in flight: they share log records, and a kill loses none that was acknowledged.
 
 Sixteen requests at a time: most are writes of 4 KiB, some of them with O_SYNC, some of 1 MiB, and
 between them reads (checked) and fsync. Each 4 KiB says which block it is and how often it was

@@ -1,4 +1,4 @@
-"""What is behind the old end can be used the moment `add-disk --wait` returns, whatever is written.
+"""The new end of a grown image can be used as soon as `add-disk --wait` returns.
 
 fio writes to the image and to loop devices all the while. The kernel must have the new size without
 being asked: only requests that somebody waits for ask for it (fuse/operations.py says what goes

@@ -1,4 +1,4 @@
-"""The daemon killed at random moments, again and again: what was acknowledged is there.
+"""The daemon is killed at random moments, repeatedly: acknowledged writes are there.
 
 A killed process loses nothing that it has answered: it lies in the page cache of the members. Each
 round mounts what the last one left, checks it, works, and kills. fio says itself what was
@@ -52,7 +52,7 @@ class Killer:
 
     def mount_again(self) -> None:
         """Clear what the killed daemon left and mount; nobody has ended the array cleanly."""
-        assert self.array.is_mounted(), "the kernel keeps the mount of a dead daemon"
+        assert self.array.is_mounted(), "the kernel keeps the mount of a killed daemon"
         self.array.clear()
         assert not self.array.is_mounted()
         self.array.mount()

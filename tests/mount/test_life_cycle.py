@@ -1,4 +1,4 @@
-"""How mounts begin and end: commands, signals, kernel, refusals, crashes, degraded and failed."""
+"""The lifecycle of mounts: commands, signals, kernel, refusals, crashes, degraded and failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A member on the array's own image is refused in a line, however it is reached; nobody waits.
+"""A member on the array's own image is refused in one line, however it is reached.
 
 The daemon would have to answer itself. Each command has a hard time limit; the fixture kills a
 daemon that hangs and takes its mount down lazily.

@@ -1,4 +1,4 @@
-"""Other layouts under a mount: killed, unmounted, with a lost disk in the middle, and undone."""
+"""Restripes under a mount: killed, unmounted, with a lost disk in the middle, and cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The look-up table on disk: lost, torn and wiped shares are rebuilt or reported, never guessed."""
+"""The chunk table on disk: lost, torn and erased shares are recovered or reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a mark of the dirty map is set and cleared: never later, never earlier, than it protects.
+"""Dirty marks: set before the writes that they protect, cleared only after them.
 
 Each order is forced by a flush that waits; what a crash would find is what was saved so far.
 """

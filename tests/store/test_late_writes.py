@@ -1,4 +1,4 @@
-"""Writes that got no answer in time and land later: never over anything newer.
+"""Writes that timed out and take effect later: never over anything newer.
 
 A is written to a member that hangs and is refused; B goes to the same bytes; then A lands.
 """

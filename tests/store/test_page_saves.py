@@ -93,7 +93,7 @@ def test_a_checkpoint_keeps_what_was_written_past_the_log_meanwhile() -> None:
 
 
 def test_a_bit_that_only_a_record_sets_is_saved_with_nothing_but_its_checkpoint() -> None:
-    """A crash that drops the record would bring to life what lay in its chunk before."""
+    """A crash that drops the record would make the chunk written, with its former content."""
 
     async def main() -> None:
         async with spying("raid0", 2, chunk_bytes=4096) as rig:

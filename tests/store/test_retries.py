@@ -1,4 +1,4 @@
-"""What fails is tried once more, then the member is out: twice in all, whatever the way it took."""
+"""Retries: a failed operation is tried once more, then the member fails; the same on every path."""
 
 from __future__ import annotations
 

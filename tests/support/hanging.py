@@ -68,7 +68,7 @@ async def refused(step: Callable[[], Awaitable[None]], within_s: float = OVER_S)
 
 
 async def write_until_taken(rig: SpyRig, offset: int, data: bytes, tries_s: float = 60) -> None:
-    """Write *data*, again and again until it is acknowledged, as somebody stubborn would."""
+    """Write *data* repeatedly until it is acknowledged."""
     with trio.fail_after(tries_s):
         while True:
             try:
@@ -79,7 +79,7 @@ async def write_until_taken(rig: SpyRig, offset: int, data: bytes, tries_s: floa
 
 
 async def flush_until_done(rig: SpyRig) -> None:
-    """Flush, again and again until it succeeds."""
+    """Flush repeatedly until it succeeds."""
     with trio.fail_after(60):
         while True:
             try:

@@ -187,7 +187,7 @@ async def restarted(images: Sequence[bytes], **options: Any) -> AsyncIterator[Ar
 
 
 def noise(length: int, seed: int = 0) -> bytes:
-    """Return bytes that no mistake produces."""
+    """Return random bytes: no mistake produces them."""
     return random.Random(seed).randbytes(length)
 
 

@@ -185,7 +185,7 @@ BELIEVED = (
         APPEND,
         "        active = [role for role in whole if role != self.leaving]",
         "        active = whole",
-        "a record lies on a member that is let go of",
+        "a record lies on a member that is released",
         ("raidx-parity:partial:members", "raidx-copy:full:members", "raidx-zero:full:members"),
         ("tests/jobs/test_rebundle.py",),
     ),

@@ -1,4 +1,4 @@
-"""Bugs of what says what counts: flushes, pages, written map, dirty map."""
+"""Bugs of flushes, pages, written map and dirty bitmap."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ PAGED = (
         WRITER,
         "            await context.written.mark(fresh)",
         "            await context.written.mark(fresh[:1] if fresh[1:] else fresh)",
-        "only one of the chunks that a write brings to life is written",
+        "only one of the chunks that a write touches first becomes written",
         UNLOGGED,
         ("tests/array/test_state_machine.py",),
     ),
@@ -220,7 +220,7 @@ PAGED = (
         WRITER,
         "            if not context.all_read_zero:",
         "            if False:",
-        "a chunk comes to life with what lay there before",
+        "a chunk becomes written with what lay there before",
         UNLOGGED,
         MOMENTS,
     ),
@@ -313,7 +313,7 @@ MARKED = (
         RESYNC_FILE,
         "            await _clean(context, stripe, cell)",
         "            pass",
-        "a unwritten cell that is taken to read as zero does not",
+        "an unwritten cell that is taken to read as zero does not",
         (*UNLOGGED, "rdp:none"),
         RESYNC,
     ),

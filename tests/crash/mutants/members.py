@@ -1,4 +1,4 @@
-"""Bugs of members that come and leave: rebuild, seats, locks."""
+"""Bugs of members that join and leave: rebuild, assignment of roles, locks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REBUILDING = (
         REBUILD,
         "        for stripe in [stripe for stripe in locks.held if stripe < passed]:",
         "        for stripe in list[int]():",
-        "a stripe that comes written below the watermark lacks the member after a cut",
+        "a stripe that is first written below the watermark lacks the member after a cut",
         DISKS,
         REBUILD_TESTS,
     ),
@@ -60,7 +60,7 @@ REBUILDING = (
         WRITER,
         "            return not comes_alive or epoch[1] == context.member_set.rebuild_epoch",
         "            return True",
-        "a stripe comes written without the member that became whole meanwhile",
+        "a stripe is first written without the member that became whole meanwhile",
         (*DISKS, "raid4:none:disks"),
         REBUILD_TESTS,
     ),

@@ -1,4 +1,4 @@
-"""Bugs of replay, of what goes past the log, and of deferred that it has only in part."""
+"""Bugs of recovery, of writes past the log, and of deferred parity."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ REPLAYING = (
         REPLAY,
         "journal.written.set_bits(chunk_range(first, first + count))",
         "journal.written.set_bits(chunk_range(first, first + count - 1))",
-        "the last chunk of a run that came written reads as zero",
+        "the last chunk of a run that was first written reads as zero",
         ("raid5:partial", "raid0:full", "raid0:partial"),
         MOMENTS,
     ),
@@ -181,7 +181,7 @@ BESIDE = (
         STREAMS_FILE,
         "        self._reserved = reserved\n        self.reserve_bytes = self._size(len(reserved))",
         "        self._reserved = reserved",
-        "the parities of many deferred do not fit when they have to be logged",
+        "the deferred parities of many stripes do not fit when they have to be logged",
         STREAMS,
         STREAM_TESTS,
     ),
@@ -226,7 +226,7 @@ BESIDE = (
         CLOSING,
         "            self._keep(stripe, cells, known)",
         "            pass",
-        "who loses a member now gets content by a parity of before",
+        "after the loss of a member, content is recovered from an older parity",
         STREAMS,
         STREAM_TESTS,
     ),

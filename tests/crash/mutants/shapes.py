@@ -118,7 +118,7 @@ MUTANTS = (
         GROWER,
         "            self.context.journal.choose_roles()",
         "            pass",
-        "the log counts on a role that is somebody else's now",
+        "the log counts on a role that another member has now",
         GROWTH,
         GROWTH_TESTS,
     ),

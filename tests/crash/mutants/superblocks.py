@@ -1,4 +1,4 @@
-"""Bugs of superblocks and assembly: who is a member, and of what time."""
+"""Bugs of superblocks and assembly: which members count, and in which state."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ MEMBERSHIP = (
         ARRAY,
         "        await member_set.update(lambda config: config.started_with(member_set.present()))",
         "        pass",
-        "who missed this mount joins the next one as if nothing had been written",
+        "a member that missed this mount joins the next one as if nothing had been written",
         (*DISKS, *REMOUNTS),
         ("tests/array/test_start.py", *FAILURES),
     ),

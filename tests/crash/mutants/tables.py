@@ -1,4 +1,4 @@
-"""Bugs of the tables of raidx layouts: moves, chunk_table, bundles."""
+"""Bugs of the chunk tables of raidx layouts: moves, shares, bundles."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TABLES = (
         SHARES,
         "            self._unsaved.add((role, chunk // PAGE_ENTRIES))",
         "            pass",
-        "no place scan a chunk after a remount",
+        "no place claims a chunk after a remount",
         MOVES,
         SHARE_TESTS,
     ),
