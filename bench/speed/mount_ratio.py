@@ -106,7 +106,7 @@ def depth_options(depth: int) -> list[str]:
 
 @functools.cache
 def has_io_uring() -> bool:
-    """Say whether fio and the kernel can do io_uring."""
+    """Return whether fio and the kernel can do io_uring."""
     try:
         disabled = Path("/proc/sys/kernel/io_uring_disabled").read_text().strip()
     except FileNotFoundError:

@@ -17,6 +17,7 @@ from mount_ratio import WIDE_ROWS
 
 ROOT = Path(__file__).resolve().parents[2]
 FIELDS = {field.name for field in fields(Line)}
+LOAD_MAX = 0.5  # of an idle machine
 MISSED = 1  # exit status of a program that printed its lines and missed a bar
 
 
@@ -25,7 +26,8 @@ class Part:
     """One part of the table: *script* with *arguments*, or *quick* ones instead.
 
     *rounds_max* bounds the rounds of parts that take long; *turns* is how often the program repeats
-    its measurement in one round of the table.
+    its measurement in one round of the table. *is_cpu_time*: it measures processor time, which
+    other programs hardly disturb.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Part:
     quick: Sequence[str] = ()
     rounds_max: int = 1 << 10
     turns: int = 1
+    is_cpu_time: bool = False
 
     def command(self, tree: Path, rounds: int, *, quick: bool) -> list[str]:
         """Return the command that measures *rounds* rounds in *tree*."""
@@ -50,10 +53,10 @@ WIDE_ARGUMENTS = ("--only", f"stock,{WIDE},{WIDE}{LOGGED}", "--rows", WIDE_ROWS[
 PARTS = (
     Part("mount", "mount_ratio.py", (), ("--size", "64", "--seconds", "0.4")),
     Part("wide", "mount_ratio.py", WIDE_ARGUMENTS, (*WIDE_ARGUMENTS, "--seconds", "0.4")),
-    Part("log", "log_ratio.py", turns=3),
+    Part("log", "log_ratio.py", turns=3, is_cpu_time=True),
     Part("rebuild", "rebuild_ratio.py", ("--size", "512"), ("--size", "256"), 5),
     Part("growth", "growth_ratio.py", ("--size", "256"), ("--size", "128"), 5),
-    Part("codes", "bench_codes.py", ("--size", "1024"), ("--size", "512"), 5),
+    Part("codes", "bench_codes.py", ("--size", "1024"), ("--size", "512"), 5, is_cpu_time=True),
     Part(
         "two-losses",
         "two_loss_mount.py",
@@ -63,7 +66,7 @@ PARTS = (
     ),
     Part("raidx", "raidx_mount.py", (), ("--seconds", "0.4"), 5),
     Part("large", "large_array.py", rounds_max=3),
-    Part("simulation", "simulation_speed.py", rounds_max=3),
+    Part("simulation", "simulation_speed.py", rounds_max=3, is_cpu_time=True),
 )
 
 

@@ -30,10 +30,8 @@ from itertools import chain
 
 from against import compare, print_pairs
 from lines import Line, print_lines
-from page import write
-from parts import PARTS, measure
-
-LOAD_MAX = 0.5
+from page import commit, write
+from parts import LOAD_MAX, PARTS, measure
 
 
 def main() -> int:
@@ -56,7 +54,7 @@ def main() -> int:
     if shutil.which("fio") is None:
         print("fio is missing; install it: apt install fio", file=sys.stderr)
         return 2
-    load = os.getloadavg()[0]
+    load, measured = os.getloadavg()[0], commit()
     if load > LOAD_MAX:
         print(f"load {load:.1f}: other work disturbs the figures", file=sys.stderr)
     # SIGTERM unmounts as Ctrl-C does.
@@ -71,7 +69,7 @@ def main() -> int:
         found[part.name] = measure(part, rounds, quick=options.quick)
         print(f"{part.name}: done", file=sys.stderr)
     if options.write:
-        write(found, rounds=rounds, quick=options.quick, load=load)
+        write(found, measured, rounds=rounds, quick=options.quick, load=load)
     return print_lines(list(chain(*found.values())), as_json=options.json)
 
 
