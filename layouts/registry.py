@@ -78,7 +78,7 @@ class LayoutInfo:
     share: Callable[[int], float] = lambda width: (width - 1) / width
 
     def allows(self, width: int) -> bool:
-        """Say whether the layout exists for *width* members."""
+        """Return whether the layout exists for *width* members."""
         return self.width_min <= width <= self.width_max and self.allows_width(width)
 
     def tolerance(self, width: int) -> int:

@@ -22,7 +22,7 @@ SSD = "ssd,read_mb_s=445,write_mb_s=135"  # table I: Intel DC S3500
 ONE_AT_A_TIME = SSD + ",channels=1"
 WEEK_IN_HALF_AN_HOUR = 336.0  # section VI.A
 # Times that pace: about 57.5 % of the updates then find a mean queue of 0.5 ms or more. prxy_0
-# cannot: its hottest stripe is locked all the time from there on.
+# cannot: at higher speeds its hottest stripe is always locked.
 PACE = {"hm_1": 180.0, "proj_4": 13.0, "hm_0": 18.0, "proj_0": 3.5, "prxy_0": 2.0, "src2_2": 10.0}
 READ_HEAVY = ("hm_1", "proj_4")
 DEPTH = 32  # of the synthetic load, which has no times of its own
@@ -146,7 +146,7 @@ class Laboratory:
     def ratio(self, run: Run) -> float:
         """Return the response time of *run* in terms of the traditional choice.
 
-        The geometric mean over pairs of runs of one seed: no single busy load decides.
+        The geometric mean over pairs of runs with the same seed: no single busy load dominates.
         """
         pairs = zip(self.seeded(run), self.seeded(run._replace(limits=TRADITIONAL)), strict=True)
         return float(

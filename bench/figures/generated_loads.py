@@ -1,6 +1,6 @@
 """The statistics of generated loads, beside those of slices of the real traces.
 
-    python bench/figures/generated_loads.py --traces ../shared/traces
+    python bench/figures/generated_loads.py --traces FOLDER
 
 A slice is not its trace: the first minutes of a week are quieter or busier than the week. The
 generated load follows the whole trace (published statistics), so the columns of arrivals and

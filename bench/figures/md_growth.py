@@ -64,8 +64,8 @@ class CannotRunError(PeerError):
 
 
 @dataclass(frozen=True)
-class GrowthPosition:
-    """What a growth took: bytes (read, written) of each member, old ones first.
+class GrowthCost:
+    """The cost of a growth: bytes (read, written) of each member, old members first.
 
     *old_bytes* is the size of the array before, all of it written; *size_bytes* after.
     """
@@ -121,7 +121,7 @@ def parse_counters(text: str) -> dict[str, tuple[int, int]]:
     return found
 
 
-def parse_growth(results: Path, members: int) -> GrowthPosition:
+def parse_growth(results: Path, members: int) -> GrowthCost:
     """Return what the guest wrote into the folder *results*. Raises PeerError."""
     with contextlib.suppress(FileNotFoundError):
         raise PeerError((results / "error").read_text().strip())
@@ -142,12 +142,10 @@ def parse_growth(results: Path, members: int) -> GrowthPosition:
         (after[name][0] - before[name][0], after[name][1] - before[name][1])
         for name in sorted(after)
     ]
-    return GrowthPosition(moved, end_s - start_s, *sizes)
+    return GrowthCost(moved, end_s - start_s, *sizes)
 
 
-def grow_md(
-    width: int, added: int, member_bytes: int, folder: Path, limit_s: float
-) -> GrowthPosition:
+def grow_md(width: int, added: int, member_bytes: int, folder: Path, limit_s: float) -> GrowthCost:
     """Grow an array of md in a guest, with its members in *folder*. Raises PeerError."""
     program, results = kernel(), folder / "results"
     assert program is not None
@@ -230,8 +228,8 @@ class CountingMember(WrapperMember):
 
 async def grow_ours(
     way: str, width: int, added: int, member_bytes: int, folder: Path
-) -> GrowthPosition:
-    """Grow an array of ours in this process: parity follows in this *way*, or everything moves.
+) -> GrowthCost:
+    """Grow an array of raidx in this process: *way* is a parity mode, or "restripe".
 
     Its members lie in *folder*. A surrogate is one more, the last. Raises PeerError, RaidxError.
     """
@@ -267,7 +265,7 @@ async def grow_ours(
                 ):
                     raise PeerError("our growth: the data is not what it was")
             moved = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(before, after, strict=True)]
-            return GrowthPosition(moved, seconds, old_bytes, array.size_bytes)
+            return GrowthCost(moved, seconds, old_bytes, array.size_bytes)
     finally:
         for member in members:
             member.close()
@@ -276,21 +274,19 @@ async def grow_ours(
 # ---- both ----
 
 
-def table(
-    width: int, added: int, member_bytes: int, growths: dict[str, GrowthPosition]
-) -> PaperTable:
+def table(width: int, added: int, member_bytes: int, growths: dict[str, GrowthCost]) -> PaperTable:
     """Return the growths side by side, in MiB."""
     rows: list[list[Cell]] = []
     columns = [f"{name} {what}" for name in growths for what in ("read", "written")]
 
-    def line(title: str, cells: Callable[[GrowthPosition], Sequence[Cell]]) -> None:
+    def line(title: str, cells: Callable[[GrowthCost], Sequence[Cell]]) -> None:
         found = [[*cells(growth), "", ""][:2] for growth in growths.values()]
         rows.append([title, *(cell for pair in found for cell in pair)])
 
     for number in range(max(len(growth.members) for growth in growths.values())):
         roles = ["data"] * (width - 1) + ["parity"] + ["new"] * added + ["surrogate"]
 
-        def of_member(growth: GrowthPosition, n: int = number) -> list[Cell]:
+        def of_member(growth: GrowthCost, n: int = number) -> list[Cell]:
             return [part / MIB for member in growth.members[n : n + 1] for part in member]
 
         line(f"{number} ({roles[number]})", of_member)

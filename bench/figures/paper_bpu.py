@@ -1,18 +1,21 @@
 """BPU paper, section VI, in virtual time: Figs. 2 and 4 to 9, against the traditional choice.
 
-    python bench/figures/paper_bpu.py                   three runs a point as there; minutes
-    python bench/figures/paper_bpu.py --quick           less than one, wider spread
+    python bench/figures/paper_bpu.py                   three runs a point, as in the paper; minutes
+    python bench/figures/paper_bpu.py --quick           less than a minute, wider spread
 
-A RAID-5 of 7+1 modelled SATA SSDs with the transfer rates of the paper's table I, no journal and
-all regions marked beforehand, as md does it. Loads: the six traces from their published statistics
-(table II), open loop. Every run of a trace sees the same requests; "traditional" is BPU with
-T_heavy = 0, which chooses the same (a test holds it to that, to the microsecond) and counts.
+The array is a RAID-5 of 7+1 modelled SATA SSDs with the transfer rates of the paper's table I. It
+has no journal, and all regions are marked dirty beforehand, which is how md behaves. The loads are
+the six traces of table II, generated from their published statistics, open loop. Every run of a
+trace sees the same requests. "Traditional" is BPU with T_heavy = 0: it makes the same choices as
+the traditional policy (a test compares them to the microsecond) and also counts.
 
-Two things the paper does not say decide how much there is to gain. The *chunk*: with chunks of
-64 KiB nearly every write touches one chunk, reads 2 or 6, and T_pre = 3 rules the exchange out; so
-4 KiB, md's unit of parity update. The *load*: a week in half an hour leaves these disks nearly idle
-(first table), while the paper's Fig. 7 finds mean queues of 0.5 ms and more at 57.5 % of the
-updates of hm_0. The figures are therefore taken at the pace at which ours do so, too.
+The paper leaves two parameters open that decide how much can be gained:
+
+- The chunk. With chunks of 64 KiB nearly every write touches one chunk and reads 2 or 6, and
+  T_pre = 3 excludes the exchange. Therefore chunks are 4 KiB, md's unit of parity update.
+- The load. A week replayed in half an hour leaves these disks nearly idle (first table), but the
+  paper's Fig. 7 shows mean queues of 0.5 ms and more at 57.5 % of the updates of hm_0. Therefore
+  the traces are replayed at the speed at which our queues are as long.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ TITLE = "BPU: balanced parity update with queueing length awareness"
 
 
 def percent(value: float) -> str:
-    """Return a share as people read it."""
+    """Return a share as a percentage, in text."""
     return f"{value:.1%}"
 
 
@@ -123,7 +126,7 @@ def thinned(values: Sequence[str], scope: Scope) -> list[str]:
 
 
 def micro_s(value: str) -> float:
-    """Return a threshold as a number for a chart: microseconds, or chunks as they are."""
+    """Return a threshold for a chart: times in microseconds, numbers of chunks unchanged."""
     if value.endswith("ms"):
         return float(value[:-2]) * 1e3
     return float(value.removesuffix("us"))
@@ -242,7 +245,7 @@ def taken(trace: str, changes: dict[str, Any], limits: Limits) -> Run:
     pace = PACE[trace]
     if changes.pop("twice", False):
         pace *= 2
-    if changes.pop("third", False):  # what takes longer must come slower to be as busy
+    if changes.pop("third", False):  # slower service: a lower rate gives the same utilisation
         pace /= 3
     return Run(trace, limits, **{"pace": pace, **changes})
 
@@ -283,7 +286,7 @@ def what_it_takes(lab: Laboratory) -> PaperTable:
 
 
 def tables(quick: bool) -> list[PaperTable]:
-    """Regenerate section VI, then ask what the gain takes."""
+    """Return the tables of section VI, and those of what the gain depends on."""
     lab = Laboratory(Scope(900, 1, 4) if quick else Scope(1500, 3, 1))
     light, heavy, pre, skew = (partial(sweep_table, lab, sweep) for sweep in SWEEPS)
     fig2, fig5, fig7 = (partial(maker, lab) for maker in (fig_2, fig_5, fig_7))

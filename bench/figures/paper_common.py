@@ -1,4 +1,4 @@
-"""What the programs of the papers share: tables, charts, parallel runs, and printing.
+"""Tables, charts, parallel runs and printing: the common parts of the papers' programs.
 
 Each ``bench/figures/paper_NAME.py`` regenerates the tables and figures of one paper in virtual
 time:
@@ -83,7 +83,7 @@ class PaperTable:
 
 
 def cell_text(cell: Cell) -> str:
-    """Return a cell as people read it: three digits are enough.
+    """Return the text of a cell, rounded to three digits.
 
     >>> cell_text(0.12345), cell_text(1234.6), cell_text("25.1 %"), cell_text(7)
     ('0.123', '1235', '25.1 %', '7')
@@ -119,7 +119,7 @@ class Runs(Generic[R, T]):
     def tables(self, *makers: Callable[[], PaperTable]) -> list[PaperTable]:
         """Return the table of each maker.
 
-        All are made side by side: a table that waits for its last run leaves no processor idle.
+        The tables are made concurrently, so no processor is idle while one waits for its last run.
         """
         with self._pool, ThreadPoolExecutor(len(makers)) as threads:
             return list(threads.map(lambda maker: maker(), makers))
@@ -128,8 +128,8 @@ class Runs(Generic[R, T]):
 def gain(theirs: Sequence[float], ours: Sequence[float]) -> str:
     """Return by how much *ours*, times in pairs with *theirs*, is better, and the standard error.
 
-    The mean is the geometric one of the ratios: the arithmetic one would favour either side that it
-    is asked for, so wide is the spread.
+    The mean is the geometric mean of the ratios. An arithmetic mean would favour the side that is
+    in the numerator, because the spread is wide.
 
     >>> gain([1.0, 4.0], [0.5, 2.0]), gain([1.0], [1.1])
     ('+50.0 % (s.e. 0.0)', '-10.0 %')

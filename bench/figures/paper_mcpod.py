@@ -1,12 +1,13 @@
 """McPod paper, section 5, in virtual time: growing RAID-4 by the fewest moves, on 7200 rpm disks.
 
     python bench/figures/paper_mcpod.py                 some minutes
-    python bench/figures/paper_mcpod.py --quick         less than one, smaller disks, fewer requests
+    python bench/figures/paper_mcpod.py --quick         less than a minute, smaller disks
 
-4+1, 4+2 and 4+1+1 modelled disks, chunks of 64 KiB, everything written before. Ours is the method
-`live` (jobs/grow/): parity is neither read nor written, so it does less than the paper's methods.
-"Move everything" is our own engine's restripe (jobs/restripe/job.py) on the same disks, with large
-windows and with windows and superblock writes like md's (restripe_runs.py).
+Arrays of 4 modelled disks grow by 1, by 2, and by 1 and 1; chunks are 64 KiB, and everything is
+written beforehand. Our parity mode `live` (jobs/grow/) neither reads nor writes parity, so it does
+less work than the paper's methods. "Move everything" is our own engine's restripe
+(jobs/restripe/job.py) on the same disks, once with large windows, and once with windows and
+superblock writes like md's (restripe_runs.py).
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def changed(**constants: int) -> Any:
 
 
 class Watched:
-    """Grows an array with nobody else asking, before the load, and notes what it took."""
+    """Grows an array before the load, without other requests, and records the cost."""
 
     def __init__(self, added: int, each_window: bool = False, parity: str = LIVE) -> None:
         self.added = added
@@ -137,7 +138,7 @@ def grown(
     parity: str = LIVE,
     journal: str = "partial",
 ) -> Watched:
-    """Return what growing a full array took with nobody else asking."""
+    """Return the cost of growing a full array without other load."""
     watched = Watched(added, each_window, parity)
     simulate(
         Experiment(
@@ -154,7 +155,7 @@ def grown(
 
 
 def bytes_and_time(member_bytes: int) -> PaperTable:
-    """Return bytes for each byte of old data, and redistribution time with nobody else asking."""
+    """Return bytes for each byte of old data, and redistribution time without other load."""
     rows: list[list[Cell]] = []
     for width, added in GROWTHS:
         full = partial(
@@ -191,7 +192,7 @@ def bytes_and_time(member_bytes: int) -> PaperTable:
 
 
 def techniques(member_bytes: int) -> PaperTable:
-    """Return what each technique is worth, switched off in turn."""
+    """Return the gain of each technique: they are switched off one at a time."""
     whole = grown(4, 1, member_bytes)
     one_by_one = {"BATCHES_IDLE": 1, "BATCH_BYTES_MAX": CHUNK_BYTES}
     cases: list[tuple[str, Callable[[], Watched]]] = [
@@ -287,7 +288,7 @@ def responses(requests: int, member_bytes: int) -> PaperTable:
 
 
 def ways(member_bytes: int) -> PaperTable:
-    """Return what the ways of parity cost with nobody else asking: ours and the paper's two."""
+    """Return the cost of the three parity modes without other load: ours and the paper's two."""
     rows: list[list[Cell]] = []
     for width, added in GROWTHS:
         live = grown(width, added, member_bytes)

@@ -1,13 +1,14 @@
 """RAIDX paper, section V.E, in virtual time: unlike members, before and after tuning.
 
-    python bench/figures/paper_raidx.py                 some two minutes on two processors
-    python bench/figures/paper_raidx.py --quick         less than one, smaller loads
+    python bench/figures/paper_raidx.py                 about two minutes on two processors
+    python bench/figures/paper_raidx.py --quick         less than a minute, smaller loads
 
-The real engine on modelled members; `raidx_runs.py` says what is run. Sizes are a thousandth of the
-paper's: a 250 MB SSD, a 300 MB disk. How many places its diskSpotcheck had the paper does not say,
-but a set of chunks larger than its 250 GB SSD would have taken days: what was hot did fit there.
-So it does here where the paper's figures are regenerated, beside content that fills nearly all of
-the array; rows of our own say what becomes of it when the hot set does not fit.
+The real engine runs on modelled members; `raidx_runs.py` defines the runs. Sizes are a thousandth
+of the paper's: a 250 MB SSD, a 300 MB disk. The paper does not say how many places its
+diskSpotcheck had. A set of chunks larger than its 250 GB SSD would have taken days, so the hot set
+must have fitted on the SSD. It does here, too, where the paper's figures are regenerated; other
+content fills nearly all of the rest of the array. Rows that the paper does not have show a hot set
+that does not fit.
 """
 
 from __future__ import annotations
@@ -212,7 +213,7 @@ def moving(runs: AllRuns, count: int) -> PaperTable:
 def overhead(runs: AllRuns, count: int) -> PaperTable:
     """Return what tuning costs, which the paper leaves open."""
     flat = tuple(Load("hotspot", 128 * MIB, count, s, 1, 1.0) for s in range(1, 4))
-    # The tuner begins a second after the last request: each burst comes into its work.
+    # The tuner begins a second after the last request, so each burst arrives while it works.
     bursts = (Load("hotspot", SPAN, count // 2, 1, 7, clients=1, burst=20, lull_s=1.5),)
     orders = [
         Run("raidx-zero", kinds, loads, tuned)

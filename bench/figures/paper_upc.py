@@ -1,15 +1,16 @@
 """UPC paper, section 4.3, in virtual time: Uniform P-code against P-code and X-code.
 
     python bench/figures/paper_upc.py                   some minutes
-    python bench/figures/paper_upc.py --quick           less than one, wider spread
+    python bench/figures/paper_upc.py --quick           less than a minute, wider spread
     python bench/figures/paper_upc.py --trace Financial1.spc.xz
 
-The real engine on modelled disks (10k SAS, 300 GB, one queue each, first come first served), no
-journal and all regions marked beforehand: a small write then costs what it costs in the paper,
-three reads and three writes. The load is Financial1 from its published statistics (or a trace
-file), open loop, its times scaled to the IOPS asked for and its addresses multiplied to fill the
-array, as in section 4.2. The paper does not say by which factor, and one trace is one sample: every
-row here is the mean over several loads, each with its own factor; both codes get the same ones.
+The real engine runs on modelled disks (10k SAS, 300 GB, one queue each, first come first served).
+It has no journal, and all regions are marked dirty beforehand: a small write costs three reads and
+three writes, as in the paper. The load is Financial1, generated from its published statistics (or a
+trace file), open loop. As in section 4.2, its times are scaled to the rate in question, and its
+addresses are multiplied to fill the array. The paper does not state the factor, and one trace is
+one sample. Therefore every row is the mean over several loads, each with its own factor; both codes
+get the same loads.
 """
 
 from __future__ import annotations
@@ -77,15 +78,15 @@ class Scope:
 
 
 class Unlocked(StripeLocks):
-    """No locks: harmless only because the members hold no data."""
+    """Stripe locks that lock nothing: harmless only because the members hold no data."""
 
     __slots__ = ()
 
     async def acquire(self, stripe: Stripe) -> None:
-        """Let everybody through."""
+        """Return without a lock."""
 
     async def acquire_all(self, stripes: Any) -> list[Stripe]:
-        """Let everybody through."""
+        """Return without a lock."""
         return list(stripes)
 
     def release(self, stripe: int) -> None:
@@ -281,7 +282,7 @@ def fig_8(scope: Scope) -> PaperTable:
 
 
 def overlaps(_scope: Scope) -> PaperTable:
-    """What moving cells within their columns can change, by counting."""
+    """Return the overlaps of recoveries, counted: what moving cells within columns can change."""
     rows: list[tuple[Any, ...]] = []
     for p in PAPER_BETTER:
         for name in ("pcode", "upc"):
@@ -307,7 +308,7 @@ def overlaps(_scope: Scope) -> PaperTable:
 
 
 def factors(scope: Scope) -> PaperTable:
-    """One load, many factors: how much of a gain is chance."""
+    """Return the gains of one load with many factors: how much of a gain is chance."""
     runs = scope.runs * 2
     ends = [0.9 + 0.1 * number / runs for number in range(runs)]
     ours = [Run("upc", 7, 1, scope.requests, scope.load, reach=end) for end in ends]
@@ -334,7 +335,7 @@ def factors(scope: Scope) -> PaperTable:
 
 
 def runs_and_locks(scope: Scope) -> PaperTable:
-    """Does the paper's own load have the pattern that UPC is made for?"""
+    """Return whether the paper's load has the pattern that UPC is made for, as a table."""
     rows = []
     for title, reach in (("fill the array", 0.0), ("times 8", TIMES_8)):
         for words, locks in (("yes", True), ("no", False)):
@@ -350,7 +351,7 @@ def runs_and_locks(scope: Scope) -> PaperTable:
 
 
 def rows_at_once(scope: Scope) -> PaperTable:
-    """What UPC is made for."""
+    """Return the table of the pattern that UPC is made for: writes of whole rows."""
     rows = []
     for p in PAPER_BETTER:
         width = p - 1
@@ -381,7 +382,7 @@ def rows_at_once(scope: Scope) -> PaperTable:
 
 
 def tables(quick: bool, trace: str | None = None) -> list[PaperTable]:
-    """Regenerate section 4.3, then ask why."""
+    """Return the tables of section 4.3, and those that explain the differences."""
     measured = Runs(mean_ms)
     runs, requests = (2, 800) if quick else (15, 2000)
     scope = Scope(runs, requests, trace or FINANCIAL1, measured)

@@ -1,10 +1,10 @@
 """The McPod paper's baseline in our own engine: a restripe of everything, in two variants.
 
-"Large windows" is the best that a restripe can do: windows of 64 MiB of every member, each read,
-written and flushed, with the watermark in the journal. "md's habits" are small windows, each
-followed by a superblock on every member and a flush: the position is written before the next window
-may overwrite what this one left. Such a window is 1 MiB of a member, md's stripe cache of 256
-pages; a variant with 4 MiB favours md.
+- "Large windows" is the best that a restripe can do: windows of 64 MiB of every member, each read,
+  written and flushed, with the watermark in the journal.
+- "md's habits" are small windows, each followed by a superblock on every member and a flush: the
+  position must be durable before the next window may overwrite the places that this one left. Such
+  a window is 1 MiB of a member, md's stripe cache of 256 pages; a variant with 4 MiB favours md.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def restriping_by(habits: Habits) -> Iterator[None]:
 
 
 class Moved:
-    """Restripes an array onto *added* members, before the load, and notes what it took."""
+    """Restripes an array onto *added* members before the load, and records the cost."""
 
     def __init__(self, added: int, disk: Callable[[int, int], ModelMember]) -> None:
         self.added = added
@@ -95,7 +95,7 @@ def restriped(
     disk: Callable[[int, int], ModelMember],
     habits: Habits,
 ) -> Moved:
-    """Return what restriping a full array took with nobody else asking."""
+    """Return the cost of restriping a full array without other load."""
     moved = Moved(added, disk)
     with restriping_by(habits):
         simulate(experiment(prepare=moved.restripe))

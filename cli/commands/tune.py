@@ -59,6 +59,8 @@ def _plan_text(plan: dict[str, Any], out: Output) -> Text:
         )
     for move in plan["moves"]:
         what = "parity or copy" if move["image_offset"] is None else f"image {move['image_offset']}"
-        how = "changes places with one of" if move["swap"] else "moves to"
-        lines.append(f"  bundle {move['bundle']} ({what}): role {move['from']} {how} {move['to']}")
+        how = "in exchange with a chunk of role" if move["swap"] else "to role"
+        lines.append(
+            f"  bundle {move['bundle']} ({what}): from role {move['from']} {how} {move['to']}"
+        )
     return Text("\n".join(lines))

@@ -126,9 +126,9 @@ class ElasticMapping:
             column = row % w
             moves = (disk <= column) & (column < disk + n)
             to = disk + np.maximum(v, column + 1) - np.maximum(0, column - n + 1)
-            born = blocks >= start  # blocks of later growths are corrected by their own iteration
-            disk = np.where(born, (new_row - n + 1 + j) % w, np.where(moves, to, disk))
-            row = np.where(born, new_row, row)
+            appended = blocks >= start  # later growths correct their blocks in their own iteration
+            disk = np.where(appended, (new_row - n + 1 + j) % w, np.where(moves, to, disk))
+            row = np.where(appended, new_row, row)
         return disk, row
 
     def logical_many(self, disks: Blocks, rows: Blocks) -> Blocks:
@@ -140,16 +140,16 @@ class ElasticMapping:
         for v, n, w, start in reversed(self._growths):
             column = row % w
             back = (column - disk) % w
-            born = (back < n) & (result < 0)
-            result = np.where(born, start + row * n + n - 1 - back, result)
+            appended = (back < n) & (result < 0)
+            result = np.where(appended, start + row * n + n - 1 - back, result)
             from_ = disk + np.maximum(0, column - n + 1) - np.maximum(v, column + 1)
             disk = np.where(disk >= v, from_, disk)
         return np.where(result < 0, row * self.history[0] + disk, result)
 
-    def births(self) -> tuple[tuple[int, int], ...]:
+    def generations(self) -> tuple[tuple[int, int], ...]:
         """Return (first logical block, blocks in each row) of the first blocks and of each growth.
 
-        The blocks that one growth added (a *birth*) are numbered consecutively, row by row.
+        The blocks that one growth added (a *generation*) are numbered consecutively, row by row.
         """
         return ((0, self.history[0]), *((start, n) for _, n, _, start in self._growths))
 
@@ -313,8 +313,8 @@ class ElasticLayout(Layout):
         column = rows % w
         left = disks + np.maximum(0, column - (w - v) + 1) - np.maximum(v, column + 1)
         comes = (disks >= v) & ((column - disks) % w >= w - v)
-        born = self.mapping.logical_many(np.where(comes, left, disks), rows)
-        old = np.where(disks < v, before.logical_many(np.minimum(disks, v - 1), rows), born)
+        appended = self.mapping.logical_many(np.where(comes, left, disks), rows)
+        old = np.where(disks < v, before.logical_many(np.minimum(disks, v - 1), rows), appended)
         return np.where(rows < self.migrated, now, old)
 
     def moving(self, start: int, end: int) -> tuple[Blocks, Blocks, Blocks, Blocks]:
@@ -344,16 +344,16 @@ class ElasticLayout(Layout):
         added = self.mapping.disks - before.disks
         return cell < before.disks and cell <= stripe % self.mapping.disks < cell + added
 
-    def is_birth(self, stripe: Stripe, cells: int) -> bool:
-        """Return whether the set *cells* holds exactly the blocks of one birth in *stripe*.
+    def is_generation(self, stripe: Stripe, cells: int) -> bool:
+        """Return whether the set *cells* holds exactly the blocks of one generation in *stripe*.
 
-        See `ElasticMapping.births`.
+        See `ElasticMapping.generations`.
         """
         disks = [disk for disk in cell_range(0, self.mapping.disks) if cells >> disk & 1]
         if not disks:
             return False
         blocks = sorted(self.logical(stripe, disk) for disk in disks)
-        start, count = next(b for b in reversed(self.mapping.births()) if b[0] <= blocks[0])
+        start, count = next(b for b in reversed(self.mapping.generations()) if b[0] <= blocks[0])
         first = start + stripe * count
         return blocks == list(range(first, first + count))
 

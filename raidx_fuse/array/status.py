@@ -53,9 +53,10 @@ def state(array: RunningArray) -> str:
 def _action(array: RunningArray, word: str) -> str | None:
     """Return the next step for the owner if data or members are lost, or None."""
     if array.context.bad_chunks:
+        count = array.context.bad_chunks.count()
         return (
-            f"the content of {array.context.bad_chunks.count()} chunks was lost: restore the files "
-            "at these places from a copy (`raidx stats --json` lists the image offsets)"
+            f"{count} {'chunk is' if count == 1 else 'chunks are'} lost: restore the files there "
+            "from a copy; `raidx stats ARRAY --json` lists the offsets in the image"
         )
     if word == "failed":
         return "too many members are lost: attach them again, then mount the array again"

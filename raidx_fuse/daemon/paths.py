@@ -95,12 +95,12 @@ def own_files(mountpoint: str | os.PathLike[str]) -> RuntimeFiles:
 def _sweep(directory: Path, kept: Iterable[str]) -> None:
     """Remove logs of ended mounts, except for the newest ones and those named in *kept*."""
     mounts = (mount.path for mount in mountpoints.mounts())
-    alive = {*kept, *(files_in(directory, path).log.stem for path in mounts)}
+    used = {*kept, *(files_in(directory, path).log.stem for path in mounts)}
     ended = []
     for log in directory.glob("*.log*"):
         name = log.name.partition(".")[0]
         with suppress(OSError):  # another mount may remove them at the same time
-            if name not in alive and not _is_served(directory / f"{name}.sock"):
+            if name not in used and not _is_served(directory / f"{name}.sock"):
                 status = log.lstat()
                 ended.append((status.st_mtime, status.st_size, log))
     taken = 0

@@ -259,14 +259,14 @@ def _refuse_truncated(given: Sequence[_Given], config: ArrayConfig) -> None:
 def _ruling(given: Sequence[_Given]) -> ArrayConfig:
     """Return the valid configuration. Raises AssemblyError if there is none (a split brain)."""
     sides = _sides(given)
-    alive = [side for side in sides if not any(side.is_void_beside(other) for other in sides)]
-    for one, other in itertools.combinations(alive, 2):
+    valid = [side for side in sides if not any(side.is_void_beside(other) for other in sides)]
+    for one, other in itertools.combinations(valid, 2):
         if one.diverged(other):
-            raise _split(alive)
-    if not alive:
+            raise _split(valid)
+    if not valid:
         raise _split(sides)
-    best = max(side.rank() for side in alive)
-    rulers = [side for side in alive if side.rank() == best]
+    best = max(side.rank() for side in valid)
+    rulers = [side for side in valid if side.rank() == best]
     if len(rulers) > 1:
         raise AssemblyError(
             f"{' and '.join(_paths(side.holders) for side in rulers)} contradict each other at "

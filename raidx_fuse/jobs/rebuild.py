@@ -115,12 +115,12 @@ class Rebuild(Job):
                 self._equations.clear()  # another member failed: solve without it, if possible
         end = stripes[-1] + 1
         if end - start > len(stripes):  # unwritten stripes were skipped
-            came_alive = set(
+            first_written = set(
                 context.written.written_stripes(context.layout, start, len(stripes) + 1, end)
             )
-            came_alive -= set(stripes)
-            if came_alive:
-                end = min(came_alive)
+            first_written -= set(stripes)
+            if first_written:
+                end = min(first_written)
         for role in self.roles:
             if role in member_set.watermarks:
                 member_set.watermarks[role] = Stripe(max(end, start))

@@ -46,7 +46,7 @@ class FlushRounds:
             current = self._next_round = _Round()
             try:
                 async with self._running:
-                    self._next_round = None  # whoever comes now has writes this round may miss
+                    self._next_round = None  # later callers' writes may miss this round
                     await self._flush_members()
             except Exception as error:
                 current.fail(error)

@@ -148,16 +148,16 @@ def test_a_surrogate_has_the_parity_of_the_stripes_that_have_migrated() -> None:
         make_layout("raid4", 6, 10, CHUNK, history=[4, 6], migrated=3, parity="raised")
 
 
-def test_the_blocks_of_one_birth_follow_one_another_row_by_row() -> None:
+def test_the_blocks_of_one_generation_follow_one_another_row_by_row() -> None:
     layout = ElasticLayout("raid4", (4, 5, 7), CHUNK, 10)
-    assert layout.mapping.births() == ((0, 3), (30, 1), (40, 2))
-    for start, count in layout.mapping.births():
+    assert layout.mapping.generations() == ((0, 3), (30, 1), (40, 2))
+    for start, count in layout.mapping.generations():
         for stripe in range(10):
             blocks = range(start + stripe * count, start + (stripe + 1) * count)
             places = [layout.locate(block) for block in blocks]
             assert {row for row, _ in places} == {stripe}
             cells = sum(1 << cell for _, cell in places)
-            assert layout.is_birth(stripe, cells)
+            assert layout.is_generation(stripe, cells)
             for cell in range(6):  # one more or one less, or another one instead, is none
-                assert not layout.is_birth(stripe, cells ^ (1 << cell))
-    assert not layout.is_birth(0, 0)
+                assert not layout.is_generation(stripe, cells ^ (1 << cell))
+    assert not layout.is_generation(0, 0)

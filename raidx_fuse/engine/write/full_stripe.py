@@ -131,7 +131,7 @@ class FullStripeWrite:
 
 # Full-stripe writes of an array that has grown.
 #
-# A stripe of a grown RAID-4 holds blocks of several generations (`births` in
+# A stripe of a grown RAID-4 holds blocks of several generations (`generations` in
 # layouts/placements/elastic.py): the original image is one generation, and each growth adds one.
 # The blocks of one generation follow one another in the image; blocks of different generations do
 # not. While all written blocks of a stripe belong to one generation, a write of all of them is a
@@ -153,7 +153,7 @@ class GrownFullStripeWrite(FullStripeWrite):
         super().__init__(context)
         assert isinstance(context.layout, ElasticLayout)
         self._layout: ElasticLayout = context.layout
-        self._births = context.layout.mapping.births()
+        self._generations = context.layout.mapping.generations()
 
     def write(
         self, offset: int, view: memoryview, length: int
@@ -164,13 +164,13 @@ class GrownFullStripeWrite(FullStripeWrite):
             return None
         shift = context.shift
         first, end = -(-offset >> shift), offset + length >> shift
-        start, count = next(birth for birth in reversed(self._births) if birth[0] <= first)
+        start, count = next(each for each in reversed(self._generations) if each[0] <= first)
         row = -(-(first - start) // count)
         stop = min((end - start) // count, self._layout.stripes)
         if row >= stop or stop - row > BUFFERS_MAX:
             return None
         first, end = start + row * count, start + stop * count
-        if not self._lives_alone(row, stop, start) or not context.written.all_written(first, end):
+        if not self._is_alone(row, stop, start) or not context.written.all_written(first, end):
             return None
         if not self._may_bypass(row, stop):
             return None
@@ -195,14 +195,14 @@ class GrownFullStripeWrite(FullStripeWrite):
             context.cache.keep(begin, view[begin - offset : (end << shift) - offset])
         return begin, end << shift, pending
 
-    def _lives_alone(self, row: int, stop: int, start: int) -> bool:
+    def _is_alone(self, row: int, stop: int, start: int) -> bool:
         """Return True if all written blocks of the rows are of the generation from *start* on."""
         if not self.context.code.parity_count:
             return True  # without parity no block of a row depends on the others
         none_written = self.context.written.none_written
         return all(
             none_written(other + row * count, other + stop * count)
-            for other, count in self._births
+            for other, count in self._generations
             if other != start
         )
 

@@ -102,7 +102,7 @@ class Preparer:
                     covered.setdefault(output.cell, []).append((low, high))
         if unwritten:
             work.fresh.extend(self.fresh(piece))
-            self._enliven(piece, unwritten, covered, work)
+            self._first_write(piece, unwritten, covered, work)
 
     def fresh(self, piece: Piece) -> list[Chunk]:
         """Return the logical chunks that *piece* writes for the first time."""
@@ -197,7 +197,7 @@ class Preparer:
             address = address_of(layout, stripe, cell) + low
             work.contents.append(Content(address, high - low, data, bool(changed >> cell & 1)))
 
-    def _enliven(
+    def _first_write(
         self,
         piece: Piece,
         unwritten: int,

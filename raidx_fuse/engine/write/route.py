@@ -57,6 +57,6 @@ class WriteRoute:
         if whole == every or not isinstance(layout, ElasticLayout) or context.growth is not None:
             return whole == every
         beside = every & ~whole
-        return beside & ~context.unwritten_cells(piece.stripe) == 0 and layout.is_birth(
+        return beside & ~context.unwritten_cells(piece.stripe) == 0 and layout.is_generation(
             piece.stripe, whole
         )

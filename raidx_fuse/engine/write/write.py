@@ -198,9 +198,9 @@ class Writer:
                 placed += [piece for piece in direct if not context.is_unwritten(piece.stripe)]
                 direct = [piece for piece in direct if context.is_unwritten(piece.stripe)]
         except RaidxError:
-            unborn = [piece for piece in begun if self._preparer.fresh(piece)]
-            if unborn:  # an unwritten place, and the parity, may hold part of it now
-                self._completion.note_torn(piece.stripe for piece in unborn)
+            first_writes = [piece for piece in begun if self._preparer.fresh(piece)]
+            if first_writes:  # an unwritten place, and the parity, may hold part of it now
+                self._completion.note_torn(piece.stripe for piece in first_writes)
                 context.distrust_zeros()
             raise
         if context.bad_chunks:
@@ -279,12 +279,12 @@ class Writer:
         context = self.context
         journal = context.journal
         fresh = list(work.fresh)
-        comes_alive = bool(fresh) or any(record.fresh for record in records)
+        has_first_write = bool(fresh) or any(record.fresh for record in records)
 
         def still_valid() -> bool:
             if epoch[0] != context.member_set.role_epoch:
                 return False
-            return not comes_alive or epoch[1] == context.member_set.rebuild_epoch
+            return not has_first_write or epoch[1] == context.member_set.rebuild_epoch
 
         if fresh and journal.mode == "none":
             if not context.all_read_zero:

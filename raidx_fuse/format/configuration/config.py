@@ -224,12 +224,12 @@ class ArrayConfig:
         If this configuration excludes a member that *older* reached, the lineage gets an entry that
         no other successor of *older* can have (a hash of this configuration).
         """
-        heir = self if self.lineage == older.lineage else replace(self, lineage=older.lineage)
+        successor = self if self.lineage == older.lineage else replace(self, lineage=older.lineage)
         if older.reached() <= self.reached():
-            return heir
-        text = json.dumps(config_to_dict(heir), sort_keys=True).encode()
+            return successor
+        text = json.dumps(config_to_dict(successor), sort_keys=True).encode()
         entry = hashlib.blake2b(text, digest_size=LINEAGE_ENTRY_BYTES).hexdigest()
-        return replace(heir, lineage=(*older.lineage, entry))
+        return replace(successor, lineage=(*older.lineage, entry))
 
     def without(self, member_uuid: str) -> ArrayConfig:
         """Return this configuration without the record of a spare."""

@@ -256,9 +256,9 @@ class GrowOperation:
 
         def handed_over(config: ArrayConfig) -> ArrayConfig:
             config = final_config(config)
-            heir, former = config.record(Role(surrogate)), config.record(role)
-            others = tuple(r for r in config.members if r not in (heir, former))
-            members = [*others, replace(heir, role=role)]
+            successor, former = config.record(Role(surrogate)), config.record(role)
+            others = tuple(r for r in config.members if r not in (successor, former))
+            members = [*others, replace(successor, role=role)]
             if queue is not None:
                 members.append(replace(former, role=NO_ROLE, state="spare", reads_zero=False))
             return replace(

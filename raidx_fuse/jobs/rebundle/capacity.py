@@ -28,7 +28,7 @@ class Capacity:
         self.member_set = context.member_set
         self.layout = layout
 
-    def _living(self) -> Callable[[], NDArray[np.bool_]]:
+    def _written_cells(self) -> Callable[[], NDArray[np.bool_]]:
         """Return a function that gives the bit map, (bundles, L), of the cells written now."""
         layout = self.layout
         chunks, stripes, length = layout.chunks, layout.stripes, layout.length
@@ -125,7 +125,7 @@ class Capacity:
         more = self.more(caps) if growing else 0
         layout = self.layout
         disk = layout.disk[: layout.cells].reshape(-1, layout.length).copy()
-        live = self._living()
+        live = self._written_cells()
 
         def work() -> tuple[Moves, int]:
             return plan_moves(disk, live(), caps, more=more, leaving=leaving), more

@@ -141,7 +141,7 @@ class Restripe(StallableJob):
         await self._wait_for_members()
         if self._cancelled or (self._turn and not self.back) or not self.schedule.rest:
             return
-        self._window = self._leap()
+        self._window = self._skip_unwritten()
         if self._window is not None:
             return
         journal = self.context.journal
@@ -189,7 +189,7 @@ class Restripe(StallableJob):
                 size = WINDOW_BYTES * max(1, code.data_count // code.rows)
         return max(1, min(size >> self.context.shift, STRIPES_MAX * code.data_count))
 
-    def _leap(self) -> Window | None:
+    def _skip_unwritten(self) -> Window | None:
         """Return a large window of unwritten chunks to skip, None if written ones come soon."""
         rest = self.schedule.rest
         count = min(STRIPES_MAX * self.schedule.source.code.data_count, LEAP_CHUNKS_MAX)

@@ -129,7 +129,7 @@ def judge(left: Left, generator: random.Random, record: CutRecord | None = None)
 async def judge_inside(
     left: Left, generator: random.Random, record: CutRecord | None = None
 ) -> frozenset[int]:
-    """Do what `judge` does, inside a run of trio that checks one state after the other."""
+    """`judge` as a coroutine: one trio run checks many states, one after the other."""
     look = _Oracle(left, generator, record)
     try:
         await begin_anew(look.look, seed=generator.getrandbits(32))

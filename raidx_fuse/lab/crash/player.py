@@ -86,14 +86,14 @@ class Player(Places):
 
     # -- the whole workload --------------------------------------------------------------------
 
-    async def play(self, script: Script, writes: int, former_life: bool) -> Recording:
+    async def play(self, script: Script, writes: int, had_power_cut: bool) -> Recording:
         """Run *script* on an array that holds *writes* writes; return what happened.
 
-        If *former_life*, the array has lost power before, and the script begins with its recovery.
+        If *had_power_cut*, the array has lost power before; the script begins with its recovery.
         """
         await self._prepare(writes)
         try:
-            if former_life:
+            if had_power_cut:
                 await self._live_and_crash()
             self.recording = Recording(
                 *(self.cell, self.seed, self.record, self.history, self.layout, self.parts),

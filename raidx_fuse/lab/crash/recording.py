@@ -25,7 +25,7 @@ class Recording:
     - *out*: (role, from event, to event) in which a role may be without a member;
     - *damaged*: (from event, to event) in which parity is wrong on purpose;
     - *holders*: (event, role, disk), for each change of a role's disk;
-    - *heirs*: (from event, to event, role, other role that its disk may hold by then);
+    - *successors*: (from event, to event, role, other role that its disk may hold by then);
     - *limits*: (event, most): from this event on, at most so many members may be lost;
     - *memory*, *lent*: by disk number, the images and RAM members of the state that was checked
       last. The next state uses them again, because new memory costs more than filling it.
@@ -41,7 +41,7 @@ class Recording:
     holders: list[tuple[int, int, int]] = field(default_factory=list)
     out: list[tuple[int, int, float]] = field(default_factory=list)
     damaged: list[tuple[int, float]] = field(default_factory=list)
-    heirs: list[tuple[int, float, int, int]] = field(default_factory=list)
+    successors: list[tuple[int, float, int, int]] = field(default_factory=list)
     limits: list[tuple[int, int]] = field(default_factory=list)
     zeroed: bool = False
     memory: dict[int, Image] = field(default_factory=dict)
@@ -75,8 +75,12 @@ class Recording:
 
     def away(self, moment: int, roles: frozenset[int]) -> frozenset[int]:
         """Return *roles*, and the other roles that their disks may hold at *moment*."""
-        heirs = {h for begin, end, role, h in self.heirs if begin <= moment < end and role in roles}
-        return roles | heirs
+        others = {
+            other
+            for begin, end, role, other in self.successors
+            if begin <= moment < end and role in roles
+        }
+        return roles | others
 
     def losses(self, moment: int, generator: random.Random) -> tuple[int, ...]:
         """Draw the disks to lose at *moment*: at most as many as the code tolerates."""

@@ -46,7 +46,7 @@ from raidx_fuse.layouts.registry import find_layout, grows_in_place
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.virtual_time import run
 
-FORMER_LIFE_SHARE = 0.35
+HAD_POWER_CUT_SHARE = 0.35
 SLOW_JOB_BYTES = 8192  # a second: the rebuild of some windows lasts for several steps
 REBUILD_LIMIT_S = 600.0
 
@@ -67,8 +67,8 @@ def record_workload(
     theme = cell.theme or draw.choices(list(themes), weights)[0]
     player = Player(cell, seed, theme, shape)
     writes = player.rng.randint(0, 3)
-    former_life = player.rng.random() < FORMER_LIFE_SHARE
-    return run(player.play, themes[theme][0], writes, former_life, seed=seed)
+    had_power_cut = player.rng.random() < HAD_POWER_CUT_SHARE
+    return run(player.play, themes[theme][0], writes, had_power_cut, seed=seed)
 
 
 def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:

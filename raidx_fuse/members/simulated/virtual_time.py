@@ -287,7 +287,7 @@ async def begin_anew(
     clock = lowlevel.current_clock()
     assert type(clock) is VirtualClock, "only in virtual time"
     runner = _trio_run.GLOBAL_RUN_CONTEXT.runner
-    assert len(runner.tasks) == _TASKS_OF_A_RUN, "somebody else would see time go back"
+    assert len(runner.tasks) == _TASKS_OF_A_RUN, "other tasks of the run would see time go back"
     clock.begin_anew()
     chance = _trio_run._r
     chance.seed(seed)

@@ -40,7 +40,7 @@ REBUILDING = (
     Mutant(
         "rebuild-passes-what-came-written",
         REBUILD,
-        "                end = min(came_alive)",
+        "                end = min(first_written)",
         "                pass",
         "a stripe that was written first while its window was read is not rebuilt",
         DISKS,
@@ -58,7 +58,7 @@ REBUILDING = (
     Mutant(
         "writes-do-not-see-a-rebuild-pass",
         WRITER,
-        "            return not comes_alive or epoch[1] == context.member_set.rebuild_epoch",
+        "            return not has_first_write or epoch[1] == context.member_set.rebuild_epoch",
         "            return True",
         "a stripe is first written without the member that became whole meanwhile",
         (*DISKS, "raid4:none:disks"),

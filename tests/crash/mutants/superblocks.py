@@ -106,8 +106,8 @@ MEMBERSHIP = (
     Mutant(
         "older-side-rules",
         ASSEMBLE,
-        "    best = max(side.rank() for side in alive)",
-        "    best = min(side.rank() for side in alive)",
+        "    best = max(side.rank() for side in valid)",
+        "    best = min(side.rank() for side in valid)",
         "members are judged by what was true before the last round",
         DISKS,
         ASSEMBLY,

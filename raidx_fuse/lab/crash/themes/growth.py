@@ -51,8 +51,8 @@ async def grow(player: Player) -> None:
     for number, disk in enumerate(newcomers):
         player.recording.holders.append((player.event, width + number, disk))
     if surrogate is not None:
-        heir = (player.event, math.inf, width + len(disks), player.width - 1)
-        player.recording.heirs.append(heir)
+        successor = (player.event, math.inf, width + len(disks), player.width - 1)
+        player.recording.successors.append(successor)
     span = player.history.begin(f"grow {parity}", player.event)
     changing: Span | None = None
     if parity == PIGGYBACK and player.cell.journal == "none":
@@ -91,13 +91,13 @@ async def grow(player: Player) -> None:
 def inherit(player: Player) -> None:
     """Note that the surrogate now holds the parity role, unless the growth was cancelled."""
     recording, now = player.recording, player.event
-    begin, _, role, heir = recording.heirs.pop()
-    recording.heirs.append((begin, now, role, heir))
+    begin, _, role, successor = recording.successors.pop()
+    recording.successors.append((begin, now, role, successor))
     config = player.array.member_set.config
     if config.width == role:
         # Not always the surrogate: it may have been replaced since the growth ended.
-        disk = int(config.record(Role(heir)).path_hint.removeprefix("disk"))
-        recording.holders.append((now, heir, disk))
+        disk = int(config.record(Role(successor)).path_hint.removeprefix("disk"))
+        recording.holders.append((now, successor, disk))
 
 
 async def let_go(player: Player) -> None:
