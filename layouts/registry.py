@@ -239,12 +239,21 @@ LAYOUTS: dict[str, LayoutInfo] = {
 }
 
 
+OTHER_NAMES = {  # of the field: the layouts here that do the same
+    "raid6": ("rdp", "evenodd", "upc"),
+    "raid10": ("raidx-copy",),
+    "mirror": ("raid1",),
+    "stripe": ("raid0",),
+}
+
+
 def find_layout(name: str) -> LayoutInfo:
-    """Return the entry of *name*. Raises LayoutError naming the nearest names."""
+    """Return the entry of *name*. Raises LayoutError naming the layouts that may be meant."""
     info = LAYOUTS.get(name)
     if info is not None:
         return info
-    near = difflib.get_close_matches(name.lower(), LAYOUTS, n=3, cutoff=0.5)
+    wanted = name.lower()
+    near = OTHER_NAMES.get(wanted) or difflib.get_close_matches(wanted, LAYOUTS, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(LAYOUTS)}"
     raise LayoutError(f"unknown layout {name!r}; {hint}")
 

@@ -1,5 +1,4 @@
-"""The laboratory: traces, generated loads, an open-loop driver, experiments in virtual time, and
-the power-cut campaign (`crash/`).
+"""The laboratory: loads, experiments in virtual time, and the power-cut campaign.
 
     published -> workloads -\\
                              request blocks -> shape -> drive -> an array, or a mounted image

@@ -167,7 +167,7 @@ def test_load_counts_the_parity_columns_of_rdp() -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("show", "raid6", "--disks", "4"), "did you mean raid"),
+        (("show", "raid6", "--disks", "4"), "did you mean rdp"),
         (("show", "xcode", "--disks", "6"), "nearest: 5 or 7"),
         (("show", "raid5"), "'--disks'"),
         (("show", "raid5", "--disks", "x"), "not a valid integer"),

@@ -1,7 +1,7 @@
 """Crashes at named moments: whole writes kept or dropped, torn ones, with and without a loss.
 
-Each test plays a short script on three or four disks, finds the moment by what the next or the open
-writes are about, and lets the oracle (`judge`) check every state that a cut there may leave.
+Each test plays a short script on three or four disks, finds a moment by the next or the unfinished
+writes, and lets the oracle (`judge`) check every state that a cut there may leave.
 """
 
 from __future__ import annotations

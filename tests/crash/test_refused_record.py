@@ -1,8 +1,7 @@
-"""Power cuts after one log member took a record at once and the other did not (journal/journal.py,
-law 1).
+"""Power cuts after only one of two log members took a record synchronously.
 
-Were its place given to the next record, a cut that loses that one on both members would leave this
-as if it belonged there, and a replay would go on behind a gap.
+If its place were given to the next record, a cut that drops that one on both members would leave
+this one there, and recovery would continue past a gap (journal/journal.py, law 1).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Power cuts while requests come together: their changes share records of the log
-(journal/group_commit.py).
+"""Power cuts while requests share records of the log (journal/group_commit.py).
 
-A rule that makes this safe is broken, to see that the campaign notices; that a checkpoint waits for
-late records is in test_refused_record.py.
+One test breaks a rule that makes this safe, and expects the campaign to find a violation. That a
+checkpoint waits for late records is tested in test_refused_record.py.
 ``RAIDX_CRASH_STATES`` and ``RAIDX_CRASH_SEED`` as in test_campaign.py.
 """
 

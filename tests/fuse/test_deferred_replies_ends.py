@@ -1,6 +1,4 @@
-"""Sessions that end, or break, while session loops are held; and everything at once
-(fuse/deferred_replies.py).
-"""
+"""Deferred replies when a session ends or breaks; and random sequences of everything."""
 
 from __future__ import annotations
 

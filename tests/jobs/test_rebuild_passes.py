@@ -1,7 +1,7 @@
 """Writes to stripes while a rebuild passes them: done once, or repeated where that is needed.
 
-A rebuild passes stripes that were never written without their locks, so a write that brings one of
-them to life goes down again when the watermark has moved. In a stripe that lives it must not: the
+A rebuild passes unwritten stripes without taking their locks. Therefore the first write to such a
+stripe is repeated when the watermark has moved. In a written stripe it must not be: the
 parity has taken up the new chunk, which counts as zero until its bit is set.
 """
 

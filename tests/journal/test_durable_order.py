@@ -1,6 +1,6 @@
 """What a flush covers, and what the log may forget, while writes are under way.
 
-Both were found by the crash campaign; here each is forced, without luck.
+The crash campaign found both kinds of faults; here each order is forced.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Small writes that come together share one record of the log (journal/group_commit.py), seen from
-the engine.
+"""Group commit, seen from the engine: concurrent small writes share one record of the log.
 
-They are stepped as by the session loop: lab/crash/requests/held_handlers.py.
+The writes are stepped as by the session loop: lab/crash/requests/held_handlers.py.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""The power-cut campaign: cut the power at every boundary between writes and flushes of the
-members, lose members in the same instant, recover, and compare the array with its promises.
+"""The power-cut campaign: cut the power everywhere, recover, compare with the promises.
+
+The power is cut at every boundary between writes and flushes of the members; members may be lost in
+the same instant.
 
     workload.py  runs a random workload in virtual time over recorded disks
     themes/      what a workload does beside reading and writing: growth, restripe, ...
@@ -7,9 +9,9 @@ members, lose members in the same instant, recover, and compare the array with i
     player.py    the running workload: array, disks, history, and the steps of the themes
     hardware.py  how many members, how large, their first content, their pace
     disks.py     the simulated disks
-    history.py   derives from what was written when which contents a cut may leave in each sector
-    recording.py what one workload did, and which roles were without a member when
-    oracle.py    says where a journal mode promises less; mounts what a cut left and compares
+    history.py   records every write, and derives which contents a cut may leave in each sector
+    recording.py the record of one workload, and when which roles had no member
+    oracle.py    mounts the disks as a cut left them, and compares; knows what each mode promises
     walk.py      visits the boundaries of one workload, and crashes the recoveries as well
     state.py     names one crashed state, so that a printed line replays it exactly
     matrix.py    counts states and violations for layout x journal x verb x fault

@@ -1,5 +1,6 @@
-"""Handlers run as the session loop runs them (fuse/session_loop.py): one after the other without
-suspending, while some of them are held for a commit batch (journal/group_commit.py).
+"""Requests handled as by the session loop (fuse/session_loop.py), some held for a commit batch.
+
+Handlers run one after the other without suspending (journal/group_commit.py):
 
     stretch   [ handler: held | handler: held | handler: done | handler: suspends ]
     then      the batch's record is written; held handlers go on; the suspended one keeps the task
