@@ -78,6 +78,8 @@ def measure(part: Part, rounds: int, *, quick: bool, tree: Path = ROOT) -> list[
     """
     environment = {**os.environ, "PYTHONPATH": str(tree)}  # before the tree that is installed
     command = part.command(tree, rounds, quick=quick)
+    # A session of its own, so that only this process interrupts the program; and SIGINT as usual,
+    # also where a shell in the background ignores it.
     process = subprocess.Popen(
         command,
         cwd=tree,
@@ -85,6 +87,8 @@ def measure(part: Part, rounds: int, *, quick: bool, tree: Path = ROOT) -> list[
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         out, words = process.communicate()

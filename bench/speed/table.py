@@ -12,7 +12,8 @@ Each part is a program of its own: `mount_ratio.py`, `log_ratio.py`, `rebuild_ra
 `simulation_speed.py`; `pytest bench` times the hot paths without a mount. Run it on an idle
 machine: of 2 processors, another program takes one.
 
-With --against, the programs of both commits run in turn, round by round, each on its own engine.
+With --against, the programs of both commits run in turn, round by round, each on its own engine;
+that takes ten times as long as one round of the table.
 *Gain* is the new value of a line by its old one, and the old processor time of a request by its new
 one: above 1 is better. A line is called worse or better if all rounds agree and the median differs
 by more than 3 %; the exit status is 1 if one is worse.
