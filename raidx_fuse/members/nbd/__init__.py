@@ -1,0 +1,1 @@
+"""Members that are exports of NBD servers."""

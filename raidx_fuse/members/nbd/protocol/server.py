@@ -1,0 +1,231 @@
+"""The server's side of the transmission phase: requests in, replies out.
+
+    link = Server(export)
+    for request in link.receive(data):
+        ...                                     # link.ended: the client said good-bye
+        send(link.done(request))                # or data, zeros, extents, failed
+
+Every request that `receive` returns is valid for the export: inside of it, on its blocks, with
+flags that it may have, not a write to a read-only one. For others `receive` queues the error
+itself; `output` returns it. A payload is at most ``export.payload_bytes_max`` long, which bounds
+the memory of a connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raidx_fuse.members.nbd.protocol.wire import (
+    EXTENDED_REPLY,
+    EXTENDED_REPLY_MAGIC,
+    EXTENDED_REQUEST,
+    EXTENDED_REQUEST_MAGIC,
+    REPLY_DONE,
+    REQUEST,
+    REQUEST_MAGIC,
+    SIMPLE_REPLY,
+    SIMPLE_REPLY_MAGIC,
+    STRING_BYTES_MAX,
+    STRUCTURED_REPLY,
+    STRUCTURED_REPLY_MAGIC,
+    U16,
+    U32,
+    U64,
+    Chunk,
+    Command,
+    CommandFlag,
+    Errno,
+    Export,
+    Flag,
+    ProtocolError,
+)
+
+Pieces = list[bytes | bytearray | memoryview]
+
+_FLAGS = {  # that a command may have
+    Command.READ: CommandFlag.DF,
+    Command.WRITE: CommandFlag.FUA,
+    Command.DISC: CommandFlag(0),
+    Command.FLUSH: CommandFlag(0),
+    Command.TRIM: CommandFlag.FUA,
+    Command.CACHE: CommandFlag(0),
+    Command.WRITE_ZEROES: CommandFlag.FUA | CommandFlag.NO_HOLE | CommandFlag.FAST_ZERO,
+    Command.BLOCK_STATUS: CommandFlag.REQ_ONE,
+}
+_NEEDS = {  # transmission flags without which a command is unknown
+    Command.FLUSH: Flag.FLUSH,
+    Command.TRIM: Flag.TRIM,
+    Command.CACHE: Flag.CACHE,
+    Command.WRITE_ZEROES: Flag.WRITE_ZEROES,
+}
+_CHANGES = (Command.WRITE, Command.TRIM, Command.WRITE_ZEROES)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request of the client; *payload* is the content of a write."""
+
+    command: Command
+    flags: CommandFlag
+    cookie: int
+    offset_bytes: int
+    size_bytes: int
+    payload: bytes = b""
+
+
+class Server:
+    """One connection of a client to *export* in the transmission phase."""
+
+    def __init__(self, export: Export) -> None:
+        self.export = export
+        self.ended = False
+        self._form = EXTENDED_REQUEST if export.extended else REQUEST
+        self._magic = EXTENDED_REQUEST_MAGIC if export.extended else REQUEST_MAGIC
+        self._kept = bytearray()
+        self._output: Pieces = []
+
+    def output(self) -> Pieces:
+        """Return the replies to refused requests, once."""
+        output, self._output = self._output, []
+        return output
+
+    def receive(self, data: bytes | bytearray | memoryview) -> list[Request]:
+        """Take bytes of the client; return valid requests in order. Raises ProtocolError."""
+        requests: list[Request] = []
+        self._kept += data
+        at = 0
+        with memoryview(self._kept).toreadonly() as view:
+            while not self.ended and len(view) - at >= self._form.size:
+                magic, flags, command, cookie, offset, length = self._form.unpack_from(view, at)
+                if magic != self._magic:
+                    raise ProtocolError("the client sent no request")
+                body = at + self._form.size
+                has_payload = bool(self.export.extended and flags & CommandFlag.PAYLOAD_LEN)
+                payload_bytes = length if command == Command.WRITE or has_payload else 0
+                if payload_bytes > self.export.payload_bytes_max:
+                    raise ProtocolError(f"the client sent a payload of {payload_bytes} bytes")
+                if len(view) - body < payload_bytes:
+                    break
+                at = body + payload_bytes
+                refusal = self._refusal(command, flags, offset, length)
+                if command == Command.DISC:
+                    self.ended = True
+                elif refusal:
+                    bare = Request(_known(command), CommandFlag(0), cookie, offset, 0)
+                    self._output += self.failed(bare, refusal)
+                else:
+                    payload = bytes(view[body:at])
+                    flags &= ~CommandFlag.PAYLOAD_LEN
+                    kind, options = Command(command), CommandFlag(flags)
+                    requests.append(Request(kind, options, cookie, offset, length, payload))
+        del self._kept[:at]
+        return requests
+
+    def _refusal(self, command: int, flags: int, offset_bytes: int, size_bytes: int) -> int:
+        """Return the error for an impossible request, 0 for a valid one."""
+        export = self.export
+        if command not in Command.__members__.values():
+            return Errno.EINVAL
+        allowed = int(_FLAGS[Command(command)])
+        if command == Command.WRITE and export.extended:
+            allowed |= CommandFlag.PAYLOAD_LEN
+            if not flags & CommandFlag.PAYLOAD_LEN:
+                return Errno.EINVAL
+        if export.flags & Flag.FUA:
+            allowed |= CommandFlag.FUA
+        if not export.flags & Flag.FAST_ZERO:
+            allowed &= ~CommandFlag.FAST_ZERO
+        if flags & ~allowed or _NEEDS.get(Command(command), 0) & ~export.flags:
+            return Errno.EINVAL
+        if command in (Command.DISC, Command.FLUSH):
+            return Errno.EINVAL if offset_bytes or size_bytes else 0
+        if command == Command.BLOCK_STATUS and export.allocation_id is None:
+            return Errno.EINVAL
+        if command in _CHANGES and export.flags & Flag.READ_ONLY:
+            return Errno.EPERM
+        if offset_bytes + size_bytes > export.size_bytes:
+            return Errno.ENOSPC if command in _CHANGES else Errno.EINVAL
+        if (offset_bytes | size_bytes) & (export.block_bytes - 1):
+            return Errno.EINVAL
+        if command == Command.READ and size_bytes > export.payload_bytes_max:
+            return Errno.EOVERFLOW
+        if command == Command.BLOCK_STATUS and not size_bytes:
+            return Errno.EINVAL
+        return 0
+
+    # -- replies -------------------------------------------------------------------------------
+
+    def done(self, request: Request) -> Pieces:
+        """Return the reply to a request without data that was carried out."""
+        if self.export.structured:
+            return [self._chunk(request, REPLY_DONE, Chunk.NONE, 0)]
+        return [SIMPLE_REPLY.pack(SIMPLE_REPLY_MAGIC, 0, request.cookie)]
+
+    def data(
+        self, request: Request, parts: Sequence[bytes | bytearray | memoryview | int]
+    ) -> Pieces:
+        """Return the reply to a read: *parts* in order are bytes, or the length of a hole.
+
+        Holes need structured replies and a request without `CommandFlag.DF`; else they are zeros.
+        """
+        if not self.export.structured:
+            head = SIMPLE_REPLY.pack(SIMPLE_REPLY_MAGIC, 0, request.cookie)
+            return [head, *_filled(parts)]
+        if request.flags & CommandFlag.DF:
+            parts = [b"".join(_filled(parts))]
+        pieces: Pieces = []
+        at, stop = request.offset_bytes, request.offset_bytes + request.size_bytes
+        for part in parts:
+            size_bytes = part if isinstance(part, int) else len(part)
+            if not size_bytes:
+                continue
+            flags = REPLY_DONE if at + size_bytes == stop else 0
+            if isinstance(part, int):
+                pieces.append(self._chunk(request, flags, Chunk.OFFSET_HOLE, U64.size + U32.size))
+                pieces.append(U64.pack(at) + U32.pack(size_bytes))
+            else:
+                head = self._chunk(request, flags, Chunk.OFFSET_DATA, U64.size + size_bytes)
+                pieces += (head + U64.pack(at), part)
+            at += size_bytes
+        return pieces or self.done(request)
+
+    def extents(self, request: Request, extents: Sequence[tuple[int, int]]) -> Pieces:
+        """Return the reply to a block status: (length in bytes, state) from its offset on."""
+        if request.flags & CommandFlag.REQ_ONE:
+            extents = [(min(extents[0][0], request.size_bytes), extents[0][1])]
+        form, kind = (U64, Chunk.BLOCK_STATUS_EXT) if self.export.extended else (U32, None)
+        body = U32.pack(self.export.allocation_id or 0)
+        if self.export.extended:
+            body += U32.pack(len(extents))
+        body += b"".join(form.pack(size) + form.pack(state) for size, state in extents)
+        return [self._chunk(request, REPLY_DONE, kind or Chunk.BLOCK_STATUS, len(body)), body]
+
+    def failed(self, request: Request, number: int, message: str = "") -> Pieces:
+        """Return the reply to a request that failed with the error *number*."""
+        try:
+            number = Errno(number)
+        except ValueError:
+            number = Errno.EIO
+        if not self.export.structured:
+            return [SIMPLE_REPLY.pack(SIMPLE_REPLY_MAGIC, number, request.cookie)]
+        said = message.encode()[:STRING_BYTES_MAX]
+        body = U32.pack(number) + U16.pack(len(said)) + said
+        return [self._chunk(request, REPLY_DONE, Chunk.ERROR, len(body)), body]
+
+    def _chunk(self, request: Request, flags: int, kind: Chunk, size_bytes: int) -> bytes:
+        if self.export.extended:
+            at = request.offset_bytes
+            magic = EXTENDED_REPLY_MAGIC
+            return EXTENDED_REPLY.pack(magic, flags, kind, request.cookie, at, size_bytes)
+        magic = STRUCTURED_REPLY_MAGIC
+        return STRUCTURED_REPLY.pack(magic, flags, kind, request.cookie, size_bytes)
+
+
+def _known(command: int) -> Command:
+    """Return *command*, or any one for the reply to an unknown one, which does not repeat it."""
+    return Command(command) if command in Command.__members__.values() else Command.FLUSH
+
+
+def _filled(parts: Sequence[bytes | bytearray | memoryview | int]) -> Pieces:
+    return [bytes(part) if isinstance(part, int) else part for part in parts]

@@ -1,0 +1,245 @@
+"""Numbers and structures of the NBD protocol, and the incremental reader that both sides use.
+
+Source: doc/proto.md of the NetworkBlockDevice project (fixed newstyle), and its extension
+"extended headers". Integers are big-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+
+from raidx_fuse.errors import RaidxError
+
+INIT_MAGIC = 0x4E42444D41474943  # "NBDMAGIC"
+OPTION_MAGIC = 0x49484156454F5054  # "IHAVEOPT"
+OPTION_REPLY_MAGIC = 0x0003E889045565A9
+REQUEST_MAGIC = 0x25609513
+EXTENDED_REQUEST_MAGIC = 0x21E41C71
+SIMPLE_REPLY_MAGIC = 0x67446698
+STRUCTURED_REPLY_MAGIC = 0x668E33EF
+EXTENDED_REPLY_MAGIC = 0x6E8A278C
+
+GREETING = struct.Struct(">QQH")  # both magics, handshake flags
+CLIENT_FLAGS = struct.Struct(">I")
+OPTION = struct.Struct(">QII")  # magic, option, length
+OPTION_REPLY = struct.Struct(">QIII")  # magic, option, reply type, length
+EXPORT = struct.Struct(">QH")  # size, transmission flags
+BLOCK_SIZES = struct.Struct(">III")  # minimum, preferred, maximum payload
+REQUEST = struct.Struct(">IHHQQI")  # magic, flags, command, cookie, offset, length
+EXTENDED_REQUEST = struct.Struct(">IHHQQQ")
+SIMPLE_REPLY = struct.Struct(">IIQ")  # magic, error, cookie
+STRUCTURED_REPLY = struct.Struct(">IHHQI")  # magic, flags, type, cookie, length
+EXTENDED_REPLY = struct.Struct(">IHHQQQ")  # magic, flags, type, cookie, offset, length
+U16, U32, U64 = struct.Struct(">H"), struct.Struct(">I"), struct.Struct(">Q")
+
+EXPORT_NAME_ZEROS = 124
+STRING_BYTES_MAX = 4096
+OPTION_BYTES_MAX = 1 << 16  # of an option or its reply; longer ones are refused
+PAYLOAD_BYTES_MAX = 1 << 25  # what every server and client takes if nothing else was agreed
+BLOCK_BYTES_MAX = 1 << 16  # of the minimum block size
+STATUS_EXTENTS_MAX = 1 << 16  # extents of one reply that a client keeps
+SIZE_BYTES_MAX = (1 << 63) - 1
+
+ALLOCATION = "base:allocation"
+STATE_HOLE, STATE_ZERO = 1, 2
+
+
+class Handshake(IntFlag):
+    """Flags that the server offers in its greeting; the client's flags have the same bits."""
+
+    FIXED_NEWSTYLE = 1
+    NO_ZEROES = 2
+
+
+class Flag(IntFlag):
+    """Transmission flags: what an export offers."""
+
+    HAS_FLAGS = 1 << 0
+    READ_ONLY = 1 << 1
+    FLUSH = 1 << 2
+    FUA = 1 << 3
+    ROTATIONAL = 1 << 4
+    TRIM = 1 << 5
+    WRITE_ZEROES = 1 << 6
+    DF = 1 << 7
+    MULTI_CONN = 1 << 8
+    RESIZE = 1 << 9
+    CACHE = 1 << 10
+    FAST_ZERO = 1 << 11
+    BLOCK_STATUS_PAYLOAD = 1 << 12
+
+
+class Option(IntEnum):
+    """Options that a client may send in the handshake."""
+
+    EXPORT_NAME = 1
+    ABORT = 2
+    LIST = 3
+    STARTTLS = 5
+    INFO = 6
+    GO = 7
+    STRUCTURED_REPLY = 8
+    LIST_META_CONTEXT = 9
+    SET_META_CONTEXT = 10
+    EXTENDED_HEADERS = 11
+
+
+class Reply(IntEnum):
+    """Types of replies to options; errors have bit 31 set."""
+
+    ACK = 1
+    SERVER = 2
+    INFO = 3
+    META_CONTEXT = 4
+    ERR_UNSUP = (1 << 31) + 1
+    ERR_POLICY = (1 << 31) + 2
+    ERR_INVALID = (1 << 31) + 3
+    ERR_PLATFORM = (1 << 31) + 4
+    ERR_TLS_REQD = (1 << 31) + 5
+    ERR_UNKNOWN = (1 << 31) + 6
+    ERR_SHUTDOWN = (1 << 31) + 7
+    ERR_BLOCK_SIZE_REQD = (1 << 31) + 8
+    ERR_TOO_BIG = (1 << 31) + 9
+    ERR_EXT_HEADER_REQD = (1 << 31) + 10
+
+
+REPLY_IS_ERROR = 1 << 31
+
+
+class Info(IntEnum):
+    """Types of information about an export."""
+
+    EXPORT = 0
+    NAME = 1
+    DESCRIPTION = 2
+    BLOCK_SIZE = 3
+
+
+class Command(IntEnum):
+    """Types of requests."""
+
+    READ = 0
+    WRITE = 1
+    DISC = 2
+    FLUSH = 3
+    TRIM = 4
+    CACHE = 5
+    WRITE_ZEROES = 6
+    BLOCK_STATUS = 7
+
+
+class CommandFlag(IntFlag):
+    """Flags of a request."""
+
+    FUA = 1 << 0
+    NO_HOLE = 1 << 1
+    DF = 1 << 2
+    REQ_ONE = 1 << 3
+    FAST_ZERO = 1 << 4
+    PAYLOAD_LEN = 1 << 5
+
+
+REPLY_DONE = 1  # the flag of the last chunk of a structured reply
+CHUNK_IS_ERROR = 1 << 15
+
+
+class Chunk(IntEnum):
+    """Types of chunks of a structured reply."""
+
+    NONE = 0
+    OFFSET_DATA = 1
+    OFFSET_HOLE = 2
+    BLOCK_STATUS = 5
+    BLOCK_STATUS_EXT = 6
+    ERROR = CHUNK_IS_ERROR + 1
+    ERROR_OFFSET = CHUNK_IS_ERROR + 2
+
+
+class Errno(IntEnum):
+    """The errors that a reply may carry: the numbers that Linux uses."""
+
+    EPERM = 1
+    EIO = 5
+    ENOMEM = 12
+    EINVAL = 22
+    ENOSPC = 28
+    EOVERFLOW = 75
+    ENOTSUP = 95
+    ESHUTDOWN = 108
+
+
+class ProtocolError(RaidxError):
+    """The other side broke the protocol: the connection must be closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """What a server says about one export, and what was agreed for the connection.
+
+    *block_bytes* is the minimum block size: offsets and lengths are multiples of it.
+    *allocation_id* is the identifier of ``base:allocation`` in replies to block status, or None.
+    """
+
+    name: str
+    size_bytes: int
+    flags: Flag
+    block_bytes: int = 1
+    preferred_bytes: int = 4096
+    payload_bytes_max: int = PAYLOAD_BYTES_MAX
+    structured: bool = False
+    extended: bool = False
+    allocation_id: int | None = None
+
+
+Script = Generator[int, bytes, None]  # yields how many bytes it needs next, is sent these
+
+
+class Incremental:
+    """Runs a `Script` over a stream of bytes that arrives in any pieces.
+
+    Memory is bounded by what the script asks for and by the largest piece. A script that yields
+    `PAUSE` gets no bytes until `resume`. After the script's end, or an error, *rest* holds what
+    arrived behind it.
+    """
+
+    PAUSE = -1
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._kept = bytearray()
+        self._need = next(script)
+        self.ended = False
+
+    @property
+    def rest(self) -> bytes:
+        """Bytes that arrived and were not used."""
+        return bytes(self._kept)
+
+    @property
+    def paused(self) -> bool:
+        """Whether the script waits for `resume`."""
+        return self._need == self.PAUSE
+
+    def receive(self, data: bytes | bytearray | memoryview) -> None:
+        """Give *data* to the script. Raises what the script raises (ProtocolError)."""
+        self._kept += data
+        while not self.ended and 0 <= self._need <= len(self._kept):
+            part = bytes(self._kept[: self._need])
+            del self._kept[: self._need]
+            self._send(part)
+
+    def resume(self) -> None:
+        """Continue after a pause. Raises ProtocolError if bytes arrived during it."""
+        if self._kept:
+            # Otherwise somebody in the middle could inject plain text into the encrypted part.
+            raise ProtocolError("data between STARTTLS and the TLS handshake")
+        self._send(b"")
+
+    def _send(self, part: bytes) -> None:
+        try:
+            self._need = self._script.send(part)
+        except StopIteration:
+            self.ended = True
