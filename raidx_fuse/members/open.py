@@ -5,6 +5,8 @@
     ram:64MiB                                memory, which does not outlive the process
     disk3.img,model=hdd,seek_ms=4            a file with the timing of a 7200 rpm disk, faster seeks
     ram:1GiB,model=nvme,channels=8
+    nbd://host/export                        an export of an NBD server, see nbd/uri.py
+    nbd+unix:///export?socket=/run/nbd.sock  the same over a Unix socket
 
 The path ends at the first comma that is followed by ``word=``, so paths may contain commas.
 """
@@ -14,10 +16,14 @@ from __future__ import annotations
 import re
 import zlib
 from dataclasses import dataclass, field
+from functools import partial
 
 from raidx_fuse.errors import UsageError
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.local import LocalMember, create_file
+from raidx_fuse.members.nbd.dial import dial
+from raidx_fuse.members.nbd.member import NbdMember
+from raidx_fuse.members.nbd.uri import is_uri, parse_uri
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.model import ModelMember
 from raidx_fuse.members.simulated.service import make_model
@@ -46,6 +52,11 @@ class MemberSpec:
         """Whether the member is memory."""
         return not self.path
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether the member is an export of a server; *path* is its URI."""
+        return is_uri(self.path)
+
 
 def parse_spec(text: str) -> MemberSpec:
     """Parse and check *text* without access to any file. Raises UsageError."""
@@ -73,6 +84,10 @@ def parse_spec(text: str) -> MemberSpec:
         if size is not None:
             raise UsageError(f"{text}: the size of memory belongs after the colon, as in ram:64MiB")
         place, size = "", place.removeprefix(_RAM)
+    elif is_uri(place):
+        place = str(parse_uri(place))
+        if size is not None:
+            raise UsageError(f"{text}: the size of an export is that of its server")
     elif not place:
         raise UsageError(f"{text!r}: no path")
     size_bytes = None if size is None else parse_size(size)
@@ -113,6 +128,8 @@ def open_member(
     if spec.is_ram:
         assert spec.size_bytes is not None
         inner = RamMember(spec.size_bytes, name=spec.text)
+    elif spec.is_remote:
+        inner = open_export(spec.path, read_only=read_only, lock=lock)
     else:
         inner = LocalMember(spec.path, read_only=read_only, reads_zero=reads_zero, lock=lock)
     if spec.model is None:
@@ -122,15 +139,22 @@ def open_member(
     return ModelMember(inner, model, seed=zlib.crc32(spec.text.encode()))
 
 
+def open_export(text: str, *, read_only: bool = False, lock: bool = True) -> NbdMember:
+    """Connect to the export of the URI *text*. Raises UsageError, BusyError, MemberError."""
+    uri = parse_uri(text)
+    connect = partial(dial, uri)
+    return NbdMember(str(uri), connect, identity=uri.identity, read_only=read_only, lock=lock)
+
+
 def create_member(spec: MemberSpec | str, size_bytes: int | None = None) -> Member:
-    """Create the sparse file of *spec* and open it; memory is only opened.
+    """Create the sparse file of *spec* and open it; memory and exports are only opened.
 
     The size is that of *spec*, or else *size_bytes*. Raises UsageError (also if the file exists),
     BusyError, MemberError.
     """
     if isinstance(spec, str):
         spec = parse_spec(spec)
-    if spec.is_ram:
+    if spec.is_ram or spec.is_remote:
         return open_member(spec)
     size_bytes = spec.size_bytes or size_bytes
     if size_bytes is None:

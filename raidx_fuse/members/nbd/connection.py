@@ -1,0 +1,267 @@
+"""One connection of a member in the event loop: many requests under way, sent and answered in
+batches.
+
+Requests that tasks make in one turn of the event loop are sent by one system call; replies that
+arrive together are processed together. A request that finds the connection idle is sent at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import trio
+from trio import lowlevel
+
+from raidx_fuse.errors import RaidxError, single
+from raidx_fuse.members.nbd.pipe import Pipe
+from raidx_fuse.members.nbd.protocol.client import Client
+from raidx_fuse.members.nbd.protocol.exchange import Exchange
+from raidx_fuse.members.nbd.protocol.wire import Command, Errno
+from raidx_fuse.members.simulated.virtual_time import VirtualClock
+
+log = logging.getLogger(__name__)
+
+_RECEIVE_BYTES = 1 << 18
+CHANGES = (Command.WRITE, Command.WRITE_ZEROES, Command.TRIM)
+
+
+class Call:
+    """One request of a task, which may be sent several times, on different connections.
+
+    *buffers* are filled by a read, or hold the content of a write. *sent*: a server may carry it
+    out. *cancelled*: nobody waits for it any more. Results: *error* and *message* as in `Exchange`.
+    """
+
+    __slots__ = (
+        "buffers",
+        "cancelled",
+        "command",
+        "done",
+        "error",
+        "flags",
+        "message",
+        "offset_bytes",
+        "sent",
+        "size_bytes",
+        "task",
+    )
+
+    def __init__(
+        self,
+        command: Command,
+        offset_bytes: int = 0,
+        size_bytes: int = 0,
+        buffers: Sequence[bytearray | memoryview | bytes] = (),
+        flags: int = 0,
+    ) -> None:
+        self.command = command
+        self.offset_bytes = offset_bytes
+        self.size_bytes = size_bytes
+        self.buffers = buffers
+        self.flags = flags
+        self.error = 0
+        self.message = ""
+        self.done = self.sent = self.cancelled = False
+        self.task: lowlevel.Task | None = None
+
+    async def wait(self) -> None:
+        """Suspend until the call has ended."""
+        if self.done:
+            return
+
+        def abort(_: object) -> lowlevel.Abort:
+            self.task, self.cancelled = None, True
+            return lowlevel.Abort.SUCCEEDED
+
+        self.task = lowlevel.current_task()
+        await lowlevel.wait_task_rescheduled(abort)
+
+    def end(self, error: int = 0, message: str = "") -> None:
+        """Wake the task that waits."""
+        self.error, self.message, self.done = error, message, True
+        task, self.task = self.task, None
+        if task is not None:
+            lowlevel.reschedule(task)
+
+
+class Connection:
+    """Sends calls over *pipe* and ends them.
+
+    *on_end* is called for each call that ended, before its task runs. *on_cut* is called once with
+    this connection and the reason when it is of no use any more; `take_back` then returns the
+    calls without an answer. Both may be replaced.
+    """
+
+    def __init__(
+        self,
+        pipe: Pipe,
+        on_end: Callable[[Call], None],
+        on_cut: Callable[[Connection, str], None],
+    ) -> None:
+        self.pipe = pipe
+        self._link = Client(pipe.export)
+        self.on_end = on_end
+        self.on_cut = on_cut
+        self._unsent: list[Exchange] = []
+        self._sender: lowlevel.Task | None = None
+        self._sending = False
+        self._behind = False  # the pipe keeps a rest of what was sent
+        self._started = False
+        self._cut = False
+        self._clock: VirtualClock | None = None
+        self._held = False
+
+    @property
+    def under_way(self) -> int:
+        """How many calls have no answer yet."""
+        return len(self._link.exchanges)
+
+    def submit(self, call: Call) -> None:
+        """Send *call*; it ends later."""
+        link = self._link
+        if call.command == Command.READ:
+            buffers = call.buffers
+            exchange = link.read(call.offset_bytes, buffers, call.size_bytes)  # type: ignore[arg-type]
+        elif call.command == Command.WRITE:
+            exchange = link.write(call.offset_bytes, call.buffers, call.size_bytes, call.flags)
+        else:
+            exchange = link.command(call.command, call.offset_bytes, call.size_bytes, call.flags)
+        exchange.owner = call
+        self._unsent.append(exchange)
+        if not self._started:
+            self._start()
+        elif len(link.exchanges) == 1 and not (self._sending or self._behind):
+            self._send_now()
+        else:
+            self._wake_sender()
+        self._hold()
+
+    def _send_now(self) -> None:
+        """Send without suspending; the sender sends the rest."""
+        self._unsent.clear()
+        try:
+            self._behind = not self.pipe.try_send(self._link.output())
+        except OSError as error:
+            self.cut(str(error))
+            return
+        if self._behind:
+            self._wake_sender()
+
+    def _wake_sender(self) -> None:
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            lowlevel.reschedule(sender)
+
+    def _start(self) -> None:
+        self._started = True
+        clock = lowlevel.current_clock()
+        self._clock = clock if self.pipe.real and isinstance(clock, VirtualClock) else None
+        lowlevel.spawn_system_task(self._run, name=f"nbd {self.pipe.export.name}")
+
+    async def _run(self) -> None:
+        """Receive and send until the connection is cut, or the run ends."""
+        reason = "the event loop has ended"
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._send_all)
+                await self._receive_all()
+                reason = "the server closed the connection"
+                nursery.cancel_scope.cancel()
+        except* (OSError, RaidxError, trio.ClosedResourceError) as group:
+            reason = str(single(group)) or "closed"
+        except* Exception as group:
+            log.critical("bug in a connection to an NBD server", exc_info=group)
+            reason = f"a bug: {single(group)!r}"
+        finally:
+            self.cut(reason)
+
+    async def _send_all(self) -> None:
+        link = self._link
+        while True:
+            self._unsent.clear()
+            pieces = link.output()
+            if pieces or self._behind:
+                self._behind, self._sending = False, True
+                await self.pipe.send(pieces)
+                self._sending = False
+                continue
+
+            def abort(_: object) -> lowlevel.Abort:
+                self._sender = None
+                return lowlevel.Abort.SUCCEEDED
+
+            self._sender = lowlevel.current_task()
+            await lowlevel.wait_task_rescheduled(abort)
+
+    async def _receive_all(self) -> None:
+        link, pipe = self._link, self.pipe
+        buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        while True:
+            target = link.target()
+            done = await pipe.receive_into(buffer if target is None else target)
+            if not done:
+                return
+            ended = link.receive(buffer[:done]) if target is None else link.filled(done)
+            for exchange in ended:
+                if exchange.error == Errno.ESHUTDOWN:  # as if it had not been answered
+                    link.exchanges[exchange.cookie] = exchange
+                    self.cut("the server is shutting down")
+                    return
+                call = exchange.owner
+                assert isinstance(call, Call)
+                call.error, call.message = exchange.error, exchange.message
+                self.on_end(call)
+                call.end(exchange.error, exchange.message)
+            if ended:
+                self._hold()
+
+    def _hold(self) -> None:
+        """Keep virtual time from jumping while a real server works."""
+        if self._clock is not None:
+            wanted = bool(self._link.exchanges) and not self._cut
+            if wanted != self._held:
+                self._held = wanted
+                (self._clock.hold if wanted else self._clock.release)()
+
+    def cut(self, reason: str) -> None:
+        """Close the connection; calls under way go back to the member."""
+        if self._cut:
+            return
+        self._cut = True
+        self._hold()
+        self.pipe.close()
+        self.on_cut(self, reason)
+
+    def take_back(self) -> list[Call]:
+        """Return the calls without an answer, in order; *sent* is true if they may be carried out.
+
+        A request counts as sent as soon as the pipe has any of its bytes: a server may carry out a
+        part of it.
+        """
+        unsent = set(map(id, self._unsent))
+        back = []
+        for exchange in self._link.exchanges.values():
+            call = exchange.owner
+            assert isinstance(call, Call)
+            call.sent = call.sent or id(exchange) not in unsent
+            back.append(call)
+        self._link.exchanges.clear()
+        return back
+
+    def end_now(self, last: Call | None = None) -> None:
+        """Send the write *last* and say good-bye, without waiting.
+
+        A server carries out what it has received before it closes the connection.
+        """
+        if self._cut:
+            return
+        self._cut = True
+        self._hold()
+        if last is not None:
+            self._link.write(last.offset_bytes, last.buffers, last.size_bytes)
+        self._link.disconnect()
+        with suppress(OSError):
+            self.pipe.try_send(self._link.output())
+        self.pipe.close()

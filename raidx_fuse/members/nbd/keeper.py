@@ -1,0 +1,254 @@
+"""Holding the lock of exports: claims when members are opened, beats while they are held.
+
+The rules and their reasons are in beat.py. One task of an event loop beats for all members.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from functools import cache
+
+import trio
+from trio import lowlevel
+
+from raidx_fuse.errors import BusyError, MemberError
+from raidx_fuse.members.nbd.beat import (
+    BEAT_BYTES,
+    BEAT_OFFSET,
+    BEAT_S,
+    CLAIM_S,
+    FENCE_S,
+    LOOK_S,
+    SUPERBLOCK_MAGIC,
+    SUPERBLOCK_OFFSETS,
+    Holder,
+    decode_beat,
+    in_use,
+    waiting,
+)
+from raidx_fuse.members.nbd.connection import Call
+from raidx_fuse.members.nbd.pipe import Pipe
+from raidx_fuse.members.nbd.protocol.wire import Command, Export, Flag
+
+_HEAD_BYTES = 4096  # a whole block of any export
+
+Ask = Callable[[Call, str], Awaitable[None]]
+
+
+@cache
+def _holder_of(pid: int) -> Holder:
+    """Return the holder that is the process *pid*: this one. Unique on all machines and boots."""
+    with open("/proc/sys/kernel/random/boot_id") as boot, open("/proc/self/stat") as status:
+        started = status.read().rpartition(")")[2].split()[19]
+        unique = f"{boot.read().strip()} {pid} {started}"
+    uid = hashlib.blake2b(unique.encode(), digest_size=16).digest()
+    return Holder(uid, f"process {pid} on {socket.gethostname()}")
+
+
+def this_process() -> Holder:
+    """Return the holder for members that this process opens."""
+    return _holder_of(os.getpid())
+
+
+class Lock:
+    """The lock of the member *path*, which *holder* wants."""
+
+    def __init__(self, path: str, holder: Holder) -> None:
+        self._path = path
+        self._holder = holder
+        self._claimed = False  # our page was written
+        self._verified = False  # and was still there after CLAIM_S
+        self._beat_s = 0.0  # when the last beat was known to be on the export
+        self._beating = False
+        self._lost: MemberError | None = None
+        self._one = trio.Lock()
+        self._ask: Ask | None = None
+
+    def take_now(
+        self, pipe: Pipe, read_only: bool, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        """Find out that nobody else holds the member, and claim it, blocking.
+
+        An export that is no member yet is claimed by the first write only: until then its page may
+        be content of others. With *read_only* nothing is written. Raises BusyError, OSError.
+        """
+        page = pipe.read_now(BEAT_OFFSET, BEAT_BYTES, self._path)
+        looks = waiting(decode_beat(page), self._holder, self._path)
+        answer = None
+        while True:
+            try:
+                looks.send(answer)  # type: ignore[arg-type]
+            except StopIteration:
+                break
+            sleep(LOOK_S)
+            answer = pipe.read_now(BEAT_OFFSET, BEAT_BYTES, self._path)
+        if read_only:
+            return
+        heads = (pipe.read_now(at, _HEAD_BYTES, self._path) for at in SUPERBLOCK_OFFSETS)
+        if any(head.startswith(SUPERBLOCK_MAGIC) for head in heads):
+            pipe.write_now(BEAT_OFFSET, self._holder.beat().encode(), self._path)
+            self._claimed = True
+
+    def sure(self) -> bool:
+        """Return whether a write may go out: we hold the member, and have beaten lately."""
+        return self._verified and trio.current_time() - self._beat_s < FENCE_S
+
+    async def make_sure(self, ask: Ask, export: Export) -> None:
+        """Claim the member, or find out that it is still ours. Raises MemberError."""
+        async with self._one:
+            if self.sure():
+                return
+            self._check()
+            if not self._claimed:
+                await self._claim(ask)
+                await self._write(ask)
+                if export.flags & Flag.FLUSH:
+                    await ask(Call(Command.FLUSH), "flush")
+                self._claimed = True
+            if not self._verified:
+                await trio.sleep(CLAIM_S)
+            await self._renew(ask)
+            self._verified = True
+            self._ask = ask
+            keeper().add(self)
+
+    async def _claim(self, ask: Ask) -> None:
+        looks = waiting(decode_beat(await self._read(ask)), self._holder, self._path)
+        answer = None
+        try:
+            while True:
+                looks.send(answer)  # type: ignore[arg-type]
+                await trio.sleep(LOOK_S)
+                answer = await self._read(ask)
+        except StopIteration:
+            pass
+        except BusyError as error:
+            self._lose(error)
+
+    async def renew(self, ask: Ask) -> None:
+        """Check that the page is ours and beat; over a new connection, before anything else.
+
+        Raises MemberError if another one has taken over.
+        """
+        if self._claimed:
+            self._check()
+            await self._renew(ask)
+
+    async def _renew(self, ask: Ask) -> None:
+        begun_s = trio.current_time()
+        beat = decode_beat(await self._read(ask))
+        if beat is None or beat.holder != self._holder.uid:
+            what = "its beat is gone: the export has lost content" if beat is None else beat.text
+            self._lose(in_use(self._path, beat) if beat else BusyError(f"{self._path}: {what}"))
+        await self._write(ask)
+        self._beat_s = begun_s
+
+    async def beat(self) -> None:
+        """Beat once, unless the last one has not ended yet."""
+        if self._beating or self._ask is None or self._lost is not None:
+            return
+        self._beating = True
+        try:
+            await self._renew(self._ask)
+        except MemberError:
+            pass  # who writes finds out why (`make_sure`)
+        finally:
+            self._beating = False
+
+    async def _read(self, ask: Ask) -> bytes:
+        page = bytearray(BEAT_BYTES)
+        await ask(Call(Command.READ, BEAT_OFFSET, BEAT_BYTES, [page]), "read")
+        return bytes(page)
+
+    async def _write(self, ask: Ask) -> None:
+        page = self._holder.beat().encode()
+        await ask(Call(Command.WRITE, BEAT_OFFSET, BEAT_BYTES, [page]), "write")
+
+    def _lose(self, error: BusyError) -> None:
+        """Never write again. Raises MemberError."""
+        self._lost = MemberError(self._path, "write", -1, error.errno, error.message)
+        raise self._lost
+
+    def _check(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+
+    def keep_page(self, offset_bytes: int, data: bytearray) -> None:
+        """Put our beat into *data* for *offset_bytes*, so that it does not erase the page."""
+        at = BEAT_OFFSET - offset_bytes
+        if self._claimed and -BEAT_BYTES < at < len(data):
+            page = self._holder.beat().encode()
+            begin, end = max(at, 0), min(at + BEAT_BYTES, len(data))
+            data[begin:end] = page[begin - at : end - at]
+
+    def released(self) -> bytes | None:
+        """Return the page that says that we have left the member, None if it is not ours.
+
+        The lock ends with it.
+        """
+        ask, self._ask = self._ask, None
+        if ask is not None:
+            keeper().remove(self)
+        if not self._claimed or self._lost is not None:
+            return None
+        self._lost = MemberError(self._path, "write", -1, BusyError.errno, "was closed")
+        return self._holder.beat(held=False).encode()
+
+    @property
+    def holder(self) -> Holder:
+        """Who holds it."""
+        return self._holder
+
+
+class Keeper:
+    """Beats for all locks that were verified in one event loop."""
+
+    def __init__(self) -> None:
+        self._locks: list[Lock] = []
+        self._running = False
+
+    def add(self, lock: Lock) -> None:
+        """Beat for *lock* from now on."""
+        if lock not in self._locks:
+            self._locks.append(lock)
+        if not self._running:
+            self._running = True
+            lowlevel.spawn_system_task(self._run)
+
+    def remove(self, lock: Lock) -> None:
+        """Beat for *lock* no more."""
+        if lock in self._locks:
+            self._locks.remove(lock)
+
+    async def _run(self) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                while self._locks:
+                    await trio.sleep(BEAT_S)
+                    for holder in {id(lock.holder): lock.holder for lock in self._locks}.values():
+                        holder.round += 1
+                    for lock in self._locks:
+                        nursery.start_soon(lock.beat)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._running = False
+
+
+_keeper: lowlevel.RunVar[Keeper] = lowlevel.RunVar("raidx_nbd_keeper")
+_no_loop = Keeper()  # for members that are closed after the event loop has ended
+
+
+def keeper() -> Keeper:
+    """Return the keeper of the current event loop."""
+    try:
+        return _keeper.get()
+    except LookupError:
+        fresh = Keeper()
+        _keeper.set(fresh)
+        return fresh
+    except RuntimeError:
+        return _no_loop

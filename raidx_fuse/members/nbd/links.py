@@ -1,0 +1,262 @@
+"""The connections of one member: which call goes where, reconnection, and what is sent again.
+
+Calls that find no connection wait until there is one. Meanwhile connecting is tried again and again
+(RETRY_S, doubled up to RETRY_MAX_S). The limit is that of the queue (``io.timeout_s``), which
+excludes a member that does not answer, or PATIENCE_S where there is no queue. What may be sent
+again, and why order is kept, is in unsettled.py.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+import trio
+
+from raidx_fuse.errors import MemberError, RaidxError
+from raidx_fuse.members.base import Member
+from raidx_fuse.members.nbd.beat import BEAT_BYTES, BEAT_OFFSET
+from raidx_fuse.members.nbd.connection import CHANGES, Call, Connection
+from raidx_fuse.members.nbd.pipe import Pipe
+from raidx_fuse.members.nbd.protocol.wire import Command, CommandFlag, Export, Flag
+from raidx_fuse.members.nbd.unsettled import Unflushed, Unsettled
+from raidx_fuse.members.overdue import give_up
+from raidx_fuse.members.threads import in_thread
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX = 4  # where the server allows several
+CALLS_FOR_ANOTHER = 8  # under way on each connection before another one is made
+RETRY_S, RETRY_MAX_S = 0.05, 2.0
+PATIENCE_S = 60.0
+
+Dial = Callable[[], Pipe]
+Ask = Callable[[Call, str], Awaitable[None]]
+
+
+class Links:
+    """The connections of *member*, the first one over *pipe*, others made by *dial*.
+
+    *renew* is called with each connection that follows a time without any, before it is used.
+    *refusal* is the error of every operation from now on, or None. *unflushed*: see there.
+    """
+
+    def __init__(
+        self, member: Member, dial: Dial, pipe: Pipe, renew: Callable[[Ask], Awaitable[None]]
+    ) -> None:
+        self.refusal: MemberError | None = None
+        self.unflushed = Unflushed()
+        self._member = member
+        self._path = member.path
+        self._dial = dial
+        self._export = pipe.export
+        self._renew = renew
+        self._connections = [Connection(pipe, self._ended, self._cut)]
+        self._waiting: list[Call] = []  # for a connection, in order
+        self._gates: list[Call] = []  # changes that have not begun, for a connection
+        self._unsettled = Unsettled()
+        self._dialling = False
+        self._closed = False
+
+    async def do(self, call: Call, operation: str) -> None:
+        """Carry out *call*, which is no change but of the beat. Raises MemberError."""
+        self._submit(call)
+        await self._end_of(call, operation)
+
+    async def change(self, call: Call, operation: str) -> None:
+        """Carry out *call*, which changes bytes: not over a write that may still land there.
+
+        Raises MemberError.
+        """
+        offset_bytes, size_bytes = call.offset_bytes, call.size_bytes
+        while True:
+            if not self._connections:
+                # The recovery must have ended: it may fail, and what it sent be unsettled then.
+                gate = Call(call.command, offset_bytes, size_bytes)
+                self._gates.append(gate)
+                self._dial_soon()
+                await self._end_of(gate, operation)
+                continue
+            lost = self._unsettled.overlapping(offset_bytes, size_bytes)
+            if lost is None:
+                break
+            if not lost.pipe.has_witness:
+                why = "an earlier write of a lost connection may still land there"
+                raise MemberError(self._path, operation, offset_bytes, errno.EIO, why)
+            await lost.ended.wait()
+        self._submit(call)
+        await self._end_of(call, operation)
+
+    async def _end_of(self, call: Call, operation: str) -> None:
+        await call.wait()
+        if call.error:
+            raise self.refusal or MemberError(
+                self._path, operation, call.offset_bytes, call.error, call.message
+            )
+
+    def close(self, page: bytes | None) -> None:
+        """Write *page* as the last beat if it is not None, and say good-bye, without waiting."""
+        self._closed = True
+        connections, self._connections = self._connections, []
+        last = None if page is None else Call(Command.WRITE, BEAT_OFFSET, BEAT_BYTES, [page])
+        for connection in connections:
+            connection.end_now(last)
+            last = None
+            for call in connection.take_back():
+                call.end(errno.ENODEV, "member is closed")
+            connection.pipe.forget()
+        self._end_waiting(errno.ENODEV, "member is closed")
+
+    def _submit(self, call: Call) -> None:
+        best = min(self._connections, key=lambda each: each.under_way, default=None)
+        if best is None:
+            self._waiting.append(call)
+            self._dial_soon()
+            return
+        best.submit(call)
+        several = self._export.flags & Flag.MULTI_CONN and best.under_way > CALLS_FOR_ANOTHER
+        if several and len(self._connections) < CONNECTIONS_MAX:
+            self._dial_soon()
+
+    def _ended(self, call: Call) -> None:
+        """Note the end of *call*, before its task runs."""
+        kept = call.command in CHANGES and not call.flags & CommandFlag.FUA
+        if kept and not call.error and not _is_beat(call):
+            self.unflushed.add(call)
+
+    def _end_waiting(self, number: int, message: str) -> None:
+        """End all calls without a connection by an error; writes among them may still land."""
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            if call.sent and call.command in CHANGES and not _is_beat(call):
+                give_up(self._member, call.offset_bytes, call.size_bytes)
+            call.end(number, message)
+        self._open_gates(number, message)
+
+    def _open_gates(self, number: int = 0, message: str = "") -> None:
+        gates, self._gates = self._gates, []
+        for gate in gates:
+            gate.end(number, message)
+
+    # -- connections ---------------------------------------------------------------------------
+
+    def _cut(self, connection: Connection, reason: str) -> None:
+        """Take back the calls of a lost connection, and have them sent again."""
+        if connection in self._connections:
+            self._connections.remove(connection)
+        back = connection.take_back()
+        again = [call for call in back if not call.cancelled]
+        with suppress(RuntimeError):  # the event loop has ended: nothing is sent any more
+            self._unsettled.add(connection.pipe, _sent_ranges(back))
+            log.warning("%s: connection lost (%s), %d requests", self._path, reason, len(again))
+            if self._connections:
+                for call in again:
+                    self._submit(call)
+            else:
+                self._waiting[:0] = again
+                if self._waiting:
+                    self._dial_soon()
+
+    def _dial_soon(self) -> None:
+        if not self._dialling and not self._closed:
+            self._dialling = True
+            trio.lowlevel.spawn_system_task(self._dial_until_connected)
+
+    async def _dial_until_connected(self) -> None:
+        """Make one connection, and give it the calls that wait."""
+        delay_s, deadline_s = RETRY_S, trio.current_time() + PATIENCE_S
+        try:
+            while not self._closed:
+                try:
+                    if await self._dial_once():
+                        return
+                    error = "the connection was lost at once"
+                except RaidxError as refusal:
+                    error = refusal.message
+                if self._connections:
+                    return  # another one was wanted for speed only
+                if trio.current_time() >= deadline_s:
+                    self._end_waiting(errno.ETIMEDOUT, f"no connection to the server: {error}")
+                    return
+                await trio.sleep(delay_s)
+                delay_s = min(2 * delay_s, RETRY_MAX_S)
+        finally:
+            self._dialling = False
+
+    async def _dial_once(self) -> bool:
+        """Connect; return whether the calls that waited are under way. Raises RaidxError."""
+        pipe = await in_thread(self._path, self._dial, discard=lambda late: late.close())
+        connection = Connection(pipe, lambda call: None, self._cut_again)
+        if self._closed:
+            connection.end_now()
+            return True
+        try:
+            self._check_same(pipe.export)
+            if not self._connections:
+                await self._recover(connection)
+        except MemberError as error:
+            connection.end_now()
+            if error.errno == errno.ECONNRESET:
+                return False
+            self._refuse(error)
+            return True
+        connection.on_end, connection.on_cut = self._ended, self._cut
+        self._connections.append(connection)
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            self._submit(call)
+        self._open_gates()
+        return True
+
+    async def _recover(self, connection: Connection) -> None:
+        """Renew the lock, and write again what no flush has covered. Raises MemberError."""
+
+        async def ask(call: Call, operation: str) -> None:
+            connection.submit(call)
+            await call.wait()
+            if call.error:
+                offset_bytes = call.offset_bytes
+                raise MemberError(self._path, operation, offset_bytes, call.error, call.message)
+
+        await self._renew(ask)
+        later = [call for call in self._waiting if call.command in CHANGES]
+        for call in self.unflushed.newest(later):
+            await ask(call, "write")
+
+    def _cut_again(self, connection: Connection, reason: str) -> None:
+        """End the calls of a connection that was lost during the recovery."""
+        back = connection.take_back()
+        with suppress(RuntimeError):
+            self._unsettled.add(connection.pipe, _sent_ranges(back))
+        for call in back:
+            call.end(errno.ECONNRESET, reason)
+
+    def _check_same(self, export: Export) -> None:
+        """Raise MemberError if a new connection leads to another export than the first one."""
+        ours = self._export
+        kept = Flag.READ_ONLY | Flag.FLUSH | Flag.WRITE_ZEROES | Flag.MULTI_CONN
+        same = not (export.flags ^ ours.flags) & kept and export.size_bytes == ours.size_bytes
+        if not same or export.block_bytes != ours.block_bytes:
+            raise MemberError(self._path, "open", -1, errno.ESTALE, "the export has changed")
+
+    def _refuse(self, error: MemberError) -> None:
+        """Refuse every operation from now on."""
+        log.error("%s", error.message)
+        self.refusal = error
+        self._end_waiting(error.errno, error.message)
+
+
+def _is_beat(call: Call) -> bool:
+    """Return whether *call* writes the beat: no order is kept for it, and none is needed."""
+    return (call.offset_bytes, call.size_bytes) == (BEAT_OFFSET, BEAT_BYTES)
+
+
+def _sent_ranges(calls: Sequence[Call]) -> list[tuple[int, int]]:
+    """Return the byte ranges of the writes among *calls* that a server may carry out."""
+    return [
+        (call.offset_bytes, call.offset_bytes + call.size_bytes)
+        for call in calls
+        if call.sent and call.command in CHANGES and not _is_beat(call)
+    ]

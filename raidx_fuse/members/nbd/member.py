@@ -1,0 +1,218 @@
+"""A member that is an export of an NBD server: its operations as requests of the protocol.
+
+Connections and their loss are in links.py, the lock in beat.py and keeper.py.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+
+import trio
+
+from raidx_fuse.errors import MemberError, UsageError
+from raidx_fuse.members.base import Identity, Member, ReadBuffer, WriteBuffer
+from raidx_fuse.members.nbd.beat import BEAT_BYTES, BEAT_OFFSET, Holder
+from raidx_fuse.members.nbd.connection import Call
+from raidx_fuse.members.nbd.keeper import Lock, this_process
+from raidx_fuse.members.nbd.links import Ask, Dial, Links
+from raidx_fuse.members.nbd.protocol.wire import Command, CommandFlag, Flag
+
+DEPTH = 16  # requests under way for a queue
+BLOCK_BYTES_MAX = 4096
+UNFLUSHED_BYTES_MAX = 64 << 20
+ZEROES_BYTES_MAX = 1 << 30  # of one request to write zeroes
+
+
+class NbdMember(Member):
+    """The export behind *dial*, which connects; *path* is its URI.
+
+    *lock* is true if the member must not be in use elsewhere: then *holder* beats on it, unless it
+    is opened *read_only*, when other holders are only looked for.
+    """
+
+    kind = "nbd"
+
+    def __init__(
+        self,
+        path: str,
+        dial: Dial,
+        *,
+        identity: Identity | None = None,
+        read_only: bool = False,
+        lock: bool = True,
+        holder: Holder | None = None,
+    ) -> None:
+        """Connect. Raises MemberError, UsageError, BusyError."""
+        self.path = path
+        self.identity = identity
+        self.read_only = read_only
+        self.depth = DEPTH
+        self._dial = dial
+        pipe = dial()
+        try:
+            self._export = export = pipe.export
+            self._check_export()
+            self.size_bytes = export.size_bytes
+            self._lock = Lock(path, holder or this_process()) if lock else None
+            if self._lock is not None:
+                self._lock.take_now(pipe, read_only)
+        except OSError as error:
+            pipe.close()
+            raise MemberError(path, "open", -1, error.errno or errno.EIO, str(error)) from None
+        except BaseException:
+            pipe.close()
+            raise
+        self._links = Links(self, dial, pipe, self._renew)
+        self._closed = False
+        self._edges = trio.Lock()  # writes of parts of blocks
+        self._changes = 0
+        self._flushed_changes = 0 if read_only else -1
+
+    async def _renew(self, ask: Ask) -> None:
+        if self._lock is not None:
+            await self._lock.renew(ask)
+
+    def _check_export(self) -> None:
+        export = self._export
+        if export.flags & Flag.READ_ONLY and not self.read_only:
+            raise MemberError(self.path, "open", -1, errno.EROFS, "the export is read-only")
+        if export.block_bytes > BLOCK_BYTES_MAX:
+            raise UsageError(
+                f"{self.path}: its blocks of {export.block_bytes} bytes are too large",
+                action=f"have the server take blocks of {BLOCK_BYTES_MAX} bytes or less",
+            )
+        if export.size_bytes < 2 * BEAT_OFFSET or export.size_bytes % export.block_bytes:
+            raise UsageError(
+                f"{self.path}: its {export.size_bytes} bytes are too small, or no whole blocks",
+                action="name a larger export",
+            )
+        if not export.flags & (Flag.FLUSH | Flag.FUA | Flag.READ_ONLY):
+            raise UsageError(
+                f"{self.path}: the server cannot flush, so nothing on it is ever safe",
+                action="switch it on, for nbd-server: flush = true",
+            )
+
+    # -- operations ----------------------------------------------------------------------------
+
+    async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
+        size_bytes = sum(map(len, buffers))
+        self._check("read", offset_bytes, size_bytes)
+        block, most = self._export.block_bytes, self._export.payload_bytes_max
+        if (offset_bytes | size_bytes) % block or size_bytes > most:
+            begin = offset_bytes // block * block
+            end = -(-(offset_bytes + size_bytes) // block) * block
+            whole = bytearray(end - begin)
+            view = memoryview(whole)
+            for at in range(0, len(whole), most):
+                part = view[at : at + most]
+                await self._links.do(Call(Command.READ, begin + at, len(part), [part]), "read")
+            at = offset_bytes - begin
+            for buffer in buffers:
+                buffer[:] = view[at : at + len(buffer)]
+                at += len(buffer)
+        elif size_bytes:
+            await self._links.do(Call(Command.READ, offset_bytes, size_bytes, buffers), "read")
+
+    async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
+        # The copy is kept until a flush, see unsettled.py, so the caller's buffers are free.
+        data = bytearray(b"".join(buffers))
+        self._check("write", offset_bytes, len(data))
+        if not data:
+            return
+        block = self._export.block_bytes
+        if (offset_bytes | len(data)) % block == 0:
+            await self._write(offset_bytes, data)
+            return
+        async with self._edges:
+            begin = offset_bytes // block * block
+            end = -(-(offset_bytes + len(data)) // block) * block
+            whole = bytearray(end - begin)
+            for at in {0, len(whole) - block}:
+                edge = memoryview(whole)[at : at + block]
+                await self._links.do(Call(Command.READ, begin + at, block, [edge]), "read")
+            whole[offset_bytes - begin : offset_bytes - begin + len(data)] = data
+            await self._write(begin, whole)
+
+    async def _write(self, offset_bytes: int, data: bytearray) -> None:
+        await self._may_write()
+        if self._lock is not None:
+            self._lock.keep_page(offset_bytes, data)
+        fua = 0 if self._export.flags & Flag.FLUSH else CommandFlag.FUA
+        most, view = self._export.payload_bytes_max, memoryview(data)
+        for at in range(0, len(data), most):
+            part = view[at : at + most]
+            call = Call(Command.WRITE, offset_bytes + at, len(part), [part], fua)
+            await self._change(call)
+
+    async def _may_write(self) -> None:
+        """Return when the member is known to be ours. Raises MemberError."""
+        if self._lock is not None and not self._lock.sure():
+            await self._lock.make_sure(self._links.do, self._export)
+        if self._links.unflushed.size_bytes > UNFLUSHED_BYTES_MAX:
+            await self.flush()
+
+    async def _change(self, call: Call) -> None:
+        self._changes += 1
+        await self._links.change(call, "write")
+        self._changes += 1  # at both ends: a flush in between does not cover it
+
+    async def flush(self) -> None:
+        self._check("flush", -1, 0)
+        changes = self._changes
+        if self.read_only or self._flushed_changes == changes:
+            return
+        if self._export.flags & Flag.FLUSH:
+            mark = self._links.unflushed.mark()
+            await self._links.do(Call(Command.FLUSH), "flush")
+            self._links.unflushed.flushed(mark)
+        self._flushed_changes = changes
+
+    async def punch(self, offset_bytes: int, length_bytes: int) -> bool:
+        """Make a range read as zero by WRITE_ZEROES, which may free its space on the server."""
+        self._check("write", offset_bytes, length_bytes)
+        if not self._export.flags & Flag.WRITE_ZEROES or not length_bytes:
+            return not length_bytes
+        block = self._export.block_bytes
+        begin = -(-offset_bytes // block) * block
+        end = (offset_bytes + length_bytes) // block * block
+        if begin >= end:
+            await self.writev(offset_bytes, [bytes(length_bytes)])
+            return True
+        if offset_bytes < begin:
+            await self.writev(offset_bytes, [bytes(begin - offset_bytes)])
+        if end < offset_bytes + length_bytes:
+            await self.writev(end, [bytes(offset_bytes + length_bytes - end)])
+        await self._may_write()
+        page = BEAT_OFFSET, BEAT_OFFSET + BEAT_BYTES
+        if self._lock is None or end <= page[0] or page[1] <= begin:
+            await self._zero(begin, end)
+        else:  # the beat must be there at any time: `writev` keeps it
+            await self._zero(begin, page[0])
+            await self.writev(max(begin, page[0]), [bytes(min(end, page[1]) - max(begin, page[0]))])
+            await self._zero(page[1], end)
+        return True
+
+    async def _zero(self, begin: int, end: int) -> None:
+        fua = 0 if self._export.flags & Flag.FLUSH else CommandFlag.FUA
+        for at in range(begin, end, ZEROES_BYTES_MAX):
+            size_bytes = min(ZEROES_BYTES_MAX, end - at)
+            await self._change(Call(Command.WRITE_ZEROES, at, size_bytes, (), fua))
+
+    def close(self) -> None:
+        """Release the lock, and say good-bye, without waiting for the server."""
+        if self._closed:
+            return
+        self._closed = True
+        page = None if self._lock is None else self._lock.released()
+        self._links.close(page)
+
+    def _check(self, operation: str, offset_bytes: int, length_bytes: int) -> None:
+        if self._closed:
+            raise MemberError(self.path, operation, offset_bytes, errno.ENODEV, "member is closed")
+        if self._links.refusal is not None:
+            raise self._links.refusal
+        if operation == "write" and self.read_only:
+            raise MemberError(self.path, operation, offset_bytes, errno.EROFS, "opened read-only")
+        if operation != "flush":
+            self.check_range(operation, offset_bytes, length_bytes)

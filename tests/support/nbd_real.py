@@ -1,0 +1,72 @@
+"""Real NBD servers for tests: nbdkit and qemu-nbd; skipped where they are missing."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+SERVERS = ("nbdkit", "nbdkit-memory", "qemu-nbd", "qemu-nbd-qcow2")
+START_S = 10.0
+
+
+def server_command(kind: str, folder: Path, size_bytes: int) -> tuple[list[str], str]:
+    """Return the command line of a server in the foreground, and the URI of its export.
+
+    Skips the test if the server is not installed.
+    """
+    program = kind.removesuffix("-memory").removesuffix("-qcow2")
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+    socket, disk = folder / f"{kind}.sock", folder / f"{kind}.img"
+    uri = f"nbd+unix:///disk?socket={socket}"
+    if kind == "nbdkit-memory":
+        return [program, "-f", "-U", str(socket), "memory", str(size_bytes)], uri
+    if kind == "qemu-nbd-qcow2":
+        if not disk.exists():
+            make = ["qemu-img", "create", "-q", "-f", "qcow2", str(disk), str(size_bytes)]
+            subprocess.run(make, check=True)
+    elif not disk.exists():
+        disk.touch()
+        with disk.open("r+b") as file:
+            file.truncate(size_bytes)
+    if kind == "nbdkit":
+        return [program, "-f", "-U", str(socket), "file", str(disk)], uri
+    form = "qcow2" if kind.endswith("qcow2") else "raw"
+    fixed = ["-t", "-e", "8", "-x", "disk", "-f", form, "--discard=unmap"]
+    return [program, *fixed, "-k", str(socket), str(disk)], uri
+
+
+@contextmanager
+def running(command: Sequence[str], socket: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server until the end of the block; returns when its socket is there."""
+    socket.unlink(missing_ok=True)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + START_S
+        while not socket.exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                assert process.stderr is not None
+                process.kill()
+                pytest.skip(f"{command[0]} does not start: {process.stderr.read()[-300:]!r}")
+            time.sleep(0.005)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+        socket.unlink(missing_ok=True)
+
+
+@contextmanager
+def real_server(kind: str, folder: Path, size_bytes: int) -> Iterator[str]:
+    """Run a server of *kind* on a file in *folder*; gives the URI of its export."""
+    command, uri = server_command(kind, folder, size_bytes)
+    with running(command, folder / f"{kind}.sock"):
+        yield uri
