@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
@@ -11,7 +10,6 @@ from click.shell_completion import CompletionItem
 from raidx_fuse.errors import UsageError
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.layouts.registry import LAYOUTS, find_layout
-from raidx_fuse.members.open import path_of
 from raidx_fuse.units import parse_size
 
 
@@ -79,15 +77,6 @@ def running() -> list[str]:
     """Return the mount points of all arrays that are mounted."""
     paths = (mount.path for mount in mountpoint.mounts() if mount.fs_type == mountpoint.FUSE_TYPE)
     return sorted(set(paths))
-
-
-def absolute(member: str) -> str:
-    """Return *member* with an absolute path, for the daemon, which has another working directory.
-
-    Options behind the path (``disk3.img,model=hdd``) stay. Raises UsageError.
-    """
-    path = path_of(member)
-    return os.path.abspath(path) + member.removeprefix(path)
 
 
 SIZE = SizeType()

@@ -11,11 +11,13 @@ from rich.text import Text
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.output import Output, plural
-from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE, absolute, array_argument
+from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE, array_argument
 from raidx_fuse.cli.progress import exit_status, wait_for_jobs
 from raidx_fuse.cli.status_text import dry_run_text, job_line
 from raidx_fuse.errors import UsageError
 from raidx_fuse.fuse.mountpoint import loop_devices, real_path
+from raidx_fuse.members.nbd.uri import is_uri
+from raidx_fuse.members.open import absolute
 
 dry_run_option = click.option(
     "-n", "--dry-run", is_flag=True, help="Only report what would be moved, and the time it takes."
@@ -44,6 +46,8 @@ wait_option = click.option("--wait", is_flag=True, help="Return when the job has
 
 def reference(member: str) -> str:
     """Return *member* for the daemon: a role or UUID unchanged, a path as absolute path."""
+    if is_uri(member):
+        return absolute(member)
     return os.path.abspath(member) if "/" in member or os.path.exists(member) else member
 
 

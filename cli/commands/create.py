@@ -11,9 +11,10 @@ from rich.text import Text
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.commands.change import dry_run_option, overwrite_option
 from raidx_fuse.cli.output import Output, plural
-from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE, absolute
+from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE
 from raidx_fuse.daemon import create as creation
 from raidx_fuse.daemon import inspect
+from raidx_fuse.members.open import absolute
 
 
 @verb()

@@ -9,10 +9,11 @@ from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output, warn
-from raidx_fuse.cli.parameters import ARRAY, PATH, absolute
+from raidx_fuse.cli.parameters import ARRAY, PATH
 from raidx_fuse.daemon import control_socket, paths
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.fuse import mountpoint
+from raidx_fuse.members.open import absolute
 
 
 @verb()

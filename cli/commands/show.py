@@ -14,11 +14,12 @@ from rich.text import Text
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import Found, ask, ask_all
 from raidx_fuse.cli.output import Output, console, plural, warn
-from raidx_fuse.cli.parameters import ARRAY, PATH, absolute, array_argument
+from raidx_fuse.cli.parameters import ARRAY, PATH, array_argument
 from raidx_fuse.cli.status_text import EXIT_UNKNOWN, brief, exit_status, status_page
 from raidx_fuse.daemon.control_socket import call
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint
+from raidx_fuse.members.open import absolute
 
 STATUS_TIMEOUT_S = 30.0
 

@@ -25,6 +25,7 @@ from raidx_fuse.errors import BusyError, MemberError, RaidxError, UsageError
 from raidx_fuse.format.create import check_member, check_unsigned
 from raidx_fuse.members.base import Identity, Member
 from raidx_fuse.members.local import identity_of
+from raidx_fuse.members.nbd.uri import is_uri, parse_uri
 from raidx_fuse.members.open import create_member, open_member, parse_spec, path_of
 from raidx_fuse.members.threads import CALL_S, in_background, in_thread
 
@@ -136,8 +137,7 @@ class Disks:
     def _open_or_make(self, spec: str, create_bytes: int | None) -> tuple[Member, str | None]:
         """Return (member, path of the file created for it or None)."""
         path = path_of(spec)
-        with _host_errors(path):
-            self._refuse_own(path)
+        self._check_own(path)
         if is_there(spec):
             return self._open_other(spec), None
         if create_bytes is None:
@@ -147,8 +147,7 @@ class Disks:
     def _open_or_none(self, spec: str, may_create: bool) -> Member | None:
         """Return the member, None if its file can be created."""
         path = path_of(spec)
-        with _host_errors(path):
-            self._refuse_own(path)
+        self._check_own(path)
         if is_there(spec):
             return self._open_other(spec)
         if not may_create and size_in(spec) is None:
@@ -157,6 +156,12 @@ class Disks:
         if not os.access(folder, os.W_OK):
             raise UsageError(f"{spec} cannot be created: {folder} is not a writable directory")
         return None
+
+    def _check_own(self, path: str) -> None:
+        """Refuse a path on this array's own image; a server's files are not known here."""
+        if not is_uri(path):
+            with _host_errors(path):
+                self._refuse_own(path)
 
     def _open_other(self, spec: str) -> Member:
         """Open a member; refuse one that is open already under any name."""
@@ -216,7 +221,7 @@ def check_distinct(specs: Sequence[str]) -> None:
     seen: dict[str | Identity, str] = {}
     for spec in specs:
         path = path_of(spec)
-        names: list[str | Identity] = [os.path.realpath(path)]
+        names: list[str | Identity] = [path if is_uri(path) else os.path.realpath(path)]
         with suppress(OSError):  # it does not exist yet
             names.append(identity(path))
         for name in names:
@@ -227,10 +232,14 @@ def check_distinct(specs: Sequence[str]) -> None:
 
 
 def identity(path: str) -> Identity:
-    """Return an identity of the file or device that is the same under all names. Raises OSError."""
-    return identity_of(os.stat(path))
+    """Return an identity that is the same under all names of a file or device, or export.
+
+    Raises OSError.
+    """
+    return parse_uri(path).identity if is_uri(path) else identity_of(os.stat(path))
 
 
 def is_there(spec: str) -> bool:
-    """Return whether the file or device of a member exists."""
-    return os.path.exists(path_of(spec))
+    """Return whether the file or device of a member exists; exports are made by their servers."""
+    path = path_of(spec)
+    return is_uri(path) or os.path.exists(path)

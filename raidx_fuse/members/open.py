@@ -13,6 +13,7 @@ The path ends at the first comma that is followed by ``word=``, so paths may con
 
 from __future__ import annotations
 
+import os
 import re
 import zlib
 from dataclasses import dataclass, field
@@ -109,6 +110,16 @@ def path_of(text: str) -> str:
     if spec.is_ram:
         raise UsageError(f"{text}: memory is gone with the command, name a file or a device")
     return spec.path
+
+
+def absolute(text: str) -> str:
+    """Return the specification *text* with an absolute path, or a URI in its shortest form.
+
+    Raises UsageError as `path_of`.
+    """
+    path = path_of(text)
+    options = text[len(_OPTIONS_BEGIN.split(text, maxsplit=1)[0]) :]
+    return (path if is_uri(path) else os.path.abspath(path)) + options
 
 
 def open_member(

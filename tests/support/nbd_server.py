@@ -56,6 +56,7 @@ class MemoryServer:
         self.dials = 0
         self.running = True
         self.life = 0  # counts the processes
+        self.ended = trio.Event()  # of the process
 
     def dial(self) -> MemoryPipe:
         """Connect. Raises MemberError while the server is not running."""
@@ -76,12 +77,14 @@ class MemoryServer:
         """End the process: what is not flushed is lost, requests under way are not carried out."""
         self.running = False
         self.life += 1
+        self.ended.set()
         self.content[:] = self.durable
         self.cut()
 
     def restart(self) -> None:
         """Start a new process."""
         self.running = True
+        self.ended = trio.Event()
 
     def carry_out(self, link: Server, request: Request) -> list[Piece]:
         """Do *request*; return the reply."""
@@ -109,6 +112,7 @@ class MemoryPipe(Pipe):
     def __init__(self, server: MemoryServer) -> None:
         self.server = server
         self.life = server.life
+        self.ended = server.ended
         hello = ClientHandshake("disk", structured=server.structured, extended=server.structured)
         greeting = ServerHandshake({"disk": server.export})
         while hello.export is None:
@@ -190,5 +194,4 @@ class MemoryPipe(Pipe):
         return self.server.witness and self.life != self.server.life
 
     async def wait_ended(self) -> None:
-        while not self.server_ended():
-            await trio.sleep(0.01)
+        await self.ended.wait()

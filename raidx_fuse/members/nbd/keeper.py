@@ -149,7 +149,7 @@ class Lock:
 
     async def beat(self) -> None:
         """Beat once, unless the last one has not ended yet."""
-        if self._beating or self._ask is None or self._lost is not None:
+        if self._beating or self._ask is None:
             return
         self._beating = True
         try:
@@ -190,13 +190,16 @@ class Lock:
 
         The lock ends with it.
         """
-        ask, self._ask = self._ask, None
-        if ask is not None:
-            keeper().remove(self)
+        self._ask = None  # the keeper then forgets it
         if not self._claimed or self._lost is not None:
             return None
         self._lost = MemberError(self._path, "write", -1, BusyError.errno, "was closed")
         return self._holder.beat(held=False).encode()
+
+    @property
+    def held(self) -> bool:
+        """Whether it is to be kept."""
+        return self._ask is not None and self._lost is None
 
     @property
     def holder(self) -> Holder:
@@ -219,16 +222,12 @@ class Keeper:
             self._running = True
             lowlevel.spawn_system_task(self._run)
 
-    def remove(self, lock: Lock) -> None:
-        """Beat for *lock* no more."""
-        if lock in self._locks:
-            self._locks.remove(lock)
-
     async def _run(self) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 while self._locks:
                     await trio.sleep(BEAT_S)
+                    self._locks = [lock for lock in self._locks if lock.held]
                     for holder in {id(lock.holder): lock.holder for lock in self._locks}.values():
                         holder.round += 1
                     for lock in self._locks:
@@ -239,7 +238,6 @@ class Keeper:
 
 
 _keeper: lowlevel.RunVar[Keeper] = lowlevel.RunVar("raidx_nbd_keeper")
-_no_loop = Keeper()  # for members that are closed after the event loop has ended
 
 
 def keeper() -> Keeper:
@@ -250,5 +248,3 @@ def keeper() -> Keeper:
         fresh = Keeper()
         _keeper.set(fresh)
         return fresh
-    except RuntimeError:
-        return _no_loop

@@ -59,6 +59,7 @@ class Links:
         self._unsettled = Unsettled()
         self._dialling = False
         self._closed = False
+        self._token: trio.lowlevel.TrioToken | None = None  # of the event loop that uses them
 
     async def do(self, call: Call, operation: str) -> None:
         """Carry out *call*, which is no change but of the beat. Raises MemberError."""
@@ -97,8 +98,24 @@ class Links:
             )
 
     def close(self, page: bytes | None) -> None:
-        """Write *page* as the last beat if it is not None, and say good-bye, without waiting."""
+        """Write *page* as the last beat if it is not None, and say good-bye, without waiting.
+
+        Members are also closed in threads; then the event loop closes the connections soon.
+        """
         self._closed = True
+        if self._token is not None and not self._in_loop():
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._close, page)
+                return
+        self._close(page)
+
+    def _in_loop(self) -> bool:
+        try:
+            return trio.lowlevel.current_trio_token() is self._token
+        except RuntimeError:
+            return False
+
+    def _close(self, page: bytes | None) -> None:
         connections, self._connections = self._connections, []
         last = None if page is None else Call(Command.WRITE, BEAT_OFFSET, BEAT_BYTES, [page])
         for connection in connections:
@@ -110,6 +127,8 @@ class Links:
         self._end_waiting(errno.ENODEV, "member is closed")
 
     def _submit(self, call: Call) -> None:
+        if self._token is None:
+            self._token = trio.lowlevel.current_trio_token()
         best = min(self._connections, key=lambda each: each.under_way, default=None)
         if best is None:
             self._waiting.append(call)
@@ -150,7 +169,8 @@ class Links:
         again = [call for call in back if not call.cancelled]
         with suppress(RuntimeError):  # the event loop has ended: nothing is sent any more
             self._unsettled.add(connection.pipe, _sent_ranges(back))
-            log.warning("%s: connection lost (%s), %d requests", self._path, reason, len(again))
+            if reason:
+                log.warning("%s: connection lost (%s), %d requests", self._path, reason, len(again))
             if self._connections:
                 for call in again:
                     self._submit(call)
