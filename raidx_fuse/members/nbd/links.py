@@ -58,6 +58,7 @@ class Links:
         self._gates: list[Call] = []  # changes that have not begun, for a connection
         self._unsettled = Unsettled()
         self._dialling = False
+        self._delay_s = 0.0  # before the next try, 0 again once a call was answered
         self._closed = False
         self._token: trio.lowlevel.TrioToken | None = None  # of the event loop that uses them
 
@@ -93,9 +94,8 @@ class Links:
     async def _end_of(self, call: Call, operation: str) -> None:
         await call.wait()
         if call.error:
-            raise self.refusal or MemberError(
-                self._path, operation, call.offset_bytes, call.error, call.message
-            )
+            at = -1 if call.command == Command.FLUSH else call.offset_bytes
+            raise self.refusal or MemberError(self._path, operation, at, call.error, call.message)
 
     def close(self, page: bytes | None) -> None:
         """Write *page* as the last beat if it is not None, and say good-bye, without waiting.
@@ -141,6 +141,7 @@ class Links:
 
     def _ended(self, call: Call) -> None:
         """Note the end of *call*, before its task runs."""
+        self._delay_s = 0.0
         kept = call.command in CHANGES and not call.flags & CommandFlag.FUA
         if kept and not call.error and not _is_beat(call):
             self.unflushed.add(call)
@@ -186,9 +187,12 @@ class Links:
 
     async def _dial_until_connected(self) -> None:
         """Make one connection, and give it the calls that wait."""
-        delay_s, deadline_s = RETRY_S, trio.current_time() + PATIENCE_S
+        deadline_s = trio.current_time() + PATIENCE_S
         try:
             while not self._closed:
+                if self._delay_s:
+                    await trio.sleep(self._delay_s)
+                self._delay_s = min(max(RETRY_S, 2 * self._delay_s), RETRY_MAX_S)
                 try:
                     if await self._dial_once():
                         return
@@ -200,8 +204,6 @@ class Links:
                 if trio.current_time() >= deadline_s:
                     self._end_waiting(errno.ETIMEDOUT, f"no connection to the server: {error}")
                     return
-                await trio.sleep(delay_s)
-                delay_s = min(2 * delay_s, RETRY_MAX_S)
         finally:
             self._dialling = False
 

@@ -67,7 +67,8 @@ class NbdMember(Member):
         self._closed = False
         self._edges = trio.Lock()  # writes of parts of blocks
         self._changes = 0
-        self._flushed_changes = 0 if read_only else -1
+        self._flushed_changes = -1
+        self._flush_failed = False
 
     async def _renew(self, ask: Ask) -> None:
         if self._lock is not None:
@@ -162,9 +163,17 @@ class NbdMember(Member):
         changes = self._changes
         if self.read_only or self._flushed_changes == changes:
             return
+        if self._flush_failed:
+            raise MemberError(self.path, "flush", -1, errno.EIO, "an earlier flush lost data")
         if self._export.flags & Flag.FLUSH:
             mark = self._links.unflushed.mark()
-            await self._links.do(Call(Command.FLUSH), "flush")
+            try:
+                await self._links.do(Call(Command.FLUSH), "flush")
+            except MemberError:
+                # The server's system may have dropped what it could not write, and forget it: a
+                # second flush would succeed (as in local.py).
+                self._flush_failed = True
+                raise
             self._links.unflushed.flushed(mark)
         self._flushed_changes = changes
 
