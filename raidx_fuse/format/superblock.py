@@ -34,6 +34,7 @@ from raidx_fuse.format.regions import (
     SUPERBLOCK_SLOTS,
 )
 from raidx_fuse.members.base import Member
+from raidx_fuse.members.nbd.beat import BEAT_BYTES
 
 MAGIC = b"RAIDX-SB"
 MAJOR = 1
@@ -47,7 +48,7 @@ HEADER_BYTES = 128
 CRC_OFFSET = 12
 LENGTH_FIELD = 4
 HEAD_BYTES = 8 << 10  # the part of a slot that is read first: enough for a dozen members
-BODY_BYTES_MAX = SUPERBLOCK_SLOT_BYTES - HEADER_BYTES
+BODY_BYTES_MAX = SUPERBLOCK_SLOT_BYTES - HEADER_BYTES - BEAT_BYTES
 assert HEADER.size == HEADER_BYTES
 
 

@@ -1,0 +1,274 @@
+"""The lock of an export: a beat in its superblock area."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from raidx_fuse.errors import BusyError, MemberError
+from raidx_fuse.format import regions, superblock
+from raidx_fuse.members.nbd import beat, keeper
+from raidx_fuse.members.nbd.beat import BEAT_BYTES, BEAT_OFFSET, BEAT_S, STALE_S, Beat, Holder
+from raidx_fuse.members.nbd.member import NbdMember
+from raidx_fuse.members.nbd.protocol.wire import Command
+from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.nbd_server import MemoryServer
+
+SIZE_BYTES = 1 << 20
+A = Holder(b"a" * 16, "process 1 on alpha")
+SUPERBLOCK = superblock.MAGIC.ljust(512, b"\0")
+
+
+@pytest.fixture
+def b() -> Holder:
+    """A holder that knows nothing yet."""
+    return Holder(b"b" * 16, "process 2 on beta")
+
+
+@pytest.fixture(autouse=True)
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long opening members slept in all, without sleeping."""
+    total: list[float] = []
+    defaults = keeper.Lock.take_now.__defaults__
+    assert defaults is not None
+    monkeypatch.setattr(keeper.Lock.take_now, "__defaults__", (total.append,))
+    return total
+
+
+def held(server: MemoryServer) -> Beat:
+    found = beat.decode_beat(bytes(server.content[BEAT_OFFSET : BEAT_OFFSET + BEAT_BYTES]))
+    assert found is not None
+    return found
+
+
+def opened(server: MemoryServer, holder: Holder, **options: Any) -> NbdMember:
+    return NbdMember("nbd://rig/disk", server.dial, holder=holder, **options)
+
+
+def made() -> MemoryServer:
+    server = MemoryServer(SIZE_BYTES, witness=True)
+    server.content[: len(SUPERBLOCK)] = server.durable[: len(SUPERBLOCK)] = SUPERBLOCK
+    return server
+
+
+def test_the_page_is_inside_of_the_superblock_area() -> None:
+    assert beat.SUPERBLOCK_MAGIC == superblock.MAGIC
+    slots = [number * regions.SUPERBLOCK_SLOT_BYTES for number in range(regions.SUPERBLOCK_SLOTS)]
+    assert list(beat.SUPERBLOCK_OFFSETS) == slots
+    assert slots[1] + regions.SUPERBLOCK_SLOT_BYTES == BEAT_OFFSET + BEAT_BYTES
+    assert slots[1] + superblock.HEADER_BYTES + superblock.BODY_BYTES_MAX <= BEAT_OFFSET
+
+
+def test_a_page_is_a_beat_only_if_it_is_whole() -> None:
+    page = A.beat().encode()
+    assert beat.decode_beat(page) == A.beat()
+    for at in (0, 8, 13, 20, 33, 45, 4000):
+        broken = bytearray(page)
+        broken[at] ^= 1
+        assert beat.decode_beat(bytes(broken)) is None
+    assert beat.decode_beat(bytes(BEAT_BYTES)) is None
+    assert beat.decode_beat(page[:512]) is None
+
+
+def test_a_member_that_another_process_holds_is_refused(b: Holder) -> None:
+    async def main() -> None:
+        server = made()
+        first = opened(server, A)
+        await first.writev(0, [SUPERBLOCK])
+        begin_s = trio.current_time()
+
+        async def want() -> None:
+            looks = beat.waiting(held(server), b, "nbd://rig/disk")
+            looks.send(None)
+            while True:
+                await trio.sleep(beat.LOOK_S)
+                looks.send(bytes(server.content[BEAT_OFFSET : BEAT_OFFSET + BEAT_BYTES]))
+
+        with pytest.raises(BusyError, match="in use by process 1 on alpha; unmount it there"):
+            await want()
+        assert trio.current_time() - begin_s <= BEAT_S + beat.LOOK_S
+        first.close()
+
+    run(main)
+
+
+def test_a_member_of_a_dead_process_is_free_after_a_time_once_for_all(
+    b: Holder, slept: list[float]
+) -> None:
+    servers = [made() for _ in range(3)]
+
+    async def killed() -> None:
+        for server in servers:
+            await opened(server, A).writev(4096, [b"x"])
+
+    async def after() -> None:
+        members = [opened(server, b) for server in servers]
+        for member in members:
+            await member.writev(4096, [b"y"])
+        assert all(held(server).holder == b.uid for server in servers)
+
+    run(killed)
+    assert held(servers[0]).held
+    run(after)
+    assert sum(slept) == STALE_S
+
+
+def test_closing_releases_a_member(b: Holder, slept: list[float]) -> None:
+    async def main() -> None:
+        server = made()
+        for lock_only in (True, False):
+            first = opened(server, A)
+            if not lock_only:
+                await first.writev(4096, [b"x"])
+            first.close()
+            await trio.sleep(0.1)
+            assert not held(server).held
+            second = opened(server, b)
+            await second.writev(4096, [b"y"])
+            second.close()
+            await trio.sleep(0.1)
+        assert not slept
+
+    run(main)
+
+
+def test_beats_go_on_and_cost_one_read_and_one_write_in_two_seconds(slept: list[float]) -> None:
+    async def main() -> None:
+        servers = [made(), made()]
+        members = [opened(server, A) for server in servers]
+        for member in members:
+            await member.writev(4096, [b"x"])
+        for server in servers:
+            server.requests.clear()
+        await trio.sleep(100)
+        for server in servers:
+            page = BEAT_OFFSET, BEAT_BYTES
+            assert server.requests == [(Command.READ, *page), (Command.WRITE, *page)] * 50
+        assert held(servers[0]).number == held(servers[1]).number
+        for member in members:
+            member.close()
+
+    run(main)
+
+
+def test_of_two_that_claim_at_once_one_holds_it(b: Holder) -> None:
+    async def main() -> None:
+        server = MemoryServer(SIZE_BYTES)
+        members = [opened(server, A), opened(server, b)]
+        refused = []
+
+        async def write(member: NbdMember) -> None:
+            try:
+                await member.writev(4096, [b"x"])
+            except MemberError as error:
+                refused.append(error.message)
+
+        async with trio.open_nursery() as nursery:
+            for member in members:
+                nursery.start_soon(write, member)
+        assert len(refused) == 1
+        assert "in use by" in refused[0]
+        winner = held(server).text
+        assert winner in refused[0]
+        await members[winner == b.text].writev(4096, [b"x"])
+        with pytest.raises(MemberError, match=winner):
+            await members[winner != b.text].writev(4096, [b"x"])
+        for member in members:
+            member.close()
+
+    run(main)
+
+
+def test_a_holder_that_was_away_too_long_looks_before_it_writes(b: Holder) -> None:
+    async def main() -> None:
+        server = made()
+        first = opened(server, A)
+        await first.writev(4096, [b"first"])
+        server.running = False
+        server.cut()
+        await trio.sleep(STALE_S + 1)
+        server.running = True
+        page = b.beat().encode()
+        server.content[BEAT_OFFSET : BEAT_OFFSET + BEAT_BYTES] = page
+        with pytest.raises(MemberError, match="in use by process 2 on beta"):
+            await first.writev(4096, [b"wrong"])
+        await trio.sleep(10)
+        assert server.content[4096:4101] == b"first"
+        assert held(server) == b.beat(), "who was taken over does not beat"
+        first.close()
+        await trio.sleep(1)
+        assert held(server) == b.beat()
+
+    run(main)
+
+
+def test_a_holder_whose_beats_fail_writes_nothing(b: Holder) -> None:
+    """The connection stays, the process was stopped for a while: it must look again first."""
+
+    async def main() -> None:
+        server = made()
+        first = opened(server, A)
+        await first.writev(4096, [b"first"])
+        keeper.keeper()._locks.clear()  # no beats: as if the process had been stopped
+        await trio.sleep(STALE_S + 1)
+        server.content[BEAT_OFFSET : BEAT_OFFSET + BEAT_BYTES] = b.beat().encode()
+        with pytest.raises(MemberError, match="in use by process 2 on beta"):
+            await first.writev(4096, [b"wrong"])
+        assert server.content[4096:4101] == b"first"
+        first.close()
+
+    run(main)
+
+
+def test_an_export_that_came_back_without_its_content_is_refused() -> None:
+    async def main() -> None:
+        server = made()
+        first = opened(server, A)
+        await first.writev(4096, [b"x"])
+        await first.flush()
+        server.durable[:] = bytes(SIZE_BYTES)
+        server.kill()
+        server.restart()
+        with pytest.raises(MemberError, match="its beat is gone: the export has lost content"):
+            await first.writev(4096, [b"y"])
+        first.close()
+
+    run(main)
+
+
+def test_content_of_others_is_not_touched_before_the_first_write(b: Holder) -> None:
+    async def main() -> None:
+        server = MemoryServer(SIZE_BYTES)
+        server.content[:] = before = bytes(range(256)) * (SIZE_BYTES // 256)
+        member = opened(server, A)
+        await member.readv(0, [bytearray(4096)])
+        member.close()
+        reader = opened(server, b, read_only=True)
+        reader.close()
+        await trio.sleep(5)
+        assert server.content == before
+        member = opened(server, A)
+        await member.writev(0, [SUPERBLOCK])
+        assert held(server).holder == A.uid
+        member.close()
+
+    run(main)
+
+
+def test_erasing_the_superblock_area_keeps_the_beat() -> None:
+    async def main() -> None:
+        server = made()
+        member = opened(server, A)
+        await member.writev(0, [bytes(128 << 10)])
+        assert held(server).held
+        assert not any(server.content[:BEAT_OFFSET])
+        await member.writev(BEAT_OFFSET + 100, [bytes(BEAT_BYTES)])
+        assert held(server).held
+        assert await member.punch(0, 256 << 10)
+        assert held(server).held
+        assert not any(server.content[BEAT_OFFSET + BEAT_BYTES :])
+        member.close()
+
+    run(main)
