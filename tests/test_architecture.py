@@ -90,6 +90,7 @@ CLOCKS = {
     # how long the loop really idled: tells a deadlock from work
     ("members.simulated.virtual_time", "monotonic"),
     ("members.local", "perf_counter"),  # is the disk too slow to be written inline?
+    ("members.nbd.keeper", "sleep"),  # between two looks at a lock, where no event loop runs
     ("daemon.create", "time"),  # the date of creation in the superblock
     # when an answer is overdue, in commands: no event loop there
     ("daemon.control_socket", "monotonic"),

@@ -132,9 +132,8 @@ class MemoryPipe(Pipe):
 
     def receive_now(self, size_bytes: int) -> bytes:
         self._check()
-        data = bytes(self.replies[:size_bytes])
-        del self.replies[:size_bytes]
-        return data
+        data = bytearray(size_bytes)
+        return bytes(data[: self._take(memoryview(data))])
 
     def try_send(self, pieces: Sequence[Piece]) -> bool:
         self._check()
@@ -162,6 +161,9 @@ class MemoryPipe(Pipe):
             await self.ready.wait()
         if self.broken:
             return 0
+        return self._take(buffer)
+
+    def _take(self, buffer: memoryview) -> int:
         done = min(len(buffer), len(self.replies))
         buffer[:done] = self.replies[:done]
         del self.replies[:done]

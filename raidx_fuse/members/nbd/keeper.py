@@ -10,6 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import cache
 
 import trio
@@ -78,14 +79,11 @@ class Lock:
         """
         page = pipe.read_now(BEAT_OFFSET, BEAT_BYTES, self._path)
         looks = waiting(decode_beat(page), self._holder, self._path)
-        answer = None
-        while True:
-            try:
-                looks.send(answer)  # type: ignore[arg-type]
-            except StopIteration:
-                break
-            sleep(LOOK_S)
-            answer = pipe.read_now(BEAT_OFFSET, BEAT_BYTES, self._path)
+        with suppress(StopIteration):
+            next(looks)
+            while True:
+                sleep(LOOK_S)
+                looks.send(pipe.read_now(BEAT_OFFSET, BEAT_BYTES, self._path))
         if read_only:
             return
         heads = (pipe.read_now(at, _HEAD_BYTES, self._path) for at in SUPERBLOCK_OFFSETS)
@@ -95,7 +93,8 @@ class Lock:
 
     def sure(self) -> bool:
         """Return whether a write may go out: we hold the member, and have beaten lately."""
-        return self._verified and trio.current_time() - self._beat_s < FENCE_S
+        lately = trio.current_time() - self._beat_s < FENCE_S
+        return self._verified and lately and self._lost is None
 
     async def make_sure(self, ask: Ask, export: Export) -> None:
         """Claim the member, or find out that it is still ours. Raises MemberError."""
@@ -118,12 +117,11 @@ class Lock:
 
     async def _claim(self, ask: Ask) -> None:
         looks = waiting(decode_beat(await self._read(ask)), self._holder, self._path)
-        answer = None
         try:
+            next(looks)
             while True:
-                looks.send(answer)  # type: ignore[arg-type]
                 await trio.sleep(LOOK_S)
-                answer = await self._read(ask)
+                looks.send(await self._read(ask))
         except StopIteration:
             pass
         except BusyError as error:

@@ -81,7 +81,7 @@ def test_a_member_that_another_process_holds_is_refused(b: Holder) -> None:
 
         async def want() -> None:
             looks = beat.waiting(held(server), b, "nbd://rig/disk")
-            looks.send(None)
+            next(looks)
             while True:
                 await trio.sleep(beat.LOOK_S)
                 looks.send(bytes(server.content[BEAT_OFFSET : BEAT_OFFSET + BEAT_BYTES]))
