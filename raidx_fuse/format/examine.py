@@ -17,6 +17,7 @@ from raidx_fuse.format.superblock import MAJOR, Slot, Superblock, newest, read_s
 from raidx_fuse.format.table_page import bytes_needed, shares_of
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import Member
+from raidx_fuse.members.nbd.beat import BEAT_BYTES, BEAT_OFFSET, decode_beat
 
 DAMAGED_SHOWN = 1000
 
@@ -27,6 +28,7 @@ async def examine(member: Member) -> dict[str, Any]:
     Keys:
 
     * *path*, *kind*, *size*; *carries*: the signatures in words.
+    * Only of a member behind NBD: *held_by*, the process that its beat names, or None.
     * *slots*: both superblock slots with *state* (valid, damaged, other, empty) and *problem*.
     * *valid*: whether there is a usable superblock; *problem*: why not, or that it is truncated.
     * Only with a superblock: *format*, *slot*, *sequence*, *base_events*, *member_uuid*, *role*,
@@ -42,6 +44,7 @@ async def examine(member: Member) -> dict[str, Any]:
         "kind": member.kind,
         "size": member.size_bytes,
         "carries": describe(signatures) if signatures else None,
+        **(await _holder(member)),
         "slots": [_slot(slot) for slot in slots],
         "valid": False,
         "problem": None,
@@ -66,6 +69,15 @@ async def examine(member: Member) -> dict[str, Any]:
         "pages": await _pages(member, config, record.role if record else NO_ROLE),
         **config_to_dict(config),
     }
+
+
+async def _holder(member: Member) -> dict[str, Any]:
+    if member.kind != "nbd":
+        return {}
+    page = bytearray(BEAT_BYTES)
+    await member.readv(BEAT_OFFSET, [page])
+    beat = decode_beat(bytes(page))
+    return {"held_by": beat.text if beat is not None and beat.held else None}
 
 
 def _slot(slot: Slot) -> dict[str, Any]:

@@ -17,6 +17,7 @@ NAMES = (
     "README.md",
     "cli/MANUAL.md",
     "examples/administration.md",
+    "examples/network.md",
     "examples/teaching.md",
     "bench/README.md",
     "raidx_fuse/ARCHITECTURE.md",

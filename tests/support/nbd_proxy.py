@@ -16,8 +16,8 @@ class Proxy:
     """Passes connections at the socket *path* on to the one at *target*.
 
     Every tenth piece of requests is held back, up to *late_s* by *chance*, and at every second one
-    of these the connections are closed to the client: the piece reaches the server behind what newer
-    connections send.
+    of these the connections are closed to the client: the piece reaches the server behind what
+    newer connections send.
     """
 
     def __init__(self, path: str, target: str, chance: random.Random, late_s: float) -> None:

@@ -244,24 +244,18 @@ class Connection:
         back = []
         for exchange in self._link.exchanges.values():
             call = exchange.owner
-            if not isinstance(call, Call):  # the last beat of `end_now`
-                continue
+            assert isinstance(call, Call)
             call.sent = call.sent or id(exchange) not in unsent
             back.append(call)
         self._link.exchanges.clear()
         return back
 
-    def end_now(self, last: Call | None = None) -> None:
-        """Send the write *last* and say good-bye, without waiting.
-
-        A server carries out what it has received before it closes the connection.
-        """
+    def end_now(self) -> None:
+        """Say good-bye without waiting."""
         if self._cut:
             return
         self._cut = True
         self._hold()
-        if last is not None:
-            self._link.write(last.offset_bytes, last.buffers, last.size_bytes)
         self._link.disconnect()
         with suppress(OSError):
             self.pipe.try_send(self._link.output())

@@ -62,6 +62,11 @@ class Links:
         self._closed = False
         self._token: trio.lowlevel.TrioToken | None = None  # of the event loop that uses them
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection now."""
+        return bool(self._connections)
+
     async def do(self, call: Call, operation: str) -> None:
         """Carry out *call*, which is no change but of the beat. Raises MemberError."""
         self._submit(call)
@@ -97,17 +102,17 @@ class Links:
             at = -1 if call.command == Command.FLUSH else call.offset_bytes
             raise self.refusal or MemberError(self._path, operation, at, call.error, call.message)
 
-    def close(self, page: bytes | None) -> None:
-        """Write *page* as the last beat if it is not None, and say good-bye, without waiting.
+    def close(self) -> None:
+        """Say good-bye without waiting.
 
         Members are also closed in threads; then the event loop closes the connections soon.
         """
         self._closed = True
         if self._token is not None and not self._in_loop():
             with suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(self._close, page)
+                self._token.run_sync_soon(self._close)
                 return
-        self._close(page)
+        self._close()
 
     def _in_loop(self) -> bool:
         try:
@@ -115,12 +120,10 @@ class Links:
         except RuntimeError:
             return False
 
-    def _close(self, page: bytes | None) -> None:
+    def _close(self) -> None:
         connections, self._connections = self._connections, []
-        last = None if page is None else Call(Command.WRITE, BEAT_OFFSET, BEAT_BYTES, [page])
         for connection in connections:
-            connection.end_now(last)
-            last = None
+            connection.end_now()
             for call in connection.take_back():
                 call.end(errno.ENODEV, "member is closed")
             connection.pipe.forget()

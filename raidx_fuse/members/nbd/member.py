@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from contextlib import suppress
 
 import trio
 
-from raidx_fuse.errors import MemberError, UsageError
+from raidx_fuse.errors import MemberError, RaidxError, UsageError
 from raidx_fuse.members.base import Identity, Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.nbd.beat import BEAT_BYTES, BEAT_OFFSET, Holder
 from raidx_fuse.members.nbd.connection import Call
@@ -209,12 +210,28 @@ class NbdMember(Member):
             await self._change(Call(Command.WRITE_ZEROES, at, size_bytes, (), fua))
 
     def close(self) -> None:
-        """Release the lock, and say good-bye, without waiting for the server."""
+        """Say good-bye, and release the lock if the server is there."""
         if self._closed:
             return
         self._closed = True
         page = None if self._lock is None else self._lock.released()
-        self._links.close(page)
+        connected = self._links.connected
+        self._links.close()
+        if page is not None and connected:
+            with suppress(OSError, RaidxError):  # else others wait until the beat is stale
+                self._release(page)
+
+    def _release(self, page: bytes) -> None:
+        """Write the last beat, blocking, over a connection of its own.
+
+        Over one that closes, servers drop requests whose answers they have not sent yet.
+        """
+        pipe = self._dial()
+        try:
+            pipe.write_now(BEAT_OFFSET, page, self.path)
+        finally:
+            pipe.close()
+            pipe.forget()
 
     def _check(self, operation: str, offset_bytes: int, length_bytes: int) -> None:
         if self._closed:
