@@ -30,6 +30,7 @@ from dataclasses import dataclass
 import crc32c
 
 from raidx_fuse.errors import BusyError
+from raidx_fuse.members.nbd.protocol.wire import shown
 
 SUPERBLOCK_MAGIC = b"RAIDX-SB"  # at the beginning of a slot: the export is a member already
 SUPERBLOCK_OFFSETS = (0, 64 << 10)
@@ -78,7 +79,7 @@ def decode_beat(page: bytes) -> Beat | None:
     struct.pack_into("<I", bare, CRC_OFFSET, 0)
     if crc != crc32c.crc32c(bytes(bare)) or length > _TEXT_BYTES_MAX:
         return None
-    text = page[FIELDS.size : FIELDS.size + length].decode(errors="replace")
+    text = shown(page[FIELDS.size : FIELDS.size + length])
     return Beat(holder, number, state == HELD, text)
 
 

@@ -246,7 +246,8 @@ class Links:
                 raise MemberError(self._path, operation, offset_bytes, call.error, call.message)
 
         await self._renew(ask)
-        later = [call for call in self._waiting if call.command in CHANGES]
+        self._waiting = [call for call in self._waiting if not call.cancelled]
+        later = [call for call in self._waiting if call.command in CHANGES]  # these will be sent
         for call in self.unflushed.newest(later):
             await ask(call, "write")
 

@@ -118,7 +118,7 @@ class NbdMember(Member):
 
     async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
         # The copy is kept until a flush, see unsettled.py, so the caller's buffers are free.
-        data = bytearray(b"".join(buffers))
+        data = bytearray().join(buffers)
         self._check("write", offset_bytes, len(data))
         if not data:
             return

@@ -135,6 +135,24 @@ def test_answered_writes_that_a_killed_server_had_not_flushed_are_written_again(
     run(main)
 
 
+def test_a_cancelled_write_leaves_the_old_or_the_new_content_over_a_killed_server() -> None:
+    async def main() -> None:
+        server = MemoryServer(SIZE_BYTES, witness=True, delay_s=0.1)
+        member = made(server)
+        await member.writev(0, [b"answered"])
+        with trio.move_on_after(1):  # it is cancelled while it waits for a connection
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(member.writev, 0, [b"the next"])
+                await trio.sleep(0.05)
+                server.kill()
+        server.restart()
+        await member.flush()
+        assert server.durable[:8] in (b"answered", b"the next")
+        member.close()
+
+    run(main)
+
+
 def test_a_server_that_does_not_come_back_is_an_error_and_its_writes_are_overdue() -> None:
     async def main() -> None:
         server = MemoryServer(SIZE_BYTES, delay_s=0.1)

@@ -297,6 +297,14 @@ def test_a_stream_of_single_bytes(structured: bool, extended: bool) -> None:
     assert b"".join(exchange.buffers) == disk[10:43]
 
 
+def test_words_of_the_other_side_cannot_write_to_the_terminal() -> None:
+    client, server = opened(True, False)
+    exchange = client.command(Command.FLUSH)
+    (request,) = server.receive(b"".join(client.output()))
+    client.receive(b"".join(server.failed(request, Errno.EIO, "no\n\x1b[31mdisk\x00")))
+    assert exchange.message == "no  [31mdisk"
+
+
 def test_a_server_that_lies_is_found_out() -> None:
     def asked(command: Command, size_bytes: int = 100) -> tuple[Client, Server, Request]:
         client, server = opened(True, False)

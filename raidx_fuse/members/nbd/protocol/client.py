@@ -39,6 +39,7 @@ from raidx_fuse.members.nbd.protocol.wire import (
     Errno,
     Export,
     ProtocolError,
+    shown,
 )
 
 _HEADS = {
@@ -329,4 +330,4 @@ def _error(payload: memoryview) -> tuple[int, str]:
     message = payload[U32.size + U16.size :]
     if length > min(len(message), STRING_BYTES_MAX):
         raise ProtocolError("the server sent an error whose message does not fit")
-    return number or Errno.EINVAL, bytes(message[:length]).decode(errors="replace")
+    return number or Errno.EINVAL, shown(bytes(message[:length]))

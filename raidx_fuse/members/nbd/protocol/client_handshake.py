@@ -35,7 +35,6 @@ from raidx_fuse.members.nbd.protocol.wire import (
     PAYLOAD_BYTES_MAX,
     REPLY_IS_ERROR,
     SIZE_BYTES_MAX,
-    STRING_BYTES_MAX,
     U16,
     U32,
     Export,
@@ -47,6 +46,7 @@ from raidx_fuse.members.nbd.protocol.wire import (
     ProtocolError,
     Reply,
     Script,
+    shown,
 )
 
 _REPLIES_MAX = 1000  # to one option: a server cannot keep a client busy for ever
@@ -202,8 +202,7 @@ class ClientHandshake:
 
 def _refusal(name: str, reply: int, answers: list[tuple[int, bytes]]) -> RefusedError:
     """Return the error for a refused GO, in the user's words."""
-    said = answers[-1][1][:STRING_BYTES_MAX].decode(errors="replace")
-    said = "".join(letter if letter.isprintable() else " " for letter in said).strip()
+    said = shown(answers[-1][1])
     told = f" ({said})" if said else ""
     match reply:
         case Reply.ERR_UNKNOWN:

@@ -171,6 +171,12 @@ class Errno(IntEnum):
     ESHUTDOWN = 108
 
 
+def shown(data: bytes) -> str:
+    """Return text of the other side as one line that any terminal can show."""
+    text = data[:STRING_BYTES_MAX].decode(errors="replace")
+    return "".join(letter if letter.isprintable() else " " for letter in text).strip()
+
+
 class ProtocolError(RaidxError):
     """The other side broke the protocol: the connection must be closed."""
 
