@@ -1,0 +1,94 @@
+"""Volumes that keep together: planned as one volume, then taken apart again.
+
+The volumes of a rule that are on one array now move together or not at all. If a rule was made when
+its volumes were on several arrays, each part may only move to an array where another part is: no
+move takes volumes further apart, and a move may bring them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from raidx_fuse.errors import UsageError
+from raidx_fuse.pool.balance.system import Ints, System
+
+
+def merge(system: System, together: Iterable[Collection[str]]) -> tuple[System, Ints]:
+    """Return a system in which volumes that keep *together* are one, and the new number of each.
+
+    *together* holds names. Rules that share a volume are one rule. Raises UsageError for an unknown
+    name, and if volumes are to be kept together and apart.
+    """
+    rule_of = _rules(system, together)
+    number_of: dict[tuple[int, int], int] = {}  # (rule, or ~volume; array) -> merged volume
+    merged = np.empty(len(system.volumes), dtype=np.int64)
+    for i, array in enumerate(system.where.tolist()):
+        merged[i] = number_of.setdefault((rule_of.get(i, ~i), array), len(number_of))
+    for group in system.apart:
+        rules = [rule_of[i] for i in group if i in rule_of]
+        if len(set(rules)) < len(rules):
+            listed = ", ".join(sorted(system.volumes[i] for i in group))
+            raise UsageError(f"the volumes {listed} are to be kept together and apart")
+    count = len(number_of)
+    if count == len(system.volumes) and not rule_of:
+        return system, merged
+    where = np.empty(count, dtype=np.int64)
+    where[merged] = system.where
+    size = np.zeros(count, dtype=np.int64)
+    np.add.at(size, merged, system.size)
+    need = np.zeros((count, len(system.arrays)))
+    np.add.at(need, merged, system.need)
+    allowed = np.ones((count, len(system.arrays)), dtype=np.bool_)
+    np.logical_and.at(allowed, merged, system.allowed)
+    _stay_near(allowed, where, number_of)
+    allowed[np.arange(count), where] = True
+    names = [""] * count
+    for i, name in enumerate(system.volumes):
+        names[merged[i]] += ("+" if names[merged[i]] else "") + name
+    apart = tuple(frozenset(int(merged[i]) for i in group) for group in system.apart)
+    return (
+        replace(
+            system,
+            volumes=tuple(names),
+            size=size,
+            need=need,
+            where=where,
+            allowed=allowed,
+            apart=apart,
+        ),
+        merged,
+    )
+
+
+def _rules(system: System, together: Iterable[Collection[str]]) -> dict[int, int]:
+    """Return the number of the rule of each volume that has one; rules that meet are one."""
+    at = {name: i for i, name in enumerate(system.volumes)}
+    rule_of: dict[int, int] = {}
+    for number, names in enumerate(together):
+        for name in names:
+            if name not in at:
+                raise UsageError(f"there is no volume {name} to be kept together with others")
+            old = rule_of.get(at[name])
+            if old is not None:
+                rule_of = {i: number if rule == old else rule for i, rule in rule_of.items()}
+            rule_of[at[name]] = number
+    return rule_of
+
+
+def _stay_near(
+    allowed: np.ndarray[tuple[int, int], np.dtype[np.bool_]],
+    where: Ints,
+    number_of: dict[tuple[int, int], int],
+) -> None:
+    """Let the parts of a rule that is on several arrays move to those arrays only."""
+    parts: dict[int, list[int]] = {}
+    for (rule, _), number in number_of.items():
+        parts.setdefault(rule, []).append(number)
+    for numbers in parts.values():
+        if len(numbers) > 1:
+            near = np.zeros(allowed.shape[1], dtype=np.bool_)
+            near[where[numbers]] = True
+            allowed[numbers] &= near

@@ -1,0 +1,174 @@
+"""How much of an array a volume uses: Eq. 5 of the paper, with the layout's cost of writes.
+
+A request of s bytes touches delta = ceil(s / S) chunks of S bytes on as many disks, and each disk
+is busy for t_seek + t_rot + S * t_xfr. With r requests a second the volume uses of d disks
+
+    u = r * delta * (t_seek + t_rot + S * t_xfr) / d                                     Eq. 5
+
+Ours, because the paper's requests are reads of whole chunks:
+
+* A request shorter than a chunk transfers its own bytes only; one longer than a row of data visits
+  each disk once, for a longer transfer.
+* A write makes as many operations as the cheaper of read-modify-write and reconstruct-write in the
+  layout's code, on average over its possible places in a stripe (`write_operations`). The log is
+  not counted: it is written in sequence.
+* Reads and writes have rates and mean sizes of their own.
+
+Example: 100 reads a second of 16 KiB from four disks (5.2 ms seek, 3 ms rotation, 60 MB/s) keep
+each busy for a fifth of the time; as writes to RAID 5, two reads and two writes each, four fifths.
+
+    >>> from raidx_fuse.layouts.registry import make_code
+    >>> disk = DiskTimes(0.0052, 0.003, 1 / 60e6)
+    >>> raid5 = ArrayShape(4, 16384, make_code("raid5", 4), disk)
+    >>> round(utilisation(raid5, VolumeLoad(reads_s=100, read_bytes=16384)), 3)
+    0.212
+    >>> round(utilisation(raid5, VolumeLoad(writes_s=100, write_bytes=16384)), 3)
+    0.847
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from raidx_fuse.layouts.codes.code import Code
+from raidx_fuse.pool.balance.system import Floats
+
+IDLE_REQUEST_BYTES = 4096  # an array's bandwidth in a pool without load: reads of this size
+
+
+@dataclass(frozen=True, slots=True)
+class DiskTimes:
+    """Service times of one disk: mean seek, mean rotational latency, transfer time per byte."""
+
+    seek_s: float
+    rotation_s: float
+    transfer_s_per_byte: float
+
+    @classmethod
+    def measured(cls, service_s: float, mean_bytes: float, transfer_s_per_byte: float) -> DiskTimes:
+        """Return times from a mean *service_s* of operations of *mean_bytes*.
+
+        What the transfer does not explain counts as seek: the two are not told apart.
+        """
+        return cls(max(service_s - mean_bytes * transfer_s_per_byte, 0.0), 0.0, transfer_s_per_byte)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayShape:
+    """What Eq. 5 needs of an array: *disks* d, *chunk_bytes* S, *code*, *times* of a disk.
+
+    *code*: of a raidx layout that of its bundles. *times* of unlike disks are their means.
+    """
+
+    disks: int
+    chunk_bytes: int
+    code: Code
+    times: DiskTimes
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeLoad:
+    """What a volume was asked for: requests a second and their mean sizes in bytes."""
+
+    reads_s: float = 0.0
+    writes_s: float = 0.0
+    read_bytes: float = 0.0
+    write_bytes: float = 0.0
+
+
+@lru_cache(maxsize=256)
+def write_operations(code: Code) -> tuple[float, ...]:
+    """Return the disk operations of a write of 0, 1, ..., D-1 chunks; a stripe has D of data.
+
+    The mean over the places at which such a write may begin. It is read-modify-write or
+    reconstruct-write, whichever makes fewer operations in each stripe.
+    """
+    data = code.data_count
+    found = [0.0]
+    for count in range(1, data):
+        total = 0
+        for start in range(data):
+            inside = range(start, min(start + count, data))
+            total += _stripe_operations(code, set(inside))
+            total += _stripe_operations(code, set(range(count - len(inside))))
+        found.append(total / data)
+    return tuple(found)
+
+
+def _stripe_operations(code: Code, cells: set[int]) -> int:
+    parities = {parity for cell in cells for parity in code.affects[cell]}
+    read = 0
+    for parity in parities:
+        read |= code.support[parity - code.data_count]
+    others = sum(1 for cell in range(code.data_count) if read >> cell & 1 and cell not in cells)
+    writes = len(cells) + len(parities)
+    pre_reads = min(writes, others) if parities else 0
+    return writes + pre_reads
+
+
+def request_s(shape: ArrayShape, size_bytes: Floats, *, write: bool) -> Floats:
+    """Return for how many seconds requests of *size_bytes* keep disks busy, all disks together."""
+    code, chunk = shape.code, shape.chunk_bytes
+    chunks = np.maximum(np.ceil(size_bytes / chunk), 1).astype(np.int64)
+    whole = chunks >= code.data_count
+    rows = np.maximum(chunks / code.data_count, 1.0)  # of whole stripes
+    if write:
+        table = np.array([*write_operations(code), float(len(code.cells))])
+        operations = table[np.minimum(chunks, code.data_count)]
+    else:
+        operations = np.minimum(chunks, code.data_count).astype(np.float64)
+    # Neighbouring chunks of several rows or stripes on one disk are one longer operation.
+    visits = (
+        np.minimum(operations, shape.disks)
+        if not write
+        else np.where(whole, np.minimum(operations, shape.disks), operations)
+    )
+    each_bytes = np.minimum(size_bytes, chunk)
+    transferred = operations * rows * each_bytes
+    times = shape.times
+    return np.asarray(
+        visits * (times.seek_s + times.rotation_s) + transferred * times.transfer_s_per_byte
+    )
+
+
+def utilisations(shape: ArrayShape, loads: Sequence[VolumeLoad]) -> Floats:
+    """Return the utilisation of the array that each of *loads* causes, 1.0 is all of it: (m,)."""
+    table = np.array(
+        [(load.reads_s, load.writes_s, load.read_bytes, load.write_bytes) for load in loads],
+        dtype=np.float64,
+    ).reshape(len(loads), 4)
+    return _busy(shape, table)
+
+
+def utilisation(shape: ArrayShape, load: VolumeLoad) -> float:
+    """Return the utilisation of the array that *load* causes; 1.0 is all of it."""
+    return float(utilisations(shape, [load])[0])
+
+
+def _busy(shape: ArrayShape, table: Floats) -> Floats:
+    reads = table[:, 0] * request_s(shape, table[:, 2], write=False)
+    writes = table[:, 1] * request_s(shape, table[:, 3], write=True)
+    return np.asarray((reads + writes) / shape.disks)
+
+
+def bandwidths(shapes: Sequence[ArrayShape], loads: Sequence[VolumeLoad]) -> tuple[Floats, Floats]:
+    """Return B_j of each array, shape (n,), and b_ij of each volume on each array, shape (m, n).
+
+    The unit is one request a second of the pool's mix: B_j is the rate at which that mix would use
+    all of array j. It compares arrays of unlike disks and layouts: what spareBSR orders.
+    """
+    used = np.stack([utilisations(shape, loads) for shape in shapes], axis=1)
+    rate = sum(load.reads_s + load.writes_s for load in loads)
+    total = used.sum(axis=0)
+    if not rate or not total.all():
+        idle = np.array([float(IDLE_REQUEST_BYTES)])
+        capacity = np.array(
+            [shape.disks / request_s(shape, idle, write=False)[0] for shape in shapes]
+        )
+    else:
+        capacity = rate / total
+    return capacity, used * capacity
