@@ -104,8 +104,9 @@ def aware(
 
 SPREAD = (
     "Random reassignment costs more here than the paper's two to three times. Permuted bandwidths "
-    "give volumes of 1 GB the need of 16 GB ones: Dswap finds them, chance does not. How the "
-    "paper's hotspots are spread is not clear from its text (see dswap_runs.py)."
+    "give volumes of 1 GB the need of 16 GB ones: Dswap finds them, chance does not. Without the "
+    "permutation the factor is near the paper's (see 'Why, 1'). How the paper's hotspots are "
+    "spread is not clear from its text (see dswap_runs.py)."
 )
 
 
