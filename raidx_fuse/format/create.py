@@ -14,6 +14,7 @@ from typing import Any
 from raidx_fuse.errors import FormatError, MemberError, RaidxError, SignatureFoundError, UsageError
 from raidx_fuse.format.configuration.config import ACTIVE, NAME_SHOWN, ArrayConfig, MemberRecord
 from raidx_fuse.format.configuration.names import cleaned, is_clean, name_problem
+from raidx_fuse.format.configuration.volumes import VolumeTable, encode_table
 from raidx_fuse.format.pages import erase_log, erase_pages
 from raidx_fuse.format.regions import (
     SECTOR_BYTES,
@@ -102,12 +103,14 @@ async def create_array(
     params: Mapping[str, Any] | None = None,
     size_bytes: int | None = None,
     overwrite_signature: bool = False,
+    with_volume: bool = True,
     uuid_source: UuidSource = new_uuid,
 ) -> ArrayConfig:
     """Create an array of *members*, in the order of their roles; return its configuration.
 
     Every member is used up to the last whole chunk of the smallest member; in a raidx layout, up to
     its own last whole chunk. *size_bytes* limits the image. *now_s* is the Unix time of creation.
+    Without *with_volume* the whole image is free, else it is one volume.
     *uuid_source* is called for the UUID of the array, then for those of the members. Raises
     UsageError and SignatureFoundError before anything is written, MemberError, and RaidxError if a
     first superblock cannot be written.
@@ -143,6 +146,7 @@ async def create_array(
         params=params_of(layout_made, params or {}),
         size_bytes=size_bytes,
         created_s=now_s,
+        volumes=None if with_volume else encode_table(VolumeTable()),
     )
     shares = shares_of(config)
     for role, member in by_role(members):

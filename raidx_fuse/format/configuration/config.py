@@ -20,6 +20,7 @@ from typing import Any
 from raidx_fuse.errors import FormatError
 from raidx_fuse.format.configuration.json_limits import impossible_number, is_too_deep
 from raidx_fuse.format.configuration.names import brief, cleaned, is_clean, name_problem
+from raidx_fuse.format.configuration.volumes import table_problem
 from raidx_fuse.format.regions import COUNTER_MAX, Region, Regions
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.registry import WIDTH_MAX
@@ -65,6 +66,7 @@ class ArrayConfig:
     * *params*, *history*: belong to the layout.
     * *starts*: counts the starts for writing; *lineage*: an entry for each exclusion of members.
       From both, assemble.py decides whether one configuration extends another or both diverged.
+    * *volumes*: the volume table (volumes.py) as JSON values; None: one volume, the whole image.
     * *extra*: top-level fields of a newer minor version, kept when the superblock is rewritten.
     """
 
@@ -85,6 +87,7 @@ class ArrayConfig:
     lineage: tuple[str, ...] = ()
     size_bytes: int | None = None
     created_s: int = 0
+    volumes: dict[str, Any] | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
     # -- questions -------------------------------------------------------------------------------
@@ -166,6 +169,8 @@ class ArrayConfig:
         for name in ("params", "jobs", "history", "extra"):
             if (number := impossible_number(getattr(self, name))) is not None:
                 return f"{name} has the number {number}"
+        if self.volumes is not None and (problem := table_problem(self.volumes, is_uuid)):
+            return f"the volume table is not possible: {problem}"
         return self.regions.problem() or self._data_problem()
 
     def _data_problem(self) -> str | None:
@@ -293,6 +298,8 @@ def config_to_dict(config: ArrayConfig) -> dict[str, Any]:
     values["regions"] = {n: [r.offset, r.length] for n, r in config.regions.named().items()}
     values["history"] = list(config.history)
     values["lineage"] = list(config.lineage)
+    if config.volumes is not None:
+        values["volumes"] = config.volumes
     return {**config.extra, **values}
 
 
@@ -369,7 +376,9 @@ def _config_from(values: dict[str, Any]) -> ArrayConfig:
     )
     checked["history"] = tuple(checked["history"])
     checked["lineage"] = tuple(_typed({"entry": e}, "entry", str) for e in checked["lineage"])
-    extra = {name: value for name, value in values.items() if name not in _CONFIG_TYPES}
+    if "volumes" in values:  # arrays without a volume table have none
+        checked["volumes"] = _typed(values, "volumes", dict)
+    extra = {name: value for name, value in values.items() if name not in checked}
     return ArrayConfig(**checked, extra=extra)
 
 

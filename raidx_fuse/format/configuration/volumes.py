@@ -1,0 +1,175 @@
+"""The volume table of an array: names, sizes and extents of its volumes, in the superblocks.
+
+It is a field of the configuration, so that it has what the configuration has: a checksum, an event
+counter as version, copies on every member, one valid version after any crash, and one commit point
+for each change (superblock_round.py). The log could carry it, but a log record reaches only as many
+members as may be lost and one more, and needs the log to be recovered before names are known. Maps
+of pages are written page by page, so that a table of several pages could be torn.
+
+    "volumes": {"table": [{"uuid": U, "name": N, "size": S, "extents": [[offset, length], ...]}],
+                "wiping": [[offset, length], ...]}
+
+An array without the field has one volume: the whole image, under the array's name. *size* null also
+means the whole image, as large as it is; such a volume is alone and has no extents. All other
+places are byte ranges of the image in multiples of 4096 that do not overlap. *wiping* are ranges
+that deleted volumes have left: their old content is being overwritten with zeros, and until that is
+durable no volume gets them. So every free byte of the image reads as zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from raidx_fuse.format.configuration.names import brief, is_clean, name_problem
+from raidx_fuse.format.regions import COUNTER_MAX
+
+ALIGN_BYTES = 4096
+VOLUMES_MAX = 128
+"""So many fit a superblock beside the members and settings of an ordinary array."""
+
+_KEYS = {"uuid", "name", "size", "extents"}
+
+
+class Extent(NamedTuple):
+    """A range of the image in bytes."""
+
+    offset: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """The first byte behind it."""
+        return self.offset + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeRecord:
+    """One volume; *size_bytes* None: the whole image. Its *extents* hold at least its size."""
+
+    uuid: str
+    name: str
+    size_bytes: int | None
+    extents: tuple[Extent, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeTable:
+    """The volumes of an array, and the ranges that are being wiped."""
+
+    volumes: tuple[VolumeRecord, ...] = ()
+    wiping: tuple[Extent, ...] = ()
+
+    def find(self, uuid: str) -> VolumeRecord | None:
+        """Return the volume with that UUID, None if there is none."""
+        return next((record for record in self.volumes if record.uuid == uuid), None)
+
+    def taken(self) -> list[Extent]:
+        """Return every range that is not free, ascending."""
+        return sorted([*(e for record in self.volumes for e in record.extents), *self.wiping])
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether one volume takes the whole image, however large that becomes."""
+        return any(record.size_bytes is None for record in self.volumes)
+
+    def end(self) -> int:
+        """Return the first byte behind all ranges in use."""
+        return max((extent.end for extent in self.taken()), default=0)
+
+
+def encode_table(table: VolumeTable) -> dict[str, Any]:
+    """Return *table* as JSON values."""
+    return {
+        "table": [
+            {
+                "uuid": record.uuid,
+                "name": record.name,
+                "size": record.size_bytes,
+                "extents": [list(extent) for extent in record.extents],
+            }
+            for record in table.volumes
+        ],
+        "wiping": [list(extent) for extent in table.wiping],
+    }
+
+
+def decode_table(values: dict[str, Any]) -> VolumeTable:
+    """Return the table in *values*, of which `table_problem` has found nothing."""
+    return VolumeTable(
+        tuple(
+            VolumeRecord(v["uuid"], v["name"], v["size"], _extents(v["extents"]))
+            for v in values["table"]
+        ),
+        _extents(values["wiping"]),
+    )
+
+
+def table_problem(values: Any, is_uuid: Any) -> str | None:
+    """Return in words why the JSON *values* are no volume table, or None."""
+    if not isinstance(values, dict) or values.keys() != {"table", "wiping"}:
+        return "it has other fields than table and wiping"
+    listed, wiping = values["table"], values["wiping"]
+    if not isinstance(listed, list) or len(listed) > VOLUMES_MAX:
+        return f"it is no list of at most {VOLUMES_MAX} volumes"
+    for one in listed:
+        problem = _record_problem(one, is_uuid)
+        if problem is not None:
+            return problem
+    for key in ("uuid", "name"):
+        if len({one[key] for one in listed}) != len(listed):
+            return f"two volumes have the same {key}"
+    if not _are_ranges(wiping):
+        return "the ranges to be wiped are not possible"
+    if any(one["size"] is None for one in listed) and (len(listed) > 1 or wiping):
+        return "a volume of the whole image is not alone"
+    ranges = sorted([*(tuple(e) for one in listed for e in one["extents"]), *map(tuple, wiping)])
+    before = 0
+    for offset, length in ranges:
+        if offset < before:
+            return f"two ranges meet at byte {offset}"
+        before = offset + length
+    return None
+
+
+def volume_name_problem(name: str) -> str | None:
+    """Return in words why a volume cannot have *name*, or None."""
+    if not is_clean(name):
+        return "it has characters that no terminal can show"
+    if name in ("", ".", "..") or "/" in name:
+        return "it must be a file name"
+    return name_problem(name)
+
+
+def _record_problem(one: Any, is_uuid: Any) -> str | None:
+    if not isinstance(one, dict) or one.keys() != _KEYS:
+        return "a volume has other fields than uuid, name, size and extents"
+    if not is_uuid(one["uuid"]):
+        return f"{brief(one['uuid'])} is not a UUID"
+    if not isinstance(one["name"], str) or volume_name_problem(one["name"]):
+        return f"{brief(one['name'])} cannot be a volume's name"
+    size, extents = one["size"], one["extents"]
+    if not _are_ranges(extents):
+        return f"the extents of {one['name']} are not possible"
+    if size is None:
+        return f"{one['name']} has a place but no size" if extents else None
+    held = sum(length for _, length in extents)
+    if type(size) is not int or not 0 < size <= held or size % ALIGN_BYTES:
+        return f"{one['name']} cannot have {brief(size)} bytes in {held} bytes of extents"
+    return None
+
+
+def _are_ranges(values: Any) -> bool:
+    return isinstance(values, list) and all(
+        isinstance(one, list)
+        and len(one) == 2
+        and all(type(n) is int and n >= 0 and n % ALIGN_BYTES == 0 for n in one)
+        and one[1] > 0
+        and sum(one) <= COUNTER_MAX
+        for one in values
+    )
+
+
+def _extents(values: Iterable[list[int]]) -> tuple[Extent, ...]:
+    return tuple(Extent(offset, length) for offset, length in values)

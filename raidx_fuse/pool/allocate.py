@@ -1,0 +1,99 @@
+"""Where a volume lies on its array: free ranges, and extents for a size. Pure.
+
+An extent begins at a multiple of the array's unit, the data of one stripe, so that a write of whole
+stripes of the volume is one of the array. The first free range that is large enough is taken. If
+none is, the largest ones are put together, up to `EXTENTS_MAX`.
+
+    >>> free = free_ranges([Extent(0, 8192), Extent(16384, 4096)], 32768)
+    >>> free
+    [Extent(offset=8192, length=8192), Extent(offset=20480, length=12288)]
+    >>> allocate(free, 12288, 4096)
+    (Extent(offset=20480, length=12288),)
+    >>> allocate(free, 16384, 4096)
+    (Extent(offset=20480, length=12288), Extent(offset=8192, length=4096))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from raidx_fuse.errors import NoSpaceError
+from raidx_fuse.format.configuration.volumes import ALIGN_BYTES, Extent
+from raidx_fuse.units import format_size
+
+EXTENTS_MAX = 16  # of a volume: each takes some bytes of the superblock
+
+
+def free_ranges(taken: Iterable[Extent], size_bytes: int) -> list[Extent]:
+    """Return the ranges of an image of *size_bytes* that are not *taken*, ascending."""
+    free, at = [], 0
+    end = size_bytes // ALIGN_BYTES * ALIGN_BYTES
+    for extent in sorted(taken):
+        if extent.offset > at:
+            free.append(Extent(at, extent.offset - at))
+        at = max(at, extent.end)
+    if end > at:
+        free.append(Extent(at, end - at))
+    return free
+
+
+def unit_bytes(stripe_data_bytes: int) -> int:
+    """Return the unit of places of an array with so much data in a stripe."""
+    return -(-stripe_data_bytes // ALIGN_BYTES) * ALIGN_BYTES
+
+
+def allocate(
+    free: Iterable[Extent], size_bytes: int, unit: int, extents_max: int = EXTENTS_MAX
+) -> tuple[Extent, ...]:
+    """Return extents for *size_bytes* out of *free*. Raises NoSpaceError."""
+    usable = []
+    for extent in free:
+        start = -(-extent.offset // unit) * unit
+        if start < extent.end:
+            usable.append(Extent(start, extent.end - start))
+    whole = next((extent for extent in usable if extent.length >= size_bytes), None)
+    if whole is not None:
+        return (Extent(whole.offset, size_bytes),)
+    chosen, left = [], size_bytes
+    for extent in sorted(usable, key=lambda one: (-one.length, one.offset))[:extents_max]:
+        length = min(extent.length, left)
+        chosen.append(Extent(extent.offset, length))
+        left -= length
+        if not left:
+            return tuple(chosen)
+    space = sum(extent.length for extent in usable)
+    pieces = f" in {len(usable)} pieces" if space >= size_bytes else ""
+    raise NoSpaceError(
+        f"{format_size(size_bytes)} do not fit: {format_size(space)} are free{pieces}",
+        action="delete or shrink a volume, or add disks",
+    )
+
+
+def extended(
+    extents: Sequence[Extent], more_bytes: int, free: Iterable[Extent], unit: int
+) -> tuple[Extent, ...]:
+    """Return *extents* with *more_bytes* behind them, in place if there is room. NoSpaceError."""
+    free = list(free)
+    last = extents[-1]
+    behind = next((one for one in free if one.offset == last.end), None)
+    if behind is not None and behind.length >= more_bytes:
+        return (*extents[:-1], Extent(last.offset, last.length + more_bytes))
+    added = allocate(free, more_bytes, unit, EXTENTS_MAX - len(extents))
+    if added[0].offset == last.end:
+        return (*extents[:-1], Extent(last.offset, last.length + added[0].length), *added[1:])
+    return (*extents, *added)
+
+
+def cut(extents: Sequence[Extent], size_bytes: int) -> tuple[tuple[Extent, ...], list[Extent]]:
+    """Return *extents* cut to *size_bytes*, and the ranges that are cut off."""
+    kept: list[Extent] = []
+    off: list[Extent] = []
+    left = size_bytes
+    for extent in extents:
+        inside = min(left, extent.length)
+        if inside:
+            kept.append(Extent(extent.offset, inside))
+        if inside < extent.length:
+            off.append(Extent(extent.offset + inside, extent.length - inside))
+        left -= inside
+    return tuple(kept), off

@@ -1,0 +1,128 @@
+"""The volume table in the configuration: what is read as written, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from raidx_fuse.errors import FormatError
+from raidx_fuse.format.configuration.config import (
+    ACTIVE,
+    ArrayConfig,
+    MemberRecord,
+    decode_config,
+    encode_config,
+)
+from raidx_fuse.format.configuration.volumes import (
+    VOLUMES_MAX,
+    Extent,
+    VolumeRecord,
+    VolumeTable,
+    decode_table,
+    encode_table,
+)
+from raidx_fuse.format.regions import plan_regions
+
+UUID = "00000000-0000-4000-8000-{:012d}"
+A_CONFIG = ArrayConfig(
+    array_uuid=UUID.format(7),
+    name="disk",
+    layout="raid0",
+    chunk_bytes=4096,
+    width=2,
+    members=tuple(MemberRecord(n, UUID.format(8 + n), ACTIVE, 1 << 20) for n in range(2)),
+    regions=plan_regions(1 << 20, 4096, 2),
+)
+TABLE = VolumeTable(
+    (
+        VolumeRecord(UUID.format(1), "mail", 8192, (Extent(4096, 8192),)),
+        VolumeRecord(UUID.format(2), "www", 4096, (Extent(16384, 4096), Extent(0, 4096))),
+    ),
+    (Extent(32768, 4096),),
+)
+
+
+def with_volumes(values: Any) -> ArrayConfig:
+    return replace(A_CONFIG, volumes=values)
+
+
+def test_a_table_is_read_as_it_was_written() -> None:
+    config = with_volumes(encode_table(TABLE))
+    again = decode_config(encode_config(config))
+    assert again == config
+    assert again.volumes is not None
+    assert decode_table(again.volumes) == TABLE
+    assert TABLE.taken() == [(0, 4096), (4096, 8192), (16384, 4096), (32768, 4096)]
+    assert TABLE.end() == 36864
+
+
+def test_an_array_without_a_table_has_the_bytes_of_before() -> None:
+    assert b"volumes" not in encode_config(A_CONFIG)
+    assert decode_config(encode_config(A_CONFIG)).volumes is None
+
+
+def test_the_whole_image_has_no_size() -> None:
+    whole = VolumeTable((VolumeRecord(UUID.format(1), "disk", None),))
+    assert whole.is_whole
+    assert decode_table(encode_table(whole)) == whole
+    encode_config(with_volumes(encode_table(whole)))
+
+
+def volume(**changes: Any) -> dict[str, Any]:
+    return {"uuid": UUID.format(1), "name": "a", "size": 4096, "extents": [[0, 4096]], **changes}
+
+
+def other() -> dict[str, Any]:
+    return volume(uuid=UUID.format(2), name="b", extents=[[4096, 4096]])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"table": []},
+        {"table": [], "wiping": [], "more": 1},
+        {"table": {}, "wiping": []},
+        {"table": [7], "wiping": []},
+        {"table": [volume(more=1)], "wiping": []},
+        {"table": [volume(uuid="x")], "wiping": []},
+        {"table": [volume(name="")], "wiping": []},
+        {"table": [volume(name="a/b")], "wiping": []},
+        {"table": [volume(name="..")], "wiping": []},
+        {"table": [volume(name="a\x1bb")], "wiping": []},
+        {"table": [volume(name="a" * 256)], "wiping": []},
+        {"table": [volume(name=7)], "wiping": []},
+        {"table": [volume(size=0)], "wiping": []},
+        {"table": [volume(size=-4096)], "wiping": []},
+        {"table": [volume(size=512)], "wiping": []},
+        {"table": [volume(size=8192)], "wiping": []},
+        {"table": [volume(size=True)], "wiping": []},
+        {"table": [volume(size=4096.0)], "wiping": []},
+        {"table": [volume(extents=[])], "wiping": []},
+        {"table": [volume(extents=[[0, 0]])], "wiping": []},
+        {"table": [volume(extents=[[512, 4096]])], "wiping": []},
+        {"table": [volume(extents=[[-4096, 4096]])], "wiping": []},
+        {"table": [volume(extents=[[0, 4096, 1]])], "wiping": []},
+        {"table": [volume(extents=[[1 << 62, 4096]])], "wiping": []},
+        {"table": [volume(extents=7)], "wiping": []},
+        {"table": [volume(size=None)], "wiping": []},
+        {"table": [volume(size=None, extents=[]), other()], "wiping": []},
+        {"table": [volume(size=None, extents=[])], "wiping": [[0, 4096]]},
+        {"table": [volume(), other() | {"name": "a"}], "wiping": []},
+        {"table": [volume(), other() | {"uuid": UUID.format(1)}], "wiping": []},
+        {"table": [volume(), other() | {"extents": [[0, 4096]]}], "wiping": []},
+        {"table": [volume()], "wiping": [[0, 4096]]},
+        {"table": [volume()], "wiping": 7},
+        {"table": [volume()] * (VOLUMES_MAX + 1), "wiping": []},
+    ],
+)
+def test_what_is_no_table_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(FormatError):
+        encode_config(with_volumes(values))
+
+
+def test_names_that_are_unclean_are_refused_and_others_taken() -> None:
+    for name in ("ä 漢", "a b", "-rf"):
+        encode_config(with_volumes({"table": [volume(name=name)], "wiping": []}))
