@@ -37,6 +37,8 @@ COMMANDS = {  # name -> place: the module of a command is imported when the comm
     "job": "change.job",
     "get": "setting.get",
     "set": "setting.set_value",
+    "volume": "volume.volume",
+    "array": "volume.array",
     "simulate": "simulate.simulate",
     "layout": "layouts.layout",
 }

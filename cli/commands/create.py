@@ -30,6 +30,7 @@ from raidx_fuse.members.open import absolute
 @click.option(
     "--length", type=int, metavar="L", help="Chunks in a bundle of a raidx layout (see the layout)."
 )
+@click.option("--no-volume", is_flag=True, help="All space is free for 'raidx volume create'.")
 @overwrite_option
 @dry_run_option
 def create(
@@ -42,6 +43,7 @@ def create(
     name: str,
     rotate: bool | None,
     length: int | None,
+    no_volume: bool,
     overwrite_signature: bool,
     dry_run: bool,
 ) -> None:
@@ -60,6 +62,7 @@ def create(
         member_bytes=size,
         image_bytes=image_size,
         overwrite_signature=overwrite_signature,
+        with_volume=not no_volume,
     )
     if dry_run:
         document = trio.run(creation.plan, request).as_dict(request)

@@ -24,6 +24,7 @@ class CreateRequest:
 
     *members* are specs as given. *member_bytes* is the size of missing member files (None: no file
     may be missing). *image_bytes* limits the image. *params* belong to the layout.
+    *with_volume*: the whole image is a volume from the start.
     """
 
     members: tuple[str, ...]
@@ -34,6 +35,7 @@ class CreateRequest:
     member_bytes: int | None = None
     image_bytes: int | None = None
     overwrite_signature: bool = False
+    with_volume: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,7 @@ async def create(request: CreateRequest) -> CreatePlan:
                 name=request.name,
                 size_bytes=request.image_bytes,
                 overwrite_signature=request.overwrite_signature,
+                with_volume=request.with_volume,
                 now_s=int(time.time()),  # the creation date; no computation uses it
             )
         except BaseException:

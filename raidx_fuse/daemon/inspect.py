@@ -11,6 +11,8 @@ from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.engine.growth_position import MIGRATED
 from raidx_fuse.errors import BusyError, RaidxError, single
 from raidx_fuse.format.assemble import Assembly, assemble
+from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.format.configuration.volumes import decode_table
 from raidx_fuse.format.examine import examine as examine_member
 from raidx_fuse.format.shapes import RESTRIPE, layout_of
 
@@ -69,6 +71,7 @@ def describe(assembly: Assembly) -> dict[str, Any]:
     lost = sum(member["role"] >= 0 and member["state"] != "active" for member in members)
     left = layout.code.tolerance - lost
     whole = layout.size_bytes
+    size = whole if config.size_bytes is None else min(config.size_bytes, whole)
     whole_state = "growing" if MIGRATED in config.params else "clean"
     if RESTRIPE in config.params:
         whole_state = "restriping"
@@ -78,18 +81,28 @@ def describe(assembly: Assembly) -> dict[str, Any]:
         "layout": config.layout,
         "layout_parameters": dict(config.params),
         "chunk_size": config.chunk_bytes,
-        "size": whole if config.size_bytes is None else min(config.size_bytes, whole),
+        "size": size,
         "state": "failed" if left < 0 else "degraded" if lost else whole_state,
         "redundancy_left": max(left, 0),
         "running": False,
         "clean": config.clean,
         "members": members,
         "jobs": [],
-        "volumes": [],
+        "volumes": _volumes(config, size),
         "mountpoint": None,
         "warnings": list(assembly.warnings),
     }
     return {**document, "action": advice.action(document)}
+
+
+def _volumes(config: ArrayConfig, size_bytes: int) -> list[dict[str, Any]]:
+    """Return the volumes of an array whose image has *size_bytes*."""
+    if config.volumes is None:
+        return [{"name": config.name, "size": size_bytes, "path": None}]
+    return [
+        {"name": v.name, "size": size_bytes if v.size_bytes is None else v.size_bytes, "path": None}
+        for v in decode_table(config.volumes).volumes
+    ]
 
 
 async def check(specs: Sequence[str]) -> dict[str, Any]:

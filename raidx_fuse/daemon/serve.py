@@ -16,10 +16,12 @@ import trio
 from raidx_fuse.array.open import open_array
 from raidx_fuse.daemon import control_socket, daemonize
 from raidx_fuse.daemon.commands.commands import Commands
+from raidx_fuse.daemon.commands.volumes import VolumeCommands
 from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.daemon.mount import MountOptions, MountReport, serve
 from raidx_fuse.errors import single
-from raidx_fuse.pool.volume import Volume
+from raidx_fuse.fuse.mountpoint import loop_devices
+from raidx_fuse.pool.volume_table import open_volumes
 
 # For asking the daemon of another array, whose image a new member is on, for its members.
 ASK_S = 5.0
@@ -55,31 +57,34 @@ async def _serve(request: MountRequest, ready: daemonize.Ready) -> None:
 
 async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Ready) -> None:
     members = disks.attach(request.members)
-    async with open_array(
-        members, read_only=request.read_only, start_degraded=request.start_degraded
-    ) as array:
-        volume = Volume(
-            array.name,
-            array.size_bytes,
-            read=array.read,
-            write=array.write,
-            flush=array.flush,
-            read_only=array.read_only,
-        )
+    async with (
+        open_array(
+            members, read_only=request.read_only, start_degraded=request.start_degraded
+        ) as array,
+        open_volumes(array) as volumes,
+    ):
         for shaper in (array.grow_operation, array.restripe_operation):
-            shaper.on_size.append(lambda: volume.resize(array.size_bytes))
+            shaper.on_size.append(volumes.note_size)
             shaper.on_release.append(disks.let_go)
-        commands = Commands(array, [volume], disks)
+        commands = Commands(array, volumes.volumes, disks)
+        all_commands = VolumeCommands(volumes, commands, _loop_devices)
 
         def on_ready(report: MountReport) -> None:
             commands.mounted(report)
+            volumes.attach(report.operations)
             disks.mounted(report.device, _members_of)
             ready(commands.report())
 
         options = MountOptions(
             source=array.name, allow_other=request.allow_other, read_only=array.read_only
         )
-        await serve([volume], request.mountpoint, commands.handle, on_ready, options)
+        await serve(volumes.volumes, request.mountpoint, all_commands.handle, on_ready, options)
+
+
+def _loop_devices(path: str) -> list[str]:
+    """Return the loop devices on the image *path*."""
+    folder = path.rpartition("/")[0]
+    return [device for device, image in loop_devices(folder) if image == path]
 
 
 def _members_of(mountpoint: str) -> list[str]:

@@ -5,8 +5,8 @@ The mount's directory lists one regular file for each volume. Such a file behave
 - its size is fixed from inside the mount: ``O_TRUNC`` and truncation to the current size do nothing
   (as with ``cp image /dev/sdX``), any other truncation is EPERM;
 - a read past the end is short, a write past the end is ENOSPC, a write across the end is cut;
-- files cannot be created, renamed or removed (EPERM); owner, mode and times can be set, as on a
-  device node, and last until unmount.
+- files cannot be created, renamed or removed (EPERM; `raidx volume` does that); owner, mode and
+  times can be set, as on a device node, and last until unmount.
 
 Handlers await only the volume, and the volume's fast path does not suspend. Between a request's
 arrival and its answer nothing else runs then (session_loop.py). The handle *fh* encodes all that a
@@ -56,7 +56,8 @@ from raidx_fuse.pool.volume import Volume
 log = logging.getLogger(__name__)
 
 _FIRST_INODE = pyfuse3.ROOT_INODE + 1
-# Names never change while mounted, and a resize notifies the kernel, so long timeouts are safe.
+# A resize notifies the kernel, so that it may keep attributes for long. Names are looked up each
+# time, because volumes come, go and are renamed.
 _TIMEOUT_S = 3600
 # After this time the kernel has processed an answer, however late its caller was scheduled.
 _TAKEN_S = 1.0
@@ -121,21 +122,33 @@ class VolumeOperations(pyfuse3.Operations):
         super().__init__()
         self.bugs = 0
         self.failures = 0
-        self._volumes = tuple(volumes)
-        self._by_handle = tuple(volume for volume in volumes for _ in range(2))
-        self._by_name = {
-            os.fsencode(volume.name): _FIRST_INODE + index for index, volume in enumerate(volumes)
-        }
+        self._volumes: list[Volume] = []  # by inode; those that are hidden keep theirs
+        self._by_handle: list[Volume] = []
+        self._by_name: dict[bytes, InodeT] = {}
+        self._mounted_ns = mounted_ns
         self._started = started
         self._page_cache = page_cache
         self._sizes = trio.Lock()
         self._size_told_s = -_TAKEN_S
         self._nodes = {pyfuse3.ROOT_INODE: _Node(stat.S_IFDIR | 0o500, mounted_ns)}
-        for index, volume in enumerate(volumes):
-            inode = _FIRST_INODE + index
+        for volume in volumes:
+            self.show(volume)
+
+    def show(self, volume: Volume) -> None:
+        """List *volume* under its present name."""
+        if volume not in self._volumes:
+            inode = InodeT(_FIRST_INODE + len(self._volumes))
+            self._volumes.append(volume)
+            self._by_handle += [volume, volume]
             mode = 0o400 if volume.read_only else 0o600
-            self._nodes[inode] = _Node(stat.S_IFREG | mode, mounted_ns)
+            self._nodes[inode] = _Node(stat.S_IFREG | mode, self._mounted_ns)
             volume.on_resize(functools.partial(self._resizing, inode))
+        inode = InodeT(_FIRST_INODE + self._volumes.index(volume))
+        self._by_name[os.fsencode(volume.name)] = inode
+
+    def hide(self, volume: Volume) -> None:
+        """List *volume* no longer, and let nobody open it."""
+        self._by_name.pop(os.fsencode(volume.name), None)
 
     def init(self) -> None:
         """Called by pyfuse3 when the kernel has accepted the session."""
@@ -143,19 +156,25 @@ class VolumeOperations(pyfuse3.Operations):
 
     @contextlib.asynccontextmanager
     async def _resizing(self, inode: InodeT) -> AsyncIterator[None]:
-        """A volume grows inside the block; afterwards the kernel has the new size.
+        """A volume changes its size inside the block; afterwards the kernel has the new one.
 
         Storing a byte just before the new end is the only notification that sets an inode's size
         immediately, whatever else is under way. Nobody has written that byte yet. Its page is new
         as well, because image ends are multiples of the chunk size; so no reader can hold it
-        locked, and it does not become a valid page of the cache.
+        locked, and it does not become a valid page of the cache. A volume that shrinks is not open:
+        there the kernel asks again.
         """
+        before = self._volume(inode).size_bytes
         async with self._sizes:
             # The kernel takes the size of a `_described` answer even if it was notified meanwhile.
             await trio.sleep_until(self._size_told_s + _TAKEN_S)
             yield  # no await from here on: nobody reads the new size before the kernel has it
+            after = self._volume(inode).size_bytes
             try:
-                pyfuse3.notify_store(inode, self._volume(inode).size_bytes - 1, b"\0")
+                if after < before:
+                    pyfuse3.invalidate_inode(inode)
+                else:
+                    pyfuse3.notify_store(inode, after - 1, b"\0")
             except OSError as error:
                 if error.errno != errno.ENOENT:  # ENOENT: nobody has accessed the image yet
                     log.warning("the kernel did not take the new size: %s", error)
@@ -247,7 +266,7 @@ class VolumeOperations(pyfuse3.Operations):
         entry.st_blksize = _BLOCK_BYTES
         entry.st_atime_ns = node.atime_ns
         entry.st_mtime_ns = entry.st_ctime_ns = node.mtime_ns
-        entry.attr_timeout = entry.entry_timeout = _TIMEOUT_S
+        entry.attr_timeout, entry.entry_timeout = _TIMEOUT_S, 0
         return entry
 
     def _volume(self, inode: InodeT) -> Volume:
@@ -306,9 +325,10 @@ class VolumeOperations(pyfuse3.Operations):
         """Describe a full file system of the volumes' size."""
         data = StatvfsData()
         data.f_bsize = data.f_frsize = _BLOCK_BYTES
-        data.f_blocks = sum(volume.size_bytes for volume in self._volumes) // _BLOCK_BYTES
+        shown = [self._volume(inode) for inode in self._by_name.values()]
+        data.f_blocks = sum(volume.size_bytes for volume in shown) // _BLOCK_BYTES
         data.f_bfree = data.f_bavail = 0
-        data.f_files = len(self._volumes)
+        data.f_files = len(shown)
         data.f_ffree = data.f_favail = 0
         data.f_namemax = 255
         return data
@@ -318,8 +338,11 @@ class VolumeOperations(pyfuse3.Operations):
     async def open(self, inode: InodeT, flags: FlagT, ctx: RequestContext) -> FileInfo:
         """Open a volume; the kernel has checked the permissions (``default_permissions``)."""
         volume = self._volume(inode)
+        if inode not in self._by_name.values():
+            raise FUSEError(errno.ENOENT)
         if volume.read_only and flags & os.O_ACCMODE != os.O_RDONLY:
             raise FUSEError(errno.EROFS)
+        volume.opened += 1
         durable = bool(flags & os.O_DSYNC)  # O_SYNC contains O_DSYNC
         return FileInfo(
             fh=FileHandleT((inode - _FIRST_INODE) * 2 + durable),
@@ -332,7 +355,8 @@ class VolumeOperations(pyfuse3.Operations):
         raise FUSEError(errno.ENOSYS)
 
     async def release(self, fh: FileHandleT) -> None:
-        """Do nothing: handles hold no state."""
+        """Count the handle as closed."""
+        self._by_handle[fh].opened -= 1
 
     async def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
         """Open the root directory."""
@@ -343,7 +367,7 @@ class VolumeOperations(pyfuse3.Operations):
     async def readdir(self, fh: FileHandleT, start_id: int, token: ReaddirToken) -> None:
         """List the volumes."""
         async with self._described():
-            for name, inode in self._by_name.items():
+            for name, inode in sorted(self._by_name.items(), key=lambda entry: entry[1]):
                 position = inode - pyfuse3.ROOT_INODE
                 if position > start_id and not pyfuse3.readdir_reply(
                     token, name, self._attributes(inode), position

@@ -1,0 +1,388 @@
+"""The volumes of one array: the table in its superblocks, and the `Volume` objects of the mount.
+
+    create    superblocks, then shown; no other I/O, because free places read as zero
+    delete    hidden, superblocks (its ranges are *wiping*); then, in the background: zeros written,
+              flushed, superblocks (the ranges are free)
+    resize    larger: superblocks, then the new size is shown; smaller: as delete, for the rest
+    rename    superblocks, then shown
+
+Laws:
+ 1. Each change is one update of the superblocks, which is all or nothing (format/configuration/
+    volumes.py). Changes take turns.
+ 2. No range is in two volumes, nor free and in a volume.
+ 3. Every free byte reads as zero: a range that held a volume is free only after zeros are durable
+    on all of it. A crash in between leaves it *wiping*, and the next start for writing goes on.
+ 4. A volume that is open is neither deleted nor made smaller, so no request can reach a range that
+    it has given up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, Protocol
+
+import trio
+
+from raidx_fuse.array.array import Array
+from raidx_fuse.errors import BusyError, FormatError, RaidxError, UsageError
+from raidx_fuse.format.configuration.volumes import (
+    ALIGN_BYTES,
+    VOLUMES_MAX,
+    Extent,
+    VolumeRecord,
+    VolumeTable,
+    decode_table,
+    encode_table,
+    volume_name_problem,
+)
+from raidx_fuse.format.create import new_uuid
+from raidx_fuse.pool.allocate import allocate, cut, extended, free_ranges, unit_bytes
+from raidx_fuse.pool.volume import Volume, read_of, write_of
+from raidx_fuse.pool.wipe import wipe, written_bytes
+
+log = logging.getLogger(__name__)
+
+CLOSING_S, CLOSING_LOOKS = 1.0, 100  # the kernel reports the last close a moment after it
+AGAIN_S = 30.0  # after a wipe that failed
+
+
+class FrontEnd(Protocol):
+    """What shows volumes to users."""
+
+    def show(self, volume: Volume) -> None:
+        """Show *volume* under its present name."""
+
+    def hide(self, volume: Volume) -> None:
+        """Show *volume* no longer; it cannot be opened any more."""
+
+
+class ArrayVolumes:
+    """The volumes of *array*: *volumes* in the order of their creation, shown on *front_ends*."""
+
+    def __init__(self, array: Array, uuid_source: Callable[[], str] = new_uuid) -> None:
+        self.array = array
+        self.front_ends: list[FrontEnd] = []
+        self._uuid_source = uuid_source
+        self._changes = trio.Lock()
+        self._to_wipe = trio.Event()
+        self._range_wiped = trio.Event()
+        table = self.table()
+        if table.end() > array.size_bytes:
+            raise FormatError(
+                f"array {array.name!r}: its volumes end at byte {table.end()}, the image at "
+                f"{array.size_bytes}"
+            )
+        self.volumes = [self._volume(record) for record in table.volumes]
+
+    # -- questions -------------------------------------------------------------------------------
+
+    def table(self) -> VolumeTable:
+        """Return the table; that of an array without one has the whole image as its volume."""
+        values = self.array.member_set.config.volumes
+        if values is not None:
+            return decode_table(values)
+        return VolumeTable((VolumeRecord(self.array.uuid, self.array.name, None),))
+
+    def find(self, ref: str) -> Volume:
+        """Return the volume with that name or UUID. Raises UsageError."""
+        for volume in self.volumes:
+            if ref in (volume.name, volume.uuid):
+                return volume
+        names = ", ".join(volume.name for volume in self.volumes) or "none"
+        raise UsageError(f"there is no volume {ref}; array {self.array.name} has: {names}")
+
+    def free_bytes(self) -> int:
+        """Return how many bytes a new volume could use at once."""
+        return sum(extent.length for extent in self._free(self.table()))
+
+    def wiping_bytes(self) -> int:
+        """Return how many bytes become free when they are wiped."""
+        return sum(extent.length for extent in self.table().wiping)
+
+    def written_bytes(self, volume: Volume) -> int:
+        """Return how much of *volume* was ever written, in whole chunks."""
+        return written_bytes(self.array, self._extents(volume))
+
+    def describe(self, volume: Volume) -> dict[str, Any]:
+        """Return *volume* as JSON values: name, uuid, size, written, extents, open."""
+        return {
+            "name": volume.name,
+            "uuid": volume.uuid,
+            "size": volume.size_bytes,
+            "written": self.written_bytes(volume),
+            "extents": [list(extent) for extent in self._extents(volume)],
+            "open": volume.opened,
+        }
+
+    def require_array(self, ref: str) -> None:
+        """Raise UsageError unless *ref* is the name or the UUID of the array."""
+        if ref not in (self.array.name, self.array.uuid):
+            raise UsageError(f"there is no array {ref} here; there is {self.array.name}")
+
+    def _extents(self, volume: Volume) -> tuple[Extent, ...]:
+        record = self.table().find(volume.uuid)
+        if record is None or record.size_bytes is None:
+            return (Extent(0, volume.size_bytes),)
+        return record.extents
+
+    def _free(self, table: VolumeTable) -> list[Extent]:
+        return [] if table.is_whole else free_ranges(table.taken(), self.array.size_bytes)
+
+    def _unit(self) -> int:
+        layout = self.array.context.layout
+        return unit_bytes(layout.code.data_count * layout.chunk_bytes)
+
+    # -- changes ---------------------------------------------------------------------------------
+
+    async def create(self, name: str, size_bytes: int) -> Volume:
+        """Create a volume of zeros. Raises UsageError, NoSpaceError, or as the superblocks do."""
+        self.array.require_writable()
+        _check_size(size_bytes)
+        async with self._changes:
+            table = self.table()
+            self.check_new_name(name)
+            if len(table.volumes) == VOLUMES_MAX:
+                raise UsageError(f"an array has at most {VOLUMES_MAX} volumes")
+            self._require_table(table)
+            extents = allocate(self._free(table), size_bytes, self._unit())
+            record = VolumeRecord(self._uuid_source(), name, size_bytes, extents)
+            await self._save(replace(table, volumes=(*table.volumes, record)))
+            volume = self._volume(record)
+            self.volumes.append(volume)
+            self._show(volume)
+        return volume
+
+    async def rename(self, volume: Volume, name: str) -> None:
+        """Give *volume* another name. Raises UsageError."""
+        self.array.require_writable()
+        async with self._changes:
+            self._require_present(volume)
+            if name == volume.name:
+                return
+            self.check_new_name(name)
+            await self._save(self._replaced(volume, name=name))
+            self._hide(volume)
+            volume.name = name
+            self._show(volume)
+
+    async def resize(self, volume: Volume, size_bytes: int, *, lose_data: bool = False) -> None:
+        """Give *volume* another size. Raises UsageError, BusyError, NoSpaceError.
+
+        *lose_data* permits a size that cuts off chunks that were written.
+        """
+        self.array.require_writable()
+        _check_size(size_bytes)
+        async with self._changes:
+            self._require_present(volume)
+            if size_bytes > volume.size_bytes:
+                await self._enlarge(volume, size_bytes)
+            elif size_bytes < volume.size_bytes:
+                async with self._unused(volume):
+                    await self._shrink(volume, size_bytes, lose_data)
+
+    async def delete(self, volume: Volume, *, lose_data: bool = False) -> None:
+        """Delete *volume*. Raises UsageError, BusyError.
+
+        *lose_data* permits it even if something was written. The places become free when they are
+        wiped, in the background.
+        """
+        self.array.require_writable()
+        async with self._changes:
+            self._require_present(volume)
+            self._require_loss("delete", volume.name, self.written_bytes(volume), lose_data)
+            async with self._unused(volume):
+                table, extents = self.table(), self._extents(volume)
+                rest = tuple(r for r in table.volumes if r.uuid != volume.uuid)
+                await self._save(VolumeTable(rest, (*table.wiping, *self._aligned(extents))))
+                self.volumes.remove(volume)
+        self._to_wipe.set()
+
+    def require_loss(self, volume: Volume, size_bytes: int, *, lose_data: bool) -> int:
+        """Return how many written bytes a size of *size_bytes* (0: none) cuts off.
+
+        Raises UsageError if there are any, unless *lose_data*.
+        """
+        _, off = cut(self._extents(volume), size_bytes)
+        verb = "shrink" if size_bytes else "delete"
+        return self._require_loss(verb, volume.name, written_bytes(self.array, off), lose_data)
+
+    def check_new_name(self, name: str) -> None:
+        """Raise UsageError unless a new volume can have *name*."""
+        problem = volume_name_problem(name)
+        if problem is not None:
+            raise UsageError(f"{name[:80]!r} cannot be a volume's name: {problem}")
+        if any(volume.name == name for volume in self.volumes):
+            raise UsageError(f"there is a volume {name} already", action="choose another name")
+
+    async def _enlarge(self, volume: Volume, size_bytes: int) -> None:
+        table = self.table()
+        self._require_table(table)
+        record = table.find(volume.uuid)
+        assert record is not None
+        held = sum(extent.length for extent in record.extents)
+        extents = record.extents
+        if size_bytes > held:
+            extents = extended(extents, size_bytes - held, self._free(table), self._unit())
+        await self._save(self._replaced(volume, size_bytes=size_bytes, extents=extents))
+        self._bind(volume, extents)
+        await volume.resize(size_bytes)
+
+    async def _shrink(self, volume: Volume, size_bytes: int, lose_data: bool) -> None:
+        kept, off = cut(self._extents(volume), size_bytes)
+        self._require_loss("shrink", volume.name, written_bytes(self.array, off), lose_data)
+        table = self._replaced(volume, size_bytes=size_bytes, extents=kept)
+        await self._save(replace(table, wiping=(*table.wiping, *self._aligned(off))))
+        await volume.resize(size_bytes)
+        self._bind(volume, kept)
+        self._to_wipe.set()
+
+    def _aligned(self, extents: Sequence[Extent]) -> list[Extent]:
+        """Return *extents* in whole blocks: an image may end inside one, which nobody gets."""
+        return [
+            Extent(extent.offset, extent.length // ALIGN_BYTES * ALIGN_BYTES)
+            for extent in extents
+            if extent.length >= ALIGN_BYTES
+        ]
+
+    def _replaced(self, volume: Volume, **changes: Any) -> VolumeTable:
+        table = self.table()
+        return replace(
+            table,
+            volumes=tuple(
+                replace(record, **changes) if record.uuid == volume.uuid else record
+                for record in table.volumes
+            ),
+        )
+
+    async def _save(self, table: VolumeTable) -> None:
+        """Write *table* into the superblocks: the commit point of every change."""
+        values = encode_table(table)
+        await self.array.member_set.update(
+            lambda config: replace(config, volumes=values), asked=True
+        )
+
+    def _require_table(self, table: VolumeTable) -> None:
+        if table.is_whole:
+            (whole,) = table.volumes
+            raise UsageError(
+                f"volume {whole.name} is the whole array {self.array.name}: nothing is free",
+                action=f"shrink it: raidx volume resize MOUNT {whole.name} SIZE",
+            )
+
+    def _require_present(self, volume: Volume) -> None:
+        if volume not in self.volumes:
+            raise UsageError(f"volume {volume.name} is deleted")
+
+    def _require_loss(self, verb: str, name: str, written: int, lose_data: bool) -> int:
+        if written and not lose_data:
+            raise UsageError(
+                f"to {verb} volume {name} loses {written} bytes that were written",
+                action="--lose-data accepts it",
+            )
+        return written
+
+    # -- front ends ------------------------------------------------------------------------------
+
+    def _volume(self, record: VolumeRecord) -> Volume:
+        array = self.array
+        whole = record.size_bytes is None
+        extents = (Extent(0, array.size_bytes),) if whole else record.extents
+        return Volume(
+            record.name,
+            array.size_bytes if record.size_bytes is None else record.size_bytes,
+            read=read_of(array.read, extents),
+            write=write_of(array.write, extents),
+            flush=array.flush,
+            read_only=array.read_only,
+            uuid=record.uuid,
+        )
+
+    def _bind(self, volume: Volume, extents: Sequence[Extent]) -> None:
+        volume.read = read_of(self.array.read, extents)
+        volume.write = write_of(self.array.write, extents)
+
+    async def note_size(self) -> None:
+        """Take the new size of the array: that of its volume if that is the whole image."""
+        if self.table().is_whole:
+            (volume,) = self.volumes
+            await volume.resize(self.array.size_bytes)
+
+    def attach(self, front_end: FrontEnd) -> None:
+        """Show changes on *front_end*, which shows the present volumes already."""
+        self.front_ends.append(front_end)
+
+    def _show(self, volume: Volume) -> None:
+        for front_end in self.front_ends:
+            front_end.show(volume)
+
+    def _hide(self, volume: Volume) -> None:
+        for front_end in self.front_ends:
+            front_end.hide(volume)
+
+    @asynccontextmanager
+    async def _unused(self, volume: Volume) -> AsyncIterator[None]:
+        """Hide *volume* inside the block; show it again unless it was deleted there.
+
+        Raises BusyError if it is open.
+        """
+        for _ in range(CLOSING_LOOKS):
+            if not volume.opened:
+                break
+            await trio.sleep(CLOSING_S / CLOSING_LOOKS)
+        else:
+            raise BusyError(f"volume {volume.name} is in use", action="close it and try again")
+        self._hide(volume)  # no await since the last look: nobody opens it any more
+        try:
+            yield
+        finally:
+            if volume in self.volumes:
+                self._show(volume)
+
+    # -- wiping ----------------------------------------------------------------------------------
+
+    async def wiped(self) -> None:
+        """Return when nothing is left to be wiped."""
+        while self.table().wiping:
+            await self._range_wiped.wait()
+
+    async def wipe_for_ever(self) -> None:
+        """Wipe the ranges of the table that are to be wiped, now and whenever there are some."""
+        while not self.array.read_only:
+            self._to_wipe = trio.Event()
+            try:
+                while wiping := self.table().wiping:
+                    await self._wipe(wiping[0])
+            except RaidxError as error:
+                log.error("a deleted volume's space cannot be wiped now: %s", error)
+                await trio.sleep(AGAIN_S)
+                continue
+            await self._to_wipe.wait()
+
+    async def _wipe(self, extent: Extent) -> None:
+        await wipe(self.array, extent)
+        async with self._changes:
+            table = self.table()
+            rest = tuple(one for one in table.wiping if one != extent)
+            await self._save(replace(table, wiping=rest))
+        self._range_wiped.set()
+        self._range_wiped = trio.Event()
+
+
+@asynccontextmanager
+async def open_volumes(array: Array) -> AsyncIterator[ArrayVolumes]:
+    """Yield the volumes of *array*; wipe in the background until the block ends."""
+    volumes = ArrayVolumes(array)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(volumes.wipe_for_ever)
+        yield volumes
+        nursery.cancel_scope.cancel()
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes <= 0 or size_bytes % ALIGN_BYTES:
+        raise UsageError(
+            f"a volume cannot have {size_bytes} bytes", action=f"use a multiple of {ALIGN_BYTES}"
+        )

@@ -1,0 +1,149 @@
+"""Volumes through real mounts and the installed command: created, used, resized, deleted."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.mount.real_array import run
+
+if TYPE_CHECKING:
+    from tests.mount.real_array import RealArray
+
+pytestmark = [pytest.mark.mount]
+MIB = 1 << 20
+
+
+def names(array: RealArray) -> list[str]:
+    return sorted(os.listdir(array.mnt))
+
+
+def test_volumes_live_beside_each_other(array: RealArray) -> None:
+    array.create("raid5", 4, "24MiB", "--no-volume")
+    array.mount()
+    assert names(array) == []
+    assert array.ask("volume", "list", "ARRAY")["volumes"] == []
+    (about,) = array.ask("array", "list", "ARRAY")["arrays"]
+    assert about["free"] == about["size"] // 4096 * 4096
+    for name, size in (("mail", "5MiB"), ("www", "6MiB")):
+        made = array.ask("volume", "create", "ARRAY", name, "--size", size)
+        assert made["path"] == str(array.mnt / name)
+    assert names(array) == ["mail", "www"]
+    mail, www = array.mnt / "mail", array.mnt / "www"
+    assert (mail.stat().st_size, www.stat().st_size) == (5 * MIB, 6 * MIB)
+    content = {path: os.urandom(path.stat().st_size) for path in (mail, www)}
+    for path, data in content.items():
+        path.write_bytes(data)
+    assert all(path.read_bytes() == data for path, data in content.items())
+
+    array.raidx("volume", "rename", "ARRAY", "mail", "post")
+    assert names(array) == ["post", "www"]
+    post = array.mnt / "post"
+    assert post.read_bytes() == content[mail]
+    assert not mail.exists()
+
+    with post.open("r+b") as open_file:  # a volume grows under its users
+        array.raidx("volume", "resize", "ARRAY", "post", "9MiB")
+        assert os.fstat(open_file.fileno()).st_size == 9 * MIB
+        open_file.seek(7 * MIB)
+        assert open_file.read(4096) == bytes(4096)
+        line = array.refused("volume", "delete", "ARRAY", "post", "--lose-data")
+        assert line == "raidx: volume post is in use; close it and try again"
+        line = array.refused("volume", "resize", "ARRAY", "post", "1MiB", "--lose-data")
+        assert "in use" in line
+    assert "--lose-data accepts it" in array.refused("volume", "delete", "ARRAY", "post", status=2)
+    plan = array.ask("volume", "delete", "ARRAY", "post", "--lose-data", "-n")
+    assert plan["loses"] >= 5 * MIB
+    array.raidx("volume", "resize", "ARRAY", "post", "2MiB", "--lose-data")
+    assert post.stat().st_size == 2 * MIB
+    assert post.read_bytes() == content[mail][: 2 * MIB]
+    array.raidx("volume", "delete", "ARRAY", "post", "--lose-data")
+    assert names(array) == ["www"]
+
+    array.unmount()
+    array.mount()
+    assert names(array) == ["www"]
+    assert www.read_bytes() == content[www]
+    status = array.ask("status", "ARRAY")
+    assert [(v["name"], v["size"]) for v in status["volumes"]] == [("www", 6 * MIB)]
+    array.unmount()
+    at_rest = array.ask("status", *array.members)
+    assert [v["name"] for v in at_rest["volumes"]] == ["www"]
+
+
+def test_what_a_killed_daemon_had_deleted_is_wiped_by_the_next(
+    array: RealArray,
+) -> None:
+    array.create("raid5", 3, "24MiB", "--no-volume")
+    array.mount()
+    array.raidx("volume", "create", "ARRAY", "secret", "--size", "20MiB")
+    (array.mnt / "secret").write_bytes(b"secret  " * (20 * MIB // 8))
+    array.raidx("volume", "delete", "ARRAY", "secret", "--lose-data")
+    array.send(signal.SIGKILL)
+    array.clear()
+    array.mount()
+    assert names(array) == []
+    deadline = 600
+    while (about := array.ask("array", "list", "ARRAY")["arrays"][0])["wiping"]:
+        deadline -= 1
+        assert deadline, about
+    array.raidx("volume", "create", "ARRAY", "fresh", "--size", "20MiB")
+    assert not any((array.mnt / "fresh").read_bytes())
+
+
+def test_an_array_of_before_is_one_volume_until_it_is_shrunk(
+    array: RealArray,
+) -> None:
+    array.create("raid5", 3, "24MiB")
+    array.mount()
+    whole = array.image
+    size = whole.stat().st_size
+    line = array.refused("volume", "create", "ARRAY", "more", "--size", "1MiB", status=2)
+    assert "nothing is free; shrink it" in line
+    array.raidx("volume", "resize", "ARRAY", whole.name, "8MiB")  # nothing was written
+    assert whole.stat().st_size == 8 * MIB
+    array.raidx("volume", "create", "ARRAY", "more", "--size", str(size - 9 * MIB))
+    assert names(array) == sorted(["more", whole.name])
+
+
+def test_bad_input_is_one_line(array: RealArray) -> None:
+    array.create("raid5", 3, "24MiB", "--no-volume")
+    array.mount()
+    array.raidx("volume", "create", "ARRAY", "one", "--size", "1MiB")
+    for words, said in (
+        (("create", "ARRAY", "one", "--size", "1MiB"), "there is a volume one already"),
+        (("create", "ARRAY", "a/b", "--size", "1MiB"), "must be a file name"),
+        (("create", "ARRAY", "two", "--size", "1000"), "multiple of 4096"),
+        (("create", "ARRAY", "two", "--size", "1MiB", "--on", "other"), "no array other"),
+        (("rename", "ARRAY", "none", "two"), "there is no volume none"),
+        (("resize", "ARRAY", "none", "1MiB"), "there is no volume none"),
+        (("delete", "ARRAY", "none"), "there is no volume none"),
+    ):
+        assert said in array.refused("volume", *words, status=2)
+    line = array.refused("volume", "create", "ARRAY", "two", "--size", "1TiB")
+    assert "do not fit" in line
+    for path, code in ((array.mnt / "new", errno.EPERM), (array.mnt / "one", errno.EPERM)):
+        with pytest.raises(OSError) as caught:  # noqa: PT011 - the number is what matters
+            os.unlink(path) if path.exists() else path.touch()
+        assert caught.value.errno == code
+
+
+@pytest.mark.loop
+def test_a_volume_under_a_loop_device_names_it(array: RealArray) -> None:
+    array.create("raid5", 3, "24MiB", "--no-volume")
+    array.mount()
+    array.raidx("volume", "create", "ARRAY", "other", "--size", "4MiB")
+    array.raidx("volume", "create", "ARRAY", array.image.name, "--size", "16MiB")
+    device = array.loop(direct_io=True)
+    run("mkfs.ext4", "-q", device)
+    line = array.refused("volume", "delete", "ARRAY", array.image.name, "--lose-data")
+    said = f"volume {array.image.name} is in use by {device}; detach it: losetup -d {device}"
+    assert line == f"raidx: {said}"
+    run("e2fsck", "-fn", device)
+    array.detach(device)
+    array.raidx("volume", "delete", "ARRAY", array.image.name, "--lose-data")
+    assert names(array) == ["other"]

@@ -1,0 +1,342 @@
+"""Volumes of a running array of RAM members, in virtual time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import trio
+
+from raidx_fuse.array.array import Array
+from raidx_fuse.errors import BusyError, FormatError, NoSpaceError, RaidxError, UsageError
+from raidx_fuse.format.configuration.volumes import (
+    VOLUMES_MAX,
+    Extent,
+    VolumeRecord,
+    VolumeTable,
+    encode_table,
+)
+from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.pool import volume_table
+from raidx_fuse.pool.volume import Volume
+from raidx_fuse.pool.volume_table import ArrayVolumes, open_volumes
+from tests.support.arrays import Rig
+
+PAGE = 4096
+Scene = Callable[[Rig, ArrayVolumes], Awaitable[None]]
+
+
+class Shown:
+    """A front end: the names that it shows."""
+
+    def __init__(self, volumes: ArrayVolumes) -> None:
+        self.names = {volume.name for volume in volumes.volumes}
+        volumes.attach(self)
+
+    def show(self, volume: Volume) -> None:
+        self.names.add(volume.name)
+
+    def hide(self, volume: Volume) -> None:
+        self.names.remove(volume.name)
+
+
+@asynccontextmanager
+async def opened(rig: Rig) -> AsyncIterator[ArrayVolumes]:
+    """Open the array of *rig* and its volumes; close both."""
+    array = rig.array or await rig.open()
+    try:
+        async with open_volumes(array) as volumes:
+            yield volumes
+    finally:
+        await rig.close()
+
+
+def play(scene: Scene, *, empty: bool = True, slow: bool = False, layout: str = "raid5") -> None:
+    """Play *scene* on an array; *empty*: without a volume."""
+
+    async def whole() -> None:
+        rig = Rig(layout, 4, stripes=60, slow=slow)
+        array = await rig.create()
+        if empty:
+            values = encode_table(VolumeTable())
+            await array.member_set.update(lambda config: replace(config, volumes=values))
+        async with opened(rig) as volumes:
+            await scene(rig, volumes)
+
+    run(whole)
+
+
+def noise(size: int, seed: int = 1) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+async def ended(array: Array) -> None:
+    """Return when all jobs of *array* have ended."""
+    for job in array.jobs.running():
+        await job.finished.wait()
+
+
+async def content(volume: Volume) -> bytes:
+    return bytes(await volume.read(0, volume.size_bytes))
+
+
+def test_an_array_of_before_has_its_image_as_volume_with_its_own_methods() -> None:
+    async def scene(rig: Rig, volumes: ArrayVolumes) -> None:
+        (volume,) = volumes.volumes
+        array = volumes.array
+        assert (volume.name, volume.uuid, volume.size_bytes) == (
+            "rig",
+            array.uuid,
+            array.size_bytes,
+        )
+        assert (volume.read, volume.write) == (array.read, array.write)
+        assert array.member_set.config.volumes is None
+        assert volumes.free_bytes() == 0
+        with pytest.raises(UsageError, match="volume rig is the whole array rig: nothing is free"):
+            await volumes.create("more", PAGE)
+
+    play(scene, empty=False)
+
+
+def test_volumes_are_created_written_and_found_again() -> None:
+    async def scene(rig: Rig, volumes: ArrayVolumes) -> None:
+        shown = Shown(volumes)
+        free = volumes.free_bytes()
+        mail, www = await volumes.create("mail", 40 * PAGE), await volumes.create("www", 24 * PAGE)
+        assert shown.names == {"mail", "www"}
+        assert volumes.free_bytes() == free - 64 * PAGE
+        assert await content(mail) == bytes(40 * PAGE)
+        await mail.write(0, noise(40 * PAGE, 1))
+        await www.write(0, noise(24 * PAGE, 2))
+        await www.flush()
+        uuids = [mail.uuid, www.uuid]
+        await rig.close()
+        array = await rig.open()
+        again = ArrayVolumes(array)
+        assert [volume.uuid for volume in again.volumes] == uuids
+        assert await content(again.find("mail")) == noise(40 * PAGE, 1)
+        assert await content(again.find(uuids[1])) == noise(24 * PAGE, 2)
+        with pytest.raises(UsageError, match="no volume home; array rig has: mail, www"):
+            again.find("home")
+
+    async def whole() -> None:
+        rig = Rig("raid5", 4, stripes=60)
+        array = await rig.create()
+        values = encode_table(VolumeTable())
+        await array.member_set.update(lambda config: replace(config, volumes=values))
+        try:
+            await scene(rig, ArrayVolumes(array))
+        finally:
+            await rig.close()
+
+    run(whole)
+
+
+@pytest.mark.parametrize("layout", ["raid5", "raidx-parity", "pcode"])
+def test_the_space_of_a_deleted_volume_reads_as_zeros(layout: str) -> None:
+    async def scene(_rig: Rig, volumes: ArrayVolumes) -> None:
+        shown = Shown(volumes)
+        size = volumes.free_bytes() // PAGE * PAGE
+        first = await volumes.create("first", size)
+        await first.write(5 * PAGE + 17, noise(11 * PAGE))
+        await first.flush()
+        with pytest.raises(UsageError, match=r"to delete volume first loses .* --lose-data"):
+            await volumes.delete(first)
+        await volumes.delete(first, lose_data=True)
+        assert shown.names == set()
+        assert volumes.free_bytes() == 0
+        assert volumes.wiping_bytes() == size
+        with pytest.raises(NoSpaceError, match="do not fit"):
+            await volumes.create("second", size)
+        await volumes.wiped()
+        second = await volumes.create("second", size)
+        assert await content(second) == bytes(size)
+        await volumes.delete(second, lose_data=True)  # its chunks count as written
+        with pytest.raises(UsageError, match="deleted"):
+            await volumes.rename(second, "third")
+
+    play(scene, layout=layout)
+
+
+def test_a_volume_that_was_never_written_is_deleted_without_a_word() -> None:
+    async def scene(_rig: Rig, volumes: ArrayVolumes) -> None:
+        volume = await volumes.create("empty", 8 * PAGE)
+        before = volumes.array.member_set.config
+        await volumes.delete(volume)
+        await volumes.wiped()
+        assert volumes.array.member_set.config.events > before.events
+        assert volumes.array.context.written.count_written() == 0
+
+    play(scene)
+
+
+def test_wiping_goes_on_after_a_remount() -> None:
+    async def whole() -> None:
+        rig = Rig("raid5", 4, stripes=60)
+        array = await rig.create()
+        volumes = ArrayVolumes(array)  # nothing wipes in this life
+        whole = volumes.find("rig")
+        await whole.write(0, noise(whole.size_bytes))
+        await volumes.resize(whole, 10 * PAGE, lose_data=True)
+        left = volumes.wiping_bytes()
+        assert left == array.size_bytes - 10 * PAGE
+        await rig.close()
+        async with opened(rig) as again:
+            assert again.wiping_bytes() == left
+            await again.wiped()
+            assert await content(again.find("rig")) == noise(array.size_bytes)[: 10 * PAGE]
+            fresh = await again.create("fresh", 20 * PAGE)
+            assert await content(fresh) == bytes(20 * PAGE)
+
+    run(whole)
+
+
+def test_a_volume_grows_and_shrinks_and_the_rest_stays() -> None:
+    async def scene(_rig: Rig, volumes: ArrayVolumes) -> None:
+        one = await volumes.create("one", 10 * PAGE)
+        two = await volumes.create("two", 10 * PAGE)
+        await one.write(0, noise(10 * PAGE, 1))
+        await two.write(0, noise(10 * PAGE, 2))
+        await volumes.resize(one, 40 * PAGE)  # two is behind it: a second extent
+        assert len(volumes.describe(one)["extents"]) == 2
+        assert await content(one) == noise(10 * PAGE, 1) + bytes(30 * PAGE)
+        await one.write(8 * PAGE, noise(20 * PAGE, 3))  # across the end of the first
+        expected = noise(10 * PAGE, 1)[: 8 * PAGE] + noise(20 * PAGE, 3) + bytes(12 * PAGE)
+        assert await content(one) == expected
+        assert await content(two) == noise(10 * PAGE, 2)
+        await volumes.resize(one, 30 * PAGE)  # nothing was written there
+        with pytest.raises(UsageError, match="to shrink volume one loses"):
+            await volumes.resize(one, 9 * PAGE)
+        await volumes.resize(one, 9 * PAGE, lose_data=True)
+        await volumes.wiped()
+        await volumes.resize(one, 40 * PAGE)
+        assert await content(one) == expected[: 9 * PAGE] + bytes(31 * PAGE)
+        with pytest.raises(NoSpaceError):
+            await volumes.resize(two, volumes.array.size_bytes)
+        assert two.size_bytes == 10 * PAGE
+        for size in (0, -PAGE, 512, PAGE + 1):
+            with pytest.raises(UsageError, match="multiple of 4096"):
+                await volumes.resize(two, size)
+
+    play(scene)
+
+
+def test_names() -> None:
+    async def scene(_rig: Rig, volumes: ArrayVolumes) -> None:
+        shown = Shown(volumes)
+        one = await volumes.create("one", PAGE)
+        await volumes.create("two", PAGE)
+        for name in ("", ".", "..", "a/b", "a\x1bb", "x" * 256, "\udc80"):
+            with pytest.raises(UsageError, match="cannot be a volume's name"):
+                await volumes.create(name, PAGE)
+        with pytest.raises(UsageError, match="there is a volume two already"):
+            await volumes.rename(one, "two")
+        await volumes.rename(one, "ä 漢")
+        await volumes.rename(one, "ä 漢")
+        assert shown.names == {"ä 漢", "two"}
+        assert volumes.find("ä 漢") is one
+
+    play(scene)
+
+
+def test_a_volume_in_use_is_neither_deleted_nor_shrunk() -> None:
+    async def scene(_rig: Rig, volumes: ArrayVolumes) -> None:
+        shown = Shown(volumes)
+        volume = await volumes.create("busy", 4 * PAGE)
+        volume.opened = 1
+        with pytest.raises(BusyError, match="volume busy is in use"):
+            await volumes.delete(volume)
+        with pytest.raises(BusyError):
+            await volumes.resize(volume, PAGE)
+        assert shown.names == {"busy"}
+        await volumes.resize(volume, 8 * PAGE)  # that is possible
+        async with trio.open_nursery() as nursery:  # the last close is reported a moment later
+            nursery.start_soon(volumes.delete, volume)
+            await trio.sleep(volume_table.CLOSING_S / 2)
+            volume.opened = 0
+        assert shown.names == set()
+
+    play(scene)
+
+
+def test_changes_take_turns() -> None:
+    async def scene(_rig: Rig, volumes: ArrayVolumes) -> None:
+        async with trio.open_nursery() as nursery:
+            for number in range(12):
+                nursery.start_soon(volumes.create, f"v{number}", 4 * PAGE)
+        assert len({volume.name for volume in volumes.volumes}) == 12
+        taken = volumes.table().taken()
+        assert all(a.end <= b.offset for a, b in pairwise(taken))
+        async with trio.open_nursery() as nursery:
+            for volume in list(volumes.volumes):
+                nursery.start_soon(volumes.delete, volume)
+        await volumes.wiped()
+        assert volumes.free_bytes() == volumes.array.size_bytes
+
+    play(scene, slow=True)
+
+
+def test_the_growth_of_the_array_is_free_space() -> None:
+    async def scene(rig: Rig, volumes: ArrayVolumes) -> None:
+        array = volumes.array
+        array.grow_operation.on_size.append(volumes.note_size)
+        volume = await volumes.create("one", volumes.free_bytes())
+        await volume.write(0, noise(volume.size_bytes))
+        before = array.size_bytes
+        await array.grow([rig.new_member()])
+        await ended(array)
+        assert volume.size_bytes == before
+        assert volumes.free_bytes() == array.size_bytes - before
+        more = await volumes.create("more", volumes.free_bytes() // 2 // PAGE * PAGE)
+        assert await content(more) == bytes(more.size_bytes)
+        assert await content(volume) == noise(before)
+
+    play(scene, layout="raid4")
+
+
+def test_the_whole_image_grows_with_its_array_also_renamed() -> None:
+    async def scene(rig: Rig, volumes: ArrayVolumes) -> None:
+        array = volumes.array
+        array.grow_operation.on_size.append(volumes.note_size)
+        (volume,) = volumes.volumes
+        await volumes.rename(volume, "other")
+        assert (volume.read, volume.write) == (array.read, array.write)
+        before = array.size_bytes
+        await array.grow([rig.new_member()])
+        await ended(array)
+        assert volume.size_bytes == array.size_bytes > before
+
+    play(scene, empty=False, layout="raid4")
+
+
+def test_a_table_that_does_not_fit_the_superblock_is_refused_and_nothing_changes() -> None:
+    async def scene(_rig: Rig, volumes: ArrayVolumes) -> None:
+        one = await volumes.create("one", PAGE)
+        refused: RaidxError | None = None
+        for number in range(VOLUMES_MAX + 1):
+            try:
+                await volumes.create(f"{number:0250d}", PAGE)
+            except RaidxError as error:
+                refused = error
+                break
+        assert isinstance(refused, FormatError | UsageError | NoSpaceError)
+        assert one in volumes.volumes
+        assert len(volumes.table().volumes) == len(volumes.volumes)
+
+    play(scene)
+
+
+def test_a_table_beyond_the_end_of_the_image_is_not_guessed() -> None:
+    async def scene(_rig: Rig, volumes: ArrayVolumes) -> None:
+        uuid = "00000000-0000-4000-8000-000000000001"
+        far = VolumeTable((VolumeRecord(uuid, "far", PAGE, (Extent(1 << 40, PAGE),)),))
+        values = encode_table(far)
+        await volumes.array.member_set.update(lambda config: replace(config, volumes=values))
+        with pytest.raises(FormatError, match="its volumes end at byte 1099511631872"):
+            ArrayVolumes(volumes.array)
+
+    play(scene)
