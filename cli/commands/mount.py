@@ -37,9 +37,10 @@ def mount(
     allow_other: bool,
     start_degraded: bool,
 ) -> None:
-    """Assemble an array from its members and mount it.
+    """Assemble arrays from their members and mount all their volumes.
 
-    The members may be given in any order. The image is ready when this command returns.
+    The members may be given in any order, also those of several arrays. The images are ready when
+    this command returns. Where a command is about one of several arrays: MOUNTPOINT:ARRAY.
     """
     from raidx_fuse.daemon import daemonize  # late: `umount` does not need the engine
 
@@ -64,14 +65,16 @@ def mount(
     )
 
     def ready(status: dict[str, Any]) -> None:
-        for warning in status["warnings"]:
-            warn(f"warning: {warning}")
-        if status["state"] != "clean":
-            advice = status["action"] or f"see raidx status {request.mountpoint}"
-            warn(f"warning: {status['name']} is {status['state']}; {advice}")
-        images = ", ".join(volume["path"] for volume in status["volumes"])
-        line = f"{status['name']}: {status['layout']}, {out.size(status['size'])}: {images}"
-        out.emit(status, Text(line))
+        lines = []
+        for array in status.get("arrays", [status]):
+            for warning in array["warnings"]:
+                warn(f"warning: {warning}")
+            if array["state"] != "clean":
+                advice = array["action"] or f"see raidx status {request.mountpoint}"
+                warn(f"warning: {array['name']} is {array['state']}; {advice}")
+            images = ", ".join(volume["path"] for volume in array["volumes"]) or "no volume"
+            lines.append(f"{array['name']}: {array['layout']}, {out.size(array['size'])}: {images}")
+        out.emit(status, Text("\n".join(lines)))
 
     if foreground:
         daemonize.run_in_foreground(body(request), ready)

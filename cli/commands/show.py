@@ -53,10 +53,11 @@ def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> in
     if problems:
         said = [{"mountpoint": each.path, "problem": each.problem} for each in problems]
         document = {**document, "problems": said}
+    every_array = [array for each in found for array in each.get("arrays", [each])]
     if short:
-        text: RenderableType = Text("\n".join(brief(each) for each in found))
+        text: RenderableType = Text("\n".join(brief(each) for each in every_array))
     else:
-        pages = [part for each in found for part in (status_page(each, out), Text())]
+        pages = [part for each in every_array for part in (status_page(each, out), Text())]
         text = Group(*pages[:-1]) if found else Text("no array is mounted")
         if problems and not found:
             text = Text()
@@ -65,12 +66,13 @@ def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> in
     unknown = EXIT_UNKNOWN if any(each.own for each in problems) else 0
     if not check:
         return 1 if unknown else 0
-    return max((exit_status(each) for each in found), default=0) or unknown
+    return max((exit_status(each) for each in every_array), default=0) or unknown
 
 
 def _collect(arrays: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return the status of the mounts in *arrays*, or of the array whose member paths they are."""
-    if all(mountpoint.find(path) or os.path.isdir(path) for path in arrays):
+    mounts = [mountpoint.split_array(path)[0] for path in arrays]
+    if all(mountpoint.find(path) or os.path.isdir(path) for path in mounts):
         return [call(path, "status", timeout_s=STATUS_TIMEOUT_S) for path in arrays]
     return [_at_rest("status", [absolute(path) for path in arrays])]
 

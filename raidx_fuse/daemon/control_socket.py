@@ -62,7 +62,8 @@ class Connection:
         timeout_s: float | None = None,
         answer_bytes_max: int = ANSWER_BYTES_MAX,
     ) -> None:
-        self._where = os.fspath(mountpoint)
+        mountpoint, self._array = mountpoints.split_array(os.fspath(mountpoint))
+        self._where = mountpoint
         self._timeout_s = timeout_s
         self._answer_bytes_max = answer_bytes_max
         self._waiting = bytearray()
@@ -102,6 +103,8 @@ class Connection:
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Return the result of *command*; raise ControlError with the error that was answered."""
+        if self._array is not None:
+            arguments["in_array"] = self._array
         request = json.dumps({"command": command, "arguments": arguments}).encode() + b"\n"
         try:
             self._socket.sendall(request)

@@ -1,13 +1,14 @@
-"""Serves one mount: opens its members, runs the array, serves volume and commands until the end.
+"""Serves one mount: opens its members, runs their arrays, serves volumes and commands.
 
-    daemonize.start(body(request)) -> members -> array -> volume -> commands -> mount.serve
+    daemonize.start(body(request)) -> members -> arrays -> volumes -> commands -> mount.serve
 
-Everything is closed in reverse order: the mount, then the array (flushed, marked clean), then the
+Everything is closed in reverse order: the mount, then the arrays (flushed, marked clean), then the
 members, whose locks are released last.
 """
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,11 +17,12 @@ import trio
 from raidx_fuse.array.open import open_array
 from raidx_fuse.daemon import control_socket, daemonize
 from raidx_fuse.daemon.commands.commands import Commands
-from raidx_fuse.daemon.commands.volumes import VolumeCommands
+from raidx_fuse.daemon.commands.volumes import Part, PoolCommands
 from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.daemon.mount import MountOptions, MountReport, serve
 from raidx_fuse.errors import single
 from raidx_fuse.fuse.mountpoint import loop_devices
+from raidx_fuse.pool.grouping import by_array, check_names
 from raidx_fuse.pool.volume_table import open_volumes
 
 # For asking the daemon of another array, whose image a new member is on, for its members.
@@ -56,29 +58,36 @@ async def _serve(request: MountRequest, ready: daemonize.Ready) -> None:
 
 
 async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Ready) -> None:
-    members = disks.attach(request.members)
-    async with (
-        open_array(
-            members, read_only=request.read_only, start_degraded=request.start_degraded
-        ) as array,
-        open_volumes(array) as volumes,
-    ):
-        for shaper in (array.grow_operation, array.restripe_operation):
-            shaper.on_size.append(volumes.note_size)
-            shaper.on_release.append(disks.let_go)
-        commands = Commands(array, volumes.volumes, disks)
-        all_commands = VolumeCommands(volumes, commands, _loop_devices)
+    parts: list[Part] = []
+    async with AsyncExitStack() as stack:
+        for members in await by_array(disks.attach(request.members)):
+            array = await stack.enter_async_context(
+                open_array(
+                    members, read_only=request.read_only, start_degraded=request.start_degraded
+                )
+            )
+            volumes = await stack.enter_async_context(open_volumes(array))
+            for shaper in (array.grow_operation, array.restripe_operation):
+                shaper.on_size.append(volumes.note_size)
+                shaper.on_release.append(disks.let_go)
+            parts.append(Part(volumes, Commands(array, volumes.volumes, disks)))
+        check_names([part.volumes for part in parts])
+        commands = PoolCommands(parts, _loop_devices)
 
         def on_ready(report: MountReport) -> None:
-            commands.mounted(report)
-            volumes.attach(report.operations)
+            for part in parts:
+                part.commands.mounted(report)
+                part.volumes.attach(report.operations)
             disks.mounted(report.device, _members_of)
             ready(commands.report())
 
         options = MountOptions(
-            source=array.name, allow_other=request.allow_other, read_only=array.read_only
+            source="+".join(part.volumes.array.name for part in parts),
+            allow_other=request.allow_other,
+            read_only=request.read_only,
         )
-        await serve(volumes.volumes, request.mountpoint, all_commands.handle, on_ready, options)
+        shown = [volume for part in parts for volume in part.volumes.volumes]
+        await serve(shown, request.mountpoint, commands.handle, on_ready, options)
 
 
 def _loop_devices(path: str) -> list[str]:
@@ -90,4 +99,5 @@ def _loop_devices(path: str) -> list[str]:
 def _members_of(mountpoint: str) -> list[str]:
     """Return the members of the array mounted on *mountpoint*. Raises ControlError."""
     status = control_socket.call(mountpoint, "status", timeout_s=ASK_S)
-    return [str(member["path"]) for member in status["members"] if member["path"]]
+    arrays = status.get("arrays", [status])
+    return [str(m["path"]) for array in arrays for m in array["members"] if m["path"]]

@@ -182,6 +182,17 @@ def unmount_argv(path: str) -> list[str]:
     return ["fusermount3", "-u", path]
 
 
+def split_array(text: str) -> tuple[str, str | None]:
+    """Return the mount point and the array that *text* names, MOUNT or MOUNT:ARRAY.
+
+    The array is None if none is named, as in a path with a colon that is a mount point itself.
+    """
+    mount, colon, array = text.rpartition(":")
+    if not colon or find(text) is not None or find(mount) is None:
+        return text, None
+    return mount, array
+
+
 def loop_devices(path: str) -> list[tuple[str, str]]:
     """Return (loop device, image) of each loop device whose image is below mount point *path*."""
     found = []

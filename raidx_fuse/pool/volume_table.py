@@ -10,8 +10,8 @@ Laws:
  1. Each change is one update of the superblocks, which is all or nothing (format/configuration/
     volumes.py). Changes take turns.
  2. No range is in two volumes, nor free and in a volume.
- 3. Every free byte reads as zero: a range that held a volume is free only after zeros are durable
-    on all of it. A crash in between leaves it *wiping*, and the next start for writing goes on.
+ 3. Every free byte reads as zero: a range that was written is free only after zeros are durable on
+    all of it. A crash in between leaves it *wiping*, and the next start for writing goes on.
  4. A volume that is open is neither deleted nor made smaller, so no request can reach a range that
     it has given up.
 """
@@ -117,11 +117,6 @@ class ArrayVolumes:
             "open": volume.opened,
         }
 
-    def require_array(self, ref: str) -> None:
-        """Raise UsageError unless *ref* is the name or the UUID of the array."""
-        if ref not in (self.array.name, self.array.uuid):
-            raise UsageError(f"there is no array {ref} here; there is {self.array.name}")
-
     def _extents(self, volume: Volume) -> tuple[Extent, ...]:
         record = self.table().find(volume.uuid)
         if record is None or record.size_bytes is None:
@@ -196,7 +191,7 @@ class ArrayVolumes:
             async with self._unused(volume):
                 table, extents = self.table(), self._extents(volume)
                 rest = tuple(r for r in table.volumes if r.uuid != volume.uuid)
-                await self._save(VolumeTable(rest, (*table.wiping, *self._aligned(extents))))
+                await self._save(VolumeTable(rest, (*table.wiping, *self._to_be_wiped(extents))))
                 self.volumes.remove(volume)
         self._to_wipe.set()
 
@@ -234,17 +229,20 @@ class ArrayVolumes:
         kept, off = cut(self._extents(volume), size_bytes)
         self._require_loss("shrink", volume.name, written_bytes(self.array, off), lose_data)
         table = self._replaced(volume, size_bytes=size_bytes, extents=kept)
-        await self._save(replace(table, wiping=(*table.wiping, *self._aligned(off))))
+        await self._save(replace(table, wiping=(*table.wiping, *self._to_be_wiped(off))))
         await volume.resize(size_bytes)
         self._bind(volume, kept)
         self._to_wipe.set()
 
-    def _aligned(self, extents: Sequence[Extent]) -> list[Extent]:
-        """Return *extents* in whole blocks: an image may end inside one, which nobody gets."""
+    def _to_be_wiped(self, extents: Sequence[Extent]) -> list[Extent]:
+        """Return those of *extents* in which anything was written, in whole blocks.
+
+        An image may end inside a block, which nobody gets.
+        """
         return [
             Extent(extent.offset, extent.length // ALIGN_BYTES * ALIGN_BYTES)
             for extent in extents
-            if extent.length >= ALIGN_BYTES
+            if extent.length >= ALIGN_BYTES and written_bytes(self.array, [extent])
         ]
 
     def _replaced(self, volume: Volume, **changes: Any) -> VolumeTable:

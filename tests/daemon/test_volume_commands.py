@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from raidx_fuse.array.open import open_array
 from raidx_fuse.daemon.commands.commands import Commands
-from raidx_fuse.daemon.commands.volumes import VolumeCommands
-from raidx_fuse.errors import BusyError, UsageError
+from raidx_fuse.daemon.commands.volumes import Part, PoolCommands
+from raidx_fuse.errors import AssemblyError, BusyError, UsageError
 from raidx_fuse.format.configuration.volumes import VolumeTable, encode_table
+from raidx_fuse.format.create import create_array
+from raidx_fuse.members.base import Member
+from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.pool.grouping import by_array, check_names
 from raidx_fuse.pool.volume_table import ArrayVolumes, open_volumes
 from tests.daemon.conftest import MOUNTPOINT, Report, Shelf
 from tests.support.arrays import Rig
@@ -27,7 +33,8 @@ class VolumeDesk:
     def __init__(self, rig: Rig, volumes: ArrayVolumes) -> None:
         self.volumes = volumes
         commands = Commands(volumes.array, volumes.volumes, Shelf(rig))
-        self.commands = VolumeCommands(volumes, commands, lambda path: LOOPS.get(path, []))
+        part = Part(volumes, commands)
+        self.commands = PoolCommands([part], lambda path: LOOPS.get(path, []))
         commands.mounted(Report())
 
     async def ask(self, command: str, /, **arguments: Any) -> dict[str, Any]:
@@ -114,10 +121,128 @@ def test_bad_requests_are_refused() -> None:
             ("volume-create", {"name": "one"}, "needs the argument 'size'"),
             ("volume-create", {"name": 1, "size": PAGE}, "name cannot be 1"),
             ("volume-create", {"name": "one", "size": PAGE, "on": "other"}, "no array other here"),
-            ("volume-delete", {"volume": "none"}, "there is no volume none; array rig has: none"),
+            ("volume-delete", {"volume": "none"}, "there is no volume none; there is none"),
             ("volume-nonsense", {}, "has no command"),
         ):
             with pytest.raises(UsageError, match=said):
                 await desk.commands.handle(name, arguments)
 
     play(scene)
+
+
+# -- several arrays --------------------------------------------------------------------------------
+
+
+def play_pool(scene: Callable[[PoolCommands, list[ArrayVolumes]], Awaitable[None]]) -> None:
+    """Play *scene* on a mount of two arrays, "fast" without volumes and "slow" with one."""
+
+    async def whole() -> None:
+        async with AsyncExitStack() as stack:
+            parts = []
+            for name, layout in (("fast", "raid0"), ("slow", "raid5")):
+                members = [RamMember(4 << 20, name=f"{name}{number}") for number in range(3)]
+                await create_array(
+                    members,
+                    layout,
+                    name=name,
+                    now_s=0,
+                    chunk_bytes=PAGE,
+                    with_volume=name == "slow",
+                )
+                array = await stack.enter_async_context(open_array(members))
+                volumes = await stack.enter_async_context(open_volumes(array))
+                commands = Commands(array, volumes.volumes, Shelf(Rig(layout, 3)))
+                commands.mounted(Report())
+                parts.append(Part(volumes, commands))
+            await scene(PoolCommands(parts, lambda path: []), [part.volumes for part in parts])
+
+    run(whole)
+
+
+def test_a_mount_of_two_arrays_shows_both() -> None:
+    async def scene(pool: PoolCommands, arrays: list[ArrayVolumes]) -> None:
+        fast, slow = arrays
+        assert [a["name"] for a in (await pool.handle("array-list", {}))["arrays"]] == [
+            "fast",
+            "slow",
+        ]
+        made = await pool.handle("volume-create", {"name": "new", "size": PAGE})
+        assert made["array"] == "fast"  # it has more space
+        with pytest.raises(UsageError, match="there is a volume slow already"):
+            await pool.handle("volume-create", {"name": "slow", "size": PAGE, "on": "fast"})
+        with pytest.raises(UsageError, match="there is a volume slow already"):
+            await pool.handle("volume-rename", {"volume": "new", "name": "slow"})
+        await pool.handle("volume-resize", {"volume": "slow", "size": 8 * PAGE})
+        for key in ("in_array", "on"):
+            made = await pool.handle(
+                "volume-create", {"name": f"by {key}", "size": PAGE, key: slow.array.uuid}
+            )
+            assert made["array"] == "slow"
+        listed = (await pool.handle("volume-list", {}))["volumes"]
+        assert [(v["name"], v["array"]) for v in listed] == [
+            ("new", "fast"),
+            ("slow", "slow"),
+            ("by in_array", "slow"),
+            ("by on", "slow"),
+        ]
+        await fast.find("new").write(0, b"fast" * 1024)
+        await slow.find("by on").write(0, b"slow" * 1024)
+        assert bytes(await fast.find("new").read(0, PAGE)) == b"fast" * 1024
+        assert bytes(await slow.find("by on").read(0, PAGE)) == b"slow" * 1024
+
+    play_pool(scene)
+
+
+def test_commands_of_one_array_name_it() -> None:
+    async def scene(pool: PoolCommands, arrays: list[ArrayVolumes]) -> None:
+        with pytest.raises(UsageError, match="this mount has 2 arrays; name one: fast, slow"):
+            await pool.handle("stats", {})
+        with pytest.raises(UsageError, match="no array other here; there is fast, slow"):
+            await pool.handle("stats", {"in_array": "other"})
+        with pytest.raises(UsageError, match="must be a name"):
+            await pool.handle("stats", {"in_array": 7})
+        assert (await pool.handle("status", {"in_array": "slow"}))["layout"] == "raid5"
+        await pool.handle("fail-disk", {"member": "1", "in_array": "slow"})
+        status = await pool.handle("status", {})
+        assert (status["name"], status["state"]) == ("slow", "degraded")  # the worst comes first
+        assert [array["name"] for array in status["arrays"]] == ["fast", "slow"]
+        assert [volume["name"] for volume in status["volumes"]] == ["slow"]
+
+    play_pool(scene)
+
+
+def test_arrays_and_volumes_of_a_pool_have_names_of_their_own() -> None:
+    async def scene(_pool: PoolCommands, arrays: list[ArrayVolumes]) -> None:
+        fast, slow = arrays
+        check_names(arrays)
+        await slow.array.member_set.update(lambda c: replace(c, name="fast"))
+        with pytest.raises(UsageError, match=r"two arrays are called fast: .*mount each on"):
+            check_names(arrays)
+        await slow.array.member_set.update(lambda c: replace(c, name="slow"))
+        await fast.create("slow", PAGE)
+        with pytest.raises(UsageError, match="arrays fast and slow both have a volume slow"):
+            check_names(arrays)
+
+    play_pool(scene)
+
+
+def test_members_are_told_apart_by_their_superblocks() -> None:
+    async def whole() -> None:
+        members: dict[str, list[Member]] = {}
+        for name in ("one", "two"):
+            members[name] = [RamMember(4 << 20, name=f"{name}{number}") for number in range(3)]
+            await create_array(members[name], "raid5", name=name, now_s=0, chunk_bytes=PAGE)
+        one, two = members["one"], members["two"]
+        assert await by_array([one[2], two[0], one[0], two[1], one[1], two[2]]) == [
+            [one[2], one[0], one[1]],
+            [two[0], two[1], two[2]],
+        ]
+        assert await by_array([*one, two[0], two[2]]) == [one, [two[0], two[2]]]  # degraded
+        with pytest.raises(
+            AssemblyError, match=r"2 arrays: .*one0, .*'one'.*; two1 of array 'two'"
+        ):
+            await by_array([*one, two[1]])
+        blank = RamMember(4 << 20, name="blank")
+        assert await by_array([*one, blank, *two]) == [[*one, blank, *two]]
+
+    run(whole)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -130,6 +131,38 @@ def test_bad_input_is_one_line(array: RealArray) -> None:
         with pytest.raises(OSError) as caught:  # noqa: PT011 - the number is what matters
             os.unlink(path) if path.exists() else path.touch()
         assert caught.value.errno == code
+
+
+def test_two_arrays_are_one_mount(make_array: Callable[..., RealArray]) -> None:
+    first, second = make_array(), make_array()
+    first.create("raid5", 3, "24MiB")
+    second.create("raid0", 2, "24MiB", "--no-volume")
+    line = first.refused("mount", *first.members, *second.members, first.mnt, status=2)
+    assert f"two arrays are called {first.image.name}" in line
+    for member in second.members:
+        member.unlink()
+    words = ["--layout", "raid0", "--size", "24MiB", "--no-volume", "--name", "spare room"]
+    second.raidx("create", *words, *second.members)
+    first.raidx("mount", second.members[1], *first.members, second.members[0], first.mnt)
+    assert names(first) == [first.image.name]
+    first.raidx("volume", "create", "ARRAY", "beside", "--size", "30MiB", "--on", "spare room")
+    content = {name: os.urandom(7 * MIB) for name in (first.image.name, "beside")}
+    for name, data in content.items():
+        (first.mnt / name).write_bytes(data)
+    status = first.ask("status", "ARRAY")
+    assert {array["name"] for array in status["arrays"]} == {first.image.name, "spare room"}
+    assert first.ask("status", f"{first.mnt}:spare room")["layout"] == "raid0"
+    assert "name one: " in first.refused("stats", "ARRAY", status=2)
+    assert first.ask("stats", f"{first.mnt}:{first.image.name}")["array"]["writes"] > 0
+    first.raidx("fail-disk", f"{first.mnt}:{first.image.name}", "1")
+    first.raidx("status", "ARRAY", "--check", status=1)
+    first.unmount()
+    # Each array alone is what it was.
+    second.raidx("mount", *second.members, second.mnt)
+    assert names(second) == ["beside"]
+    assert (second.mnt / "beside").read_bytes()[: 7 * MIB] == content["beside"]
+    first.mount()
+    assert first.read(7 * MIB) == content[first.image.name]
 
 
 @pytest.mark.loop

@@ -1,33 +1,45 @@
-"""The commands `volume-...` and `array-list` of a running mount."""
+"""The commands of a mount: those of volumes and arrays here, and those of each of its arrays.
+
+A command about one array (`stats`, `scrub`, ...) has the argument *in_array*, its name or UUID, if
+the mount has several. On a command line that is MOUNT:ARRAY.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+import trio
 
 from raidx_fuse.array.status import redundancy_left, state
 from raidx_fuse.daemon.commands.arguments import check_arguments
 from raidx_fuse.daemon.commands.commands import Commands
-from raidx_fuse.errors import BusyError
+from raidx_fuse.errors import BusyError, UsageError
 from raidx_fuse.pool.volume import Volume
 from raidx_fuse.pool.volume_table import ArrayVolumes
 
 Result = dict[str, Any]
+WORST = ("failed", "degraded", "rebuilding", "restoring")
+"""States that the status of a mount shows first."""
 
 
-class VolumeCommands:
-    """Creates, lists and changes *volumes*. *users* names the loop devices on a file of the mount.
+class Part(NamedTuple):
+    """One array of a mount: its volumes and its commands."""
 
-    `handle` is the `control_server.Handler` of the mount: it adds these commands to *others*, those
-    of the array.
+    volumes: ArrayVolumes
+    commands: Commands
+
+
+class PoolCommands:
+    """The commands of a mount of *parts*. *users* names the loop devices on a file of the mount.
+
+    `handle` is a `control_server.Handler`.
     """
 
-    def __init__(
-        self, volumes: ArrayVolumes, others: Commands, users: Callable[[str], list[str]]
-    ) -> None:
-        self._volumes = volumes
-        self._others = others
+    def __init__(self, parts: Sequence[Part], users: Callable[[str], list[str]]) -> None:
+        self._parts = parts
         self._users = users
+        self._naming = trio.Lock()  # names are unique in the mount
         self._handlers: dict[str, Callable[..., Awaitable[Result]]] = {
             "volume-create": self.create,
             "volume-list": self.list,
@@ -39,89 +51,136 @@ class VolumeCommands:
 
     async def handle(self, name: str, arguments: dict[str, Any]) -> Result:
         """Run command *name*. Raises UsageError for a bad request, or as the command does."""
+        arguments = dict(arguments)
+        ref = arguments.pop("in_array", None)
+        if ref is not None and not isinstance(ref, str):
+            raise UsageError(f"{name[:100]}: in_array must be a name or a UUID")
         handler = self._handlers.get(name)
-        if handler is None:
-            return await self._others.handle(name, arguments)
-        check_arguments(name, handler, arguments)
-        return await handler(**arguments)
+        if handler is not None:
+            if ref is not None and name == "volume-create":
+                arguments.setdefault("on", ref)
+            check_arguments(name, handler, arguments)
+            return await handler(**arguments)
+        if ref is None and len(self._parts) > 1:
+            if name == "status" and not arguments:
+                return self.report()
+            raise UsageError(
+                f"this mount has {len(self._parts)} arrays", action=f"name one: {self._names()}"
+            )
+        part = self._parts[0] if ref is None else self._part(ref)
+        return await part.commands.handle(name, arguments)
+
+    def report(self) -> Result:
+        """Return the status of the mount: that of its array; of several, the worst, and all."""
+        reports = [part.commands.report() for part in self._parts]
+        if len(reports) == 1:
+            return reports[0]
+        first = min(reports, key=lambda report: _rank(report["state"]))
+        volumes = [volume for report in reports for volume in report["volumes"]]
+        return {**first, "volumes": volumes, "arrays": reports}
+
+    # -- volumes ---------------------------------------------------------------------------------
 
     async def create(self, name: str, size: int, on: str | None = None) -> Result:
-        """Create a volume of *size* bytes; *on* names the array that it shall lie on."""
+        """Create a volume of *size* bytes; *on* names its array, else the one with most space."""
+        part = max(self._parts, key=lambda part: part.volumes.free_bytes())
         if on is not None:
-            self._volumes.require_array(on)
-        volume = await self._volumes.create(name, size)
-        return self._described(volume)
+            part = self._part(on)
+        async with self._naming:
+            self._check_new_name(name)
+            volume = await part.volumes.create(name, size)
+        return self._described(part, volume)
 
     async def list(self) -> Result:
         """Return the volumes."""
-        return {"volumes": [self._described(volume) for volume in self._volumes.volumes]}
+        return {
+            "volumes": [
+                self._described(part, volume)
+                for part in self._parts
+                for volume in part.volumes.volumes
+            ]
+        }
 
     async def rename(self, volume: str, name: str) -> Result:
         """Give a volume another name."""
-        found = self._volumes.find(volume)
-        await self._volumes.rename(found, name)
-        return self._described(found)
+        part, found = self._find(volume)
+        async with self._naming:
+            if name != found.name:
+                self._check_new_name(name)
+            await part.volumes.rename(found, name)
+        return self._described(part, found)
 
     async def resize(
         self, volume: str, size: int, lose_data: bool = False, dry_run: bool = False
     ) -> Result:
         """Give a volume another size; *lose_data* permits to cut off what was written."""
-        found = self._volumes.find(volume)
+        part, found = self._find(volume)
         lost = 0
-        if size < found.size_bytes:
-            lost = self._volumes.require_loss(found, size, lose_data=lose_data)
+        if 0 < size < found.size_bytes:
+            lost = part.volumes.require_loss(found, size, lose_data=lose_data)
         if dry_run:
             verb = "shrinks" if size < found.size_bytes else "enlarges"
-            return self._dry_run(f"{verb} volume {found.name} to {size} bytes", lost)
+            return _dry_run(part, f"{verb} volume {found.name} to {size} bytes", lost)
         try:
-            await self._volumes.resize(found, size, lose_data=lose_data)
+            await part.volumes.resize(found, size, lose_data=lose_data)
         except BusyError as error:
-            raise self._named(found, error) from None
-        return self._described(found)
+            raise self._named(part, found, error) from None
+        return self._described(part, found)
 
     async def delete(self, volume: str, lose_data: bool = False, dry_run: bool = False) -> Result:
         """Delete a volume; *lose_data* permits it even if it was written to."""
-        found = self._volumes.find(volume)
-        lost = self._volumes.require_loss(found, 0, lose_data=lose_data)
+        part, found = self._find(volume)
+        lost = part.volumes.require_loss(found, 0, lose_data=lose_data)
         if dry_run:
-            return self._dry_run(f"deletes volume {found.name}", lost)
+            return _dry_run(part, f"deletes volume {found.name}", lost)
         try:
-            await self._volumes.delete(found, lose_data=lose_data)
+            await part.volumes.delete(found, lose_data=lose_data)
         except BusyError as error:
-            raise self._named(found, error) from None
-        return {"deleted": found.name, "free": self._volumes.free_bytes(), "loses": lost}
+            raise self._named(part, found, error) from None
+        return {"deleted": found.name, "free": part.volumes.free_bytes(), "loses": lost}
 
     async def array_list(self) -> Result:
         """Return the arrays of the mount, with their free space."""
-        volumes, array = self._volumes, self._volumes.array
+        return {"arrays": [_array(part.volumes) for part in self._parts]}
+
+    # -- names -----------------------------------------------------------------------------------
+
+    def _part(self, ref: str) -> Part:
+        for part in self._parts:
+            if ref in (part.volumes.array.name, part.volumes.array.uuid):
+                return part
+        raise UsageError(f"there is no array {ref[:100]} here; there is {self._names()}")
+
+    def _names(self) -> str:
+        return ", ".join(part.volumes.array.name for part in self._parts)
+
+    def _find(self, ref: str) -> tuple[Part, Volume]:
+        for part in self._parts:
+            for volume in part.volumes.volumes:
+                if ref in (volume.name, volume.uuid):
+                    return part, volume
+        names = [volume.name for part in self._parts for volume in part.volumes.volumes]
+        raise UsageError(f"there is no volume {ref[:100]}; there is {', '.join(names) or 'none'}")
+
+    def _check_new_name(self, name: str) -> None:
+        for part in self._parts:
+            part.volumes.check_new_name(name)
+
+    def _path(self, part: Part, volume: Volume) -> str | None:
+        where = part.commands.report().get("mountpoint")
+        return f"{where.rstrip('/')}/{volume.name}" if where else None
+
+    def _described(self, part: Part, volume: Volume) -> Result:
         return {
-            "arrays": [
-                {
-                    "name": array.name,
-                    "uuid": array.uuid,
-                    "layout": array.member_set.config.layout,
-                    "state": state(array),
-                    "redundancy_left": redundancy_left(array),
-                    "size": array.size_bytes,
-                    "free": volumes.free_bytes(),
-                    "wiping": volumes.wiping_bytes(),
-                    "volumes": [volume.name for volume in volumes.volumes],
-                }
-            ]
+            **part.volumes.describe(volume),
+            "array": part.volumes.array.name,
+            "path": self._path(part, volume),
         }
 
-    def _described(self, volume: Volume) -> Result:
-        where = self._others.report().get("mountpoint")
-        return {
-            **self._volumes.describe(volume),
-            "array": self._volumes.array.name,
-            "path": f"{where.rstrip('/')}/{volume.name}" if where else None,
-        }
-
-    def _named(self, volume: Volume, error: BusyError) -> BusyError:
+    def _named(self, part: Part, volume: Volume, error: BusyError) -> BusyError:
         """Return *error*, naming the loop devices on *volume* if there are any."""
-        where = self._others.report().get("mountpoint")
-        devices = self._users(f"{where.rstrip('/')}/{volume.name}") if where else []
+        path = self._path(part, volume)
+        devices = self._users(path) if path else []
         if not devices:
             return error
         return BusyError(
@@ -129,14 +188,33 @@ class VolumeCommands:
             action=f"detach it: losetup -d {devices[0]}",
         )
 
-    def _dry_run(self, does: str, lost: int) -> Result:
-        left = redundancy_left(self._volumes.array)
-        return {
-            "dry_run": True,
-            "does": does,
-            "loses": lost,
-            **{"bytes_read": 0, "bytes_written": lost, "bytes_moved": 0, "seconds": 0.0},
-            "redundancy_left": left,
-            "redundancy_reduced": False,
-            "redundancy_reduced_seconds": 0.0,
-        }
+
+def _rank(word: str) -> int:
+    return WORST.index(word) if word in WORST else len(WORST)
+
+
+def _array(volumes: ArrayVolumes) -> Result:
+    array = volumes.array
+    return {
+        "name": array.name,
+        "uuid": array.uuid,
+        "layout": array.member_set.config.layout,
+        "state": state(array),
+        "redundancy_left": redundancy_left(array),
+        "size": array.size_bytes,
+        "free": volumes.free_bytes(),
+        "wiping": volumes.wiping_bytes(),
+        "volumes": [volume.name for volume in volumes.volumes],
+    }
+
+
+def _dry_run(part: Part, does: str, lost: int) -> Result:
+    return {
+        "dry_run": True,
+        "does": does,
+        "loses": lost,
+        **{"bytes_read": 0, "bytes_written": lost, "bytes_moved": 0, "seconds": 0.0},
+        "redundancy_left": redundancy_left(part.volumes.array),
+        "redundancy_reduced": False,
+        "redundancy_reduced_seconds": 0.0,
+    }
