@@ -10,6 +10,7 @@ import pytest
 from raidx_fuse.errors import UsageError
 from raidx_fuse.pool.balance.dswap import displace, dswap, evacuate, paper_dswap
 from raidx_fuse.pool.balance.plan import EXCHANGE, MOVE, Plan, Reason, explain
+from raidx_fuse.pool.balance.rules import repaid
 from raidx_fuse.pool.balance.strategies import STRATEGIES, make
 from raidx_fuse.pool.balance.swap import swap
 from raidx_fuse.pool.balance.system import (
@@ -231,6 +232,28 @@ def test_volumes_that_keep_together_move_together() -> None:
              together=[["x", "y"]])  # fmt: skip
     with pytest.raises(UsageError, match="no volume z"):
         make("dswap", system, together=[["a1", "z"]])
+
+
+def test_a_move_that_is_not_repaid_in_time_is_not_made() -> None:
+    system = pool(
+        a=(2000, [("large", 1000, 60.0), ("small", 300, 30.0)]),
+        b=(2000, [("b1", 5, 10.0)]),
+    )
+    # At 10 bytes a second large is repaid after 167 s, small after 100 s.
+    for within_s, expected in ((200, ["large", "small"]), (120, ["small"]), (90, [])):
+        limited = repaid(system, 10.0, within_s)
+        free = limited.allowed.sum(axis=1) > 1
+        assert [name for name, may in zip(system.volumes, free, strict=True) if may] == [
+            *expected,
+            "b1",
+        ]
+        assert bool(dswap(limited).moves) == bool(expected)
+    dense = pool(
+        a=(2000, [("large", 1000, 90.0), ("small", 300, 10.0)]),
+        b=(2000, [("b1", 5, 10.0)]),
+    )
+    assert not dswap(repaid(dense, 10.0, 60)).solved
+    assert (repaid(dense, 10.0, 60).allowed[2]).all()  # volumes elsewhere stay free
 
 
 def test_parts_of_a_rule_on_two_arrays_move_only_to_each_other() -> None:

@@ -1,8 +1,14 @@
-"""Volumes that keep together: planned as one volume, then taken apart again.
+"""Rules for planners: volumes that keep together, and moves that must be repaid.
+
+Volumes that keep together are planned as one volume, then taken apart again.
 
 The volumes of a rule that are on one array now move together or not at all. If a rule was made when
 its volumes were on several arrays, each part may only move to an array where another part is: no
 move takes volumes further apart, and a move may bring them together.
+
+A move is repaid when the time for which it keeps the overloaded array from its users is made up by
+the load that it takes away: a volume of s bytes and utilisation u, copied at r bytes a second,
+after s / (r * u) seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.pool.balance.system import Ints, System
+from raidx_fuse.pool.balance.system import Assignment, Ints, System
 
 
 def merge(system: System, together: Iterable[Collection[str]]) -> tuple[System, Ints]:
@@ -61,6 +67,21 @@ def merge(system: System, together: Iterable[Collection[str]]) -> tuple[System, 
         ),
         merged,
     )
+
+
+def repaid(system: System, copy_bytes_s: float, within_s: float) -> System:
+    """Return *system* where volumes stay on overloaded arrays if their move is not repaid in time.
+
+    *copy_bytes_s* is the rate at which a volume is copied. Volumes on other arrays may still move:
+    they make room in a swap.
+    """
+    hot = np.isin(system.where, Assignment(system).overloaded())
+    used = system.own_need() / system.bandwidth[system.where]
+    late = hot & (system.size > within_s * copy_bytes_s * used)
+    allowed = system.allowed.copy()
+    allowed[late] = False
+    allowed[late, system.where[late]] = True
+    return replace(system, allowed=allowed)
 
 
 def _rules(system: System, together: Iterable[Collection[str]]) -> dict[int, int]:
