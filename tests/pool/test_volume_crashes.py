@@ -50,7 +50,7 @@ class Play:
         self.known = Known(VolumeTable())
 
     def note(self, **changes: object) -> None:
-        self.known = replace(self.known, **changes)  # type: ignore[arg-type]
+        self.known = replace(self.known, **changes)
         self.record.note(self.known)
 
     async def run(self) -> None:
