@@ -33,6 +33,7 @@ from raidx_fuse.format.regions import (
     Regions,
 )
 from raidx_fuse.members.base import Member, ReadBuffer
+from raidx_fuse.members.prompt_read import read_promptly
 
 __all__ = [
     "PAGE_BYTES",
@@ -183,7 +184,7 @@ def _blocks(member: Member, start: int, length: int) -> Iterator[tuple[int, int]
 async def _read(member: Member, offset: int, length: int) -> memoryview:
     buffer = memoryview(bytearray(length))
     if not member.try_readv(offset, [buffer]):
-        await member.readv(offset, [buffer])
+        await read_promptly(member, offset, [buffer])
     return buffer
 
 

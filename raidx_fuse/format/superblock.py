@@ -35,6 +35,7 @@ from raidx_fuse.format.regions import (
 )
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.nbd.beat import BEAT_BYTES
+from raidx_fuse.members.prompt_read import read_promptly
 
 MAGIC = b"RAIDX-SB"
 MAJOR = 1
@@ -213,12 +214,12 @@ async def _read_slot(member: Member, offset: int) -> bytearray:
     Few superblocks are longer, and a start reads hundreds of slots. Raises MemberError.
     """
     content = bytearray(HEAD_BYTES)
-    await member.readv(offset, [content])
+    await read_promptly(member, offset, [content])
     if content.startswith(MAGIC):
         needed = HEADER_BYTES + HEADER.unpack_from(content)[LENGTH_FIELD]
         if HEAD_BYTES < needed <= SUPERBLOCK_SLOT_BYTES:
             rest = bytearray(SUPERBLOCK_SLOT_BYTES - HEAD_BYTES)
-            await member.readv(offset + HEAD_BYTES, [rest])
+            await read_promptly(member, offset + HEAD_BYTES, [rest])
             content += rest
     return content
 

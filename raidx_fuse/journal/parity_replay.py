@@ -12,6 +12,7 @@ from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Offset, Role, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, unwritten_cells, write_plans
+from raidx_fuse.members.prompt_read import read_promptly
 from raidx_fuse.store.buffers import Bytes
 from raidx_fuse.store.member_io import MemberIO, MemberLostError, MemberRead
 from raidx_fuse.store.member_set import MemberSet
@@ -85,7 +86,7 @@ class ParityReplay:
             if queue is None:
                 continue  # nothing is written there
             try:
-                await queue.member.readv(offset, [old])
+                await read_promptly(queue.member, offset, [old])
             except MemberError:
                 return False
             new[:] = old

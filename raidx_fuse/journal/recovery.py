@@ -41,6 +41,7 @@ from raidx_fuse.layouts.numbers import by_role, cell_range, chunk_range
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
+from raidx_fuse.members.prompt_read import read_promptly
 from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
@@ -116,12 +117,12 @@ class _Ring:
         if room < RECORD_HEADER_BYTES:
             return None
         header = bytearray(RECORD_HEADER_BYTES)
-        await member.readv(self._offset + lap, [header])
+        await read_promptly(member, self._offset + lap, [header])
         size = header_fits(bytes(header), self._epoch, sequence, position, self._array, room)
         if size is None:
             return None
         content = bytearray(size)
-        await member.readv(self._offset + lap, [content])
+        await read_promptly(member, self._offset + lap, [content])
         record = decode_record(bytes(content))
         return None if record is None else (record, bytes(content))
 

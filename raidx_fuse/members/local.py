@@ -12,6 +12,9 @@ it would block:
     flush   fdatasync in a thread (enough, because the size never changes). It does nothing if
             nothing was written since the last flush.
 
+Inline calls, `reserve` and `data_extents` have no time limit: the watchdog runs on the event loop
+that a blocked call stops. A write of 4 KiB takes 29 us of CPU through a thread and 1.1 us inline.
+
 After a failed flush every flush fails until the member is opened again: Linux drops the lost pages
 once it has reported them, so a second fdatasync would succeed although data never reached the disk.
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
+import trio
 
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import AssemblyError, ReadOnlyError, UsageError
 from raidx_fuse.members.base import Member
+from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import FLUSH, WRITE, Log, SpyMember, members_from, restarted, spying
 
@@ -197,5 +199,29 @@ def test_data_survives_many_remounts_with_members_in_any_order() -> None:
                 rng.shuffle(rig.members)
                 await rig.open()
                 await rig.compare()
+
+    run(main)
+
+
+@pytest.mark.parametrize("hangs", ["superblock", "written", "log"])
+def test_a_member_that_does_not_answer_does_not_stop_the_start(hangs: str) -> None:
+    """The array has no queues then, whose watchdog would end the read."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await rig.put(0, noise(len(rig.model)))
+            await rig.running.flush()
+            regions = rig.running.member_set.config.regions
+            images = rig.images()
+        members = [FaultMember(member) for member in members_from(images)]
+        place = regions.named()[hangs]
+        members[1].hang(("read",), offset_bytes=place.offset, length_bytes=place.length)
+        async with open_array(members) as array:
+            for at in range(0, len(rig.model), 1 << 18):
+                expected = rig.model[at : at + (1 << 18)]
+                assert bytes(await array.read(at, len(expected))) == expected
+            await array.write(0, noise(CHUNK, 2))
+            await array.flush()
+            assert trio.current_time() < 300
 
     run(main)
