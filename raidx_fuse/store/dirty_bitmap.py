@@ -117,6 +117,10 @@ class DirtyBitmap:
         self._touched.add(region)
         return True
 
+    def is_marked(self, stripe: Stripe) -> bool:
+        """Return whether the region of *stripe* is marked durably."""
+        return stripe // self.per_region in self._marked
+
     async def enter(self, stripes: Sequence[Stripe]) -> None:
         """Mark the regions of *stripes* durably (write intent), then register the write.
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.write.pending import PendingWrite, keep_locked, write_synchronously
+from raidx_fuse.engine.write.route import Route, healthy_routes
 from raidx_fuse.layouts.numbers import Role, by_role, stripe_range
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.store.buffers import Arena, Bytes
@@ -36,6 +37,7 @@ class FullStripeWrite:
         self.stripe_bytes = context.data_count << context.shift
         self._fits = layout.contiguous and layout.aligned
         self._encoder = encoder(code)
+        self._routes = healthy_routes(context)
 
     def write(
         self, offset: int, view: memoryview, length: int
@@ -91,13 +93,13 @@ class FullStripeWrite:
         """Return True if the stripes may be written past the log now."""
         context = self.context
         journal, held = context.journal, context.locks.held
-        if journal.mode == "full":
+        routes = self._routes[journal.mode]
+        if routes.whole is Route.LOG:
             return False
-        must_mark = bool(context.code.parity_count) or journal.mode == "none"
         for stripe in stripe_range(first, end):
             if stripe in held or journal.holds(stripe):
                 return False
-            if must_mark and not context.dirty_bitmap.touch(stripe):
+            if routes.marks and not context.dirty_bitmap.touch(stripe):
                 return False
         return True
 

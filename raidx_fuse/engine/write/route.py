@@ -1,62 +1,172 @@
-"""The route of each piece: through the log or past it, and with a dirty mark or without."""
+"""The admission of writes: the state of a stripe, and the route that a piece of a request takes.
+
+Every module of the write path asks `route`; `raidx explain` prints what it answers. The states that
+`StripeState` snapshots are those of raidx_fuse/ARCHITECTURE.md, "States of a stripe".
+"""
 
 from __future__ import annotations
 
+from enum import Enum
+from typing import NamedTuple
+
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.write.split import Piece
+from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
+from raidx_fuse.layouts.planning.stripe_plan import cells_of
 
 
-class WriteRoute:
-    """Decides the route of pieces; the locks of their stripes are held."""
+class Route(Enum):
+    """Where a piece is written first."""
 
-    def __init__(self, context: ArrayContext) -> None:
-        self.context = context
+    IN_PLACE = "in place"  # data and parity go to their home places
+    LOG = "log"  # one record of the write-ahead log, which makes the piece atomic
+    BYPASS = "bypass"  # a full stripe past the log: a resync can finish its parity
 
-    def must_log(self, piece: Piece) -> bool:
-        """Return True if *piece* must go through the log (write-ahead log), which makes it atomic.
 
-        Two kinds of write need not:
+class StripeState(NamedTuple):
+    """A snapshot of one stripe, made by `state_of`; *lost*, *unwritten*, *deferred* are cell masks.
 
-        * a full stripe: a resync can finish its parity, and its old content was to be overwritten
-          anyway;
-        * a write that changes no parity and writes no chunk for the first time.
-        """
-        context = self.context
-        journal = context.journal
-        if journal.holds(piece.stripe):
-            return True  # recovery may still redo an older record over this write
-        if journal.mode != "partial":
-            return journal.mode == "full"
-        if context.code.parity_count and not self._is_full(piece):
-            return True
-        if context.member_set.lost and context.member_set.lost_at(piece.stripe):
-            return True  # no resync can finish the parity of a degraded stripe
-        if context.all_read_zero:
-            return False
-        return bool(context.unwritten_cells(piece.stripe) & piece.touched)
+    * *mode*: the mode of the journal; *has_parity*: whether the code has parity cells;
+    * *lost*: cells whose member cannot be read; *unwritten*: cells that were never written;
+    * *reads_zero*: unwritten places read as zero on every member;
+    * *in_log*: recovery may redo a record of the stripe;
+    * *deferred*: data cells in the log whose parity is not (journal/deferred_parity.py);
+    * *checkpointing*: the checkpoint is writing content of the stripe to its home places;
+    * *locked*: a write, a degraded read or a job holds the lock;
+    * *marked*: the dirty bitmap says that a write past the log may be in flight;
+    * *awaits_resync*: its parity is not trusted since a crash;
+    * *moved*: it is behind the growth position in memory, but not behind the saved one.
+    """
 
-    def must_mark(self, piece: Piece) -> bool:
-        """Return True if the region must be marked dirty (write intent) before *piece* is written.
+    stripe: Stripe
+    mode: str
+    has_parity: bool
+    lost: int = 0
+    unwritten: int = 0
+    reads_zero: bool = False
+    in_log: bool = False
+    deferred: int = 0
+    checkpointing: bool = False
+    locked: bool = False
+    marked: bool = False
+    awaits_resync: bool = False
+    moved: bool = False
 
-        That is so if a crash during the write leaves something that a resync must finish.
-        """
-        context = self.context
-        if context.code.parity_count or context.journal.mode == "none":
-            return True
-        return bool(context.unwritten_cells(piece.stripe) & piece.touched)
+    def names(self, data_mask: int) -> list[str]:
+        """Return the names of the states that hold, "clean" if there is none."""
+        unwritten = self.unwritten & data_mask == data_mask
+        found = {
+            "unwritten": unwritten,
+            "degraded": bool(self.lost & ~self.unwritten),
+            "locked": self.locked,
+            "logged": self.in_log,
+            "parity deferred": bool(self.deferred),
+            "being checkpointed": self.checkpointing,
+            "in flight past the log": self.marked,
+            "awaiting resync": self.awaits_resync,
+            "above the saved growth position": self.moved,
+        }
+        return [name for name, holds in found.items() if holds] or ["clean"]
 
-    def _is_full(self, piece: Piece) -> bool:
-        """Return True if *piece* overwrites every written chunk of its stripe.
 
-        That is the full stripe, or in an array that has grown one generation of blocks without
-        written blocks of other generations (see `GrownFullStripeWrite`).
-        """
-        context, layout = self.context, self.context.layout
-        whole, every = piece.whole_cells(context.chunk_bytes), context.code.data_mask
-        if whole == every or not isinstance(layout, ElasticLayout) or context.growth is not None:
-            return whole == every
-        beside = every & ~whole
-        return beside & ~context.unwritten_cells(piece.stripe) == 0 and layout.is_generation(
-            piece.stripe, whole
-        )
+def state_of(context: ArrayContext, stripe: Stripe) -> StripeState:
+    """Return the present state of *stripe*."""
+    member_set, journal = context.member_set, context.journal
+    lost = 0
+    if member_set.lost:
+        lost = context.layout.lost_cells(stripe, member_set.lost_at(stripe))
+    overlay = journal.overlay
+    return StripeState(
+        stripe,
+        journal.mode,
+        context.code.parity_count > 0,
+        lost,
+        context.unwritten_cells(stripe),
+        context.all_read_zero,
+        journal.holds(stripe),
+        journal.deferred.cells(stripe),
+        bool(overlay.frozen)
+        and any(
+            overlay.is_placing(*context.position(stripe, cell), context.chunk_bytes)
+            for cell in cells_of(context.code.all_mask)
+            if context.layout.place(stripe, cell)[0] >= 0
+        ),
+        stripe in context.locks.held,
+        context.dirty_bitmap.is_marked(stripe),
+        context.dirty_bitmap.awaits_resync(stripe),
+        context.growth is not None and stripe in context.growth.unsaved,
+    )
+
+
+def route(state: StripeState, touched: int, whole: bool) -> Route:
+    """Return the route of a piece that writes the cells *touched*. Pure.
+
+    *whole*: the piece overwrites every written chunk of its stripe (`is_whole`). Two kinds of write
+    may bypass the log in mode "partial": a full stripe, because a resync can finish its parity and
+    its old content was to be overwritten anyway; and a write that changes no parity and writes no
+    chunk for the first time.
+    """
+    if state.in_log:
+        return Route.LOG  # recovery may still redo an older record over this write
+    if state.mode == "full":
+        return Route.LOG
+    past = Route.BYPASS if whole and state.has_parity else Route.IN_PLACE
+    if state.mode == "none":
+        return past
+    if state.has_parity and not whole:
+        return Route.LOG
+    if state.lost:
+        return Route.LOG  # no resync can finish the parity of a degraded stripe
+    if state.unwritten & touched and not state.reads_zero:
+        return Route.LOG  # a crash must not show what the members held there before
+    return past
+
+
+def must_mark(state: StripeState, touched: int) -> bool:
+    """Return whether the dirty mark (write intent) must be durable before a write past the log.
+
+    That is so if a crash during the write leaves something that a resync must finish. Pure.
+    """
+    return state.has_parity or state.mode == "none" or bool(state.unwritten & touched)
+
+
+def is_whole(context: ArrayContext, state: StripeState, piece: Piece) -> bool:
+    """Return whether *piece* overwrites every written chunk of its stripe.
+
+    That is the full stripe, or in an array that has grown one generation of blocks without written
+    blocks of other generations (see `GrownFullStripeWrite`).
+    """
+    layout, every = context.layout, context.code.data_mask
+    whole = piece.whole_cells(context.chunk_bytes)
+    if whole == every or not isinstance(layout, ElasticLayout) or context.growth is not None:
+        return whole == every
+    beside = every & ~whole
+    return not beside & ~state.unwritten and layout.is_generation(piece.stripe, whole)
+
+
+class HealthyRoutes(NamedTuple):
+    """The answers of `route` for stripes that are healthy and written, asked once for each mode.
+
+    *part*: of a piece of one chunk, (not in the log, in the log); *whole*: of a full stripe that is
+    not in the log; *marks*: the answer of `must_mark`.
+    """
+
+    part: tuple[Route, Route]
+    whole: Route
+    marks: bool
+
+    @property
+    def fills(self) -> bool:
+        """Whether parts of a stripe are logged, but its last part may bypass the log."""
+        return self.part[0] is Route.LOG and self.whole is Route.BYPASS
+
+
+def healthy_routes(context: ArrayContext) -> dict[str, HealthyRoutes]:
+    """Return the routes of healthy, written stripes of the present layout, by mode."""
+    found = {}
+    for mode in ("partial", "full", "none"):
+        state = StripeState(Stripe(0), mode, context.code.parity_count > 0)
+        part = route(state, 1, False), route(state._replace(in_log=True), 1, False)
+        found[mode] = HealthyRoutes(part, route(state, 1, True), must_mark(state, 1))
+    return found

@@ -9,6 +9,7 @@ import numpy as np
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.write.pending import PendingWrite, keep_locked, write_synchronously
 from raidx_fuse.engine.write.prepare import Work
+from raidx_fuse.engine.write.route import healthy_routes
 from raidx_fuse.engine.write.split import Piece
 from raidx_fuse.errors import MemberError
 from raidx_fuse.journal.deferred_parity import Filling
@@ -27,6 +28,7 @@ class StripeBegin:
         layout, code = context.layout, context.code
         self._stripe_bytes = context.data_count << context.shift
         self._fits = layout.contiguous and layout.aligned and code.parity_count > 0
+        self._routes = healthy_routes(context)
         # Keyed by the number of cells written.
         self._plans = {n: write_plans(code, (1 << n) - 1, 0, 0) for n in range(1, code.data_count)}
 
@@ -44,7 +46,7 @@ class StripeBegin:
             return False
         journal = context.journal
         deferred = journal.deferred
-        if journal.mode != "partial" or journal.forced or stripe in deferred.unfinished:
+        if not self._routes[journal.mode].fills or stripe in deferred.unfinished:
             return False
         if context.growth is not None or context.cache is not None or stripe in context.locks.held:
             return False
@@ -137,6 +139,7 @@ class StripeEnd:
         layout, code = context.layout, context.code
         self._stripe_bytes = context.data_count << context.shift
         self._fits = layout.contiguous and layout.aligned and code.parity_count > 0
+        self._routes = healthy_routes(context)
         self._encoder = encoder(code)
 
     def write(
@@ -157,7 +160,9 @@ class StripeEnd:
         filled = (1 << (inner >> context.shift)) - 1
         journal, overlay = context.journal, context.journal.overlay
         deferred = journal.deferred
-        if deferred.cells(stripe) != filled or journal.mode != "partial" or deferred.paused:
+        if deferred.cells(stripe) != filled or deferred.paused:
+            return None
+        if not self._routes[journal.mode].fills:
             return None
         if not deferred.is_all_of(stripe, filled):
             journal.give_up_soon()

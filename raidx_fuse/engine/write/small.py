@@ -26,6 +26,7 @@ from numpy import bitwise_xor, frombuffer, uint8
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.parity_policy.policy import BpuPolicy, Policy
+from raidx_fuse.engine.write.route import Route, healthy_routes
 from raidx_fuse.errors import MemberError
 from raidx_fuse.journal.group_commit import CommitBatch
 from raidx_fuse.layouts.numbers import CellIndex, Stripe, cell_range
@@ -51,6 +52,7 @@ class SmallWrite:
         self._slots_needed = max(
             len(plan.reads) + len(plan.outputs) for pair in self._plans for plan in pair if plan
         )
+        self._routes = healthy_routes(context)
         self._policy: Policy | None = None  # the policy that made *_chosen*
         self._chosen: list[BandPlan] = []
         cells = cell_range(0, context.data_count)
@@ -86,18 +88,11 @@ class SmallWrite:
         if plan.kind == "rcw" and context.unwritten_cells(stripe):
             return None
         journal = context.journal
-        in_parity = context.code.parity_count > 0
-        if journal.mode == "none":
-            logged = journal.holds(stripe)
-        else:
-            logged = in_parity or journal.mode == "full" or journal.holds(stripe)
+        routes = self._routes[journal.mode]
+        logged = routes.part[journal.holds(stripe)] is Route.LOG
         if logged and context.unflushed_writes.may_tear(offset, length):
             return None
-        if (
-            not logged
-            and (in_parity or journal.mode == "none")
-            and not context.dirty_bitmap.touch(stripe)
-        ):
+        if not logged and routes.marks and not context.dirty_bitmap.touch(stripe):
             return None
         queues = context.member_set.readable
         base = context.data_offset + (offset & context.inner_mask)

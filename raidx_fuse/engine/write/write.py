@@ -22,7 +22,7 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.write.full_stripe import FullStripeWrite, GrownFullStripeWrite
 from raidx_fuse.engine.write.pending import Completion
 from raidx_fuse.engine.write.prepare import Preparer, Work
-from raidx_fuse.engine.write.route import WriteRoute
+from raidx_fuse.engine.write.route import Route, is_whole, must_mark, route, state_of
 from raidx_fuse.engine.write.sequential import StripeBegin, StripeEnd, StripeFill
 from raidx_fuse.engine.write.small import SmallWrite
 from raidx_fuse.engine.write.split import Piece, split
@@ -45,7 +45,6 @@ class Writer:
         self.context = context
         self._preparer = Preparer(context)
         self._stripe_fill = StripeFill(context)
-        self._route = WriteRoute(context)
         self._completion = Completion(context)
         self._prepare_fast()
         context.on_layout.append(self._prepare_fast)
@@ -149,11 +148,19 @@ class Writer:
             growth = context.growth
             if growth is not None and any(growth.threatens(p.stripe, p.touched) for p in pieces):
                 await growth.save()
-            logged = [piece for piece in pieces if self._route.must_log(piece)]
-            direct = pieces if not logged else [piece for piece in pieces if piece not in logged]
+            logged: list[Piece] = []
+            direct: list[Piece] = []
+            marked: list[Stripe] = []
+            for piece in pieces:
+                state, touched = state_of(context, piece.stripe), piece.touched
+                if route(state, touched, is_whole(context, state, piece)) is Route.LOG:
+                    logged.append(piece)
+                    continue
+                direct.append(piece)
+                if must_mark(state, touched):
+                    marked.append(piece.stripe)
             if logged and context.unflushed_writes.may_tear(offset, length):
                 await member_set.flush()
-            marked = [piece.stripe for piece in direct if self._route.must_mark(piece)]
             if marked and not context.dirty_bitmap.enter_now(marked):
                 await context.dirty_bitmap.enter(marked)
             try:

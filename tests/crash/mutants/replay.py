@@ -260,8 +260,8 @@ BESIDE = (
     Mutant(
         "past-the-log-though-it-is-held",
         "raidx_fuse/engine/write/route.py",
-        "        if journal.holds(piece.stripe):",
-        "        if False:",
+        "    if state.in_log:",
+        "    if False:",
         "the older record is replayed over it (law 3)",
         (*LOGGED, *UNLOGGED),
         ORDER,

@@ -1,0 +1,92 @@
+"""The admission of writes: the truth table of `route` and `must_mark`, and the states by name."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from raidx_fuse.engine.write.route import Route, StripeState, must_mark, route, state_of
+from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.arrays import Rig
+
+CHUNK = 4096
+IN_PLACE, LOG, BYPASS = Route.IN_PLACE, Route.LOG, Route.BYPASS
+
+# mode, has parity, in the log, whole, degraded, writes a first chunk, zeros relied on -> route;
+# None stands for both values. Exactly one row fits each case.
+TABLE = (
+    (None, None, True, None, None, None, None, LOG),
+    ("full", None, False, None, None, None, None, LOG),
+    ("none", True, False, True, None, None, None, BYPASS),
+    ("none", True, False, False, None, None, None, IN_PLACE),
+    ("none", False, False, None, None, None, None, IN_PLACE),
+    ("partial", True, False, False, None, None, None, LOG),
+    ("partial", True, False, True, True, None, None, LOG),
+    ("partial", True, False, True, False, False, None, BYPASS),
+    ("partial", True, False, True, False, True, True, BYPASS),
+    ("partial", True, False, True, False, True, False, LOG),
+    ("partial", False, False, None, True, None, None, LOG),
+    ("partial", False, False, None, False, False, None, IN_PLACE),
+    ("partial", False, False, None, False, True, True, IN_PLACE),
+    ("partial", False, False, None, False, True, False, LOG),
+)
+CASES = tuple(product(("partial", "full", "none"), *[(True, False)] * 6))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_case_takes_the_route_of_its_row(case: tuple[object, ...]) -> None:
+    rows = [
+        row
+        for row in TABLE
+        if all(want is None or want == have for want, have in zip(row[:-1], case, strict=True))
+    ]
+    assert len(rows) == 1, "the table has one row for each case"
+    mode, has_parity, in_log, whole, degraded, first, reads_zero = case
+    state = StripeState(
+        7,
+        str(mode),
+        bool(has_parity),
+        lost=0b10 if degraded else 0,
+        unwritten=0b01 if first else 0b10,
+        reads_zero=bool(reads_zero),
+        in_log=bool(in_log),
+    )
+    assert route(state, 0b01, bool(whole)) is rows[0][-1]
+
+
+def test_a_mark_is_needed_where_a_crash_leaves_work_for_a_resync() -> None:
+    for mode, has_parity, first in product(("partial", "full", "none"), (True, False), (1, 0)):
+        state = StripeState(0, mode, has_parity, unwritten=0b10 | first)
+        assert must_mark(state, 0b01) == (has_parity or mode == "none" or bool(first))
+
+
+def test_a_snapshot_names_the_states_that_hold() -> None:
+    async def scenario() -> None:
+        rig = Rig("raid5", 4, chunk_bytes=CHUNK)
+        array = await rig.create()
+        context = array.context
+        data = context.code.data_mask
+
+        def names(stripe: int) -> list[str]:
+            return state_of(context, stripe).names(data)
+
+        assert names(0) == ["unwritten"]
+        await array.write(0, bytes(6 * CHUNK))  # two full stripes, past the log
+        assert names(0) == ["in flight past the log"]
+        await array.flush()
+        await context.dirty_bitmap.clean_quiet(all_regions=True)
+        assert names(0) == ["clean"]
+        await array.write(100, b"part")
+        assert names(0) == ["logged"]
+        await context.locks.acquire(1)
+        assert names(1) == ["locked"]
+        context.locks.release(1)
+        context.journal.overlay.freeze()
+        assert "being checkpointed" in names(0)
+        context.journal.overlay.thaw()
+        await array.fail_disk(0)
+        assert "degraded" in names(0)
+        await rig.close()
+
+    run(scenario)
