@@ -205,6 +205,16 @@ _BPU_SETTINGS = (
 )
 
 
+def _journal_parity(text: str) -> str:
+    if text not in ("write", "checkpoint"):
+        raise UsageError(f"{text!r} is neither write nor checkpoint")
+    return text
+
+
+def _set_journal_parity(array: RunningArray, value: Any) -> None:
+    array.context.journal.unsettled.enabled = value == "checkpoint"
+
+
 def _slice(text: str) -> float:
     """Parse a longest waiting time: 1 ms to 10 s, in seconds."""
     value = parse_seconds(text)
@@ -293,6 +303,13 @@ SETTINGS = {
             "writes that go through the log: partial (of partial stripes), full (all) or none",
             _journal_mode,
             _set_journal,
+        ),
+        Setting(
+            "journal.parity",
+            "write",
+            "when logged data gets its parity: write (with each write) or checkpoint (afterwards)",
+            _journal_parity,
+            _set_journal_parity,
         ),
         Setting(
             "speed_min",

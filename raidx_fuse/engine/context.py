@@ -18,7 +18,7 @@ from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
-from raidx_fuse.layouts.planning.stripe_plan import cells_of, unwritten_cells
+from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, unwritten_cells
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.store.buffers import ArenaPool
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
@@ -142,6 +142,7 @@ class ArrayContext:
         self.policy: Policy
         self.bpu = BpuPolicy(self._role, lambda: self.member_set.queues, member_set.clock)
         self.use_policy("traditional")
+        journal.unsettled.choose = self._choose
         self.access: AccessStats | None = None  # only for layouts with a chunk table
         if isinstance(layout, BundleLayout):
             self.access = AccessStats(layout, member_set.queues, member_set.clock)
@@ -152,6 +153,12 @@ class ArrayContext:
         self.all_read_zero = False
         self.take_layout(layout)
         self.note_zero_roles()
+
+    def _choose(self, rmw: BandPlan | None, rcw: BandPlan | None, stripe: Stripe) -> BandPlan:
+        """Return the plan by which the parity of *stripe* follows its logged data, and count it."""
+        plan = self.policy(rmw, rcw, stripe)
+        self.counters.count_plan(plan.kind, len(plan.reads))
+        return plan
 
     def _role(self, stripe: Stripe, cell: CellIndex) -> Role:
         return self.layout.place(stripe, cell)[0]

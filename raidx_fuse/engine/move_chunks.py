@@ -93,6 +93,7 @@ class ChunkMover:
             return False
         promised |= places
         try:
+            await self.context.journal.settle(bundles)
             return await self._move(bundles, moves)
         finally:
             promised -= places

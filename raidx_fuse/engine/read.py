@@ -320,6 +320,7 @@ class Reader:
             if epoch != context.layout_epoch:
                 # a chunk may have moved while this read waited: look it up again
                 raise MemberLostError
+            await context.journal.settle((stripe,))
             await self._solve(stripe, first, last, offset, length, answer)
         finally:
             context.locks.release(stripe)

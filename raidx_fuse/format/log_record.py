@@ -5,7 +5,9 @@ A record is one atomic change. It consists of any of these:
 * byte ranges of data for roles;
 * logical chunks that become written, or unwritten again;
 * new places of cells (raidx), or the watermark of a restripe;
-* stripes whose parity recovery computes from their data (journal/deferred_parity.py).
+* stripes whose parity recovery computes from their data (journal/deferred_parity.py);
+* data whose parity follows at the checkpoint, and stripes whose parity has followed
+  (journal/unsettled.py).
 
 A record is padded to whole sectors, so that a torn write never damages the record before it.
 
@@ -39,7 +41,8 @@ _CRC = struct.Struct("<I")
 ENTRY = struct.Struct("<HHIQ")
 """kind, role, length, offset."""
 ENTRY_BYTES = ENTRY.size
-DATA, WRITTEN, TABLE, UNWRITTEN, MARK, PARITY = 1, 2, 3, 4, 5, 6
+DATA, WRITTEN, TABLE, UNWRITTEN, MARK, PARITY, UNSETTLED, SETTLED = 1, 2, 3, 4, 5, 6, 7, 8
+SEQUENCE_MASK = (1 << 32) - 1  # the bits of a sequence number that SETTLED holds
 _HEADS: dict[int, struct.Struct] = {}  # number of entries -> header and entries together
 _ZEROS = bytes(SECTOR_BYTES)
 HEAD = struct.Struct("<QQQQQQ")
@@ -59,6 +62,9 @@ class Record:
       restripe.
     * *parity*: (stripe, complete), stripes whose parity recovery computes; if *complete*, all data
       of the stripe is in the log.
+    * *unsettled*: (stripe, index of the first data entry, count of data entries) of data without
+      its parity; *settled*: (stripe, sequence) of stripes whose parity over all data up to record
+      *sequence* is in this record.
     * *size_bytes*: the size on the ring, padding included.
     """
 
@@ -70,6 +76,8 @@ class Record:
     unwritten: tuple[tuple[Chunk, int], ...] = ()
     mark: int | None = None
     parity: tuple[tuple[Stripe, bool], ...] = ()
+    unsettled: tuple[tuple[Stripe, int, int], ...] = ()
+    settled: tuple[tuple[Stripe, int], ...] = ()
 
 
 def holder_of(member_uuid: str) -> bytes:
@@ -213,6 +221,8 @@ def decode_record(content: bytes) -> Record | None:
     unwritten: list[tuple[Chunk, int]] = []
     mark: int | None = None
     parity: list[tuple[Stripe, bool]] = []
+    unsettled: list[tuple[Stripe, int, int]] = []
+    settled: list[tuple[Stripe, int]] = []
     for index in range(count):
         kind, role, length, offset = ENTRY.unpack_from(
             content, RECORD_HEADER_BYTES + index * ENTRY_BYTES
@@ -232,9 +242,13 @@ def decode_record(content: bytes) -> Record | None:
             mark = offset
         elif kind == PARITY:
             parity.append((offset, bool(length)))
+        elif kind == UNSETTLED:
+            unsettled.append((offset, len(data), length))
+        elif kind == SETTLED:  # the newest record before this one whose number ends in these bits
+            settled.append((offset, sequence - 1 - (sequence - 1 - length & SEQUENCE_MASK)))
         else:
             return None  # an entry of a newer format, which cannot be redone
-    if at != end:
+    if at != end or any(first + number > len(data) for _, first, number in unsettled):
         return None
     return Record(
         sequence,
@@ -245,4 +259,6 @@ def decode_record(content: bytes) -> Record | None:
         tuple(unwritten),
         mark,
         tuple(parity),
+        tuple(unsettled),
+        tuple(settled),
     )

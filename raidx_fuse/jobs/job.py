@@ -181,6 +181,7 @@ class Job(ABC):
             start_s = clock()
             await locks.acquire_all(stripes)
             try:
+                await self.context.journal.settle(stripes)
                 progress = await self.work(stripes)
             finally:
                 locks.release_all(stripes)

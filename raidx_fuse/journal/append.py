@@ -18,6 +18,7 @@ from raidx_fuse.format.log_record import (
     DATA,
     ENTRY_BYTES,
     RECORD_HEADER_BYTES,
+    UNSETTLED,
     encode_record,
     holder_of,
     record_bytes,
@@ -25,11 +26,14 @@ from raidx_fuse.format.log_record import (
 from raidx_fuse.journal.group_commit import CHANGE_BYTES_MAX, DATA_BYTES_MAX, CommitBatch
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import RecordsInFlight, ReshapePosition, Ring
+from raidx_fuse.journal.stripe_parity import Part
+from raidx_fuse.journal.unsettled import Unsettled
 from raidx_fuse.layouts.numbers import Role, Stripe, by_role
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
+from raidx_fuse.store.written_map import WrittenMap
 
 OVERLAY_BYTES_MAX = 32 << 20
 NO_GAP = 1 << 64
@@ -56,14 +60,23 @@ class LogWriter(ReshapePosition):
     synchronously); *torn* (a withdrawn record may have left parts where the next one goes).
     """
 
-    def __init__(self, member_set: MemberSet, head: PageStore, overlay: Overlay, mode: str) -> None:
+    def __init__(
+        self,
+        member_set: MemberSet,
+        written: WrittenMap,
+        head: PageStore,
+        overlay: Overlay,
+        mode: str,
+    ) -> None:
         super().__init__(mode)
         self.member_set = member_set
         self.overlay = overlay
         self.ring = Ring(member_set, head)
         self.capacity = self.ring.capacity
         self.inflight = RecordsInFlight()
-        self.unfinished: dict[int, Sequence[MemberIO]] = {}  # sequence -> writes for `finish`
+        self.unsettled = Unsettled(self, member_set, written, self.capacity)
+        # sequence -> writes for `finish`; the parts if they are data without parity; the stripe
+        self.unfinished: dict[int, tuple[Sequence[MemberIO], Sequence[Part], Stripe]] = {}
         self.roles: tuple[Role, ...] = ()
         self.leaving = -1  # a role about to be released: it gets no more records
         self.locks: LocksOfStripes | None = None  # of the array
@@ -174,11 +187,13 @@ class LogWriter(ReshapePosition):
 
         Only then may the change be checkpointed. Raises what the members raise.
         """
-        writes = self.unfinished.pop(sequence)
+        writes, parts, stripe = self.unfinished.pop(sequence)
         try:
             await self.member_set.write(left)
             for role, place, (buffer,), _ in writes:
                 self.overlay.put(role, place, buffer)
+            if parts:
+                self.unsettled.note(stripe, sequence, parts)
         except RaidxError:
             self.withdraw(sequence, self.inflight.position(sequence))
             raise
@@ -211,9 +226,15 @@ class LogWriter(ReshapePosition):
     # -- group commit (group_commit.py) --------------------------------------------------------
 
     def join_batch(
-        self, stripe: Stripe, writes: Sequence[MemberIO], reserve_bytes: int
+        self,
+        stripe: Stripe,
+        writes: Sequence[MemberIO],
+        data_parts: Sequence[Part],
+        reserve_bytes: int,
     ) -> CommitBatch | None:
         """Add *writes* to the commit batch, show them to readers and return the batch.
+
+        *data_parts* as in `Journal.commit_now`.
 
         Returns None if the writes need a record of their own: they are large, a record is in
         flight, or the ring has no space for a full batch and *reserve_bytes*.
@@ -222,7 +243,7 @@ class LogWriter(ReshapePosition):
         if batch is None or batch.data_bytes > self._gather_bytes - self._change_bytes:
             self.write_batch()
             ring = self.ring
-            if self.inflight.open or not ring.has_room(2 * self._gather_bytes + reserve_bytes):
+            if self.inflight.open or not ring.has_room(2 * self._gather_bytes, reserve_bytes):
                 return None
             batch = CommitBatch(self.write_batch, ring.next_sequence)
         total = 0
@@ -234,6 +255,9 @@ class LogWriter(ReshapePosition):
         batch.add(total)
         fields, parts = batch.fields, batch.parts
         put = self.overlay.put
+        if data_parts:
+            fields += (UNSETTLED, 0, len(writes), stripe)
+            self.unsettled.note(stripe, batch.sequence, data_parts)
         for role, offset, (buffer,), length in writes:
             fields += (DATA, role, length, offset)
             parts.append(buffer)

@@ -20,11 +20,16 @@ from raidx_fuse.layouts.numbers import Stripe, by_role
 from raidx_fuse.store.chunk_table import ChunkTable
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.page_store import PageStore
+from raidx_fuse.store.table_recovery import Page
 from raidx_fuse.store.written_map import WrittenMap
 
 log = logging.getLogger(__name__)
 
 PLACE_AFTER_S = 1.0
+
+
+# The new tail of the log, and the pages of the written map and of the chunk table to save.
+Begun = tuple[Tail, set[int], dict[Page, bytes]]
 
 
 class Checkpoint(LogWriter):
@@ -42,11 +47,12 @@ class Checkpoint(LogWriter):
         chunk_table: ChunkTable,
         overlay: Overlay,
     ) -> None:
-        super().__init__(member_set, head, overlay, "partial")
+        super().__init__(member_set, written, head, overlay, "partial")
         self.chunk_table = chunk_table
         self.written = written
         self.placements = 0
         self.deferred = DeferredParity(member_set, overlay, self.capacity)
+        self._begun: Begun | None = None  # a checkpoint that has begun; one that failed goes on
         self._gate: trio.Event | None = None  # commits wait for it while the ring is emptied
         self.placing = trio.Lock()
         self._to_form = self._gives_up = False
@@ -59,8 +65,15 @@ class Checkpoint(LogWriter):
             await self.ring.save_mark(mark)
         await self.member_set.flush()
 
-    async def _make_room(self, size: int) -> None:
+    @property
+    def reserved_bytes(self) -> int:
+        """The space of the ring that is kept for parities that follow their data."""
+        return 2 * self.deferred.reserve_bytes + self.unsettled.reserve_bytes
+
+    async def _make_room(self, size: int, more_bytes: int = 0) -> None:
         """Wait until the ring has space for a record of *size* bytes and commits may go on.
+
+        *more_bytes* must be free besides: for parity that follows.
 
         Raises RaidxError if the record can never fit or the log is lost.
         """
@@ -68,7 +81,7 @@ class Checkpoint(LogWriter):
             raise RaidxError(
                 f"a change of {size} bytes does not fit in the journal of {self.capacity}"
             )
-        ring, deferred = self.ring, self.deferred
+        ring = self.ring
         while True:
             while self._gate is not None:
                 await self._gate.wait()
@@ -78,12 +91,12 @@ class Checkpoint(LogWriter):
             if self.torn:
                 await self.mend()
                 continue
-            if ring.has_room(size + deferred.reserve_bytes):
+            if ring.has_room(size, more_bytes + self.reserved_bytes):
                 break
             await self.place()
-            if not ring.has_room(size + deferred.reserve_bytes):
+            if not ring.has_room(size, more_bytes + self.reserved_bytes):
                 await self.member_set.flush()  # the durable head page frees the space
-            if not ring.has_room(size + deferred.reserve_bytes):
+            if not ring.has_room(size, more_bytes + self.reserved_bytes):
                 await self.inflight.wait_for_first()  # the tail cannot pass it
         self.hurry()
 
@@ -97,33 +110,45 @@ class Checkpoint(LogWriter):
         async with self.placing:
             ring = self.ring
             self.write_batch()
-            if not ring.open:
-                await ring.save_tail()
-                return
-            while self.is_late or self.deferred.unfinished:  # waiting for one may add the other
-                await self.finish_batches()
-                await self._finish_deferred()
-            tail: Tail = ring.next_sequence, ring.position, self.mark
-            if self.inflight:
-                tail = *self.inflight.first(), self.mark
-            self.overlay.freeze()
-            pages = self.written.take_unsaved()  # copies: later bits have no durable record yet
-            chunk_table = self.chunk_table.take_unsaved()
-            try:
-                await self._barrier()  # the records are durable
-                await self._write_frozen()
-                await self.written.save_taken(pages)
-                await self.chunk_table.save_as(chunk_table)
-                await self._barrier()  # the home places are durable
-            except BaseException:
-                self.overlay.thaw()
-                self.written.put_back(pages)
-                self.chunk_table.put_back(chunk_table)
-                raise
+            if self._begun is None:
+                if not ring.open:
+                    await ring.save_tail()
+                    return
+                await self._freeze()
+            assert self._begun is not None
+            tail, pages, chunk_table = self._begun
+            await self.unsettled.settle_frozen()
+            await self._barrier()  # the records are durable
+            await self._write_frozen()
+            await self.written.save_taken(pages)
+            await self.chunk_table.save_as(chunk_table)
+            await self._barrier()  # the home places are durable
             self.overlay.drop_frozen()
+            self._begun = None
             self.member_set.note_placed()
             await ring.move_tail(tail)
             self.placements += 1
+
+    async def _freeze(self) -> None:
+        """Begin a checkpoint: what is committed so far is to be placed, nothing that comes later.
+
+        Raises RaidxError.
+        """
+        while True:
+            while self.is_late or self.deferred.unfinished:  # waiting for one may add the other
+                await self.finish_batches()
+                await self._finish_deferred()
+            async with self.unsettled.settling:
+                if self.is_late or self.deferred.unfinished:
+                    continue
+                tail: Tail = self.ring.next_sequence, self.ring.position, self.mark
+                if self.inflight:
+                    tail = *self.inflight.first(), self.mark
+                self.overlay.freeze()
+                self.unsettled.freeze()
+                pages = self.written.take_unsaved()  # copies: later bits have no durable record yet
+                self._begun = tail, pages, self.chunk_table.take_unsaved()
+                return
 
     async def _barrier(self) -> None:
         """Make the earlier steps of the checkpoint durable before the next one begins."""

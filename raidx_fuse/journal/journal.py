@@ -20,13 +20,21 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
-from raidx_fuse.format.log_record import encode_record, entry_fields, map_fields, record_bytes
+from raidx_fuse.format.log_record import (
+    UNSETTLED,
+    encode_record,
+    entry_fields,
+    map_fields,
+    record_bytes,
+)
 from raidx_fuse.journal.append import LocksOfStripes
 from raidx_fuse.journal.checkpoint import Checkpoint
 from raidx_fuse.journal.deferred_parity import Filling
 from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch
+from raidx_fuse.journal.stripe_parity import Part
 from raidx_fuse.layouts.numbers import Chunk, Stripe
 from raidx_fuse.store.chunk_table import Move
 from raidx_fuse.store.member_io import MemberIO
@@ -66,6 +74,7 @@ class Journal(Checkpoint):
         nothing takes effect and False is returned. The caller then plans and commits again; replay
         would redo both records, in order. Raises what the members raise.
         """
+        assert not any(stripe in self.unsettled for stripe in stripes), "settled before planning"
         # The deferred parities come first: the writes may change parts of them.
         writes = [*self.deferred.parities(stripes, writes), *writes]
         fields, parts, total = entry_fields(writes)
@@ -80,6 +89,7 @@ class Journal(Checkpoint):
             if not still_valid():
                 return False
             self.take_effect(record, len(fields) // 4, writes)
+            self.unsettled.note_parity(stripes)
             self.deferred.finish(stripes)
             self.written.set_bits(fresh)
             self.written.clear_bits(unwritten)
@@ -90,6 +100,56 @@ class Journal(Checkpoint):
         finally:
             self.inflight.end(sequence)
         return True
+
+    async def commit_data(
+        self, changes: Sequence[tuple[Stripe, Sequence[Part], Sequence[MemberIO]]]
+    ) -> bool:
+        """Commit data of stripes without its parity (unsettled.py); the caller holds their locks.
+
+        Each change is a stripe, the parts of its cells, and their writes. The record is right for
+        whatever members have the roles when it is redone. Returns False, with nothing done, if the
+        layout is about to change or the ring is too small. Raises what the members raise.
+        """
+        writes = [request for _, _, requests in changes for request in requests]
+        stripes = [stripe for stripe, _, _ in changes]
+        fields: list[int] = []
+        parts: list[Any] = []
+        total = reserve_bytes = 0
+        for stripe, data_parts, requests in changes:
+            more, buffers, more_bytes = entry_fields(requests)
+            fields += (UNSETTLED, 0, len(requests), stripe, *more)
+            parts += buffers
+            total += more_bytes
+            reserve_bytes += self.unsettled.more_bytes(data_parts)
+        size = record_bytes(len(fields) // 4, total)
+        if 2 * size + reserve_bytes > self.capacity:
+            return False
+        await self._make_room(size, reserve_bytes)
+        if not self.parity_may_follow:
+            return False
+        self.deferred.note_others(stripes)
+        sequence, record = await self.append(stripes, fields, parts, total)
+        try:
+            await self.wait_for_earlier(sequence)
+            self.take_effect(record, len(fields) // 4, writes)
+            for stripe, data_parts, _ in changes:
+                self.unsettled.note(stripe, sequence, data_parts)
+        finally:
+            self.inflight.end(sequence)
+        return True
+
+    @property
+    def parity_may_follow(self) -> bool:
+        """Whether data may be logged without its parity: not before the layout changes."""
+        return self.unsettled.enabled and not self.deferred.paused and not self.forced
+
+    async def settle(self, stripes: Collection[Stripe]) -> None:
+        """Make the chains of *stripes* hold for what readers see; their locks are held.
+
+        Raises RaidxError.
+        """
+        if self.unsettled:
+            await self.unsettled.settle(stripes)
 
     async def commit_filled(
         self, filled: Sequence[Filling], still_valid: Callable[[], bool]
@@ -114,6 +174,7 @@ class Journal(Checkpoint):
         try:
             await self.wait_for_earlier(sequence)
             self.take_effect(record, len(fields) // 4, writes)
+            self.unsettled.note_parity(stripes)
             self.deferred.take_effect(filled)
         finally:
             self.inflight.end(sequence)
@@ -136,7 +197,7 @@ class Journal(Checkpoint):
         fields, parts, total = entry_fields(filling.data)
         fields += deferred.entries((filling,))
         size = record_bytes(len(fields) // 4, total)
-        if not ring.has_room(size + deferred.reserve_bytes):
+        if not ring.has_room(size, self.reserved_bytes):
             return False
         deferred.begin((filling,), ring.stripes)
         sequence, position, offset = ring.allocate(size, (filling.stripe,))
@@ -148,6 +209,7 @@ class Journal(Checkpoint):
         self.commits += 1
         self.commit_bytes += size
         self.take_effect(record, len(fields) // 4, filling.data)
+        self.unsettled.note_parity((filling.stripe,))
         deferred.take_effect((filling,))
         self.hurry()
         if left:
@@ -158,11 +220,12 @@ class Journal(Checkpoint):
         return True
 
     def commit_now(
-        self, stripe: Stripe, writes: Sequence[MemberIO]
+        self, stripe: Stripe, writes: Sequence[MemberIO], data_parts: Sequence[Part] = ()
     ) -> tuple[int, list[MemberIO] | CommitBatch] | None:
         """Commit *writes* of one stripe without suspending.
 
-        Each write has one buffer, which belongs to the log from now on. Returns one of:
+        Each write has one buffer, which belongs to the log from now on. *data_parts*: the writes
+        are these parts of data cells, without parity (unsettled.py). Returns one of:
 
         * None: impossible, nothing was done;
         * the sequence number and the requests that did not complete synchronously: if there are
@@ -170,13 +233,20 @@ class Journal(Checkpoint):
         * the sequence number and a commit batch, if the reply may be deferred: the handler awaits
           `held`, then `finish_gathered`.
         """
-        deferred = self.deferred
+        deferred, unsettled = self.deferred, self.unsettled
         if self._gate is not None or self.inflight.open or not self.roles or self.torn:
             return None
         if stripe in deferred.unfinished:
             return None
         ring, overlay = self.ring, self.overlay
-        if DEFERRAL.holds and (batch := self.join_batch(stripe, writes, deferred.reserve_bytes)):
+        reserve_bytes = self.reserved_bytes
+        if data_parts:
+            reserve_bytes += unsettled.more_bytes(data_parts)
+        elif stripe in unsettled:
+            return None
+        else:
+            unsettled.note_parity((stripe,))
+        if DEFERRAL.holds and (batch := self.join_batch(stripe, writes, data_parts, reserve_bytes)):
             if deferred.held_cells:
                 deferred.note_others((stripe,))
             return batch.sequence, batch
@@ -184,8 +254,10 @@ class Journal(Checkpoint):
         if self.inflight.open:
             return None
         fields, parts, total = entry_fields(writes)
-        size = record_bytes(len(writes), total)
-        if not ring.has_room(size + deferred.reserve_bytes):
+        if data_parts:
+            fields[:0] = (UNSETTLED, 0, len(writes), stripe)
+        size = record_bytes(len(fields) >> 2, total)
+        if not ring.has_room(size, reserve_bytes):
             return None
         sequence, position, offset = ring.take(size)
         ring.stripes[stripe] = sequence
@@ -197,11 +269,13 @@ class Journal(Checkpoint):
         left = self.write_now(offset, record)
         if left:
             self.inflight.add(sequence, position)
-            self.unfinished[sequence] = writes
+            self.unfinished[sequence] = writes, data_parts, stripe
         else:
             put = overlay.put
             for role, place, (buffer,), _ in writes:
                 put(role, place, buffer)
+            if data_parts:
+                unsettled.note(stripe, sequence, data_parts)
         self.commits += 1
         self.commit_bytes += size
         return sequence, left

@@ -45,7 +45,13 @@ class Overlay:
 
     def put(self, role: Role, offset: int, data: ReadBuffer) -> None:
         """Put *data* over the role's bytes from *offset*; the buffer is kept, not copied."""
-        pages = self.current
+        self._put(self.current, role, offset, data)
+
+    def put_frozen(self, role: Role, offset: int, data: Any) -> None:
+        """Put *data* into the frozen layer, before its content is written to its home places."""
+        self._put(self.frozen, role, offset, data)
+
+    def _put(self, pages: Pages, role: Role, offset: int, data: Any) -> None:
         length = len(data)
         self.held_bytes += length
         if length == PAGE_BYTES and not offset & PAGE_MASK:
@@ -57,20 +63,21 @@ class Overlay:
         if first >= end:  # no whole page: at most two pieces
             end = min(first, length)
         elif first:
-            self._put_piece(_key(role, offset), offset & PAGE_MASK, view[:first])
+            self._put_piece(pages, _key(role, offset), offset & PAGE_MASK, view[:first])
         if first < end:
             key = _key(role, offset + first)
             span = key, view[first:end]
             pages.update(dict.fromkeys(range(key, key + (end - first >> PAGE_SHIFT)), span))
         elif end:
-            self._put_piece(_key(role, offset), offset & PAGE_MASK, view[:end])
+            self._put_piece(pages, _key(role, offset), offset & PAGE_MASK, view[:end])
         if end < length:
-            self._put_piece(_key(role, offset + end), offset + end & PAGE_MASK, view[end:])
+            self._put_piece(pages, _key(role, offset + end), offset + end & PAGE_MASK, view[end:])
 
-    def _put_piece(self, key: int, inner: int, piece: memoryview) -> None:
-        known = self.current.get(key)
+    @staticmethod
+    def _put_piece(pages: Pages, key: int, inner: int, piece: memoryview) -> None:
+        known = pages.get(key)
         if known is None:
-            self.current[key] = [(inner, piece)]
+            pages[key] = [(inner, piece)]
         elif isinstance(known, list):
             end = inner + len(piece)
             kept: Pieces = [(inner, piece)]
@@ -80,11 +87,11 @@ class Overlay:
                 if at + len(old) > end:
                     start = max(at, end)
                     kept.append((start, old[start - at :]))
-            self.current[key] = kept
+            pages[key] = kept
         else:
             page = bytearray(_page(known, key))
             page[inner : inner + len(piece)] = piece
-            self.current[key] = page
+            pages[key] = page
 
     def read(self, role: Role, offset: int, buffer: WriteBuffer) -> bool:
         """Fill *buffer* and return True if whole pages cover the range; else return False.
@@ -188,6 +195,27 @@ class Overlay:
             if low < high:
                 target[low - offset : high - offset] = piece[low - start : high - start]
 
+    def content(self, pages: Pages, role: Role, offset: int, length: int) -> Any:
+        """Return the bytes of a range that the layer *pages* has completely."""
+        key, inner = _key(role, offset), offset & PAGE_MASK
+        known = pages[key]
+        if inner + length <= PAGE_BYTES and known.__class__ is not list:
+            page = _page(known, key)
+            return page if length == PAGE_BYTES else memoryview(page)[inner : inner + length]
+        content = memoryview(bytearray(length))
+        for number in range(key, _key(role, offset + length - 1) + 1):
+            self._lay(content, offset, number, pages[number])
+        return content
+
+    def patch_frozen(self, role: Role, offset: int, buffer: memoryview) -> None:
+        """Copy the content of the frozen layer over *buffer*, read from the member at *offset*."""
+        frozen = self.frozen
+        if frozen:
+            for key in range(_key(role, offset), _key(role, offset + len(buffer) - 1) + 1):
+                known = frozen.get(key)
+                if known is not None:
+                    self._lay(buffer, offset, key, known)
+
     def drop(self, role: Role, offset: int, length: int) -> None:
         """Remove whole pages from *current*: newer content is at their home place."""
         key = _key(role, offset)
@@ -206,14 +234,6 @@ class Overlay:
         assert not self.frozen, "one placement at a time"
         self.frozen, self.current = self.current, {}
         self.held_bytes = 0
-
-    def thaw(self) -> None:
-        """Put the frozen layer back under *current*, after a checkpoint that failed."""
-        newer, self.current, self.frozen = self.current, self.frozen, {}
-        for key, known in newer.items():
-            for inner, piece in _pieces(known, key):
-                start = (key & _PAGE_NUMBER) << PAGE_SHIFT
-                self.put(Role(key >> _ROLE_SHIFT), start + inner, piece)
 
     def drop_frozen(self) -> None:
         """Drop the frozen layer: its content is at its home places."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from raidx_fuse.errors import MemberError, UnrecoverableError
+from raidx_fuse.errors import AssemblyError, MemberError, UnrecoverableError
 from raidx_fuse.format.log_record import Record
 from raidx_fuse.journal.overlay import Overlay
+from raidx_fuse.journal.stripe_parity import Part, StripeParity, reconstruct
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Offset, Role, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, unwritten_cells, write_plans
@@ -20,16 +23,32 @@ from raidx_fuse.store.written_map import WrittenMap
 from raidx_fuse.store.xor import sources, xor_into
 
 
+@dataclass(slots=True)
+class Waiting:
+    """Data of an unsettled stripe: sequence, role, offset, bytes, in the order of the records."""
+
+    data: list[tuple[int, Role, int, bytes]] = field(default_factory=list)
+
+
 class ParityReplay:
-    """Redoes the data of records into *overlay*, and the parity that follows from the data."""
+    """Redoes the data of records into *overlay*, and the parity that follows from the data.
+
+    Data of unsettled stripes (unsettled.py) waits until a record has its parity, or until the end
+    of the log: until then the overlay, with the home places under it, is the base of the stripe.
+    """
 
     def __init__(self, member_set: MemberSet, overlay: Overlay, written: WrittenMap) -> None:
         self.member_set = member_set
         self.overlay = overlay
         self.written = written
         self._size = member_set.layout.chunk_bytes
+        self._parity = StripeParity(member_set, written)
         # Stripe whose parity was computed from its home places -> (role, offset) of the parities.
         self._unfinished: dict[Stripe, set[tuple[Role, int]]] = {}
+        self._waiting: dict[Stripe, Waiting] = {}
+        # Stripe -> the last record whose data its parity, computed here, covers.
+        self._settled: dict[Stripe, int] = {}
+        self._settled_parities: dict[Stripe, list[MemberIO]] = {}
 
     async def redo(self, record: Record) -> None:
         """Put the data of *record* into the overlay, then the parity that follows from it.
@@ -37,13 +56,22 @@ class ParityReplay:
         Raises MemberError, or UnrecoverableError if more is lost than the code tolerates.
         """
         overlay = self.overlay
+        for stripe, last in record.settled:
+            self._release(stripe, last)
+        later: set[int] = set()
+        for stripe, first, count in record.unsettled:
+            waiting = self._waiting.setdefault(stripe, Waiting())
+            for index in range(first, first + count):
+                waiting.data.append((record.sequence, *record.data[index]))
+                later.add(index)
         parities: list[MemberIO] = []
         for stripe, complete in record.parity:
             if not complete:  # needs the home places, before the overlay hides them
                 parities += await self._parity_of(stripe, dict(self._cells(record, stripe)))
-        for role, offset, data in record.data:
-            overlay.put(role, offset, data)
-            self._note_logged(role, offset, len(data))
+        for index, (role, offset, data) in enumerate(record.data):
+            if index not in later:
+                overlay.put(role, offset, data)
+                self._note_logged(role, offset, len(data))
         for stripe, complete in record.parity:
             if complete:
                 parities += await self._parity_of(stripe, self._known_cells(stripe))
@@ -54,6 +82,82 @@ class ParityReplay:
             if not complete:
                 mine = {r[:2] for r in parities if self._stripe_at(*r[:2]) == stripe}
                 self._unfinished.setdefault(stripe, set()).update(mine)
+
+    def _release(self, stripe: Stripe, last: int) -> None:
+        """Put the waiting data of *stripe* up to record *last* into the overlay."""
+        waiting = self._waiting.get(stripe)
+        if waiting is None:
+            return
+        for sequence, role, offset, data in waiting.data:
+            if sequence <= last:
+                self.overlay.put(role, offset, data)
+        waiting.data = [entry for entry in waiting.data if entry[0] > last]
+        if not waiting.data:
+            del self._waiting[stripe]
+
+    async def settle(self) -> None:
+        """Settle the stripes that the log leaves unsettled; their home places are untouched.
+
+        Raises MemberError, or UnrecoverableError if more is lost than the code tolerates.
+        """
+        for stripe, waiting in sorted(self._waiting.items()):
+            newest = Overlay()  # keyed by cell: who lost a member need not know its chunks
+            parts: dict[Part, None] = {}
+            for _, role, offset, data in waiting.data:
+                cell, low, high = self._part(stripe, role, offset, len(data))
+                newest.put(Role(cell), low, data)
+                parts[cell, low, high] = None
+
+            def content(
+                _stripe: Stripe, cell: CellIndex, low: int, size: int, newest: Overlay = newest
+            ) -> Any:
+                return newest.content(newest.current, Role(cell), low, size)
+
+            found = await self._parity.compute(
+                [(stripe, list(parts))], content, self.member_set.read, reconstruct
+            )
+            for _, role, offset, data in waiting.data:
+                self.overlay.put(role, offset, data)
+            for role, offset, (buffer,), _ in found[stripe]:
+                self.overlay.put(role, offset, buffer)
+            self._settled[stripe] = waiting.data[-1][0]
+            self._settled_parities[stripe] = found[stripe]
+        self._waiting.clear()
+
+    def _part(self, stripe: Stripe, role: Role, offset: int, length: int) -> Part:
+        """Return which range of a data cell of *stripe* a place is. Raises AssemblyError.
+
+        The chunk of a bundle on a member that is lost may be unknown: then the role tells the cell.
+        """
+        layout = self.member_set.layout
+        low = (offset - self.member_set.data_offset) % self._size
+        places = {cell: self._place(stripe, cell) for cell in cell_range(0, layout.code.data_count)}
+        found = [cell for cell, place in places.items() if place == (role, offset - low)]
+        if not found and role in self.member_set.lost:
+            found = [cell for cell, place in places.items() if place[0] == role]
+        if len(found) == 1 and low + length <= self._size:
+            return found[0], low, low + length
+        raise AssemblyError(
+            f"the journal has data of stripe {stripe} at {offset} of role {role}, "
+            "where no data cell of that stripe is"
+        )
+
+    def settled(self, size: int) -> Iterator[tuple[list[MemberIO], list[tuple[Stripe, int]]]]:
+        """Yield the parities that `settle` computed, at most *size* bytes (or one stripe) at once.
+
+        With them comes what `settled_fields` takes: the stripes and the records that they cover.
+        """
+        parities: list[MemberIO] = []
+        stripes: list[tuple[Stripe, int]] = []
+        for stripe, last in self._settled.items():
+            more = self._settled_parities[stripe]
+            if stripes and sum(request[3] for request in (*parities, *more)) > size:
+                yield parities, stripes
+                parities, stripes = [], []
+            parities = [*parities, *more]
+            stripes.append((stripe, last))
+        if stripes:
+            yield parities, stripes
 
     def _note_logged(self, role: Role, offset: int, length: int) -> None:
         """Forget a parity that the log has, so that an interrupted recovery logs it only once."""

@@ -37,6 +37,7 @@ from raidx_fuse.format.regions import COUNTER_MAX, SECTOR_BYTES
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.parity_replay import ParityReplay
 from raidx_fuse.journal.ring import Tail
+from raidx_fuse.journal.unsettled import RECORD_SHARE, settled_fields
 from raidx_fuse.layouts.numbers import by_role, cell_range, chunk_range
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
@@ -193,17 +194,22 @@ async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Rep
         for first, count in record.unwritten:
             journal.written.clear_bits(chunk_range(first, first + count))
     journal.written.forget_beyond()
+    await parity_replay.settle()
     journal.take_mark(mark)
     if member_set.read_only:
         return Replayed(epoch, records, data_bytes)
+    end = _End(journal, epoch, sequence, position)
+    for parities, stripes in parity_replay.settled(journal.capacity // RECORD_SHARE):
+        copies.append(end.append(parities, settled_fields(stripes)))
     await parity_replay.forget_placed()
     while parities := parity_replay.parities():
-        if position + 2 * _parity_bytes(parities) - tail <= journal.capacity:
+        if end.position + 2 * _parity_bytes(parities) - tail <= journal.capacity:
             break
         parity_replay.forget_oldest()  # completed past the log, not flushed: records come first
     if parities:
-        copies.append(_parity_record(journal, epoch, sequence, position, parities))
-        log.warning("the parity of stripes that were being filled is computed and logged")
+        copies.append(end.append(parities))
+    if end.sequence > sequence:
+        log.warning("the parity of stripes whose data was logged without it is computed and logged")
     if records:
         log.warning("replaying %d journal records, %d bytes", records, data_bytes)
         journal.choose_roles()
@@ -267,6 +273,9 @@ class Limits:
         for first, count in (*record.written, *record.unwritten):
             if not 0 < count <= self._chunks - first:
                 return f"{count} chunks from {first} of {self._chunks}"
+        for stripe in (*(s for s, _, _ in record.unsettled), *(s for s, _ in record.settled)):
+            if stripe >= self._layout.stripes or not self._layout.code.parity_count:
+                return f"the parity of stripe {stripe}"
         return self._table_problem(record) or self._parity_problem(record)
 
     def _table_problem(self, record: Record) -> str | None:
@@ -301,20 +310,32 @@ def _parity_bytes(parities: Sequence[MemberIO]) -> int:
     return record_bytes(len(parities), sum(request[3] for request in parities))
 
 
-def _parity_record(
-    journal: Journal, epoch: int, sequence: int, position: int, parities: Sequence[MemberIO]
-) -> tuple[int, bytes]:
-    """Return byte offset and content of a record of *parities*, to be written behind the last."""
-    fields, parts, total = entry_fields(parities)
-    size = record_bytes(len(parities), total)
-    capacity = journal.capacity
-    lap = position % capacity
-    if lap + size > capacity:
-        position += capacity - lap
-        lap = 0
-    # There is space: `DeferredParity.reserve_bytes` were kept free, and `replay` has checked.
-    content = encode_record(epoch, sequence, position, journal.ring.array, fields, parts, total)
-    return journal.ring.offset + lap, content
+class _End:
+    """The end of the log that was found, where records of parities are added.
+
+    There is space: the running array kept it free, and `replay` has checked the rest.
+    """
+
+    def __init__(self, journal: Journal, epoch: int, sequence: int, position: int) -> None:
+        self._journal, self._epoch = journal, epoch
+        self.sequence, self.position = sequence, position
+
+    def append(self, parities: Sequence[MemberIO], more: Sequence[int] = ()) -> tuple[int, bytes]:
+        """Return byte offset and content of the next record: *parities*, and *more* fields."""
+        journal = self._journal
+        fields, parts, total = entry_fields(parities)
+        fields += more
+        size = record_bytes(len(fields) // 4, total)
+        lap = self.position % journal.capacity
+        if lap + size > journal.capacity:
+            self.position += journal.capacity - lap
+            lap = 0
+        content = encode_record(
+            self._epoch, self.sequence, self.position, journal.ring.array, fields, parts, total
+        )
+        self.sequence += 1
+        self.position += size
+        return journal.ring.offset + lap, content
 
 
 async def _place(journal: Journal, member_set: MemberSet) -> None:

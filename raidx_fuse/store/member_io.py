@@ -127,6 +127,21 @@ class NewestReads(ABC):
             for role, offset, buffers, _size in requests:
                 overlay.patch(role, offset, buffers)
 
+    async def read_base(self, requests: Sequence[MemberRead], *, frozen: bool) -> None:
+        """Fill the buffers (one for each request) with what lies under the current layer.
+
+        That is the home content, with the frozen layer over it if *frozen*. Raises as `read`.
+        """
+        epoch, role_epoch = -1, self.role_epoch
+        while epoch != self.place_epoch:  # what we read may be from before the placement
+            if role_epoch != self.role_epoch:
+                raise MemberLostError  # a new member of a role has nothing yet: plan again
+            epoch = self.place_epoch
+            await self._read_members(requests, True)
+        if frozen:
+            for role, offset, buffers, _size in requests:
+                self.overlay.patch_frozen(role, offset, buffers[0])
+
     def lend(self, role: Role, offset: int, size: int, share: float) -> memoryview | None:
         """Return a RAM member's own memory of a range, or None if that is not its newest content.
 

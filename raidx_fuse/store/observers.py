@@ -51,6 +51,9 @@ class NewerContent(Protocol):
     def patch(self, role: Role, offset: int, buffers: Sequence[WriteBuffer]) -> None:
         """Copy newer content over *buffers*, which were read from the member at *offset*."""
 
+    def patch_frozen(self, role: Role, offset: int, buffer: Any) -> None:
+        """Copy the content of the frozen layer over *buffer*, read from the member at *offset*."""
+
 
 class FlushObserver(Protocol):
     """Is called when a flush of all members begins and when it has succeeded."""

@@ -122,12 +122,6 @@ class WrittenMap:
 
         await self.pages.save_as(sorted(pages), content)
 
-    def put_back(self, pages: Iterable[int]) -> None:
-        """Count *pages* as unsaved again, because saving them failed."""
-        self._unsaved.update(pages)
-        self._logged |= self._taken
-        self._taken = {}
-
     def _without_logged(self, page: int) -> bytes:
         """Return the payload of *page* without what only records say so far."""
         content = bytearray(self.pages.content(page))

@@ -50,6 +50,7 @@ def with_members(main: Callable[[list[RamMember]], Awaitable[None]], layout: str
 TEXTS = {
     "parity.policy": ["bpu", "rmw"],
     "journal": ["full", "none"],
+    "journal.parity": ["checkpoint", "write"],
     "speed_min": ["0", "1.5GiB"],
     "speed_max": ["7M", "123456789"],
     "io.timeout_s": ["0.1", "5", "86400"],

@@ -36,7 +36,9 @@ class StripeState(NamedTuple):
     * *locked*: a write, a degraded read or a job holds the lock;
     * *marked*: the dirty bitmap says that a write past the log may be in flight;
     * *awaits_resync*: its parity is not trusted since a crash;
-    * *moved*: it is behind the growth position in memory, but not behind the saved one.
+    * *moved*: it is behind the growth position in memory, but not behind the saved one;
+    * *may_follow*: data may be logged without its parity, which follows at the checkpoint;
+    * *unsettled*: such data is in the log (journal/unsettled.py).
     """
 
     stripe: Stripe
@@ -52,6 +54,8 @@ class StripeState(NamedTuple):
     marked: bool = False
     awaits_resync: bool = False
     moved: bool = False
+    may_follow: bool = False
+    unsettled: bool = False
 
     def names(self, data_mask: int) -> list[str]:
         """Return the names of the states that hold, "clean" if there is none."""
@@ -61,7 +65,7 @@ class StripeState(NamedTuple):
             "degraded": bool(self.lost & ~self.unwritten),
             "locked": self.locked,
             "logged": self.in_log,
-            "parity deferred": bool(self.deferred),
+            "parity deferred": bool(self.deferred) or self.unsettled,
             "being checkpointed": self.checkpointing,
             "in flight past the log": self.marked,
             "awaiting resync": self.awaits_resync,
@@ -96,7 +100,34 @@ def state_of(context: ArrayContext, stripe: Stripe) -> StripeState:
         context.dirty_bitmap.is_marked(stripe),
         context.dirty_bitmap.awaits_resync(stripe),
         context.growth is not None and stripe in context.growth.unsaved,
+        may_follow(context, stripe),
+        stripe in journal.unsettled,
     )
+
+
+def may_follow(context: ArrayContext, stripe: Stripe) -> bool:
+    """Return whether parity of *stripe* may follow its data now.
+
+    A growth changes the stripes; the chunk cache and the list of lost chunks follow each write.
+    """
+    journal = context.journal
+    return (
+        journal.unsettled.enabled
+        and journal.parity_may_follow
+        and journal.unsettled.admits(stripe)
+        and context.growth is None
+        and context.cache is None
+        and not context.bad_chunks
+    )
+
+
+def logs_data_only(state: StripeState, touched: int) -> bool:
+    """Return whether a piece that goes through the log is logged without its parity. Pure.
+
+    A degraded stripe logs data and parity together, and so does a first write: whether a cell
+    counts as zero in the chains must not change before the parity follows.
+    """
+    return state.may_follow and not state.lost and not state.unwritten & touched
 
 
 def route(state: StripeState, touched: int, whole: bool) -> Route:

@@ -48,6 +48,8 @@ class StripeBegin:
         deferred = journal.deferred
         if not self._routes[journal.mode].fills or stripe in deferred.unfinished:
             return False
+        if stripe in journal.unsettled:
+            return False
         if context.growth is not None or context.cache is not None or stripe in context.locks.held:
             return False
         if context.unflushed_writes.may_tear(offset, len(view)):
@@ -281,6 +283,8 @@ class StripeFill:
         if context.journal.forced:  # a restripe: the layout is about to change
             return None
         if piece.whole_cells(context.chunk_bytes) != piece.touched:
+            return None
+        if stripe in context.journal.unsettled:
             return None
         before = deferred.cells(stripe)
         if before != (1 << piece.first) - 1:

@@ -26,7 +26,7 @@ from numpy import bitwise_xor, frombuffer, uint8
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.parity_policy.policy import BpuPolicy, Policy
-from raidx_fuse.engine.write.route import Route, healthy_routes
+from raidx_fuse.engine.write.route import Route, healthy_routes, may_follow
 from raidx_fuse.errors import MemberError
 from raidx_fuse.journal.group_commit import CommitBatch
 from raidx_fuse.layouts.numbers import CellIndex, Stripe, cell_range
@@ -80,6 +80,13 @@ class SmallWrite:
             return None
         if context.growth is not None and stripe in context.growth.unsaved:
             return None
+        journal = context.journal
+        routes = self._routes[journal.mode]
+        logged = routes.part[journal.holds(stripe)] is Route.LOG
+        if logged and context.unflushed_writes.may_tear(offset, length):
+            return None
+        if logged and may_follow(context, stripe):
+            return self._log_data(stripe, cell, offset, data, length)
         policy = context.policy
         plan = self._chosen[cell] if policy is self._policy else self._choose(policy, cell)
         if plan is None:
@@ -87,11 +94,8 @@ class SmallWrite:
         # The parity of a written chunk is written too, but its neighbours may not be.
         if plan.kind == "rcw" and context.unwritten_cells(stripe):
             return None
-        journal = context.journal
-        routes = self._routes[journal.mode]
-        logged = routes.part[journal.holds(stripe)] is Route.LOG
-        if logged and context.unflushed_writes.may_tear(offset, length):
-            return None
+        if logged and stripe in journal.unsettled:
+            return None  # its parity must follow first
         if not logged and routes.marks and not context.dirty_bitmap.touch(stripe):
             return None
         queues = context.member_set.readable
@@ -134,6 +138,19 @@ class SmallWrite:
         context.unflushed_writes.add()
         context.counters.count_plan(plan.kind, len(plan.reads))
         return stripe, left, None
+
+    def _log_data(
+        self, stripe: Stripe, cell: CellIndex, offset: int, data: Any, length: int
+    ) -> tuple[Stripe, list[MemberIO] | CommitBatch, int | None] | None:
+        """Log *data* without its parity, which follows at the checkpoint; return as `write`."""
+        context = self.context
+        low = offset & context.inner_mask
+        role, position = context.position(stripe, cell)
+        if data.__class__ is not bytes:  # the log keeps it: it must not change
+            data = bytes(data)
+        writes: list[MemberIO] = [(role, position + low, [data], length)]
+        committed = context.journal.commit_now(stripe, writes, ((cell, low, low + length),))
+        return None if committed is None else (stripe, committed[1], committed[0])
 
     def _modify(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.layouts.numbers import CellIndex, Stripe
+from raidx_fuse.layouts.numbers import CellIndex, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import (
     Band,
     bands,
@@ -48,6 +48,14 @@ class Piece:
         """Return the bands of the piece (layouts/planning/stripe_plan.py)."""
         return bands(self.first, self.start, self.last, self.end, chunk_bytes)
 
+    def parts(self, chunk_bytes: int) -> list[tuple[CellIndex, int, int]]:
+        """Return (cell, first byte, end byte) of each cell that the piece touches."""
+        first, last = self.first, self.last
+        return [
+            (cell, self.start if cell == first else 0, self.end if cell == last else chunk_bytes)
+            for cell in cell_range(first, last + 1)
+        ]
+
     def whole_cells(self, chunk_bytes: int) -> int:
         """Return the mask of the cells that the piece covers completely."""
         mask = self.touched
@@ -62,27 +70,31 @@ class Piece:
 class ScatteredPiece(Piece):
     """A piece whose cells are not in order in the request (layouts that are not contiguous).
 
-    *parts* maps a cell to (its first byte, its end byte, where its byte 0 is in the request).
+    *ranges* maps a cell to (its first byte, its end byte, where its byte 0 is in the request).
     """
 
-    parts: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    ranges: dict[CellIndex, tuple[int, int, int]] = field(default_factory=dict)
 
     @property
     def touched(self) -> int:
         """The mask of the cells that the piece touches."""
-        return sum(1 << cell for cell in self.parts)
+        return sum(1 << cell for cell in self.ranges)
 
     def at(self, cell: CellIndex, chunk_bytes: int) -> int:
         """Return where byte 0 of *cell* is in the request; negative for a cut first cell."""
-        return self.parts[cell][2]
+        return self.ranges[cell][2]
 
     def bands(self, chunk_bytes: int) -> list[Band]:
         """Return the bands of the piece (layouts/planning/stripe_plan.py)."""
-        return scattered_bands({c: (start, end) for c, (start, end, _) in self.parts.items()})
+        return scattered_bands({c: (start, end) for c, (start, end, _) in self.ranges.items()})
+
+    def parts(self, chunk_bytes: int) -> list[tuple[CellIndex, int, int]]:
+        """Return (cell, first byte, end byte) of each cell that the piece touches."""
+        return [(cell, start, end) for cell, (start, end, _) in self.ranges.items()]
 
     def whole_cells(self, chunk_bytes: int) -> int:
         """Return the mask of the cells that the piece covers completely."""
-        return sum(1 << c for c, (s, e, _) in self.parts.items() if s == 0 and e == chunk_bytes)
+        return sum(1 << c for c, (s, e, _) in self.ranges.items() if s == 0 and e == chunk_bytes)
 
 
 def split(context: ArrayContext, offset: int, at: int, length: int) -> list[Piece]:
@@ -116,7 +128,7 @@ def _split_scattered(context: ArrayContext, offset: int, at: int, length: int) -
         else:
             if not isinstance(known, ScatteredPiece):
                 first = {known.first: (known.start, known.end, known.data_at - known.start)}
-                known = pieces[stripe] = ScatteredPiece(stripe, 0, 0, 0, 0, 0, parts=first)
-            known.parts[cell] = start, start + size, at - start
+                known = pieces[stripe] = ScatteredPiece(stripe, 0, 0, 0, 0, 0, ranges=first)
+            known.ranges[cell] = start, start + size, at - start
         at += size
     return list(pieces.values())

@@ -22,12 +22,20 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.write.full_stripe import FullStripeWrite, GrownFullStripeWrite
 from raidx_fuse.engine.write.pending import Completion
 from raidx_fuse.engine.write.prepare import Preparer, Work
-from raidx_fuse.engine.write.route import Route, is_whole, must_mark, route, state_of
+from raidx_fuse.engine.write.route import (
+    Route,
+    is_whole,
+    logs_data_only,
+    must_mark,
+    route,
+    state_of,
+)
 from raidx_fuse.engine.write.sequential import StripeBegin, StripeEnd, StripeFill
 from raidx_fuse.engine.write.small import SmallWrite
 from raidx_fuse.engine.write.split import Piece, split
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.group_commit import CommitBatch, held
+from raidx_fuse.journal.stripe_parity import Part
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
@@ -151,20 +159,27 @@ class Writer:
             logged: list[Piece] = []
             direct: list[Piece] = []
             marked: list[Stripe] = []
+            data_only: list[Piece] = []
             for piece in pieces:
                 state, touched = state_of(context, piece.stripe), piece.touched
                 if route(state, touched, is_whole(context, state, piece)) is Route.LOG:
-                    logged.append(piece)
+                    fill = self._stripe_fill.logged_before(piece)
+                    only = fill is None and logs_data_only(state, touched)
+                    (data_only if only else logged).append(piece)
                     continue
                 direct.append(piece)
                 if must_mark(state, touched):
                     marked.append(piece.stripe)
-            if logged and context.unflushed_writes.may_tear(offset, length):
+            through_log = bool(logged or data_only)
+            if through_log and context.unflushed_writes.may_tear(offset, length):
                 await member_set.flush()
             if marked and not context.dirty_bitmap.enter_now(marked):
                 await context.dirty_bitmap.enter(marked)
             try:
-                await self._write_locked(direct, logged, view)
+                logged += await self._log_data(data_only, view)
+                if direct or logged:
+                    await context.journal.settle([piece.stripe for piece in logged])
+                    await self._write_locked(direct, logged, view)
             except BaseException:
                 for stripe in stripes:
                     context.forget_stripe(stripe)
@@ -222,6 +237,36 @@ class Writer:
             self._count(part.plans)
         if context.member_set.unpublished:
             await context.member_set.published()
+
+    async def _log_data(self, pieces: list[Piece], view: memoryview) -> list[Piece]:
+        """Log *pieces* without their parity, which follows at the checkpoint.
+
+        Returns the pieces that must be logged with their parity, because the layout is about to
+        change.
+        """
+        context = self.context
+        chunk_bytes, journal = context.chunk_bytes, context.journal
+        changes: list[tuple[Stripe, list[Part], list[MemberIO]]] = []
+        done = total = 0
+        for number, piece in enumerate(pieces):
+            parts = piece.parts(chunk_bytes)
+            writes: list[MemberIO] = []
+            for cell, low, high in parts:
+                role, position = context.position(piece.stripe, cell)
+                at = piece.at(cell, chunk_bytes) + low
+                writes.append((role, position + low, [view[at : at + high - low]], high - low))
+            size = sum(request[3] for request in writes)
+            if changes and total + size > journal.capacity // 8:
+                if not await journal.commit_data(changes):
+                    return pieces[done:]
+                changes, total, done = [], 0, number
+            changes.append((piece.stripe, parts, writes))
+            total += size
+        if changes and not await journal.commit_data(changes):
+            return pieces[done:]
+        if context.member_set.unpublished:
+            await context.member_set.published()
+        return []
 
     async def _prepare(
         self, direct: list[Piece], placed: list[Piece], logged: list[Piece], view: memoryview

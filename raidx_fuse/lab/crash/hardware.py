@@ -121,8 +121,8 @@ class Hardware:
     def _least_bytes(self) -> int:
         """Return the member size, in bytes, from which `create` starts to try.
 
-        Members for the theme "streams" are larger: their log has room to defer the parity of one
-        stripe (journal/deferred_parity.py).
+        Members for the themes "streams" and "checkpoints" are larger: their log has room for the
+        parity of one stripe that follows its data.
         """
         size = MEMBER_BYTES_MIN
         build = find_layout(self.cell.layout).build
@@ -132,9 +132,9 @@ class Hardware:
         if self.shape.huge:
             units = HUGE_IMAGE_BYTES * code.rows // code.data_count // MEMBER_UNIT_BYTES
             size = units * MEMBER_UNIT_BYTES + HUGE_METADATA_BYTES
-        if self.theme == "streams":
+        if self.theme in ("streams", "checkpoints"):
             stripe_bytes = len(code.cells) * CHUNK_BYTES
-            parities = record_bytes(0, code.parity_count * (CHUNK_BYTES + ENTRY_BYTES))
+            parities = record_bytes(0, code.parity_count * (CHUNK_BYTES + 4 * ENTRY_BYTES))
             wanted = HEAD_BYTES + max(3 * stripe_bytes, SHARE_MAX * parities)
             while log_bytes(size, stripe_bytes) < wanted:
                 size += MEMBER_UNIT_BYTES

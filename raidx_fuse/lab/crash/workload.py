@@ -19,6 +19,8 @@ Only on request by name:
     streams    sequential requests that end inside stripes; their members are larger (hardware.py)
     door       requests that share a commit batch (requests/held_handlers.py); every other theme has
                some of them, too
+    checkpoints  small writes whose parity follows at the checkpoint (journal.parity=checkpoint),
+               with checkpoints under way
     hangs      writes that hang and reach the disk late (themes/hangs.py)
 """
 
@@ -95,6 +97,8 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         themes["streams"] = (theme_streams, 0)
     if cell.journal != "none":
         themes["door"] = (theme_door, 0)
+    if cell.journal != "none" and find_layout(cell.layout).tolerance(3):
+        themes["checkpoints"] = (theme_checkpoints, 0)
     return themes
 
 
@@ -124,6 +128,39 @@ async def theme_door(player: Player) -> None:
         await come_together(player)
     if player.tolerance and player.rng.random() < 0.25:
         role = player.rng.randrange(player.width)
+        await lose_and_rebuild(player, role, spare=False, fail_first=True)
+
+
+async def theme_checkpoints(player: Player) -> None:
+    """Overwrite parts of few stripes again and again while checkpoints are under way."""
+    rng = player.rng
+    await player.array.set("journal.parity", "checkpoint")
+    await player.write(0, player.stripes * player.stripe_bytes)
+    await player.flush()
+    async with trio.open_nursery() as nursery:
+        for _ in range(rng.randint(4, 8)):
+            stripe = rng.randrange(min(3, player.stripes))
+            for _ in range(rng.randint(1, 3)):
+                low = rng.randrange(player.stripe_bytes // SECTOR_BYTES) * SECTOR_BYTES
+                longest = min(player.stripe_bytes - low, 3 * CHUNK_BYTES) // SECTOR_BYTES
+                length = min(rng.choice((1, 1, 3, 8, 8, 16)), longest) * SECTOR_BYTES
+                if rng.random() < 0.2:  # a part of a sector
+                    low, length = low + 7, length - 100
+                await player.write(stripe * player.stripe_bytes + low, length)
+            draw = rng.random()
+            if draw < 0.45:
+                nursery.start_soon(player.array.context.journal.place)
+                await trio.sleep(rng.choice((0.0, 0.001, 0.005)))
+            elif draw < 0.6:
+                await player.array.context.journal.place()
+            elif draw < 0.7:
+                await player.flush()
+            elif draw < 0.8:
+                await come_together(player)
+            elif draw < 0.9:
+                await player.step()
+    if rng.random() < 0.3:
+        role = rng.randrange(player.width)
         await lose_and_rebuild(player, role, spare=False, fail_first=True)
 
 

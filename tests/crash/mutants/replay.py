@@ -278,7 +278,7 @@ BESIDE = (
     Mutant(
         "sector-of-two-halves",
         "raidx_fuse/engine/write/write.py",
-        "            if logged and context.unflushed_writes.may_tear(offset, length):",
+        "            if through_log and context.unflushed_writes.may_tear(offset, length):",
         "            if False:",
         "a record that ends inside a sector keeps a rest that a cut drops",
         LOGGED,

@@ -1,0 +1,262 @@
+"""Power cuts at every boundary while parity follows at the checkpoint (journal/unsettled.py).
+
+Each moment of a story is crashed with each member lost, and so is the recovery from it. Each law is
+broken once, to see that it is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+
+from raidx_fuse.journal.checkpoint import Checkpoint
+from raidx_fuse.journal.parity_replay import ParityReplay
+from raidx_fuse.journal.unsettled import Unsettled
+from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
+from raidx_fuse.lab.crash.oracle import Left, judge
+from raidx_fuse.lab.crash.player import Player
+from raidx_fuse.lab.crash.recording import Recording
+from raidx_fuse.lab.crash.state import Cell, Cut, State, ViolationError
+from raidx_fuse.lab.crash.workload import record_workload
+from raidx_fuse.members.simulated.powercut import CutRecord
+from raidx_fuse.store.member_set import MemberSet
+from tests.crash.test_streams import (
+    DECISIONS,
+    Step,
+    fail_to_place,
+    flush,
+    left_by,
+    piece,
+    place,
+    what_breaks,
+    write,
+)
+
+WIDTH = 4  # three data cells
+CELL = Cell("raid5", "partial", theme="checkpoints")
+AT = 3 * CHUNK_BYTES  # of stripe 1, which has the chunks 3 to 5
+
+
+def beside_a_checkpoint(*steps: Step) -> Step:
+    """Return *steps* done when the checkpoint has frozen its layer, before it settles it."""
+
+    async def step(player: Player) -> None:
+        journal = player.array.context.journal
+        freeze = journal._freeze
+
+        async def frozen() -> None:
+            await freeze()
+            patched.undo()
+            for beside in steps:
+                await beside(player)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(journal, "_freeze", frozen)
+            await journal.place()
+
+    return step
+
+
+def before_places(*steps: Step) -> Step:
+    """Return *steps* done when the checkpoint has settled its layer, before it writes places."""
+
+    async def step(player: Player) -> None:
+        journal = player.array.context.journal
+        write_frozen = journal._write_frozen
+
+        async def late() -> None:
+            patched.undo()
+            for beside in steps:
+                await beside(player)
+            await write_frozen()
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(journal, "_write_frozen", late)
+            await journal.place()
+
+    return step
+
+
+async def settle(player: Player) -> None:
+    """Settle stripe 1 as a degraded read would."""
+    context = player.array.context
+    await context.locks.acquire(1)
+    await context.journal.settle((1,))
+    context.locks.release(1)
+
+
+async def lose(player: Player) -> None:
+    """Fail the member of the first cell of stripe 1, and read what it had."""
+    await player.array.fail_disk(player.layout.roles(1)[0])
+    await player.compare()
+
+
+SMALL, BESIDE = piece(AT, 512), piece(AT + CHUNK_BYTES + 256, 512)
+STORIES: dict[str, tuple[Step, ...]] = {
+    "placed": (SMALL, flush, place),
+    "twice in a stripe": (SMALL, BESIDE, SMALL, piece(AT + 100, 5000), flush, place),
+    "while it is settled": (SMALL, beside_a_checkpoint(SMALL, BESIDE, flush), flush, place),
+    "while it is placed": (SMALL, BESIDE, before_places(SMALL, BESIDE, flush), flush, place),
+    "after a checkpoint failed": (SMALL, fail_to_place, SMALL, BESIDE, flush, place),
+    "settled, then again": (SMALL, settle, BESIDE, flush, place),
+    "settled beside": (SMALL, beside_a_checkpoint(SMALL, settle, SMALL, flush), flush, place),
+    "whole over it": (SMALL, write(3, 3), flush, SMALL, flush, place),
+    "filled over it": (SMALL, write(3, 2), flush, write(5, 1), flush, place),
+    "two stripes": (SMALL, piece(2 * AT - 700, 1400), flush, place, piece(AT, 700), flush, place),
+}
+
+
+def record(story: Sequence[Step], seed: int) -> tuple[Recording, int]:
+    """Return the record of a story, and the event with which it begins."""
+    begin = 0
+
+    async def script(player: Player) -> None:
+        nonlocal begin
+        await player.array.set("journal.parity", "checkpoint")
+        await player.write(0, player.stripes * player.stripe_bytes)
+        await player.flush()
+        await place(player)
+        await player.flush()
+        begin = player.event
+        for step in story:
+            await step(player)
+            await player.compare()
+
+    shape = Shape(WIDTH, stripes=3, pace=("inline", "uneven")[seed % 2])
+    return record_workload(CELL, seed, script, shape), begin
+
+
+def crashed(story: str, seed: int = 0, each: int = 1) -> Iterator[str | None]:
+    """Crash each moment of a story, with and without a loss; yield what broke, None if nothing."""
+    recording, begin = record(STORIES[story], seed)
+    for index, disks, _event in recording.record.moments():
+        if index < begin or index % each:
+            continue
+        expected = recording.history.at(index)
+        for turn, lost in enumerate([(), *((role,) for role in range(WIDTH))]):
+            state = State(recording.cell, seed, Cut(index, DECISIONS[(index + turn) % 4], lost))
+            images = left_by(list(disks), state, range(WIDTH))
+            left = Left(recording, index, images, frozenset(lost), expected)
+            yield what_breaks(left, state)
+
+
+def crashed_again(story: str, each: int) -> Iterator[str | None]:
+    """Crash the recovery from moments of a story, and lose a member then."""
+    recording, begin = record(STORIES[story], 0)
+    for index, disks, _event in recording.record.moments():
+        if index < begin or index % each:
+            continue
+        state = State(recording.cell, 0, Cut(index, DECISIONS[index // each % 4]))
+        images = left_by(list(disks), state, range(WIDTH))
+        left = Left(recording, index, images, frozenset(), recording.history.at(index))
+        recovery = CutRecord()
+        left.exempt = judge(left, state.generator("recovery"), recovery)
+        for number, again, _event in recovery.moments():
+            lost = (index + number) % WIDTH
+            cut = State(state.cell, 0, Cut(number, DECISIONS[number % 4], (lost,)))
+            images = left_by(list(again), cut, sorted(left.images))
+            yield what_breaks(replace(left, images=images, away=frozenset({lost})), cut)
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_every_moment_is_crashed_with_and_without_a_loss(story: str) -> None:
+    found = list(crashed(story, seed=sorted(STORIES).index(story) % 2))
+    assert [what for what in found if what is not None] == []
+    assert len(found) > 50
+
+
+def test_a_recovery_that_is_cut_in_its_turn() -> None:
+    found = list(crashed_again("while it is placed", 7))
+    assert [what for what in found if what is not None] == []
+    assert len(found) > 50
+
+
+def test_a_member_lost_between_data_and_parity_costs_nothing() -> None:
+    async def script(player: Player) -> None:
+        await player.array.set("journal.parity", "checkpoint")
+        await player.write(0, player.stripes * player.stripe_bytes)
+        await player.flush()
+        for step in (SMALL, BESIDE, beside_a_checkpoint(SMALL, lose, BESIDE)):
+            await step(player)
+        assert not player.array.context.journal.unsettled
+        await player.compare()
+
+    record_workload(CELL, 0, script, Shape(WIDTH, stripes=3, pace="inline"))
+
+
+# -- each law, broken ----------------------------------------------------------------------------
+
+
+def noticed(*stories: str) -> bool:
+    """Return whether any crash of *stories* breaks a promise, or the story itself fails."""
+    try:
+        return any(any(crashed(story)) for story in stories)
+    except Exception:
+        return True
+
+
+def test_places_written_before_the_parity_is_logged_are_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law 1."""
+    barrier = Checkpoint._barrier
+
+    async def no_barrier(checkpoint: Checkpoint) -> None:
+        if not checkpoint.overlay.frozen or checkpoint.placements < 0:
+            await barrier(checkpoint)
+
+    monkeypatch.setattr(Checkpoint, "_barrier", no_barrier)
+    assert noticed("placed", "while it is placed")
+
+
+def test_data_without_parity_over_data_with_parity_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law 2."""
+    monkeypatch.setattr(Unsettled, "admits", lambda unsettled, _stripe: unsettled.enabled)
+    assert noticed("settled, then again")
+
+
+def test_chains_used_before_they_hold_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law 3."""
+
+    async def nothing(*_: Any) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def script(player: Player) -> None:
+        await player.array.set("journal.parity", "checkpoint")
+        await player.write(0, player.stripes * player.stripe_bytes)
+        await player.flush()
+        await BESIDE(player)
+        monkeypatch.setattr(Unsettled, "settle", nothing)
+        await lose(player)
+
+    with pytest.raises(ViolationError, match="nobody wrote"):
+        record_workload(CELL, 0, script, Shape(WIDTH, stripes=3, pace="inline"))
+
+
+def test_a_base_with_newer_data_in_it_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read-modify-write would XOR the new data with itself."""
+
+    async def newest(member_set: MemberSet, requests: Any, *, frozen: bool) -> None:
+        await member_set.read(requests)
+
+    monkeypatch.setattr(MemberSet, "read_base", newest)
+    assert noticed("placed")
+
+
+def test_a_recovery_that_computes_what_was_settled_again_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its base may be half written by then."""
+    monkeypatch.setattr(ParityReplay, "_release", lambda *_: None)
+    assert noticed("placed", "while it is placed")
+
+
+def test_a_recovery_that_logs_no_parity_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ParityReplay, "settled", lambda *_: iter(()))
+    assert any(crashed_again("placed", 1))
