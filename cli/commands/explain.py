@@ -17,13 +17,60 @@ from raidx_fuse.cli.parameters import SIZE, array_argument
 
 @verb()
 @array_argument
-@click.argument("offset", type=SIZE)
+@click.argument("offset", type=SIZE, required=False)
 @click.argument("length", type=SIZE, default=4096)
 @click.option("--write", is_flag=True, help="Explain a write instead of a read.")
-def explain(out: Output, array: str, offset: int, length: int, write: bool) -> None:
-    """Print the plan of a request: reads, writes and XORs, and the reason for the choice."""
+@click.option("--stripe", type=int, help="Print the state of this stripe instead.")
+def explain(
+    out: Output, array: str, offset: int | None, length: int, write: bool, stripe: int | None
+) -> None:
+    """Print what the array would do for a request, and why: the state of its stripes, the route of
+    a write, the log record, reads, writes and XORs. OFFSET may be left out with --stripe."""
+    if stripe is not None:
+        document = ask(out, array, "explain", stripe=stripe)
+        out.emit(document, _stripe_page(document))
+        return
+    if offset is None:
+        raise click.UsageError("name an OFFSET, or a stripe with --stripe")
     plan = ask(out, array, "explain", offset=offset, length=length, write=write)
     out.emit(plan, _page(plan))
+
+
+def _stripe_page(document: dict[str, Any]) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    for place in document["cells"]:
+        notes = [] if place["written"] else ["never written"]
+        notes += ["lost"] if place["lost"] else []
+        table.add_row(
+            f"  {place['cell']}",
+            f"member {place['role']}",
+            f"at {place['member_offset']}",
+            f"image {place['image_offset']}" if "image_offset" in place else "parity",
+            ", ".join(notes),
+            Text(place["path"] or "(not here)", style="bright_black"),
+        )
+    title = f"stripe {document['stripe']} of {document['layout']}: {', '.join(document['state'])}"
+    return Group(Text(title, style="bold cyan"), table)
+
+
+def _admission(stripe: dict[str, Any]) -> list[RenderableType]:
+    """Return the lines about the route of a write; older daemons do not send any."""
+    if "route" not in stripe:
+        return []
+    lines = [f"  state: {', '.join(stripe['state'])}; route: {stripe['route']}"]
+    if stripe["dirty_mark"]:
+        lines.append("  first: the region is marked dirty (write intent)")
+    if stripe["log"] is not None:
+        log, later = stripe["log"], stripe["checkpoint"]
+        roles = ", ".join(map(str, log["roles"]))
+        if later["settles_first"]:
+            lines.append("  first: the parity of earlier data is computed and logged")
+        lines.append(f"  log: {log['bytes']} bytes on members {roles}; parity {log['parity']}")
+        lines.append(
+            f"  checkpoint: {plural(later['reads'], 'read')}, {later['log_bytes']} bytes of parity "
+            f"to the log, {plural(later['writes'], 'write')} home"
+        )
+    return [Text(line) for line in lines]
 
 
 def _page(plan: dict[str, Any]) -> RenderableType:
@@ -40,7 +87,7 @@ def _page(plan: dict[str, Any]) -> RenderableType:
         for title in ("lost", "never_written"):
             if stripe[title]:
                 head += f"; {title.replace('_', ' ')}: {' '.join(stripe[title])}"
-        parts += [Text(), Text(head, style="bold cyan")]
+        parts += [Text(), Text(head, style="bold cyan"), *_admission(stripe)]
         for band in stripe["bands"]:
             parts += _band(band)
     return Group(*parts)

@@ -22,7 +22,7 @@ from raidx_fuse.array.lost_list import LostList
 from raidx_fuse.array.membership import Membership
 from raidx_fuse.array.settings import SETTINGS, apply_saved, setting_named
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.engine.explain import explain
+from raidx_fuse.engine.explain import explain, explain_stripe
 from raidx_fuse.engine.growth_position import LIVE
 from raidx_fuse.engine.read import Reader
 from raidx_fuse.engine.write.write import Writer
@@ -119,8 +119,15 @@ class Array:
         """Return the counters since the start as the dict of `stats --json`."""
         return statistics.stats(self)
 
-    def explain(self, offset: int, length: int, write: bool) -> dict[str, Any]:
-        """Return the plan of a request, without doing it. Raises UsageError, UnrecoverableError."""
+    def explain(
+        self, offset: int, length: int, write: bool, stripe: int | None = None
+    ) -> dict[str, Any]:
+        """Return the plan of a request, without doing it, or the state of *stripe*.
+
+        Raises UsageError, UnrecoverableError.
+        """
+        if stripe is not None:
+            return explain_stripe(self.context, Stripe(stripe))
         return explain(self.context, offset, length, write, self.get("parity.policy"))
 
     # -- settings ------------------------------------------------------------------------------

@@ -1,4 +1,8 @@
-"""`explain`: the plan of a request as data: members, reads, XORs, writes, and the reason."""
+"""`explain`: what the engine does for a request, as data; and the state of a stripe.
+
+For each stripe of a write: its state and route, by the functions that the write path asks
+(write/route.py), the log record, and the plan: members, reads, XORs, writes, and the reason.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,20 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.parity_policy import bpu
 from raidx_fuse.engine.parity_policy.bpu import Decision
 from raidx_fuse.engine.parity_policy.policy import traditional
+from raidx_fuse.engine.write.route import (
+    Route,
+    is_whole,
+    logs_data_only,
+    must_mark,
+    route,
+    state_of,
+)
+from raidx_fuse.engine.write.sequential import StripeFill
+from raidx_fuse.engine.write.split import Piece
 from raidx_fuse.errors import UsageError
+from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.layouts.codes.code import Unrecoverable
-from raidx_fuse.layouts.numbers import CellIndex, Stripe
+from raidx_fuse.layouts.numbers import CellIndex, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import (
     BandPlan,
     bands,
@@ -197,7 +212,7 @@ def _stripe(
                 "decision": bpu.numbers(decision) if decision else None,
             }
         )
-    return {
+    document = {
         "stripe": stripe,
         "lost": [_name(context, c) for c in cells_of(lost)],
         "never_written": [
@@ -207,4 +222,77 @@ def _stripe(
             if context.layout.place(stripe, c)[0] >= 0
         ],
         "bands": shown,
+    }
+    if write:
+        piece = Piece(stripe, first, start, last, end, 0)
+        document |= _admission(context, piece, shown)
+    return document
+
+
+def _admission(context: ArrayContext, piece: Piece, bands: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the state of the stripe, the route of *piece*, its log record, and what is later.
+
+    *bands* are its bands as shown: done now, or at the checkpoint if the parity follows.
+    """
+    state = state_of(context, piece.stripe)
+    way = route(state, piece.touched, is_whole(context, state, piece))
+    document: dict[str, Any] = {
+        "state": state.names(context.code.data_mask),
+        "route": way.value,
+        "dirty_mark": way is not Route.LOG and must_mark(state, piece.touched),
+        "log": None,
+        "checkpoint": None,
+    }
+    if way is not Route.LOG:
+        return document
+    before = StripeFill(context).would_be_logged_before(piece)
+    fills = before is not None
+    follows = not fills and logs_data_only(state, piece.touched)
+    places = [place for band in bands for place in band["writes"]]
+    parities = [place for place in places if place["cell"].startswith("P")]
+    data = [place for place in places if not place["cell"].startswith("P")]
+    logged = data if fills or follows else places
+    entries = len(logged) + (fills or follows) + bool(state.unwritten & piece.touched)
+    parity, settling = "with the data", 0
+    if before is not None and before | piece.touched == context.code.data_mask:
+        parity = "from the logged data"  # of the whole stripe: recovery computes it
+    elif fills or follows:
+        parity = "at the checkpoint"
+        size = sum(place["length"] for place in parities)
+        settling = record_bytes(len(parities) + follows, size)
+    document["log"] = {
+        "roles": list(context.journal.roles),
+        "bytes": record_bytes(entries, sum(place["length"] for place in logged)),
+        "parity": parity,
+    }
+    document["checkpoint"] = {
+        "settles_first": state.unsettled and not follows,
+        "reads": sum(len(band["reads"]) for band in bands) if follows else 0,
+        "log_bytes": settling,
+        "writes": len(places),
+    }
+    return document
+
+
+def explain_stripe(context: ArrayContext, stripe: Stripe) -> dict[str, Any]:
+    """Return the state of *stripe* and where its cells are. Raises UsageError if there is none."""
+    layout = context.layout
+    if not 0 <= stripe < layout.stripes:
+        raise UsageError(f"stripe {stripe} does not exist: the last one is {layout.stripes - 1}")
+    state = state_of(context, stripe)
+    cells = []
+    for cell in cell_range(0, len(context.code.cells)):
+        if layout.place(stripe, cell)[0] < 0:
+            continue  # a cell that a restriping layout does not place
+        cells.append(
+            _place(context, stripe, cell, 0, context.chunk_bytes)
+            | {"written": not state.unwritten >> cell & 1, "lost": bool(state.lost >> cell & 1)}
+        )
+    return {
+        "stripe": stripe,
+        "layout": layout.name,
+        "state": state.names(context.code.data_mask),
+        "journal": state.mode,
+        "parity_may_follow": state.may_follow,
+        "cells": cells,
     }

@@ -96,13 +96,17 @@ class DeferredParity:
         stripe_bytes = len(layout.code.cells) * layout.chunk_bytes
         return self._capacity // SHARE_MAX if self._capacity >= 3 * stripe_bytes else 0
 
+    def has_space(self, stripe: Stripe) -> bool:
+        """Return whether `reserve` would find space for the parities of *stripe*."""
+        reserved = len(self._reserved) + (stripe not in self._reserved)
+        return not self.paused and self._size(reserved) <= self._most_bytes()
+
     def reserve(self, stripe: Stripe) -> bool:
         """Reserve ring space for the parities of *stripe*; return False if there is none."""
-        reserved = self._reserved | {stripe}
-        if self.paused or self._size(len(reserved)) > self._most_bytes():
+        if not self.has_space(stripe):
             return False
-        self._reserved = reserved
-        self.reserve_bytes = self._size(len(reserved))
+        self._reserved = self._reserved | {stripe}
+        self.reserve_bytes = self._size(len(self._reserved))
         return True
 
     def release(self, stripes: Iterable[Stripe]) -> None:

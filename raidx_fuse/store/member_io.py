@@ -133,9 +133,9 @@ class NewestReads(ABC):
         That is the home content, with the frozen layer over it if *frozen*. Raises as `read`.
         """
         epoch, role_epoch = -1, self.role_epoch
-        while epoch != self.place_epoch:  # what we read may be from before the placement
+        while epoch != self.place_epoch:  # as in `read`
             if role_epoch != self.role_epoch:
-                raise MemberLostError  # a new member of a role has nothing yet: plan again
+                raise MemberLostError  # as in `read`
             epoch = self.place_epoch
             await self._read_members(requests, True)
         if frozen:

@@ -202,6 +202,11 @@ def test_explain_draws_the_plan(daemon: Daemon) -> None:
                 "stripe": 0,
                 "lost": [],
                 "never_written": ["D2"],
+                "state": ["logged", "degraded"],
+                "route": "log",
+                "dirty_mark": False,
+                "log": {"roles": [0, 1], "bytes": 4608, "parity": "at the checkpoint"},
+                "checkpoint": {"settles_first": True, "reads": 2, "log_bytes": 4608, "writes": 2},
                 "bands": [
                     {
                         "from": 0,
@@ -218,9 +223,30 @@ def test_explain_draws_the_plan(daemon: Daemon) -> None:
     }
     result = daemon.run("explain", "ARRAY", "64KiB", "--write")
     assert daemon.calls == [("explain", {"offset": 65536, "length": 4096, "write": True})]
+    for words in ("route: log", "4608 bytes on members 0, 1", "2 reads"):
+        assert words in result.stdout
     for words in ("rmw", "policy traditional", "P0 = old P0 ^ new D1", "never written: D2"):
         assert words in result.stdout
     assert daemon.run_json("explain", "ARRAY", "64KiB", "--write")["stripes"][0]["stripe"] == 0
+
+
+def test_explain_shows_the_state_of_a_stripe(daemon: Daemon) -> None:
+    place = {"role": 1, "path": None, "member_offset": 4096, "length": 4096}
+    cells = [
+        {"cell": "D0", "image_offset": 0, "written": False, "lost": True, **place},
+        {"cell": "P0", "written": True, "lost": False, **place},
+    ]
+    daemon.answers["explain"] = {
+        "stripe": 7,
+        "layout": "raid5",
+        "state": ["degraded", "logged"],
+        "cells": cells,
+    }
+    result = daemon.run("explain", "ARRAY", "--stripe", "7")
+    assert daemon.calls == [("explain", {"stripe": 7})]
+    for words in ("stripe 7 of raid5: degraded, logged", "never written, lost", "(not here)"):
+        assert words in result.stdout
+    assert daemon.run("explain", "ARRAY").exit_code == 2
 
 
 def test_the_daemons_refusals_keep_their_exit_status(daemon: Daemon) -> None:

@@ -260,6 +260,7 @@ def test_explain_says_what_a_write_would_do(with_desk: WithDesk) -> None:
         assert (plan["operation"], plan["writes"]) == ("write", 2)
         with pytest.raises(UsageError):
             await desk.ask("explain", offset=-1)
+        assert (await desk.ask("explain", stripe=1))["stripe"] == 1
 
     with_desk(scene)
 

@@ -121,9 +121,11 @@ class Commands:
             await trio.sleep(interval_s)
         return statistics.difference(before, statistics.snapshot(self._array))
 
-    async def explain(self, offset: int, length: int = 4096, write: bool = False) -> Result:
-        """Return the plan of a request without executing it."""
-        return self._array.explain(offset, length, write)
+    async def explain(
+        self, offset: int = 0, length: int = 4096, write: bool = False, stripe: int | None = None
+    ) -> Result:
+        """Return the plan of a request without executing it, or the state of *stripe*."""
+        return self._array.explain(offset, length, write, stripe)
 
     # -- members -------------------------------------------------------------------------------
 

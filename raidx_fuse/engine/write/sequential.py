@@ -271,8 +271,16 @@ class StripeFill:
     def logged_before(self, piece: Piece) -> int | None:
         """Return the cells that the log has, as a mask, if it needs only the data of *piece* now.
 
-        The parity is deferred then (journal/deferred_parity.py). Returns None if it is logged, too.
+        The parity is deferred then (journal/deferred_parity.py): ring space for it is reserved.
+        Returns None if the parity is logged, too.
         """
+        before = self.would_be_logged_before(piece)
+        if before is None or not self.context.journal.deferred.reserve(piece.stripe):
+            return None
+        return before
+
+    def would_be_logged_before(self, piece: Piece) -> int | None:
+        """Return the answer that `logged_before` would give now; reserve nothing."""
         context, stripe = self.context, piece.stripe
         layout = context.layout
         deferred = context.journal.deferred
@@ -291,9 +299,7 @@ class StripeFill:
             return None
         if not context.written.whole(layout, stripe, stripe + 1):
             return None
-        if not deferred.reserve(stripe):
-            return None
-        return before
+        return before if deferred.has_space(stripe) else None
 
     async def commit(
         self, logged: Sequence[Piece], records: Sequence[Work], still_valid: Callable[[], bool]

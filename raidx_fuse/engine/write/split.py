@@ -127,7 +127,9 @@ def _split_scattered(context: ArrayContext, offset: int, at: int, length: int) -
             pieces[stripe] = Piece(stripe, cell, start, cell, start + size, at)
         else:
             if not isinstance(known, ScatteredPiece):
-                first = {known.first: (known.start, known.end, known.data_at - known.start)}
+                first = {
+                    CellIndex(known.first): (known.start, known.end, known.data_at - known.start)
+                }
                 known = pieces[stripe] = ScatteredPiece(stripe, 0, 0, 0, 0, 0, ranges=first)
             known.ranges[cell] = start, start + size, at - start
         at += size

@@ -19,6 +19,7 @@ import logging
 from raidx_fuse.engine.access_stats import SAMPLE_MASK
 from raidx_fuse.engine.chunk_cache import address_of
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.write.data_only import log_data
 from raidx_fuse.engine.write.full_stripe import FullStripeWrite, GrownFullStripeWrite
 from raidx_fuse.engine.write.pending import Completion
 from raidx_fuse.engine.write.prepare import Preparer, Work
@@ -35,7 +36,6 @@ from raidx_fuse.engine.write.small import SmallWrite
 from raidx_fuse.engine.write.split import Piece, split
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.group_commit import CommitBatch, held
-from raidx_fuse.journal.stripe_parity import Part
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
@@ -176,7 +176,7 @@ class Writer:
             if marked and not context.dirty_bitmap.enter_now(marked):
                 await context.dirty_bitmap.enter(marked)
             try:
-                logged += await self._log_data(data_only, view)
+                logged += await log_data(context, data_only, view)
                 if direct or logged:
                     await context.journal.settle([piece.stripe for piece in logged])
                     await self._write_locked(direct, logged, view)
@@ -237,36 +237,6 @@ class Writer:
             self._count(part.plans)
         if context.member_set.unpublished:
             await context.member_set.published()
-
-    async def _log_data(self, pieces: list[Piece], view: memoryview) -> list[Piece]:
-        """Log *pieces* without their parity, which follows at the checkpoint.
-
-        Returns the pieces that must be logged with their parity, because the layout is about to
-        change.
-        """
-        context = self.context
-        chunk_bytes, journal = context.chunk_bytes, context.journal
-        changes: list[tuple[Stripe, list[Part], list[MemberIO]]] = []
-        done = total = 0
-        for number, piece in enumerate(pieces):
-            parts = piece.parts(chunk_bytes)
-            writes: list[MemberIO] = []
-            for cell, low, high in parts:
-                role, position = context.position(piece.stripe, cell)
-                at = piece.at(cell, chunk_bytes) + low
-                writes.append((role, position + low, [view[at : at + high - low]], high - low))
-            size = sum(request[3] for request in writes)
-            if changes and total + size > journal.capacity // 8:
-                if not await journal.commit_data(changes):
-                    return pieces[done:]
-                changes, total, done = [], 0, number
-            changes.append((piece.stripe, parts, writes))
-            total += size
-        if changes and not await journal.commit_data(changes):
-            return pieces[done:]
-        if context.member_set.unpublished:
-            await context.member_set.published()
-        return []
 
     async def _prepare(
         self, direct: list[Piece], placed: list[Piece], logged: list[Piece], view: memoryview

@@ -43,7 +43,7 @@ PLACING = (
     Mutant(
         "placed-before-the-record-is-durable",
         CHECKPOINT,
-        "                await self._barrier()  # the records are durable\n",
+        "            await self._barrier()  # the records are durable\n",
         "",
         "a cut may keep half of the places and drop the record that redoes them",
         LOGGED,
@@ -52,7 +52,7 @@ PLACING = (
     Mutant(
         "tail-moved-before-the-places-are-durable",
         CHECKPOINT,
-        "                await self._barrier()  # the home places are durable\n",
+        "            await self._barrier()  # the home places are durable\n",
         "",
         "a cut may drop a place whose record is not replayed any more",
         LOGGED,
@@ -61,10 +61,10 @@ PLACING = (
     Mutant(
         "later-commits-are-placed-too",
         CHECKPOINT,
-        "                await self._write_frozen()",
-        "                self.overlay.thaw()\n"
-        "                self.overlay.freeze()\n"
-        "                await self._write_frozen()",
+        "            await self._write_frozen()",
+        "            self.overlay.frozen |= self.overlay.current\n"
+        "            self.overlay.current = {}\n"
+        "            await self._write_frozen()",
         "what was committed during the flush goes to its place before its record is durable",
         (*LOGGED, *TWO_LOSSES),
         (*ORDER, *MOMENTS),
@@ -171,9 +171,9 @@ COMMITTING = (
         "            if not still_valid():\n"
         "                return False\n"
         "            self.take_effect(record, len(fields) // 4, writes)\n"
-        "            self.deferred.finish(stripes)",
+        "            self.unsettled.note_parity(stripes)\n",
         "            self.take_effect(record, len(fields) // 4, writes)\n"
-        "            self.deferred.finish(stripes)",
+        "            self.unsettled.note_parity(stripes)\n",
         "a record lacks what the member needs that a rebuild made whole meanwhile",
         DISKS,
         ("tests/crash/test_passed_over.py", "tests/jobs/test_rebuild_passes.py"),
@@ -224,8 +224,17 @@ COMMITTING = (
     Mutant(
         "stream-not-told-of-other-records",
         JOURNAL,
-        "        self.deferred.note_others(stripes)\n        sequence, record",
-        "        sequence, record",
+        "            return False\n"
+        "        self.deferred.note_others(stripes)\n"
+        "        sequence, record = await self.append(stripes, fields, parts, total)\n"
+        "        try:\n"
+        "            await self.wait_for_earlier(sequence)\n"
+        "            if not",
+        "            return False\n"
+        "        sequence, record = await self.append(stripes, fields, parts, total)\n"
+        "        try:\n"
+        "            await self.wait_for_earlier(sequence)\n"
+        "            if not",
         "a stripe is closed past the log over something older that a replay lays on top",
         STREAMS,
         STREAM_TESTS,
@@ -299,8 +308,8 @@ SPACE = (
     Mutant(
         "space-given-before-the-tail-is-durable",
         RING,
-        "self.position + 2 * size - self.durable_tail[1] <= self.capacity",
-        "self.position + 2 * size - self.noted_tail[1] <= self.capacity",
+        "self.position + 2 * size + kept - self.durable_tail[1] <= self.capacity",
+        "self.position + 2 * size + kept - self.noted_tail[1] <= self.capacity",
         "records that a replay still needs are overwritten",
         ("raid5:full", *SQUEEZE),
         (*ORDER, *MOMENTS),

@@ -136,6 +136,7 @@ REBUILDING = (
         "raidx_fuse/jobs/job.py",
         "            await locks.acquire_all(stripes)\n"
         "            try:\n"
+        "                await self.context.journal.settle(stripes)\n"
         "                progress = await self.work(stripes)\n"
         "            finally:\n"
         "                locks.release_all(stripes)",
@@ -169,8 +170,9 @@ REBUILDING = (
     Mutant(
         "read-repeated-on-a-member-that-took-a-role",
         "raidx_fuse/store/member_io.py",
-        "            if role_epoch != self.role_epoch:",
-        "            if False:",
+        "            if role_epoch != self.role_epoch:\n"
+        "                raise MemberLostError  # a new",
+        "            if False:\n                raise MemberLostError  # a new",
         "the new member has nothing yet: its zeros are returned as data",
         DISKS,
         PASSES,

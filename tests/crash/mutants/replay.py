@@ -140,8 +140,8 @@ REPLAYING = (
     Mutant(
         "replay-logs-no-parity",
         REPLAY,
-        "        copies.append(_parity_record(journal, epoch, sequence, position, parities))\n",
-        "",
+        "        copies.append(end.append(parities))\n",
+        "        pass\n",
         "cut again, it computes parity from places that it has half written: not idempotent",
         STREAMS,
         STREAM_TESTS,
@@ -179,8 +179,9 @@ BESIDE = (
     Mutant(
         "no-capacity-kept-for-parities",
         STREAMS_FILE,
-        "        self._reserved = reserved\n        self.reserve_bytes = self._size(len(reserved))",
-        "        self._reserved = reserved",
+        "        self._reserved = self._reserved | {stripe}\n"
+        "        self.reserve_bytes = self._size(len(self._reserved))",
+        "        self._reserved = self._reserved | {stripe}",
         "the deferred parities of many stripes do not fit when they have to be logged",
         STREAMS,
         STREAM_TESTS,
@@ -249,11 +250,13 @@ BESIDE = (
         ("tests/array/test_state_machine.py", *ORDER),
     ),
     Mutant(
-        "failed-placement-forgets-newer-content",
-        OVERLAY,
-        "                self.put(Role(key >> _ROLE_SHIFT), start + inner, piece)",
-        "                pass",
-        "what was committed while a placement failed is not seen any more",
+        "failed-placement-forgets-its-layer",
+        "raidx_fuse/journal/checkpoint.py",
+        "            if self._begun is None:\n",
+        "            if self._begun is not None:\n"
+        "                self.overlay.drop_frozen()\n"
+        "            if True:\n",
+        "what a placement that failed was to place is not seen any more",
         LOGGED,
         (*ORDER, *FAILURES),
     ),

@@ -1,0 +1,98 @@
+"""Bugs of parity that follows at the checkpoint (journal/unsettled.py)."""
+
+from __future__ import annotations
+
+from tests.crash.mutants.mutant import Mutant
+
+UNSETTLED = "raidx_fuse/journal/unsettled.py"
+CELLS = (
+    "raid5:partial:checkpoints",
+    "rdp:full:checkpoints",
+    "raidx-parity:partial:checkpoints",
+    "upc:partial:checkpoints",
+)
+TESTS = ("tests/crash/test_checkpoints.py", "tests/journal/test_unsettled.py")
+
+MUTANTS = (
+    Mutant(
+        "base-with-the-new-data-in-it",
+        UNSETTLED,
+        "            await member_set.read_base(requests, frozen=not is_frozen)",
+        "            await member_set.read(requests)",
+        "read-modify-write XORs the new data with itself: the parity stays as it was",
+        CELLS,
+        TESTS,
+    ),
+    Mutant(
+        "base-without-the-frozen-layer",
+        UNSETTLED,
+        "            await member_set.read_base(requests, frozen=not is_frozen)",
+        "            await member_set.read_base(requests, frozen=False)",
+        "parity is computed from home places that are about to be overwritten",
+        CELLS,
+        TESTS,
+    ),
+    Mutant(
+        "placed-without-being-settled",
+        "raidx_fuse/journal/checkpoint.py",
+        "            await self.unsettled.settle_frozen()\n",
+        "            self.unsettled.frozen.clear()\n",
+        "data goes to its home place and its parity never does (law 1)",
+        CELLS,
+        TESTS,
+    ),
+    Mutant(
+        "data-without-parity-over-data-with-parity",
+        UNSETTLED,
+        "            and (stripe in self.current or stripe not in self._with_parity)\n",
+        "",
+        "the parity lacks a change that the base does not show (law 2)",
+        CELLS,
+        TESTS,
+    ),
+    Mutant(
+        "degraded-read-of-an-unsettled-stripe",
+        "raidx_fuse/engine/read.py",
+        "            await context.journal.settle((stripe,))\n",
+        "",
+        "it solves by chains that do not hold (law 3)",
+        CELLS,
+        TESTS,
+    ),
+    Mutant(
+        "job-in-unsettled-stripes",
+        "raidx_fuse/jobs/job.py",
+        "                await self.context.journal.settle(stripes)\n",
+        "",
+        "a rebuild writes what chains give that do not hold (law 3)",
+        CELLS,
+        TESTS,
+    ),
+    Mutant(
+        "replay-settles-and-does-not-log-it",
+        "raidx_fuse/journal/recovery.py",
+        "        copies.append(end.append(parities, settled_fields(stripes)))",
+        "        end.append(parities, settled_fields(stripes))",
+        "cut again and with a member lost, it computes parity from places that it has half written",
+        CELLS,
+        TESTS,
+    ),
+    Mutant(
+        "replay-takes-newer-data-for-settled",
+        "raidx_fuse/journal/parity_replay.py",
+        "        waiting.data = [entry for entry in waiting.data if entry[0] > last]",
+        "        waiting.data = []",
+        "data that came while the stripe was settled is lost",
+        CELLS,
+        TESTS,
+    ),
+    Mutant(
+        "no-space-kept-for-the-parity-that-follows",
+        UNSETTLED,
+        "                self._held_bytes += more",
+        "                pass",
+        "the ring is full when the parities have to be logged",
+        CELLS,
+        TESTS,
+    ),
+)

@@ -1,0 +1,77 @@
+"""`explain` says what the engine then does: route, log record, plan."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from raidx_fuse.errors import UsageError
+from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.spy import READ, WRITE, spying
+
+CHUNK = 4096
+STRIPE = 3 * CHUNK
+REQUESTS = {
+    "small": (CHUNK + 512, 512),
+    "two chunks": (CHUNK // 2, CHUNK),
+    "whole stripe": (2 * STRIPE, STRIPE),
+    "first write": (20 * STRIPE + 512, 512),
+}
+
+
+@pytest.mark.parametrize("parity", ["write", "checkpoint"])
+@pytest.mark.parametrize("mode", ["partial", "full", "none"])
+@pytest.mark.parametrize("request_name", REQUESTS)
+def test_a_write_does_what_was_explained(request_name: str, mode: str, parity: str) -> None:
+    async def scenario() -> None:
+        offset, length = REQUESTS[request_name]
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=200) as rig:
+            await rig.running.set("journal", mode)
+            await rig.put(0, random.Random(1).randbytes(8 * STRIPE))
+            await rig.in_place()
+            await rig.running.set("journal.parity", parity)
+            (plan,) = rig.running.explain(offset, length, True)["stripes"]
+            rig.log.clear()
+            await rig.put(offset, random.Random(2).randbytes(length))
+            regions = rig.running.member_set.config.regions
+            reads = sum(touch.size_bytes for touch in rig.log.of(READ, regions.data))
+            home = rig.log.bytes_of(WRITE, regions.data)
+            logged = [touch.size_bytes for touch in rig.log.of(WRITE, regions.log)]
+            shown = [band[kind] for band in plan["bands"] for kind in ("reads", "writes")]
+            to_read, to_write = (
+                sum(place["length"] for places in shown[kind::2] for place in places)
+                for kind in (0, 1)
+            )
+            if plan["route"] != "log":
+                assert plan["log"] is None
+                assert logged == []
+                assert (reads, home) == (to_read, to_write)
+                return
+            assert home == 0
+            assert len(logged) == len(plan["log"]["roles"])
+            assert set(logged) == {plan["log"]["bytes"]}
+            later = plan["log"]["parity"] == "at the checkpoint"
+            assert reads == (0 if later and plan["checkpoint"]["reads"] else to_read)
+            rig.log.clear()
+            await rig.running.context.journal.place()
+            assert rig.log.bytes_of(WRITE, regions.data) == to_write
+            after = [touch.size_bytes for touch in rig.log.of(WRITE, regions.log)]
+            record = plan["checkpoint"]["log_bytes"]
+            assert [size for size in after if size == record] == [record] * (2 if later else 0)
+
+    run(scenario)
+
+
+def test_a_stripe_is_explained() -> None:
+    async def scenario() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            await rig.put(0, bytes(CHUNK))
+            shown = rig.running.explain(0, 1, False, 0)
+            assert [cell["cell"] for cell in shown["cells"]] == ["D0", "D1", "D2", "P0"]
+            assert [cell["written"] for cell in shown["cells"]] == [True, False, False, True]
+            assert shown["state"] == ["logged"]
+            with pytest.raises(UsageError, match="does not exist"):
+                rig.running.explain(0, 1, False, 10**9)
+
+    run(scenario)

@@ -1,0 +1,174 @@
+"""Parity that follows at the checkpoint: what is read and written when, and what explain says."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from raidx_fuse.journal.stripe_parity import bands_of
+from raidx_fuse.journal.unsettled import Unsettled
+from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.arrays import Rig
+from tests.support.spy import READ, WRITE, SpyRig, spying
+
+CHUNK = 4096
+LAYOUTS = [("raid4", 4), ("raid5", 4), ("rdp", 6), ("upc", 6), ("evenodd", 6)]
+Body = Callable[[SpyRig], Awaitable[None]]
+
+
+def with_rig(layout: str, width: int, body: Body) -> None:
+    """Run *body* on a written array whose parity follows at the checkpoint."""
+
+    async def scenario() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=2600) as rig:
+            await rig.put(0, random.Random(1).randbytes(1 << 20))
+            await rig.in_place()
+            await rig.running.set("journal.parity", "checkpoint")
+            rig.log.clear()
+            await body(rig)
+
+    run(scenario)
+
+
+async def check(rig: SpyRig) -> None:
+    """Assert that the content is right, and that every chain holds on the members."""
+    await rig.in_place()
+    await rig.compare()
+    status = await rig.running.jobs.wait(await rig.running.start_scrub(repair=False))
+    assert status["mismatches"] == 0
+
+
+@pytest.mark.parametrize(("layout", "width"), LAYOUTS)
+def test_a_small_write_reads_nothing_and_logs_its_data_only(layout: str, width: int) -> None:
+    async def body(rig: SpyRig) -> None:
+        context = rig.running.context
+        plan = rig.running.explain(CHUNK + 512, 512, True)["stripes"][0]
+        await rig.put(CHUNK + 512, bytes(range(256)) * 2)
+        assert not rig.log.of(READ), "the parity is not computed yet"
+        written = rig.log.of(WRITE)
+        assert len(written) == context.code.tolerance + 1, "the log members alone"
+        assert plan["route"] == "log"
+        assert plan["log"]["parity"] == "at the checkpoint"
+        assert {entry.size_bytes for entry in written} == {plan["log"]["bytes"]}
+        assert context.journal.unsettled
+        assert "parity deferred" in rig.running.explain(0, 1, False, plan["stripe"])["state"]
+        rig.log.clear()
+        await context.journal.place()
+        reads = [entry for entry in rig.log.of(READ) if entry.size_bytes == 512]
+        assert len(reads) == plan["checkpoint"]["reads"] > 0
+        assert not context.journal.unsettled
+        await check(rig)
+
+    with_rig(layout, width, body)
+
+
+def test_a_stripe_that_is_written_often_pays_once() -> None:
+    async def body(rig: SpyRig) -> None:
+        for turn in range(5):
+            await rig.put(CHUNK, bytes([turn]) * CHUNK)
+        await rig.running.context.journal.place()
+        assert len(rig.log.of(READ)) == 2, "old data and old parity, once"
+        await check(rig)
+
+    with_rig("raid5", 4, body)
+
+
+def test_a_stripe_that_became_whole_reads_nothing() -> None:
+    async def body(rig: SpyRig) -> None:
+        for cell in range(3):
+            for half in (0, CHUNK // 2):
+                await rig.put(cell * CHUNK + half, bytes([cell]) * (CHUNK // 2))
+        await rig.running.context.journal.place()
+        assert not rig.log.of(READ)
+        await check(rig)
+
+    with_rig("raid5", 4, body)
+
+
+def test_the_setting_can_change_at_any_time() -> None:
+    async def body(rig: SpyRig) -> None:
+        array = rig.running
+        for turn in range(6):
+            await array.set("journal.parity", ("write", "checkpoint")[turn % 2])
+            for offset in (700, CHUNK + 512, 2 * CHUNK, 5 * CHUNK + 100):
+                await rig.put(offset + turn, bytes([turn]) * 600)
+            if turn == 3:
+                await array.context.journal.place()
+        await array.set("cache.size", "1MiB")  # the cache follows each write
+        await rig.put(CHUNK + 512, b"cached")
+        await check(rig)
+
+    with_rig("raid5", 4, body)
+
+
+def test_a_log_too_small_for_a_stripes_parity_logs_both() -> None:
+    async def body(rig: SpyRig) -> None:
+        unsettled = rig.running.context.journal.unsettled
+        unsettled._record_bytes = CHUNK
+        unsettled._layout = None
+        await rig.put(512, b"both")
+        assert not unsettled
+        await check(rig)
+
+    with_rig("raid5", 4, body)
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["ram", "slow"])
+@pytest.mark.parametrize(("layout", "width"), [("raid5", 4), ("rdp", 6)])
+def test_random_writes_losses_and_checkpoints_keep_the_content(
+    layout: str, width: int, slow: bool
+) -> None:
+    async def scenario() -> None:
+        rig = Rig(layout, width, chunk_bytes=CHUNK, stripes=2600, slow=slow)
+        array = await rig.create()
+        await array.set("journal.parity", "checkpoint")
+        model = bytearray(1 << 20)
+        rng = random.Random(f"{layout} {slow}")
+        notes = 0
+        note = Unsettled.note
+
+        def counted(self: Unsettled, *change: Any) -> None:
+            nonlocal notes
+            notes += 1
+            note(self, *change)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Unsettled, "note", counted)
+            await array.write(0, bytes(len(model)))
+            for turn in range(120):
+                offset = rng.randrange(len(model) // 4)
+                data = rng.randbytes(rng.choice((1, 512, 4096, 9000)))[: len(model) - offset]
+                await array.write(offset, data)
+                model[offset : offset + len(data)] = data
+                if turn % 17 == 0:
+                    await array.context.journal.place()
+                if turn == 60:
+                    await array.fail_disk(1)
+            assert bytes(await array.read(0, len(model))) == model
+        assert notes > 20
+        await rig.close()
+
+    run(scenario)
+
+
+def test_bands_are_cut_where_a_part_begins_or_ends() -> None:
+    rng = random.Random(1)
+    for _ in range(50):
+        parts = []
+        for _ in range(rng.randint(1, 5)):
+            low = rng.randrange(20)
+            parts.append((rng.randrange(4), low, low + rng.randint(1, 10)))
+        touched = {(cell, at) for cell, low, high in parts for at in range(low, high)}
+        bands = bands_of(parts)
+        found = [
+            (c, at)
+            for low, high, m in bands
+            for at in range(low, high)
+            for c in range(4)
+            if m >> c & 1
+        ]
+        assert len(found) == len(set(found)), "no byte is in two bands"
+        assert set(found) == touched
