@@ -44,11 +44,16 @@ class Disks:
         self._lock = lock
         self._opened: list[Member] = []
         self._made: dict[int, str] = {}  # by id of the member: the file created for it
+        self._failed: set[int] = set()  # by id of the member: the array excluded it
         self._refuse_own: Callable[[str], None] = lambda path: None
 
     def mounted(self, own: Device, members_of: MembersOf) -> None:
         """From now on refuse paths on the mount *own*; see `backing_devices.refuse_own`."""
         self._refuse_own = partial(refuse_own, own=own, members_of=members_of)
+
+    def note_failed(self, member: Member) -> None:
+        """Note that the array has excluded *member*: it may be opened again, to join anew."""
+        self._failed.add(id(member))
 
     def __enter__(self) -> Disks:
         return self
@@ -130,6 +135,7 @@ class Disks:
     def _forget(self, member: Member) -> Callable[[], None]:
         """Forget *member*; return the function that closes it and removes its created file."""
         self._opened.remove(member)
+        self._failed.discard(id(member))
         return partial(_undo, member, self._made.pop(id(member), None))
 
     # -- in threads ----------------------------------------------------------------------------
@@ -169,7 +175,9 @@ class Disks:
         with _host_errors(path):
             found = identity(path)
         for other in list(self._opened):
-            if other.identity == found:
+            if other.identity == found and id(other) in self._failed:
+                self._close_failed(other)
+            elif other.identity == found:
                 also = "" if other.path == path else f", as {other.path}"
                 raise BusyError(f"{path}: in use by this array already{also}")
         member = open_member(spec, read_only=self._read_only, lock=self._lock)
@@ -177,6 +185,16 @@ class Disks:
             member.close()
             raise UsageError(f"{path} was replaced while it was being opened")
         return member
+
+    def _close_failed(self, member: Member) -> None:
+        """Close a failed member, which is to join again. Raises BusyError if that is not safe."""
+        if not member.is_settled():
+            raise BusyError(
+                f"{member.path}: a write that it did not answer may still arrive",
+                action="try again when its disk or server has ended it, or mount anew",
+            )
+        self._made.pop(id(member), None)  # it joined once: its file stays
+        self._forget(member)()
 
     def _open(self, spec: str) -> Member:
         member = open_member(spec, read_only=self._read_only, lock=self._lock)

@@ -14,6 +14,7 @@ from functools import partial
 
 import trio
 
+from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.daemon import control_socket, daemonize
 from raidx_fuse.daemon.commands.commands import Commands
@@ -22,6 +23,7 @@ from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.daemon.mount import MountOptions, MountReport, serve
 from raidx_fuse.errors import single
 from raidx_fuse.fuse.mountpoint import loop_devices
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.pool.grouping import by_array, check_names
 from raidx_fuse.pool.volume_table import open_volumes
 
@@ -70,6 +72,7 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
             for shaper in (array.grow_operation, array.restripe_operation):
                 shaper.on_size.append(volumes.note_size)
                 shaper.on_release.append(disks.let_go)
+            array.member_set.on_fail.append(partial(_note_failed, disks, array))
             parts.append(Part(volumes, Commands(array, volumes.volumes, disks)))
         check_names([part.volumes for part in parts])
         commands = PoolCommands(parts, _loop_devices)
@@ -88,6 +91,13 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
         )
         shown = [volume for part in parts for volume in part.volumes.volumes]
         await serve(shown, request.mountpoint, commands.handle, on_ready, options)
+
+
+def _note_failed(disks: Disks, array: Array, role: Role) -> None:
+    """Let the member of *role* of *array*, which has failed, join again under its path."""
+    queue = array.member_set.queues[role]
+    if queue is not None:
+        disks.note_failed(queue.member)
 
 
 def _loop_devices(path: str) -> list[str]:

@@ -136,6 +136,10 @@ class Member(ABC):
         """
         return None
 
+    def is_settled(self) -> bool:
+        """Return whether no write that was begun can take effect later."""
+        return not self.overdue
+
     @abstractmethod
     def close(self) -> None:
         """Release the member and its lock. Idempotent."""

@@ -50,5 +50,8 @@ class WrapperMember(Member):
     def view(self, offset_bytes: int, length_bytes: int) -> memoryview | None:
         return self.inner.view(offset_bytes, length_bytes)
 
+    def is_settled(self) -> bool:
+        return not self.overdue and self.inner.is_settled()
+
     def close(self) -> None:
         self.inner.close()

@@ -11,6 +11,7 @@ import trio
 
 from raidx_fuse.daemon.member_files import Disks, check_distinct
 from raidx_fuse.errors import BusyError, MemberError, RaidxError, SignatureFoundError, UsageError
+from raidx_fuse.members.overdue import came_back, give_up
 
 SIZE = 1 << 20
 
@@ -111,6 +112,27 @@ def test_members_are_held_until_the_end_and_then_free(tmp_path: Path) -> None:
             assert lookers.attach([str(path)])[0].read_only
 
     play(scene)
+    play(scene)
+
+
+def test_a_failed_member_can_be_opened_again_once_its_writes_have_ended(tmp_path: Path) -> None:
+    path = str(tmp_path / "disk.img")
+
+    async def scene(disks: Disks) -> None:
+        member = await disks.open(path, overwrite_signature=False, create_bytes=SIZE)
+        with pytest.raises(BusyError, match="in use by this array already"):
+            await disks.open(path, overwrite_signature=False, create_bytes=None)
+        disks.note_failed(member)
+        give_up(member, 0, 512)
+        with pytest.raises(BusyError, match="a write that it did not answer may still arrive"):
+            await disks.open(path, overwrite_signature=False, create_bytes=None)
+        came_back(member, 0, 512)
+        again = await disks.open(path, overwrite_signature=False, create_bytes=None)
+        assert again is not member
+        await again.writev(0, [b"again"])
+        with pytest.raises(BusyError, match="in use by this array already"):
+            await disks.open(path, overwrite_signature=False, create_bytes=None)
+
     play(scene)
 
 

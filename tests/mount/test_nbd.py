@@ -65,6 +65,9 @@ def test_servers_killed_in_turn_under_load_lose_nothing(array: RealArray) -> Non
         assert array.read(len(model)) == model
         states = {member["state"] for member in array.status()["members"]}
         assert states == {"active"}
+        array.fail(1)
+        array.raidx("replace-disk", "ARRAY", "1", uris[1], "--overwrite-signature", "--wait")
+        assert {member["state"] for member in array.status()["members"]} == {"active"}
         array.unmount()
         array.raidx("check", *uris, local)
         begin_s = time.monotonic()

@@ -130,7 +130,8 @@ def _split_scattered(context: ArrayContext, offset: int, at: int, length: int) -
                 first = {
                     CellIndex(known.first): (known.start, known.end, known.data_at - known.start)
                 }
-                known = pieces[stripe] = ScatteredPiece(stripe, 0, 0, 0, 0, 0, ranges=first)
+                known = ScatteredPiece(stripe, 0, 0, 0, 0, 0, ranges=first)
+                pieces[stripe] = known
             known.ranges[cell] = start, start + size, at - start
         at += size
     return list(pieces.values())

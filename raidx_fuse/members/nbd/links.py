@@ -63,6 +63,11 @@ class Links:
         self._token: trio.lowlevel.TrioToken | None = None  # of the event loop that uses them
 
     @property
+    def unsettled(self) -> bool:
+        """Whether a write of a lost connection may still be carried out."""
+        return bool(self._unsettled)
+
+    @property
     def connected(self) -> bool:
         """Whether there is a connection now."""
         return bool(self._connections)

@@ -209,6 +209,9 @@ class NbdMember(Member):
             size_bytes = min(ZEROES_BYTES_MAX, end - at)
             await self._change(Call(Command.WRITE_ZEROES, at, size_bytes, (), fua))
 
+    def is_settled(self) -> bool:
+        return not self.overdue and not self._links.unsettled
+
     def close(self) -> None:
         """Say good-bye, and release the lock if the server is there."""
         if self._closed:

@@ -120,6 +120,9 @@ class Unsettled:
     def __init__(self) -> None:
         self._lost: list[LostPipe] = []
 
+    def __bool__(self) -> bool:
+        return bool(self._lost)
+
     def add(self, pipe: Pipe, ranges: list[tuple[int, int]]) -> None:
         """Note that *pipe* was cut with writes to *ranges* under way."""
         if not ranges or pipe.server_ended():
