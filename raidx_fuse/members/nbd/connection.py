@@ -260,3 +260,4 @@ class Connection:
         with suppress(OSError):
             self.pipe.try_send(self._link.output())
         self.pipe.close()
+        self.pipe.forget()

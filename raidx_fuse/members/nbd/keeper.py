@@ -168,7 +168,8 @@ class Lock:
 
     def _lose(self, error: BusyError) -> None:
         """Never write again. Raises MemberError."""
-        self._lost = MemberError(self._path, "write", -1, error.errno, error.message)
+        why = error.message.removeprefix(f"{self._path}: ")
+        self._lost = MemberError(self._path, "write", -1, error.errno, why)
         raise self._lost
 
     def _check(self) -> None:

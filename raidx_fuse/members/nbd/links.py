@@ -131,7 +131,6 @@ class Links:
             connection.end_now()
             for call in connection.take_back():
                 call.end(errno.ENODEV, "member is closed")
-            connection.pipe.forget()
         self._end_waiting(errno.ENODEV, "member is closed")
 
     def _submit(self, call: Call) -> None:

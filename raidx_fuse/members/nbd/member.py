@@ -58,11 +58,12 @@ class NbdMember(Member):
             self._lock = Lock(path, holder or this_process()) if lock else None
             if self._lock is not None:
                 self._lock.take_now(pipe, read_only)
-        except OSError as error:
+        except BaseException as error:
             pipe.close()
-            raise MemberError(path, "open", -1, error.errno or errno.EIO, str(error)) from None
-        except BaseException:
-            pipe.close()
+            pipe.forget()
+            if isinstance(error, OSError):
+                number = error.errno or errno.EIO
+                raise MemberError(path, "open", -1, number, str(error)) from None
             raise
         self._links = Links(self, dial, pipe, self._renew)
         self._closed = False

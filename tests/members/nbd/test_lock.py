@@ -192,7 +192,9 @@ def test_a_holder_that_was_away_too_long_looks_before_it_writes(b: Holder) -> No
         server.running = True
         page = b.beat().encode()
         server.content[BEAT_OFFSET : BEAT_OFFSET + BEAT_BYTES] = page
-        with pytest.raises(MemberError, match="in use by process 2 on beta"):
+        with pytest.raises(
+            MemberError, match=r"^nbd://rig/disk: write failed: in use by process 2 on beta$"
+        ):
             await first.writev(4096, [b"wrong"])
         await trio.sleep(10)
         assert server.content[4096:4101] == b"first"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import subprocess
@@ -165,6 +166,35 @@ def test_an_unknown_export_and_a_missing_server_are_named(tmp_path: Path) -> Non
         open_export(uri)
     with pytest.raises(RaidxError, match=r"no server listens on 127.0.0.1:1: start it"):
         open_export("nbd://127.0.0.1:1/x")
+
+
+def test_no_descriptor_is_left_behind(tmp_path: Path) -> None:
+    command, uri = nbdkit(tmp_path, "memory", "4M")
+    socket = tmp_path / "n.sock"
+
+    async def main() -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        with running(command, socket) as server:
+            during = len(os.listdir("/proc/self/fd"))
+            for lock in (False, True):
+                member = open_export(uri, lock=lock)
+                await member.writev(0, [b"x" * 512])
+                member.close()
+            holder = open_export(uri)
+            await holder.writev(0, [b"x" * 512])
+            await holder.flush()
+            await trio.sleep(0.05)
+            assert len(os.listdir("/proc/self/fd")) == during + 2, "a socket and a witness"
+            server.kill()
+            server.wait()
+            with running(command, socket):  # the memory of the new one is empty
+                with pytest.raises(MemberError, match="the export has lost content"):
+                    await holder.writev(0, [b"y" * 512])
+                holder.close()
+            await trio.sleep(0.05)
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    trio.run(main)
 
 
 def test_errors_and_delays_of_a_server_are_errors_and_delays(tmp_path: Path) -> None:
