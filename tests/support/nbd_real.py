@@ -1,8 +1,10 @@
-"""Real NBD servers for tests: nbdkit and qemu-nbd; skipped where they are missing."""
+"""Real NBD servers for tests: nbdkit, qemu-nbd, nbd-server; skipped where they are missing."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-SERVERS = ("nbdkit", "nbdkit-memory", "qemu-nbd", "qemu-nbd-qcow2")
+SERVERS = ("nbdkit", "nbdkit-memory", "qemu-nbd", "qemu-nbd-qcow2", "nbd-server")
 START_S = 10.0
 
 
@@ -37,6 +39,14 @@ def server_command(kind: str, folder: Path, size_bytes: int) -> tuple[list[str],
             file.truncate(size_bytes)
     if kind == "nbdkit":
         return [program, "-f", "-U", str(socket), "file", str(disk)], uri
+    if kind == "nbd-server":  # it goes into the background: `running` ends it by its number
+        config = folder / "nbd-server.conf"
+        disk.chmod(0o666)
+        config.write_text(
+            f"[generic]\nunixsock = {socket}\n"
+            f"[disk]\nexportname = {disk}\nflush = true\nfua = true\n"
+        )
+        return [program, "-C", str(config), "-p", str(socket.with_suffix(".pid"))], uri
     form = "qcow2" if kind.endswith("qcow2") else "raw"
     fixed = ["-t", "-e", "8", "-x", "disk", "-f", form, "--discard=unmap"]
     return [program, *fixed, "-k", str(socket), str(disk)], uri
@@ -46,11 +56,12 @@ def server_command(kind: str, folder: Path, size_bytes: int) -> tuple[list[str],
 def running(command: Sequence[str], socket: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run a server until the end of the block; returns when its socket is there."""
     socket.unlink(missing_ok=True)
-    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    number = socket.with_suffix(".pid")
     try:
         deadline = time.monotonic() + START_S
         while not socket.exists():
-            if process.poll() is not None or time.monotonic() > deadline:
+            if process.poll() or time.monotonic() > deadline:
                 assert process.stderr is not None
                 process.kill()
                 pytest.skip(f"{command[0]} does not start: {process.stderr.read()[-300:]!r}")
@@ -59,6 +70,8 @@ def running(command: Sequence[str], socket: Path) -> Iterator[subprocess.Popen[b
     finally:
         process.kill()
         process.wait()
+        if number.exists():
+            os.kill(int(number.read_text()), signal.SIGKILL)
         assert process.stderr is not None
         process.stderr.close()
         socket.unlink(missing_ok=True)
