@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -25,10 +26,10 @@ def server_command(kind: str, folder: Path, size_bytes: int) -> tuple[list[str],
     program = kind.removesuffix("-memory").removesuffix("-qcow2")
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed")
-    socket, disk = folder / f"{kind}.sock", folder / f"{kind}.img"
-    uri = f"nbd+unix:///disk?socket={socket}"
+    place, disk = folder / f"{kind}.sock", folder / f"{kind}.img"
+    uri = f"nbd+unix:///disk?socket={place}"
     if kind == "nbdkit-memory":
-        return [program, "-f", "-U", str(socket), "memory", str(size_bytes)], uri
+        return [program, "-f", "-U", str(place), "memory", str(size_bytes)], uri
     if kind == "qemu-nbd-qcow2":
         if not disk.exists():
             make = ["qemu-img", "create", "-q", "-f", "qcow2", str(disk), str(size_bytes)]
@@ -38,29 +39,35 @@ def server_command(kind: str, folder: Path, size_bytes: int) -> tuple[list[str],
         with disk.open("r+b") as file:
             file.truncate(size_bytes)
     if kind == "nbdkit":
-        return [program, "-f", "-U", str(socket), "file", str(disk)], uri
+        return [program, "-f", "-U", str(place), "file", str(disk)], uri
     if kind == "nbd-server":  # it goes into the background: `running` ends it by its number
         config = folder / "nbd-server.conf"
         disk.chmod(0o666)
         config.write_text(
-            f"[generic]\nunixsock = {socket}\n"
+            f"[generic]\nunixsock = {place}\n"
             f"[disk]\nexportname = {disk}\nflush = true\nfua = true\n"
         )
-        return [program, "-C", str(config), "-p", str(socket.with_suffix(".pid"))], uri
+        return [program, "-C", str(config), "-p", str(place.with_suffix(".pid"))], uri
     form = "qcow2" if kind.endswith("qcow2") else "raw"
     fixed = ["-t", "-e", "8", "-x", "disk", "-f", form, "--discard=unmap"]
-    return [program, *fixed, "-k", str(socket), str(disk)], uri
+    return [program, *fixed, "-k", str(place), str(disk)], uri
+
+
+def _listens(path: Path) -> bool:
+    """Return whether a server accepts connections; its socket exists a moment before that."""
+    with socket.socket(socket.AF_UNIX) as tried:
+        return tried.connect_ex(str(path)) == 0
 
 
 @contextmanager
-def running(command: Sequence[str], socket: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server until the end of the block; returns when its socket is there."""
-    socket.unlink(missing_ok=True)
+def running(command: Sequence[str], place: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server until the end of the block; returns when it accepts connections at *place*."""
+    place.unlink(missing_ok=True)
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    number = socket.with_suffix(".pid")
+    number = place.with_suffix(".pid")
     try:
         deadline = time.monotonic() + START_S
-        while not socket.exists():
+        while not _listens(place):
             if process.poll() or time.monotonic() > deadline:
                 assert process.stderr is not None
                 process.kill()
@@ -74,7 +81,7 @@ def running(command: Sequence[str], socket: Path) -> Iterator[subprocess.Popen[b
             os.kill(int(number.read_text()), signal.SIGKILL)
         assert process.stderr is not None
         process.stderr.close()
-        socket.unlink(missing_ok=True)
+        place.unlink(missing_ok=True)
 
 
 @contextmanager
