@@ -15,7 +15,7 @@ from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE, array_argument
 from raidx_fuse.cli.progress import exit_status, wait_for_jobs
 from raidx_fuse.cli.status_text import dry_run_text, job_line
 from raidx_fuse.errors import UsageError
-from raidx_fuse.fuse.mountpoint import loop_devices, real_path
+from raidx_fuse.fuse.mountpoint import loop_devices, real_path, split_array
 from raidx_fuse.members.nbd.uri import is_uri
 from raidx_fuse.members.open import absolute
 
@@ -265,7 +265,7 @@ def _reshape(
 
 def _steps_after_growth(array: str) -> list[str]:
     """Return the shell commands that make loop devices and file systems use the new size."""
-    devices = [device for device, _ in loop_devices(real_path(array))]
+    devices = [device for device, _ in loop_devices(real_path(split_array(array)[0]))]
     lines = [f"  losetup -c {device} && resize2fs {device}" for device in devices]
     return lines or ["  losetup -c DEVICE && resize2fs DEVICE, for a loop device on the image"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from math import floor, log10
 from typing import Any
@@ -67,6 +68,7 @@ COUNTERS = ("pre_reads", "rmw", "rcw", "full_stripe", "degraded_reads")
     help="Change a number of a generated load, such as read_share=0.8.",
 )
 @click.option("--overwrite-signature", is_flag=True, help="Destroy the file system on the image.")
+@click.option("--volume", metavar="NAME", help="The volume, where the mount has several.")
 def replay(
     out: Output,
     trace: str,
@@ -76,6 +78,7 @@ def replay(
     section: float,
     verify: bool,
     overwrite_signature: bool,
+    volume: str | None,
     numbers: tuple[str, ...],
     **shape: Any,
 ) -> int:
@@ -88,7 +91,7 @@ def replay(
     source = Source(name=trace, rate_s=shape.pop("rate"), numbers=_numbers(numbers), **shape)
     source.check()
     before = call(array, "stats")["array"]
-    path = _image_of(array)
+    path = _image_of(array, volume)
     recorder = Recorder()
     content, size_bytes = trio.run(
         _run, source, path, recorder, depth, flat_out, verify, overwrite_signature
@@ -136,15 +139,23 @@ def round_section(seconds: float) -> float:
     return next(unit * n for n in (1, 2, 5, 10) if unit * n * SECTIONS >= seconds)
 
 
-def _image_of(array: str) -> str:
-    loops = [device for device, _ in mountpoint.loop_devices(mountpoint.real_path(array))]
-    if loops:
-        raise BusyError(
-            f"{loops[0]} is on the image: a load would destroy what is there",
-            action=f"detach it first: losetup -d {loops[0]}",
-        )
-    path: str = call(array, "status")["volumes"][0]["path"]
-    return path
+def _image_of(array: str, volume: str | None) -> str:
+    """Return the path of *volume*, None: of the only one. Raises UsageError, BusyError."""
+    paths = {str(one["name"]): str(one["path"]) for one in call(array, "status")["volumes"]}
+    if volume is None and len(paths) == 1:
+        volume = next(iter(paths))
+    if volume not in paths:
+        names = ", ".join(paths) or "none: make one with raidx volume create"
+        if volume is None:
+            raise UsageError(f"{array} has {len(paths)} volumes", action=f"--volume: {names}")
+        raise UsageError(f"{array} has no volume {volume}", action=f"there is {names}")
+    for device, image in mountpoint.loop_devices(os.path.dirname(paths[volume])):
+        if image == paths[volume]:
+            raise BusyError(
+                f"{device} is on the image: a load would destroy what is there",
+                action=f"detach it first: losetup -d {device}",
+            )
+    return paths[volume]
 
 
 async def _run(

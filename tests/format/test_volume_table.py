@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +26,7 @@ from raidx_fuse.format.configuration.volumes import (
     encode_table,
 )
 from raidx_fuse.format.regions import plan_regions
+from tests.format.fuzzing import WEIRD
 
 UUID = "00000000-0000-4000-8000-{:012d}"
 A_CONFIG = ArrayConfig(
@@ -126,3 +129,37 @@ def test_what_is_no_table_is_refused(values: dict[str, Any]) -> None:
 def test_names_that_are_unclean_are_refused_and_others_taken() -> None:
     for name in ("ä 漢", "a b", "-rf"):
         encode_config(with_volumes({"table": [volume(name=name)], "wiping": []}))
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of every value inside *value*, itself included."""
+    yield path
+    if isinstance(value, dict | list):
+        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(one, (*path, key))
+
+
+def test_any_value_at_any_place_is_refused_or_read_as_written() -> None:
+    whole = encode_table(TABLE)
+    taken = 0
+    for path in places(whole):
+        for odd in WEIRD:
+            values: Any = deepcopy(whole)
+            if not path:
+                values = odd
+            else:
+                inner = values
+                for key in path[:-1]:
+                    inner = inner[key]
+                inner[path[-1]] = odd
+            if not isinstance(values, dict):
+                continue
+            try:
+                text = encode_config(with_volumes(values))
+            except FormatError:
+                continue
+            taken += 1
+            again = decode_config(text)
+            assert again.volumes == values
+            assert decode_table(values)
+    assert taken  # other names are possible

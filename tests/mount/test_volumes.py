@@ -133,6 +133,21 @@ def test_bad_input_is_one_line(array: RealArray) -> None:
         assert caught.value.errno == code
 
 
+def test_a_load_is_played_on_the_volume_that_is_named(array: RealArray) -> None:
+    array.create("raid5", 3, "24MiB", "--no-volume")
+    array.mount()
+    load = ("replay", "uniform", "ARRAY", "--requests", "20", "--as-fast-as-possible")
+    assert "has 0 volumes; --volume: none" in array.refused(*load, status=2)
+    for name in ("one", "two"):
+        array.raidx("volume", "create", "ARRAY", name, "--size", "4MiB")
+    assert "has 2 volumes; --volume: one, two" in array.refused(*load, status=2)
+    assert "no volume x; there is one, two" in array.refused(*load, "--volume", "x", status=2)
+    array.raidx(*load, "--volume", "two", "--verify", "--number", "read_share=0")
+    written = {v["name"]: v["written"] for v in array.ask("volume", "list", "ARRAY")["volumes"]}
+    assert written["one"] == 0
+    assert written["two"] > 0
+
+
 def test_two_arrays_are_one_mount(make_array: Callable[..., RealArray]) -> None:
     first, second = make_array(), make_array()
     first.create("raid5", 3, "24MiB")
