@@ -189,6 +189,8 @@ class VolumeOperations(pyfuse3.Operations):
                 size = max(0, volume.size_bytes - off)
                 if not size:
                     return b""
+            volume.reads += 1
+            volume.read_bytes += size
             # pyfuse3 takes any contiguous buffer and replies before anything else runs.
             return await volume.read(off, size)  # type: ignore[return-value]
         except Exception as error:
@@ -204,6 +206,8 @@ class VolumeOperations(pyfuse3.Operations):
                 if size <= 0:
                     raise FUSEError(errno.ENOSPC)
                 buf = buf[:size]
+            volume.writes += 1
+            volume.write_bytes += size
             if fh & 1:
                 DEFERRAL.allow(False)  # a flush comes before its answer
                 await volume.write(off, buf)

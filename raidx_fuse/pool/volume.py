@@ -34,12 +34,13 @@ class Volume:
     await; *write* ``(offset_bytes, data)`` writes all of *data*; *flush* returns when everything
     written before is durable. All three raise RaidxError, and may complete without suspending.
     Ranges must lie inside the volume: the front end clips or refuses others. *uuid* names it for
-    good; *opened* counts the open handles of all front ends.
+    good; *opened* counts the open handles of all front ends; *reads*, *writes*, *read_bytes* and
+    *write_bytes* what they asked for since the volume was opened. The front ends count.
     """
 
     __slots__ = (
-        *("_on_resize", "flush", "name", "opened", "read", "read_only", "size_bytes"),
-        *("uuid", "write"),
+        *("_on_resize", "flush", "name", "opened", "read", "read_bytes", "read_only", "reads"),
+        *("size_bytes", "uuid", "write", "write_bytes", "writes"),
     )
 
     def __init__(
@@ -57,6 +58,7 @@ class Volume:
         self.name = name
         self.uuid = uuid
         self.opened = 0
+        self.reads = self.writes = self.read_bytes = self.write_bytes = 0
         self.size_bytes = size_bytes
         self.read = read
         self.write = write

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import trio
 
 from raidx_fuse.array.open import open_array
 from raidx_fuse.daemon.commands.commands import Commands
@@ -126,6 +127,34 @@ def test_bad_requests_are_refused() -> None:
         ):
             with pytest.raises(UsageError, match=said):
                 await desk.commands.handle(name, arguments)
+
+    play(scene)
+
+
+def test_stats_name_what_each_volume_was_asked_for() -> None:
+    async def scene(desk: VolumeDesk) -> None:
+        for name in ("one", "two"):
+            await desk.ask("volume-create", name=name, size=8 * PAGE)
+        one, two = desk.volumes.volumes
+        one.reads, one.read_bytes, two.writes, two.write_bytes = 3, 3 * PAGE, 2, 1024
+        nothing = {"reads": 0, "writes": 0, "read_bytes": 0, "write_bytes": 0}
+        assert (await desk.ask("stats"))["volumes"] == [
+            {**nothing, "name": "one", "reads": 3, "read_bytes": 3 * PAGE},
+            {**nothing, "name": "two", "writes": 2, "write_bytes": 1024},
+        ]
+        found: list[dict[str, Any]] = []
+
+        async def look() -> None:
+            found.append(await desk.ask("stats", interval_s=10.0))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(look)
+            await trio.sleep(5)
+            one.reads, one.read_bytes = 5, 4 * PAGE
+        assert found[0]["volumes"] == [
+            {**nothing, "name": "one", "reads": 2, "read_bytes": PAGE},
+            {**nothing, "name": "two"},
+        ]
 
     play(scene)
 

@@ -15,6 +15,7 @@ from raidx_fuse.array.status import redundancy_left, state
 from raidx_fuse.daemon.commands.arguments import check_arguments
 from raidx_fuse.daemon.commands.commands import Commands
 from raidx_fuse.errors import BusyError, UsageError
+from raidx_fuse.pool.monitor import VolumeCounters
 from raidx_fuse.pool.volume import Volume
 from raidx_fuse.pool.volume_table import ArrayVolumes
 
@@ -68,7 +69,11 @@ class PoolCommands:
                 f"this mount has {len(self._parts)} arrays", action=f"name one: {self._names()}"
             )
         part = self._parts[0] if ref is None else self._part(ref)
-        return await part.commands.handle(name, arguments)
+        if name != "stats":
+            return await part.commands.handle(name, arguments)
+        before = _counters(part) if arguments.get("interval_s") is not None else {}
+        result = await part.commands.handle(name, arguments)
+        return {**result, "volumes": _counted(part, before)}
 
     def report(self) -> Result:
         """Return the status of the mount: that of its array; of several, the worst, and all."""
@@ -191,6 +196,24 @@ class PoolCommands:
 
 def _rank(word: str) -> int:
     return WORST.index(word) if word in WORST else len(WORST)
+
+
+def _counters(part: Part) -> dict[Volume, VolumeCounters]:
+    """Return what each volume of *part* was asked for since it was opened."""
+    return {
+        volume: VolumeCounters(volume.reads, volume.writes, volume.read_bytes, volume.write_bytes)
+        for volume in part.volumes.volumes
+    }
+
+
+def _counted(part: Part, before: dict[Volume, VolumeCounters]) -> list[Result]:
+    """Return the counters of each volume of *part*, less those *before*."""
+    found = []
+    for volume, after in _counters(part).items():
+        earlier = before.get(volume, VolumeCounters())
+        numbers = (new - old for new, old in zip(after, earlier, strict=True))
+        found.append({"name": volume.name, **dict(zip(after._fields, numbers, strict=True))})
+    return found
 
 
 def _array(volumes: ArrayVolumes) -> Result:
