@@ -26,7 +26,7 @@ from raidx_fuse.format.configuration.volumes import (
     encode_table,
 )
 from raidx_fuse.format.regions import plan_regions
-from tests.format.fuzzing import WEIRD
+from tests.format.fuzz_changes import WEIRD
 
 UUID = "00000000-0000-4000-8000-{:012d}"
 A_CONFIG = ArrayConfig(
