@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from raidx_fuse.layouts.codes.code import Code, LayoutError
 from raidx_fuse.layouts.codes.horizontal import (
@@ -22,6 +23,7 @@ from raidx_fuse.layouts.codes.horizontal import (
 from raidx_fuse.layouts.codes.vertical import pcode, upc, xcode
 from raidx_fuse.layouts.placements.bundled import bundle_code, make_bundles
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
+from raidx_fuse.layouts.placements.elastic_mapping import Rule
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.rotated import RotatedLayout
 
@@ -39,6 +41,7 @@ __all__ = [
     "grows_in_place",
     "make_code",
     "make_layout",
+    "parity_stays",
 ]
 
 CHUNK_BYTES_MIN = 4 << 10
@@ -55,7 +58,8 @@ class LayoutInfo:
 
     * *name*; *title*: one line; *widths*: the allowed widths in words; *source*: the paper.
     * *width_min*, *width_max*; *allows_width*: a further condition on the width.
-    * *build*: returns the code for a width; None if the placement needs more than the width.
+    * *build*: returns the code for a width; None if the placement needs more than the width. If
+      there is a parameter "prime", it takes one, too.
     * *rotation*: the default rotation of `RotatedLayout`, "fixed" or "left".
     * *params*: the meaning of each parameter, by name.
     * *bundled*: a raidx layout, with members of different sizes and a look-up table.
@@ -68,7 +72,7 @@ class LayoutInfo:
     widths: str
     source: str
     width_min: int
-    build: Callable[[int], Code] | None = None
+    build: Callable[..., Code] | None = None
     width_max: int = WIDTH_MAX
     allows_width: Callable[[int], bool] = lambda _width: True
     rotation: str = "fixed"
@@ -101,6 +105,14 @@ class LayoutInfo:
         )
 
 
+ELASTIC_PARAMS = {
+    "history": "list of the numbers of members, before and after each growth",
+    "rules": "list of the rule of each growth: null, or granule and turn",
+    "migrated": "during a growth: the first stripe that has not migrated yet",
+    "parity": "during a growth: how parity is updated, live, piggyback or surrogate",
+}
+
+
 def _two_thirds(_width: int) -> float:
     return 2 / 3
 
@@ -108,7 +120,7 @@ def _two_thirds(_width: int) -> float:
 def _two_losses(
     name: str,
     title: str,
-    build: Callable[[int], Code],
+    build: Callable[..., Code],
     allowed: Callable[[int], bool] | None = None,
     widths: str = "4 to 64",
 ) -> LayoutInfo:
@@ -125,7 +137,13 @@ def _two_losses(
         build,
         width_max=WIDTH_MAX_TWO_LOSSES,
         allows_width=allowed or (lambda _width: True),
-        params={} if allowed else {"rotate": "true rotates the columns by one each stripe"},
+        params={}
+        if allowed
+        else {
+            "rotate": "true rotates the columns by one each stripe",
+            "prime": "the prime of the code, which limits the number of members",
+            **ELASTIC_PARAMS,
+        },
         losses=lambda _width: 2,
         share=lambda width: (width - 2) / width,
     )
@@ -157,11 +175,6 @@ def _one(_width: int) -> float:
     return 1.0
 
 
-ELASTIC_PARAMS = {
-    "history": "list of the numbers of members, before and after each growth",
-    "migrated": "during a growth: the first stripe that has not migrated yet",
-    "parity": "during a growth: how parity is updated, live, piggyback or surrogate",
-}
 PARITY_WAYS = ("live", "piggyback", "surrogate")
 
 LAYOUTS: dict[str, LayoutInfo] = {
@@ -205,6 +218,7 @@ LAYOUTS: dict[str, LayoutInfo] = {
             3,
             single_parity,
             rotation="left",
+            params=ELASTIC_PARAMS,
         ),
         _two_losses("rdp", "row-diagonal parity", rdp),
         _two_losses("evenodd", "row parity and adjusted diagonals", evenodd),
@@ -278,14 +292,38 @@ def make_code(name: str, width: int) -> Code:
     return info.build(width)
 
 
+def _maker(name: str, width: int, params: Mapping[str, object]) -> Callable[[int], Code]:
+    """Return what makes the code for a number of members; of *width* members without a growth.
+
+    The prime of a code is the one in *params*, or was chosen for the first members. Raises
+    LayoutError.
+    """
+    info = find_layout(name)
+    if "prime" not in info.params:
+        return lambda members: make_code(name, members)
+    prime, history = params.get("prime"), params.get("history")
+    if prime is None:
+        first = history[0] if isinstance(history, list | tuple) and history else width
+        prime = make_code(name, first).rows + 1
+    if type(prime) is not int:
+        raise LayoutError(f"prime must be a number, not {prime!r}")
+
+    def make(members: int) -> Code:
+        info.check_width(members)
+        assert info.build is not None
+        return info.build(members, prime)
+
+    return make
+
+
 def code_for(name: str, width: int, params: Mapping[str, object]) -> Code:
     """Return the code of a stripe, or of a bundle, of layout *name* with *params*.
 
-    Raises LayoutError for the same reasons as `make_code`, and for a wrong bundle length.
+    Raises LayoutError for the same reasons as `make_code`, and for a wrong bundle length or prime.
     """
     info = find_layout(name)
     if not info.bundled:
-        return make_code(name, width)
+        return _maker(name, width, params)(width)
     info.check_width(width)
     code = bundle_code(name, params.get("length"))
     if code.columns > width:
@@ -304,7 +342,8 @@ def make_layout(
     info = find_layout(name)
     counts = params.get("chunk_counts") if info.bundled else None
     surrogate = params.get("parity") == "surrogate"  # the last role is not a column of the code
-    code = make_code(name, width - surrogate) if counts is None else code_for(name, width, params)
+    listed = counts is not None or not info.bundled
+    code = code_for(name, width - surrogate, params) if listed else make_code(name, width)
     check_chunk_bytes(chunk_bytes)
     unknown = sorted(set(params) - set(info.params))
     if unknown:
@@ -313,21 +352,52 @@ def make_layout(
     if counts is not None:
         bundles, founding = params.get("bundles"), params.get("founding")
         return make_bundles(name, counts, chunk_bytes, code.columns, bundles, founding)
+    rotation = "left" if params.get("rotate", info.rotation == "left") else "fixed"
     history = params.get("history")
     if history is not None:
         counts = _checked_history(history, width - surrogate, info.width_min)
         migrated = _checked_migrated(params.get("migrated"))
         if params.get("parity", "live") not in PARITY_WAYS:
             raise LayoutError(f"parity cannot follow a growth as {params['parity']!r}")
-        return ElasticLayout(name, counts, chunk_bytes, member_chunks, migrated, surrogate)
-    rotate = params.get("rotate", info.rotation == "left")
-    rotation = "left" if rotate else "fixed"
+        if params.get("parity", "live") != "live" and not parity_stays(name):
+            raise LayoutError(f"parity of {name} moves with its columns: it is always live")
+        return ElasticLayout(
+            name,
+            counts,
+            chunk_bytes,
+            member_chunks,
+            migrated,
+            make_code=_maker(name, width, params),
+            rules=_checked_rules(params.get("rules", ()), len(counts) - 1),
+            rotated=rotation == "left",
+            parity_stays=parity_stays(name),
+            surrogate=surrogate,
+        )
     return RotatedLayout(name, code, chunk_bytes, member_chunks // code.rows, rotation)
 
 
 def grows_in_place(name: str) -> bool:
     """Return whether arrays of layout *name* grow by the elastic mapping, without a restripe."""
     return "history" in find_layout(name).params
+
+
+def parity_stays(name: str) -> bool:
+    """Return whether the parity of layout *name*, if it has any, keeps its member in a growth."""
+    return name in ("raid0", "raid4", "mcpod")
+
+
+def _checked_rules(rules: object, growths: int) -> tuple[Rule, ...]:
+    """Return the *rules* of *growths* growths; missing ones are plain. Raises LayoutError."""
+    known: list[Any] | tuple[Any, ...] = [0]
+    if isinstance(rules, list | tuple) and len(rules) <= growths:
+        known = rules
+    if all(rule is None or _is_rule(rule) for rule in known):
+        return tuple(None if rule is None else (rule[0], rule[1]) for rule in known)
+    raise LayoutError(f"rules must say null or [granule, turn] of {growths} growths, not {rules!r}")
+
+
+def _is_rule(rule: object) -> bool:
+    return isinstance(rule, list | tuple) and list(map(type, rule)) == [int, int]
 
 
 def _checked_history(history: object, width: int, least: int) -> tuple[int, ...]:

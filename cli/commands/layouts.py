@@ -13,6 +13,7 @@ from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import LAYOUT_NAME
 from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.codes.code import Code, LayoutError, bits
+from raidx_fuse.layouts.codes.horizontal import single_parity
 from raidx_fuse.layouts.numbers import MemberChunk, Role, Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
@@ -54,7 +55,14 @@ def _layout(
     params: dict[str, Any] = {} if rotate is None else {"rotate": rotate}
     if name == "mcpod" and not params:
         info.check_width(disks)
-        return ElasticLayout(name, (disks, *after), CHUNK_BYTES, stripes)
+        return ElasticLayout(
+            name,
+            (disks, *after),
+            CHUNK_BYTES,
+            stripes,
+            make_code=single_parity,
+            parity_stays=True,
+        )
     if after:
         raise UsageError(f"{name} does not grow chunk by chunk", action="use mcpod")
     if info.build is None:

@@ -17,15 +17,16 @@ The numbers below are the diagonals of the cells for p = 5; diagonal 4 has no pa
      EVENODD does not; it adds the cells of diagonal 4 to every Q.
 
 *Shortening*: a missing data column counts as zero and is left out, so that every width works with
-the smallest prime that has enough columns. Data cells are numbered row by row, so that neighbouring
-chunks lie on different members.
+any prime that has enough columns. With a larger prime than needed, columns can be added later:
+until then they count as zero, so no parity changes. Data cells are numbered row by row, so that
+neighbouring chunks lie on different members.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-from raidx_fuse.layouts.codes.code import Cell, Code
+from raidx_fuse.layouts.codes.code import Cell, Code, LayoutError
 
 
 @lru_cache(maxsize=64)
@@ -49,13 +50,14 @@ def single_parity(width: int) -> Code:
 
 
 @lru_cache(maxsize=64)
-def rdp(width: int) -> Code:
+def rdp(width: int, prime: int | None = None) -> Code:
     """Return row-diagonal parity on *width* columns: width - 2 of data, rows, diagonals.
 
-    The prime is the smallest p >= width - 1 (the upc paper, section 2.2.1 and Fig. 1).
+    Without *prime* it is the smallest p >= width - 1 (the upc paper, section 2.2.1 and Fig. 1).
+    Raises LayoutError if *prime* is not one, or too small for *width*.
     """
     data_columns = width - 2
-    p = prime_from(max(3, data_columns + 1))
+    p = _checked_prime("rdp", prime, width, data_columns + 1)
     data = tuple((r, c) for r in range(p - 1) for c in range(data_columns))
     # For the diagonals the row parity is column p - 1, even if shortening has moved it to the left.
     grid = [(c, c) for c in range(data_columns)] + [(p - 1, data_columns)]
@@ -66,13 +68,14 @@ def rdp(width: int) -> Code:
 
 
 @lru_cache(maxsize=64)
-def evenodd(width: int) -> Code:
+def evenodd(width: int, prime: int | None = None) -> Code:
     """Return EVENODD on *width* columns: width - 2 of data, rows, diagonals with the adjuster.
 
-    The prime is the smallest p >= width - 2. (Blaum et al., 1995; the upc paper, section 5.1.)
+    Without *prime* it is the smallest p >= width - 2 (Blaum et al., 1995; the upc paper, section
+    5.1). Raises LayoutError if *prime* is not one, or too small for *width*.
     """
     data_columns = width - 2
-    p = prime_from(max(3, data_columns))
+    p = _checked_prime("evenodd", prime, width, data_columns)
     data = tuple((r, c) for r in range(p - 1) for c in range(data_columns))
     grid = [(c, c) for c in range(data_columns)]
     adjuster = _diagonal(p, p - 1, grid)
@@ -80,6 +83,18 @@ def evenodd(width: int) -> Code:
         ((d, data_columns + 1), *_diagonal(p, d, grid), *adjuster) for d in range(p - 1)
     )
     return Code("evenodd", p - 1, width, chains, data, 2)
+
+
+def _checked_prime(name: str, prime: int | None, width: int, least: int) -> int:
+    if prime is None:
+        return prime_from(max(3, least))
+    if not is_prime(prime) or prime < 3:
+        raise LayoutError(f"the prime of {name} cannot be {prime}")
+    if prime < least:
+        raise LayoutError(
+            f"{name} with prime {prime} has at most {width - least + prime} members, not {width}"
+        )
+    return prime
 
 
 def is_prime(number: int) -> bool:

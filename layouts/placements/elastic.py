@@ -1,43 +1,17 @@
-"""McPod's elastic mapping: RAID-4 that grows by moving the fewest blocks (the mcpod paper).
+"""A layout that grows by the elastic mapping: any horizontal code, any number of growths.
 
-The array grows from v to w = v + n data disks; the parity disk is not counted. A block moves only
-to a new disk, and keeps its block number. w consecutive blocks of every disk form a *region*. Block
-b of all disks together is a *column*; b1 = b mod w is its number in the region. The block b of disk
-d0 moves exactly if d0 <= b1 <= d0 + n - 1: in the region the moved blocks form a parallelogram.
-Fig. 1 of the paper shows the first region of a growth from 3 to 5 data disks (4 to 6 with parity).
-Moved blocks are in brackets, new blocks have a plus:
-
-                before                        after
-    block    0   1   2   3   4         0    1    2    3    4
-    disk 0  [0] [3]  6   9  12        16+  17+   6    9   12
-    disk 1   1  [4] [7] 10  13         1   18+  19+  10   13
-    disk 2   2   5  [8][11] 14         2    5   20+  21+  14
-    disk 3                             0    3    7   22+  23+
-    disk 4                            15+   4    8   11   24+
-
-The last column of a region moves nothing. One rule covers the three parts of the paper's Fig. 9.
-The moved blocks of a column lie in a window of old disks, and move in the same order to a window of
-new disks:
-
-    d = d0 - max(0, b1 - n + 1) + max(v, b1 + 1)
-
-The n vacant places of the column are the cyclic window of n disks that ends at disk b1. New blocks
-fill them in the order (b1 - n + 1 + j) mod w, j = 0 .. n-1. The share of moved blocks is n/w, the
-lower bound.
-
-Logical blocks are numbered so that each growth appends its new blocks after all older ones.
+A chunk keeps its stripe, its row and its column for ever; a growth only gives a column of some
+stripes another member (elastic_mapping.py), and adds data columns to the code. The new columns are
+unwritten and count as zero, so no parity changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from raidx_fuse.layouts.codes.code import LayoutError
+from raidx_fuse.layouts.codes.code import Code, LayoutError
 from raidx_fuse.layouts.codes.horizontal import single_parity, striping
 from raidx_fuse.layouts.numbers import (
     CellIndex,
@@ -47,144 +21,70 @@ from raidx_fuse.layouts.numbers import (
     Stripe,
     cell_range,
     role_range,
+    stripe_and_cell,
+)
+from raidx_fuse.layouts.placements.elastic_mapping import (
+    ElasticMapping,
+    Generation,
+    Numbers,
+    Rule,
 )
 from raidx_fuse.layouts.placements.layout import Layout
 
-Blocks = NDArray[np.int64]
+BLOCK_SHIFT = 10
+BLOCK_MASK = (1 << BLOCK_SHIFT) - 1
+TABLE_BYTES_MAX = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    """Block *block* moves from data disk *source* to data disk *target*, same block number."""
+class RoleTable:
+    """The roles of the columns of each stripe, computed when asked for, in blocks of stripes.
 
-    block: int
-    source: int
-    target: int
-
-
-class ElasticMapping:
-    """The mapping of logical blocks after the growths in *history*.
-
-    *history* holds the numbers of data disks, the first before any growth. *blocks_per_disk* is
-    the number of blocks on each disk. Logical blocks run from 0 to *blocks* - 1, disks from 0 to
-    *disks* - 1. Each look-up costs O(number of growths). Raises LayoutError when *history* is not
-    strictly increasing.
+    *make* returns the roles of a range of stripes, (stripes, *columns*); they repeat after *period*
+    stripes. So after few growths the whole table is small; of a large one a part is kept.
     """
 
-    def __init__(self, history: tuple[int, ...], blocks_per_disk: int) -> None:
-        if not history or history[0] < 1 or blocks_per_disk < 1:
-            raise LayoutError("an elastic mapping needs a first disk and a first block")
-        if any(new <= old for old, new in pairwise(history)):
-            raise LayoutError(f"disks can only be added: {', '.join(map(str, history))}")
-        self.history = tuple(history)
-        self.blocks_per_disk = blocks_per_disk
-        self.disks = history[-1]
-        self.blocks = self.disks * blocks_per_disk
-        # (old disks v, added n, all w, first logical block of this growth)
-        self._growths = tuple(
-            (old, new - old, new, old * blocks_per_disk) for old, new in pairwise(history)
-        )
+    __slots__ = ("_blocks_max", "blocks", "columns", "make", "period")
 
-    def grown(self, disks: int) -> ElasticMapping:
-        """Return the mapping after one more growth, to *disks* data disks."""
-        return ElasticMapping((*self.history, disks), self.blocks_per_disk)
+    def __init__(self, make: Callable[[int, int], Numbers], columns: int, period: int) -> None:
+        self.make = make
+        self.columns = columns
+        self.period = period
+        self.blocks: dict[int, bytes] = {}
+        self._blocks_max = max(1, TABLE_BYTES_MAX // (columns << BLOCK_SHIFT))
 
-    def locate(self, block: int) -> tuple[int, int]:
-        """Return (disk, block on it) of logical *block*. Figs. 8 and 9 of the paper."""
-        first = self.history[0]
-        if block < first * self.blocks_per_disk:
-            row, disk = divmod(block, first)
-        for v, n, w, start in self._growths:
-            if block >= start + n * self.blocks_per_disk:
-                continue  # added by a later growth
-            if block >= start:
-                row, j = divmod(block - start, n)
-                disk = (row - n + 1 + j) % w
-                continue
-            column = row % w
-            if disk <= column < disk + n:
-                disk += max(v, column + 1) - max(0, column - n + 1)
-        return disk, row
+    def load(self, number: int) -> bytes:
+        """Return the block of stripes *number*, one byte for each column of each stripe."""
+        block = self.blocks.get(number)
+        if block is None:
+            if len(self.blocks) >= self._blocks_max:
+                del self.blocks[next(iter(self.blocks))]
+            first = number << BLOCK_SHIFT
+            roles = self.make(first, first + (1 << BLOCK_SHIFT))
+            block = self.blocks[number] = roles.astype(np.uint8).tobytes()
+        return block
 
-    def logical(self, disk: int, row: int) -> int:
-        """Return the logical block at block *row* of *disk*. Fig. 10 of the paper."""
-        for v, n, w, start in reversed(self._growths):
-            column = row % w
-            back = (column - disk) % w
-            if back < n:
-                return start + row * n + n - 1 - back
-            if disk >= v:
-                disk += max(0, column - n + 1) - max(v, column + 1)
-        return row * self.history[0] + disk
-
-    def locate_many(self, blocks: Blocks) -> tuple[Blocks, Blocks]:
-        """Return (disks, blocks on them) of logical *blocks*, as `locate`, for any shape."""
-        blocks = np.asarray(blocks, dtype=np.int64)
-        row, disk = np.divmod(blocks, self.history[0])
-        for v, n, w, start in self._growths:
-            new_row, j = np.divmod(blocks - start, n)
-            column = row % w
-            moves = (disk <= column) & (column < disk + n)
-            to = disk + np.maximum(v, column + 1) - np.maximum(0, column - n + 1)
-            appended = blocks >= start  # later growths correct their blocks in their own iteration
-            disk = np.where(appended, (new_row - n + 1 + j) % w, np.where(moves, to, disk))
-            row = np.where(appended, new_row, row)
-        return disk, row
-
-    def logical_many(self, disks: Blocks, rows: Blocks) -> Blocks:
-        """Return the logical blocks at blocks *rows* of *disks*, as `logical`, broadcast."""
-        disk, row = np.broadcast_arrays(
-            np.asarray(disks, dtype=np.int64), np.asarray(rows, dtype=np.int64)
-        )
-        result = np.full(disk.shape, -1, dtype=np.int64)
-        for v, n, w, start in reversed(self._growths):
-            column = row % w
-            back = (column - disk) % w
-            appended = (back < n) & (result < 0)
-            result = np.where(appended, start + row * n + n - 1 - back, result)
-            from_ = disk + np.maximum(0, column - n + 1) - np.maximum(v, column + 1)
-            disk = np.where(disk >= v, from_, disk)
-        return np.where(result < 0, row * self.history[0] + disk, result)
-
-    def generations(self) -> tuple[tuple[int, int], ...]:
-        """Return (first logical block, blocks in each row) of the first blocks and of each growth.
-
-        The blocks that one growth added (a *generation*) are numbered consecutively, row by row.
-        """
-        return ((0, self.history[0]), *((start, n) for _, n, _, start in self._growths))
-
-    def moves(self, first_row: int = 0, end_row: int | None = None) -> Iterator[Move]:
-        """Yield the moves of the last growth among block rows *first_row* .. *end_row* - 1.
-
-        Moves come by rising row, within a row by rising source disk. Within a region the rows of
-        one source disk are adjacent, and so are those of one target disk: each coalesces into one
-        I/O (section 3.2). Without a growth there are no moves.
-        """
-        if not self._growths:
-            return
-        v, n, w, _ = self._growths[-1]
-        for row in range(first_row, self.blocks_per_disk if end_row is None else end_row):
-            column = row % w
-            low = max(0, column - n + 1)
-            shift = max(v, column + 1) - low
-            for disk in range(low, min(v - 1, column) + 1):
-                yield Move(row, disk, disk + shift)
+    def of(self, stripe: int) -> bytes:
+        """Return the roles of the columns of *stripe*, one byte each."""
+        stripe %= self.period
+        at = (stripe & BLOCK_MASK) * self.columns
+        return self.load(stripe >> BLOCK_SHIFT)[at : at + self.columns]
 
 
 class ElasticLayout(Layout):
-    """Striping or RAID-4 that can grow. Stripe b is block b of every member; a cell is a data disk.
+    """A horizontal code on members of which some were added later.
 
-    *history* holds the numbers of members (data and parity), the first before any growth. Parity
-    keeps its initial role, the last one of the first members. Members that were added later have
-    the roles after it.
+    *history* holds the numbers of members (data and parity), the first before any growth; *rules*
+    the rule of each growth (elastic_mapping.py). *make_code* returns the code for a number of
+    members; its data columns come first, its cells are numbered row by row. *rotated* says that the
+    columns of the first members were rotated (rotated.py). With *parity_stays* the parity keeps its
+    role, the last one of the first members, and only data columns take part; members that were
+    added later have the roles after it.
 
     *migrated* is the first stripe that has not migrated in the growth under way. None means that no
     growth is under way; the attribute then is the number of stripes.
 
-    A block keeps its stripe when it moves. So each stripe has either the old or the new mapping as
-    a whole, under one code of the new width. A move exchanges a block with the new block that will
-    take its place. So in a stripe that has not migrated, the cells of the new disks hold the new
-    blocks of the growth:
+    A move exchanges a column with the new column that takes its place. So in a stripe that has not
+    migrated, the new members hold the new columns of the growth, all of them unwritten:
 
         stripe            0   1  | 2   3   4        3 to 5 data disks, *migrated* = 2
         disk 0           16+ 17+ | 6   9   12
@@ -193,7 +93,6 @@ class ElasticLayout(Layout):
         disk 3            0   3  | 19+ 22+ 23+
         disk 4           15+  4  | 20+ 21+ 24+
 
-    So the migration of a stripe changes only the places of its blocks, not the set of its blocks.
     The image keeps its old size until the growth ends (`finish_growth`).
 
     With *surrogate*, one more member with the last role holds the parity of the stripes that have
@@ -211,182 +110,266 @@ class ElasticLayout(Layout):
         chunk_bytes: int,
         member_chunks: int,
         migrated: int | None = None,
+        *,
+        make_code: Callable[[int], Code],
+        rules: Sequence[Rule] = (),
+        rotated: bool = False,
+        parity_stays: bool = False,
         surrogate: bool = False,
     ) -> None:
-        parities = 0 if name == "raid0" else 1
-        self.mapping = ElasticMapping(tuple(m - parities for m in history), member_chunks)
-        if migrated is not None and (len(history) < 2 or not 0 <= migrated <= member_chunks):
+        self.code = code = make_code(history[-1])
+        rows = code.rows
+        self.first_code = make_code(history[0])
+        parities = code.columns - code.data_count // rows
+        standing = parities if parity_stays else 0
+        self.stripes = member_chunks // rows
+        if self.stripes < 1:
+            raise LayoutError(f"{name} on {history[-1]} members needs {rows} chunks of each")
+        if migrated is not None and (len(history) < 2 or not 0 <= migrated <= self.stripes):
             raise LayoutError(f"{migrated} stripes cannot have migrated in the growth {history}")
-        if surrogate and (migrated is None or not parities):
+        if surrogate and (migrated is None or not standing):
             raise LayoutError("a surrogate takes parity over while it grows, and only then")
+        self.mapping = ElasticMapping([m - standing for m in history], rules, rotated)
         self.name = name
         self.history = tuple(history)
         self.width = history[-1] + surrogate
-        self.code = single_parity(history[-1]) if parities else striping(history[-1])
         self.chunk_bytes = chunk_bytes
-        self.stripes = self.member_chunks = member_chunks
-        self.chunks = self.mapping.blocks
-        self.founding_data_count = self.mapping.history[0]
+        self.member_chunks = self.stripes * rows
+        self.founding_data_count = self.first_code.data_count
         self.founding_stripes = self.stripes
-        self.migrated = member_chunks if migrated is None else migrated
-        self.disks_before = self.mapping.history[-2 if len(history) > 1 else -1]
-        self._before: ElasticMapping | None = None
-        if migrated is not None:
-            self._before = ElasticMapping(self.mapping.history[:-1], member_chunks)
-        shown = self._before or self.mapping
-        self.size_bytes = shown.blocks * chunk_bytes
-        roles = list(range(history[-1]))
-        if parities:
-            roles.append(roles.pop(history[0] - 1))
-        self._roles = tuple(map(Role, roles))
+        self.generations = self._make_generations(rows, parities - standing)
+        self._later = self.generations[1:]
+        self._first_end, self._first_columns = self.generations[0].end, self.generations[0].columns
+        self.chunks = self.generations[-1].end
+        self.parity_stays = parity_stays
         self.surrogate = history[-1] if surrogate else None
-        self._roles_after = (*self._roles[:-1], Role(history[-1])) if surrogate else self._roles
-        self._cells = tuple(self._roles.index(role) for role in role_range(0, history[-1]))
+        self._data_columns = code.data_count // rows
+        self._rows = rows
+        self._column_of = code.column_of
+        self._row_of = code.row_of
+        self._generation_of = tuple(g for g in self.generations for _ in range(g.columns))
+        # Of the mapping's columns, by age, the parities are the last of the first ones.
+        first, all_ = self.mapping.history[0], self.mapping.columns
+        moving = list(range(first - (parities - standing), first))
+        data = [column for column in range(all_) if column not in moving]
+        self._by_column = np.array(data + moving)
+        self._standing = [history[0] - standing + number for number in range(standing)]
+        # The role of each member of the mapping.
+        roles = [role for role in range(history[-1]) if role not in self._standing]
+        self._role = np.array(roles)
+        self._growing = migrated is not None
+        self.migrated = self.stripes if migrated is None else migrated
+        before = self.generations[: -1 if self._growing else None]
+        self.size_bytes = before[-1].end * chunk_bytes
+        self.members_before = history[-2 if len(history) > 1 else -1]
+        self._generation_cells = {
+            sum(1 << cell for cell in self.cells_of(g) if cell < code.data_count)
+            for g in self.generations
+        }
+        self._make_tables()
+
+    def _make_generations(self, rows: int, parities: int) -> tuple[Generation, ...]:
+        columns = self.mapping.history[0] - parities
+        found = [Generation(0, columns, 0, rows, self.stripes)]
+        for growth in self.mapping.growths:
+            last, added = found[-1], growth.after - growth.before
+            column = last.first_column + last.columns
+            found.append(Generation(last.end, added, column, rows, self.stripes, growth))
+        return tuple(found)
+
+    def _make_tables(self) -> None:
+        period, columns = self.mapping.period, self.code.columns
+        self._after = RoleTable(self._roles_after, columns, period)
+        self._before = self._after
+        if self._growing:
+            self._before = RoleTable(self._roles_before, columns, period)
+
+    def _roles_after(self, start: int, end: int) -> Numbers:
+        """Return the role of each column of the stripes start..end-1, all of them migrated."""
+        roles = self._role[self.mapping.members(start, end)[:, self._by_column]]
+        standing = self._standing if self.surrogate is None else [self.surrogate]
+        return self._with_standing(roles, standing if self._standing else [])
+
+    def _roles_before(self, start: int, end: int) -> Numbers:
+        """Return the role of each column of the stripes start..end-1, none of them migrated."""
+        mapping = self.mapping
+        v = mapping.history[-2]
+        after = mapping.members(start, end)
+        old = ElasticMapping(mapping.history[:-1], mapping.rules[:-1], mapping.rotated)
+        found = old.members(start, end)
+        # The new column that will take the place of one that moves lies where that one will be.
+        goes = np.zeros_like(found)
+        np.put_along_axis(goes, found, after[:, :v], axis=1)
+        new = after[:, v:]
+        partner = np.take_along_axis(goes, np.minimum(new, v - 1), axis=1)
+        before = np.concatenate((found, np.where(new < v, partner, new)), axis=1)
+        return self._with_standing(self._role[before[:, self._by_column]], self._standing)
+
+    def _with_standing(self, roles: Numbers, standing: list[int]) -> Numbers:
+        if not standing:
+            return roles
+        return np.concatenate((roles, np.broadcast_to(standing, (len(roles), 1))), axis=1)
 
     @property
     def growing(self) -> bool:
         """Whether a growth is under way."""
-        return self._before is not None
-
-    @property
-    def parity_cell(self) -> CellIndex:
-        """The index of the parity cell, if the layout has parity."""
-        return CellIndex(self.mapping.disks)
+        return self._growing
 
     def migrate_to(self, stripe: Stripe) -> None:
         """Let *stripe* be the first that has not migrated; its neighbours' blocks are copied."""
         self.migrated = stripe
 
     def finish_growth(self) -> None:
-        """End the growth after every stripe has migrated: the image now includes the new blocks.
+        """End the growth after every stripe has migrated: the image now includes the new chunks.
 
         A surrogate takes the role of the old parity member.
         """
         assert self.migrated == self.stripes, "some stripes have not migrated"
-        self._before = None
+        self._growing = False
         self.width = self.history[-1]
-        self.surrogate, self._roles_after = None, self._roles
+        self.surrogate = None
+        self._make_tables()
         self.size_bytes = self.chunks * self.chunk_bytes
+
+    # -- look-ups ------------------------------------------------------------------------------
 
     def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
         """Return (stripe, cell) of the logical data chunk *chunk*."""
-        before = self._before
-        if before is None:
-            disk, row = self.mapping.locate(chunk)
-            return row, disk  # type: ignore[return-value]
-        v, w = before.disks, self.mapping.disks
-        n = w - v
-        if chunk >= before.blocks:
-            disk, row = self.mapping.locate(chunk)
-            leaves = disk < v and row >= self.migrated  # the old block has not left yet
-        else:
-            disk, row = before.locate(chunk)
-            leaves = row < self.migrated and disk <= row % w < disk + n
-        if leaves:
-            column = row % w
-            disk += max(v, column + 1) - max(0, column - n + 1)
-        return row, disk  # type: ignore[return-value]
+        if chunk < self._first_end:
+            stripe, number = stripe_and_cell(chunk, self.founding_data_count)
+            if self._rows == 1:
+                return stripe, number
+            row, column = divmod(number, self._first_columns)
+            return stripe, row * self._data_columns + column  # type: ignore[return-value]
+        for generation in self._later:
+            if chunk < generation.end:
+                break
+        at, row, column = generation.locate(chunk)
+        cell = row * self._data_columns + generation.first_column + column
+        return at, cell  # type: ignore[return-value]
 
     def logical(self, stripe: Stripe, cell: CellIndex) -> Chunk:
         """Return the logical chunk of the data cell *cell* of *stripe*."""
-        before = self._before
-        if before is None or stripe < self.migrated:
-            return Chunk(self.mapping.logical(cell, stripe))
-        if cell < before.disks:
-            return Chunk(before.logical(cell, stripe))
-        w = self.mapping.disks
-        n, column = w - before.disks, stripe % w
-        if (column - cell) % w >= n:  # a block will move here: name the new block of its old place
-            born = cell + max(0, column - n + 1) - max(before.disks, column + 1)
-            return Chunk(self.mapping.logical(born, stripe))
-        return Chunk(self.mapping.logical(cell, stripe))
+        row, column = divmod(cell, self._data_columns)
+        generation = self._generation_of[column]
+        number = generation.logical(int(stripe), row, column - generation.first_column)
+        return Chunk(number)
 
-    def logical_rows(self, start: int, end: int) -> Blocks:
+    def logical_rows(self, start: int, end: int) -> Numbers:
         """Return the logical chunks of the stripes start..end-1 as an array (stripes, cells)."""
-        rows = np.arange(start, end, dtype=np.int64)[:, None]
-        disks = np.arange(self.mapping.disks, dtype=np.int64)[None, :]
-        now = self.mapping.logical_many(disks, rows)
-        before = self._before
-        if before is None or end <= self.migrated:
-            return now
-        v, w = before.disks, self.mapping.disks
-        column = rows % w
-        left = disks + np.maximum(0, column - (w - v) + 1) - np.maximum(v, column + 1)
-        comes = (disks >= v) & ((column - disks) % w >= w - v)
-        appended = self.mapping.logical_many(np.where(comes, left, disks), rows)
-        old = np.where(disks < v, before.logical_many(np.minimum(disks, v - 1), rows), appended)
-        return np.where(rows < self.migrated, now, old)
-
-    def moving(self, start: int, end: int) -> tuple[Blocks, Blocks, Blocks, Blocks]:
-        """Return all moves of the last growth in the stripes start..end-1, by rising stripe.
-
-        Four arrays of equal length: stripes, data disks before, data disks after, logical chunks.
-        """
-        v, w = self.disks_before, self.mapping.disks
-        disks = np.arange(v, dtype=np.int64)[None, :]
-        column = np.arange(start, end, dtype=np.int64)[:, None] % w
-        rows, old = np.nonzero((disks <= column) & (column < disks + (w - v)))
-        column = column[rows, 0]
-        new = old - np.maximum(0, column - (w - v) + 1) + np.maximum(v, column + 1)
-        rows = rows + start
-        return rows, old, new, self.mapping.logical_many(new, rows)
-
-    def moved(self, stripe: Stripe, cell: CellIndex) -> bool:
-        """Return whether the growth under way moves the chunk that *cell* of *stripe* holds now.
-
-        That is, whether the chunk has different cells before and after the growth.
-        """
-        before = self._before
-        if before is None:
-            return False
-        if stripe < self.migrated:
-            return cell >= before.disks
-        added = self.mapping.disks - before.disks
-        return cell < before.disks and cell <= stripe % self.mapping.disks < cell + added
-
-    def is_generation(self, stripe: Stripe, cells: int) -> bool:
-        """Return whether the set *cells* holds exactly the blocks of one generation in *stripe*.
-
-        See `ElasticMapping.generations`.
-        """
-        disks = [disk for disk in cell_range(0, self.mapping.disks) if cells >> disk & 1]
-        if not disks:
-            return False
-        blocks = sorted(self.logical(stripe, disk) for disk in disks)
-        start, count = next(b for b in reversed(self.mapping.generations()) if b[0] <= blocks[0])
-        first = start + stripe * count
-        return blocks == list(range(first, first + count))
-
-    def role_of(self, cell: CellIndex, *, after: bool) -> Role:
-        """Return the role of *cell* in stripes that have (*after*) or have not migrated."""
-        return (self._roles_after if after else self._roles)[cell]
+        stripes = np.arange(start, end, dtype=np.int64)[:, None, None]
+        rows = np.arange(self._rows, dtype=np.int64)[None, :, None]
+        parts = [
+            generation.logical(stripes, rows, np.arange(generation.columns)[None, None, :])
+            for generation in self.generations
+        ]
+        return np.concatenate(parts, axis=2).reshape(end - start, self.code.data_count)
 
     def place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, MemberChunk]:
         """Return (role, member chunk) of the cell with index *cell* of *stripe*."""
-        role = (self._roles_after if stripe < self.migrated else self._roles)[cell]
-        return role, stripe  # type: ignore[return-value]  # each stripe is one chunk high
+        table = self._after if stripe < self.migrated else self._before
+        at = stripe % table.period
+        number = at >> BLOCK_SHIFT
+        block = table.blocks.get(number) or table.load(number)
+        role = block[(at & BLOCK_MASK) * table.columns + self._column_of[cell]]
+        return role, stripe * self._rows + self._row_of[cell]  # type: ignore[return-value]
+
+    def place_in(self, stripe: Stripe, cell: CellIndex, *, after: bool) -> tuple[Role, MemberChunk]:
+        """Return the place of a cell if its stripe has (*after*) or has not migrated."""
+        table = self._after if after else self._before
+        role = table.of(stripe)[self._column_of[cell]]
+        return Role(role), MemberChunk(stripe * self._rows + self._row_of[cell])
 
     def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
         """Return (stripe, cell) that lies at *member_chunk* of *role*, None if nothing does."""
-        stripe = Stripe(member_chunk)
-        if not 0 <= stripe < self.stripes or role not in self.roles(stripe):
+        if not 0 <= member_chunk < self.member_chunks:
             return None
-        return stripe, CellIndex(self.roles(stripe).index(role))
+        number, row = divmod(member_chunk, self._rows)
+        stripe = Stripe(number)
+        roles = self.roles(stripe)
+        if role not in roles:
+            return None
+        cell = self.code.index.get((row, roles.index(role)))
+        return None if cell is None else (stripe, CellIndex(cell))
 
     def roles(self, stripe: Stripe) -> tuple[Role, ...]:
-        """Return the role of each column: the data disks in order, parity last."""
-        return self._roles_after if stripe < self.migrated else self._roles
+        """Return the role of each column of *stripe*."""
+        roles = (self._after if stripe < self.migrated else self._before).of(stripe)
+        return tuple(roles)  # type: ignore[arg-type]
 
     def lost_cells(self, stripe: Stripe, lost_roles: frozenset[Role]) -> int:
         """Return the set of cells of *stripe* that lie on *lost_roles*."""
+        roles = (self._after if stripe < self.migrated else self._before).of(stripe)
         mask = 0
-        if self.surrogate is not None:
-            roles = self.roles(stripe)
-            return sum(1 << roles.index(role) for role in lost_roles if role in roles)
         for role in lost_roles:
-            mask |= 1 << self._cells[role]
+            column = roles.find(role)
+            if column >= 0:
+                mask |= self.code.column_masks[column]
         return mask
 
     def tolerates(self, lost_roles: frozenset[Role]) -> bool:
         """Return whether every stripe can be read without *lost_roles*, before and after a move."""
         return len(lost_roles) <= self.code.tolerance
+
+    def generation_at(self, chunk: int) -> Generation:
+        """Return the generation of the logical *chunk*."""
+        return next(g for g in self.generations if chunk < g.end)
+
+    def code_of(self, generation: Generation) -> Code:
+        """Return the code of stripes in which only *generation* is written.
+
+        Only the first generation of a code with several rows has one.
+        """
+        if generation is self.generations[0]:
+            return self.first_code
+        assert self._rows == 1, "the diagonals of later columns are those of a wider code"
+        count = generation.columns
+        return single_parity(count + 1) if self.code.parity_count else striping(count)
+
+    def cells_of(self, generation: Generation) -> tuple[CellIndex, ...]:
+        """Return the cells of *generation* and the parity cells, in the order of `code_of`."""
+        columns = range(generation.first_column, generation.first_column + generation.columns)
+        rows = range(self._rows)
+        data = tuple(row * self._data_columns + column for row in rows for column in columns)
+        parities = cell_range(self.code.data_count, len(self.code.cells))
+        return (*map(CellIndex, data), *parities)
+
+    def is_generation(self, cells: int) -> bool:
+        """Return whether the set *cells* holds exactly the data cells of one generation."""
+        return cells in self._generation_cells
+
+    # -- the growth under way ------------------------------------------------------------------
+
+    def targets(self, *, back: bool) -> set[Role]:
+        """Return the roles that columns move to in the growth under way, or back to."""
+        new = role_range(self.members_before, self.width)
+        if not back:
+            return set(new)
+        standing = () if self.surrogate is not None else self._standing
+        return set(role_range(0, self.members_before)).difference(standing)
+
+    def moving(self, start: int, end: int) -> tuple[Numbers, Numbers]:
+        """Return the columns that the last growth moves in the stripes start..end-1.
+
+        Two arrays of equal length, by rising stripe: stripes, columns. Columns that the growth adds
+        are not counted.
+        """
+        moves = self._roles_before(start, end) != self._roles_after(start, end)
+        last = self.generations[-1]
+        moves[:, last.first_column : last.first_column + last.columns] = False
+        stripes, columns = np.nonzero(moves)
+        return stripes + start, columns
+
+    def moved_cells(self, stripe: Stripe) -> int:
+        """Return the set of cells of *stripe* that the growth under way moves, parity included."""
+        if not self._growing:
+            return 0
+        last = self.generations[-1]
+        new = range(last.first_column, last.first_column + last.columns)
+        pairs = enumerate(zip(self._before.of(stripe), self._after.of(stripe), strict=True))
+        masks = self.code.column_masks
+        return sum(masks[c] for c, (old, new_) in pairs if old != new_ and c not in new)
+
+    def partner(self, stripe: Stripe, column: int) -> CellIndex:
+        """Return the new column that takes the place of *column*, which moves, in *stripe*."""
+        return CellIndex(self._after.of(stripe).index(self._before.of(stripe)[column]))

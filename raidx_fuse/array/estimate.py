@@ -8,8 +8,9 @@ from typing import Any
 import trio
 
 from raidx_fuse.array.services import RunningArray
-from raidx_fuse.engine.growth_position import PIGGYBACK, SURROGATE
+from raidx_fuse.engine.growth_position import PIGGYBACK
 from raidx_fuse.format.configuration.config import MemberRecord
+from raidx_fuse.jobs.grow.copy import live_moves
 from raidx_fuse.layouts.codes.code import bits
 from raidx_fuse.layouts.numbers import Role, stripe_range
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
@@ -69,21 +70,18 @@ async def growth_estimate(
 ) -> dict[str, Any]:
     """Return what growing *array* to *layout* moves and how long it takes, as JSON values.
 
-    Only written blocks that move to another disk are read and written; with *parity* piggyback or
-    surrogate, the parity of their stripes too. *bytes_logged* is the part that goes through the
-    log. Other keys: `rebuild_estimate`.
+    Only written cells that move to another disk are read and written, parity among them; with
+    *parity* piggyback, the parity of their stripes too. *bytes_logged* is the part that goes
+    through the log. Other keys: `rebuild_estimate`.
     """
     context = array.context
     blocks = parities = logged = 0
     for start in range(0, layout.stripes, SCAN_STRIPES):
         end = min(start + SCAN_STRIPES, layout.stripes)
-        stripes, _, _, chunks = layout.moving(start, end)
-        live = context.written.is_written_many(chunks)
-        blocks += int(live.sum())
+        stripes, _ = live_moves(context, layout, start, end)
+        blocks += len(stripes)
         if parity == PIGGYBACK:
-            parities += len(set(stripes[live].tolist()))
-        elif parity == SURROGATE:
-            parities += context.written.count_live(layout, start, end)
+            parities += len(set(stripes))
         await trio.lowlevel.checkpoint()  # a large array takes seconds: let requests run
     moved = blocks + parities << context.shift
     if parity == PIGGYBACK and context.journal.mode != "none":

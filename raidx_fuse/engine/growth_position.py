@@ -8,9 +8,9 @@ A block is copied to a place that is unwritten by the last durable checkpoint, s
 valid until one is written. A crash between *saved* and *migrated* returns to the old shape with its
 parity, because the parity of a stripe is the same in both shapes. Laws:
 
-1. A write to a block that moved in a stripe of *unsaved* waits for `save` first, because only such
-   a write makes the old copy stale. Blocks that stay, and parity, need no save; but if a surrogate
-   has the parity, every write needs one.
+1. A write that changes a cell that moved in a stripe of *unsaved* waits for `save` first, because
+   only such a write makes the old copy stale. The cell may be a parity that the write updates: if a
+   surrogate has the parity, every write needs a save. Cells that stay need none.
 2. `save` flushes the copies, then writes the position into every superblock. This superblock round
    is complete before any write that relied on it begins.
 3. A place that a block has left is written again only after that position was saved. New blocks at
@@ -27,7 +27,7 @@ from dataclasses import replace
 import trio
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.layouts.numbers import Stripe, cell_range
+from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.registry import PARITY_WAYS
 from raidx_fuse.store.member_set import MemberSet
@@ -87,13 +87,17 @@ class GrowthPosition:
         self.unsaved = range(*sorted((self.saved, self.layout.migrated)))
 
     def threatens(self, stripe: Stripe, cells: int) -> bool:
-        """Return True if writing the mask *cells* of *stripe* needs a `save` first (law 1)."""
+        """Return True if writing the data cells *cells* of *stripe* needs a `save` first (law 1).
+
+        The write also changes the parities of these cells.
+        """
         if stripe not in self.unsaved:
             return False
-        if self.parity == SURROGATE:
-            return True  # the write does not update the parity that a crash would return to
-        data = self.layout.code.data_count
-        return any(cells >> c & 1 and self.layout.moved(stripe, c) for c in cell_range(0, data))
+        moved, code = self.layout.moved_cells(stripe), self.layout.code
+        return bool(moved & cells) or any(
+            moved >> code.data_count + parity & 1 and support & cells
+            for parity, support in enumerate(code.support)
+        )
 
     async def save(self) -> None:
         """Make the position durable, together with the copies before it. Raises RaidxError."""

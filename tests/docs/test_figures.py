@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from raidx_fuse.layouts.placements.elastic import ElasticMapping
+from raidx_fuse.layouts.placements.elastic_mapping import ElasticMapping
 from tests.docs.pages import NAMES, ROOT, TEXTS, rows
 
 SPEED = r"\d[\d.]*x\b|\d[\d.,]* ?(?:[KMG]i?B/s|/s|us|ms|times (?:as|the)|requests)\b"
@@ -65,10 +65,10 @@ def test_figures_are_noticed() -> None:
 def test_what_a_growth_moves_is_what_the_placement_moves() -> None:
     (row,) = (row for row in rows("bench/README.md", "## Growth") if "what moves" in row[0])
     assert row[0] == "what moves, 4+1 and 4+2 members of raid4"
-    old = ElasticMapping((3,), 4 * 5 * 60)  # data disks: one of four members has the parity
+    stripes = 4 * 5 * 20
+    old = ElasticMapping((3,)).members(0, stripes)  # data disks: one of four members has the parity
     moved = []
     for added in (1, 2):
-        new = old.grown(old.disks + added)
-        changed = sum(old.locate(block) != new.locate(block) for block in range(old.blocks))
-        moved.append(Fraction(changed, old.blocks))
+        new = ElasticMapping((3, 3 + added)).members(0, stripes)[:, :3]
+        moved.append(Fraction(int((old != new).sum()), old.size))
     assert moved == [Fraction(text) for text in re.findall(r"\d/\d", row[1])]

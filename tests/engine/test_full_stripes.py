@@ -140,10 +140,10 @@ def test_large_writes_to_a_grown_array(
         rig = Rig(layout, history[-1], chunk_bytes=CHUNK, stripes=12, params={"history": history})
         array = await rig.create()
         assert isinstance(array.context.layout, ElasticLayout)
-        generations = array.context.layout.mapping.generations()
-        stripes, count = array.context.layout.stripes, generations[0][1]
+        generations = array.context.layout.generations
+        stripes, count = array.context.layout.stripes, generations[0].columns
         rng = random.Random(f"{layout}{mode}")
-        old = generations[1][0] * CHUNK
+        old = generations[1].start * CHUNK
         await put(rig, 0, rng.randbytes(old))  # as after a growth: the new end was never written
         await array.set("journal", mode)
         await array.context.journal.drain()
@@ -157,7 +157,7 @@ def test_large_writes_to_a_grown_array(
         await rig.compare()
         await scrubbed(rig)
         # Where younger blocks live, parity depends on them too.
-        start, younger = generations[-1]
+        start, younger = generations[-1].start, generations[-1].columns
         await put(rig, start * CHUNK, rng.randbytes(stripes // 2 * younger * CHUNK))
         await array.context.journal.drain()
         taken.clear()

@@ -20,10 +20,11 @@ import numpy as np
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.write.pending import PendingWrite, keep_locked, write_synchronously
 from raidx_fuse.engine.write.route import Route, healthy_routes
-from raidx_fuse.layouts.numbers import Role, by_role, stripe_range
+from raidx_fuse.layouts.numbers import by_role, stripe_range
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
+from raidx_fuse.layouts.placements.elastic_mapping import Generation
 from raidx_fuse.store.buffers import Arena, Bytes
-from raidx_fuse.store.xor import encoder, xor_into
+from raidx_fuse.store.xor import encoder
 
 BUFFERS_MAX = 512  # in one I/O
 
@@ -133,17 +134,17 @@ class FullStripeWrite:
 
 # Full-stripe writes of an array that has grown.
 #
-# A stripe of a grown RAID-4 holds blocks of several generations (`generations` in
-# layouts/placements/elastic.py): the original image is one generation, and each growth adds one.
-# The blocks of one generation follow one another in the image; blocks of different generations do
-# not. While all written blocks of a stripe belong to one generation, a write of all of them is a
-# write of the full stripe. After a growth this holds for every stripe until the new end of the
-# image is written:
+# A stripe of a grown array holds chunks of several generations (`Generation` in
+# layouts/placements/elastic_mapping.py): the original image is one generation, and each growth adds
+# one. The chunks of one generation may follow one another in the image, stripe by stripe; chunks of
+# different generations do not. While all written chunks of a stripe belong to one generation, a
+# write of all of them is a write of the full stripe. After a growth this holds for every stripe
+# until the new end of the image is written:
 #
-#     4 to 5 disks, stripes 0, 1, 2           data disk 0   1   2   3     parity
-#     write of blocks 0 to 8                            -   1   2   0     0+1+2        - newer,
-#                                                       3   -   5   4     3+4+5          unwritten
-#                                                       6   7   -   8     6+7+8
+#     raid4, 4 to 5 data disks, stripes 0, 1, 2       disk 0   1   2   3     parity
+#     write of blocks 0 to 8                               -   1   2   0     0+1+2     - newer,
+#                                                          3   -   5   4     3+4+5       unwritten
+#                                                          6   7   -   8     6+7+8
 
 Run = list[Any]  # byte offset on the member, buffers, size
 
@@ -155,33 +156,38 @@ class GrownFullStripeWrite(FullStripeWrite):
         super().__init__(context)
         assert isinstance(context.layout, ElasticLayout)
         self._layout: ElasticLayout = context.layout
-        self._generations = context.layout.mapping.generations()
 
     def write(
         self, offset: int, view: memoryview, length: int
     ) -> tuple[int, int, PendingWrite | None] | None:
         """Write the full stripes inside a range, as `FullStripeWrite.write` does."""
-        context = self.context
+        context, layout = self.context, self._layout
         if context.growth is not None:
             return None
         shift = context.shift
-        first, end = -(-offset >> shift), offset + length >> shift
-        start, count = next(each for each in reversed(self._generations) if each[0] <= first)
-        row = -(-(first - start) // count)
-        stop = min((end - start) // count, self._layout.stripes)
-        if row >= stop or stop - row > BUFFERS_MAX:
+        first, end = -(-offset >> shift), min(offset + length >> shift, layout.chunks)
+        if first >= end:
             return None
-        first, end = start + row * count, start + stop * count
-        if not self._is_alone(row, stop, start) or not context.written.all_written(first, end):
+        born = layout.generation_at(first)
+        if not born.in_order or (born.start and born.rows > 1):
+            return None
+        count = born.columns * born.rows
+        row = -(-(first - born.start) // count)
+        stop = min((end - born.start) // count, layout.stripes)
+        if row >= stop or (stop - row) * born.rows > BUFFERS_MAX:
+            return None
+        first, end = born.start + row * count, born.start + stop * count
+        if not self._is_alone(row, stop, born) or not context.written.all_written(first, end):
             return None
         if not self._may_bypass(row, stop):
             return None
-        arena = context.arenas.get(max(1, (stop - row) * context.code.parity_count << shift))
+        sums = context.code.parity_count
+        arena = context.arenas.get(max(1, (stop - row) * sums << shift))
         begin = first << shift
-        runs = self._runs(first, count, view[begin - offset : (end << shift) - offset], arena)
+        runs = self._runs(row, stop, born, view[begin - offset : (end << shift) - offset], arena)
         if context.cache is not None:
             context.cache.forget(begin, end - first << shift)
-            context.cache.forget(-(stop << shift), stop - row << shift)  # parity
+            context.cache.forget(-(stop * sums << shift), (stop - row) * sums << shift)  # parity
         context.unflushed_writes.add()
         requests = [
             (role, position, buffers, size)
@@ -197,43 +203,56 @@ class GrownFullStripeWrite(FullStripeWrite):
             context.cache.keep(begin, view[begin - offset : (end << shift) - offset])
         return begin, end << shift, pending
 
-    def _is_alone(self, row: int, stop: int, start: int) -> bool:
-        """Return True if all written blocks of the rows are of the generation from *start* on."""
+    def _is_alone(self, row: int, stop: int, born: Generation) -> bool:
+        """Return True if all written chunks of the stripes row..stop-1 are of generation *born*."""
         if not self.context.code.parity_count:
-            return True  # without parity no block of a row depends on the others
-        none_written = self.context.written.none_written
-        return all(
-            none_written(other + row * count, other + stop * count)
-            for other, count in self._generations
-            if other != start
-        )
-
-    def _runs(self, first: int, count: int, content: memoryview, arena: Arena) -> list[list[Run]]:
-        """Return the runs that each role writes: blocks from *first* on, *count* in each stripe."""
-        context, layout = self.context, self._layout
-        size, start = context.chunk_bytes, context.data_offset
-        runs: list[list[Run]] = [[] for _ in range(layout.width)]
-        blocks = len(content) // size
-        array = np.frombuffer(content, dtype=np.uint8).reshape(blocks, size)
-        sums = iter(arena.slots(size, blocks // count) if context.code.parity_count else [])
-        locate, place = layout.locate, layout.place
-
-        def put(role: Role, offset: int, buffer: memoryview) -> None:
-            parts = runs[role]
-            if parts and parts[-1][0] + parts[-1][2] == offset:
-                parts[-1][1].append(buffer)
-                parts[-1][2] += size
-            else:
-                parts.append([offset, [buffer], size])
-
-        for number in range(0, blocks, count):
-            for index in range(number, number + count):
-                stripe, cell = locate(first + index)
-                offset = start + stripe * size
-                put(place(stripe, cell)[0], offset, content[index * size : (index + 1) * size])
-            if not context.code.parity_count:
+            return True  # without parity no chunk of a stripe depends on the others
+        written = self.context.written
+        for other in self._layout.generations:
+            if other is born:
                 continue
-            buffer, out = next(sums)
-            xor_into(out, list(array[number : number + count]))
-            put(place(stripe, layout.parity_cell)[0], offset, buffer)
+            if other.in_order:
+                count = other.columns * other.rows
+                first, end = other.start + row * count, other.start + stop * count
+                alone = written.none_written(first, end)
+            else:
+                alone = written.none_written(other.start, other.end)
+            if not alone:
+                return False
+        return True
+
+    def _runs(
+        self, row: int, stop: int, born: Generation, content: memoryview, arena: Arena
+    ) -> list[list[Run]]:
+        """Return the runs of *content* and parity that each role writes in stripes row..stop-1."""
+        context, layout = self.context, self._layout
+        size, start, shift = context.chunk_bytes, context.data_offset, context.shift
+        code = layout.code_of(born)
+        runs: list[list[Run]] = [[] for _ in range(layout.width)]
+        array = np.frombuffer(content, dtype=np.uint8).reshape(-1, size)
+        slots = iter(arena.slots(size, (stop - row) * code.parity_count))
+        # by member chunk, so that the chunks of a strip join
+        cells = sorted(enumerate(layout.cells_of(born)), key=lambda pair: code.row_of[pair[0]])
+        at = 0
+        for stripe in stripe_range(row, stop):
+            buffers: list[memoryview] = [
+                content[index * size : (index + 1) * size]
+                for index in range(at, at + code.data_count)
+            ]
+            arrays = list(array[at : at + code.data_count])
+            at += code.data_count
+            for _ in range(code.parity_count):
+                buffer, out = next(slots)
+                buffers.append(buffer)
+                arrays.append(out)
+            if code.parity_count:
+                encoder(code).run(arrays)
+            for number, cell in cells:
+                role, chunk = layout.place(stripe, cell)
+                offset, parts = start + (chunk << shift), runs[role]
+                if parts and parts[-1][0] + parts[-1][2] == offset:
+                    parts[-1][1].append(buffers[number])
+                    parts[-1][2] += size
+                else:
+                    parts.append([offset, [buffers[number]], size])
         return runs

@@ -173,7 +173,7 @@ def is_whole(context: ArrayContext, state: StripeState, piece: Piece) -> bool:
     if whole == every or not isinstance(layout, ElasticLayout) or context.growth is not None:
         return whole == every
     beside = every & ~whole
-    return not beside & ~state.unwritten and layout.is_generation(piece.stripe, whole)
+    return not beside & ~state.unwritten and layout.is_generation(whole)
 
 
 class HealthyRoutes(NamedTuple):

@@ -1,6 +1,7 @@
 """The copies of a growth, and the parity mode of the stripes: live, piggyback or surrogate.
 
-    live       parity is unchanged: the vacated place counts as zero (DESIGN.md, section 2)
+    live       parity is unchanged: the vacated place counts as zero (DESIGN.md, section 2); a
+               parity cell that moves is copied like any other
     piggyback  P' = P xor the moved blocks; the old copies stay part of the stripe, as the content
                of the new blocks there (the mcpod paper, section 3.3)
     surrogate  parity is unchanged too, but for migrated stripes it lies on the surrogate member: it
@@ -28,28 +29,26 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.growth_position import PIGGYBACK, GrowthPosition
 from raidx_fuse.engine.write.prepare import Preparer
 from raidx_fuse.errors import MemberError
-from raidx_fuse.layouts.numbers import CellIndex, Chunk, Stripe, cell_range
+from raidx_fuse.layouts.codes.code import bits
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.member_io import MemberIO, MemberLostError, join
 
 DROPPED_MAX = 64  # old copies that `drop` removes in one commit
 
-Batch = tuple[
-    Sequence[Stripe], Sequence[CellIndex], Sequence[CellIndex]
-]  # stripes, sources, targets
+Batch = tuple[Sequence[Stripe], Sequence[CellIndex]]  # stripes, cells
 
 
 @dataclass(slots=True)
 class Load:
     """What was read: cells to copy, and the new parity of each stripe whose parity changes.
 
-    *views* hold the content of the cells *sources*; it is written to the cells *targets* of
-    *stripes*.
+    *views* hold the content of the *cells* of *stripes*.
     """
 
     stripes: Sequence[Stripe]
-    sources: Sequence[CellIndex]
-    targets: Sequence[CellIndex]
+    cells: Sequence[CellIndex]
     views: list[Any]
     parities: dict[Stripe, tuple[Any, Bytes]]
     arenas: list[Arena]
@@ -66,6 +65,33 @@ class Change:
     writes: list[MemberIO]
     fresh: list[Chunk]
     unwritten: list[Chunk]
+
+
+def live_moves(
+    context: ArrayContext, layout: ElasticLayout, start: int, end: int
+) -> tuple[list[Stripe], list[CellIndex]]:
+    """Return the written cells that the growth of *layout* moves in the stripes start..end-1.
+
+    Two lists of equal length, by rising stripe: stripes, cells. A parity cell is written if one of
+    its data cells is.
+    """
+    code = layout.code
+    stripes, columns = layout.moving(start, end)
+    chunks, known = layout.logical_rows(start, end), context.written.chunks
+    # Before a growth begins, the map has no bits of the chunks that it will add.
+    written = context.written.is_written_many(np.minimum(chunks, known - 1)) & (chunks < known)
+    found = [np.zeros((2, 0), np.int64)]
+    for column, cells in enumerate(code.column_cells):
+        rows = stripes[columns == column]
+        for cell in cells if len(rows) else ():
+            sources = [cell]
+            if cell >= code.data_count:
+                sources = list(bits(code.support[cell - code.data_count]))
+            live = rows[written[(rows - start)[:, None], sources].any(axis=1)]
+            found.append(np.stack((live, np.full_like(live, cell))))
+    both = np.concatenate(found, axis=1)
+    both = both[:, np.argsort(both[0], kind="stable")]
+    return both[0].tolist(), both[1].tolist()
 
 
 class Reads:
@@ -94,20 +120,21 @@ class Reads:
         context, member_set = self.context, self.context.member_set
         if member_set.lost:
             return [self.add(*place)[0] for place in zip(stripes, cells, strict=True)]
-        size, first = context.chunk_bytes, min(stripes)
-        span = max(stripes) + 1 - first << context.shift
-        lent: dict[int, memoryview | None] = {}
-        # One window, so all cells are on one side of the position.
-        for cell, count in Counter(cells).items():
-            role, offset = context.position(first, cell)
+        size, rows = context.chunk_bytes, context.code.rows
+        first = min(stripes) * rows
+        span = (max(stripes) + 1) * rows - first << context.shift
+        lent: dict[Role, memoryview | None] = {}
+        places = [context.layout.place(*cell) for cell in zip(stripes, cells, strict=True)]
+        for role, count in Counter(role for role, _ in places).items():
+            offset = context.data_offset + (first << context.shift)
             try:
-                lent[cell] = member_set.lend(role, offset, span, count * size / span)
+                lent[role] = member_set.lend(role, offset, span, count * size / span)
             except MemberError:
-                lent[cell] = None  # the read through the queue detects the failure
+                lent[role] = None  # the read through the queue detects the failure
         views = []
-        for stripe, cell in zip(stripes, cells, strict=True):
-            whole = lent[cell]
-            at = stripe - first << context.shift
+        for stripe, cell, (role, chunk) in zip(stripes, cells, places, strict=True):
+            whole = lent[role]
+            at = chunk - first << context.shift
             views.append(self.add(stripe, cell)[0] if whole is None else whole[at : at + size])
         return views
 
@@ -135,14 +162,12 @@ class Copier:
         self.piggyback = growth.parity == PIGGYBACK
         self._preparer = Preparer(context)
 
-    async def read(
-        self, stripes: Sequence[Stripe], sources: Sequence[CellIndex], targets: Any
-    ) -> Load:
-        """Read the *sources*; in piggyback mode also the parities, and add the sources to them."""
+    async def read(self, stripes: Sequence[Stripe], cells: Sequence[CellIndex]) -> Load:
+        """Read the *cells*; in piggyback mode also the parities, and add the cells to them."""
         each = dict.fromkeys(stripes) if self.piggyback and not self.back else ()
         reader = Reads(self.context, len(stripes) + len(each))
-        views = reader.lend(stripes, sources)
-        parity = self.layout.parity_cell
+        views = reader.lend(stripes, cells)
+        parity = CellIndex(self.layout.code.data_count)
         parities = {s: reader.add(s, parity) for s in each if not self._lost(s) >> parity & 1}
         await reader.run()
         if parities:
@@ -150,7 +175,7 @@ class Copier:
                 if stripe in parities:
                     array = parities[stripe][1]
                     np.bitwise_xor(array, np.frombuffer(view, dtype=np.uint8), array)
-        return Load(stripes, sources, targets, views, parities, reader.arenas)
+        return Load(stripes, cells, views, parities, reader.arenas)
 
     def _lost(self, stripe: Stripe) -> int:
         member_set = self.context.member_set
@@ -166,12 +191,9 @@ class Copier:
         direct: list[MemberIO] = []
         held: dict[Stripe, list[MemberIO]] = {}
         holds, size = context.journal.holds, context.chunk_bytes
-        roles = [
-            self.layout.role_of(c, after=not self.back) for c in cell_range(0, context.code.columns)
-        ]
-        for stripe, target, view in zip(load.stripes, load.targets, load.views, strict=True):
-            offset = context.data_offset + (stripe << context.shift)
-            request = (roles[target], offset, [view], size)
+        for stripe, cell, view in zip(load.stripes, load.cells, load.views, strict=True):
+            role, chunk = self.layout.place_in(stripe, cell, after=not self.back)
+            request = (role, context.data_offset + (chunk << context.shift), [view], size)
             if holds(stripe):
                 held.setdefault(stripe, []).append(request)
             else:
@@ -198,13 +220,14 @@ class Copier:
         """Yield the changes that make the old copies part of their stripes' parity."""
         context = self.context
         new_chunks: dict[Stripe, list[Chunk]] = {}
-        for stripe, source in zip(load.stripes, load.sources, strict=True):
-            chunk = Chunk(self.layout.mapping.logical(source, stripe))
+        layout = self.layout
+        for stripe, cell in zip(load.stripes, load.cells, strict=True):
+            chunk = layout.logical(stripe, layout.partner(stripe, cell))
             new_chunks.setdefault(stripe, []).append(chunk)
         for stripe, chunks in new_chunks.items():
             writes: list[MemberIO] = []
             if stripe in load.parities:
-                position = context.position(stripe, self.layout.parity_cell)
+                position = context.position(stripe, CellIndex(layout.code.data_count))
                 writes = [(*position, [load.parities[stripe][0]], context.chunk_bytes)]
             yield Change(stripe, writes, chunks, [])
 
@@ -212,10 +235,12 @@ class Copier:
 
     def stale_copies(self, first: int, end: int) -> tuple[Any, Any, Any]:
         """Return (stripes, cells, chunks) of old copies that are still part of their parity."""
-        stripes, old, new, _ = self.layout.moving(first, end)
-        chunks = self.layout.mapping.logical_many(old, stripes)
+        layout = self.layout
+        stripes, columns = layout.moving(first, end)
+        pairs = zip(stripes.tolist(), columns.tolist(), strict=True)
+        cells = np.array([layout.partner(*pair) for pair in pairs], np.int64)
+        chunks = layout.logical_rows(first, end)[stripes - first, cells]
         live = self.context.written.is_written_many(chunks)
-        cells = np.where(stripes < self.layout.migrated, old, new)
         return stripes[live], cells[live], chunks[live]
 
     async def drop(self, window: Sequence[Stripe]) -> None:
@@ -235,7 +260,7 @@ class Copier:
     ) -> None:
         context = self.context
         epoch = context.member_set.role_epoch
-        parity = self.layout.parity_cell
+        parity = CellIndex(self.layout.code.data_count)
         reader = Reads(context, 2 * len(stripes))
         sums: dict[Stripe, tuple[Any, Bytes]] = {}
         parts: list[tuple[Bytes, Bytes]] = []

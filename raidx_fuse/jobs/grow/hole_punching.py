@@ -13,7 +13,8 @@ import numpy as np
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import MemberError
-from raidx_fuse.layouts.numbers import CellIndex
+from raidx_fuse.jobs.grow.copy import live_moves
+from raidx_fuse.layouts.numbers import MemberChunk, Role, role_range
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 
 log = logging.getLogger(__name__)
@@ -32,33 +33,35 @@ class HolePunching:
         self.context = context
         self.layout = layout
         self._next = 0  # the first stripe that was not scanned
-        self._not_asked: set[int] = set()
+        self._not_asked: set[Role] = set()
 
     async def give_back(self, end: int) -> None:
         """Punch holes in the old disks below stripe *end*; the position has durably passed it."""
-        if not any(map(self._may_ask, range(self.layout.disks_before))):
+        roles = role_range(0, self.layout.members_before)
+        if not any(map(self._may_ask, roles)):
             self._next = end
         while self._next < end:
             stop = min(end, self._next + SCAN_STRIPES)
-            stripes, old, _, chunks = self.layout.moving(self._next, stop)
-            live = self.context.written.is_written_many(chunks)
+            left: dict[Role, list[MemberChunk]] = {}
+            moves = live_moves(self.context, self.layout, self._next, stop)
+            for stripe, cell in zip(*moves, strict=True):
+                role, chunk = self.layout.place_in(stripe, cell, after=False)
+                left.setdefault(role, []).append(chunk)
             self.context.note_reuse()
-            for disk in range(self.layout.disks_before):
-                rows = stripes[live & (old == disk)]
+            for role in roles:
+                rows = np.array(sorted(left.get(role, ())), np.int64)
                 for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
                     if len(run):
-                        await self._punch(disk, int(run[0]), len(run))
+                        await self._punch(role, int(run[0]), len(run))
             self._next = stop
 
-    def _may_ask(self, disk: int) -> bool:
-        role = self.layout.role_of(CellIndex(disk), after=True)
+    def _may_ask(self, role: Role) -> bool:
         queue = self.context.member_set.queues[role]
         return queue is not None and role not in self._not_asked and queue.member.kind != "ram"
 
-    async def _punch(self, disk: int, row: int, count: int) -> None:
+    async def _punch(self, role: Role, row: int, count: int) -> None:
         context = self.context
-        role = self.layout.role_of(CellIndex(disk), after=True)
-        if not self._may_ask(disk):
+        if not self._may_ask(role):
             return
         done = False
         try:

@@ -17,20 +17,19 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import trio
 
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.engine.growth_position import JOB_KEY, SURROGATE, GrowthPosition
+from raidx_fuse.engine.growth_position import JOB_KEY, GrowthPosition
 from raidx_fuse.errors import NoSpaceError, RaidxError
-from raidx_fuse.jobs.grow.copy import Batch, Copier, Load
+from raidx_fuse.jobs.grow.copy import Batch, Copier, Load, live_moves
 from raidx_fuse.jobs.grow.hole_punching import HolePunching
 from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, StallableJob
-from raidx_fuse.layouts.numbers import Role, Stripe, cell_range, stripe_range
+from raidx_fuse.layouts.numbers import Role, Stripe, stripe_range
 from raidx_fuse.store.member_io import MemberLostError
 
 STRIPES_MAX = 4096  # whose locks one window takes
@@ -66,7 +65,7 @@ class Grow(StallableJob):
         self._stale_copies: list[
             Stripe
         ] = []  # past the position, but with old copies in their parity
-        sources = self.layout.disks_before
+        sources = self.layout.members_before
         self._batch = max(1, min(sources * WINDOW_BYTES, BATCH_BYTES_MAX) >> context.shift)
 
     def set_window(self, chunks: int) -> None:
@@ -105,12 +104,7 @@ class Grow(StallableJob):
 
     def _targets(self) -> set[Role]:
         """Return the roles that blocks move to."""
-        layout, before = self.layout, self.layout.disks_before
-        cells = cell_range(*((0, before) if self.back else (before, layout.mapping.disks)))
-        roles = {layout.role_of(cell, after=not self.back) for cell in cells}
-        if self.growth.parity == SURROGATE:
-            roles.add(layout.role_of(layout.parity_cell, after=not self.back))
-        return roles
+        return self.layout.targets(back=self.back)
 
     def _reach(self) -> tuple[int, Role | None]:
         """Return (first stripe where a target is lost, its role); (end, None) if there is none.
@@ -127,19 +121,9 @@ class Grow(StallableJob):
                     reach, missing = watermark, role
         return reach, missing
 
-    def _live(self, first: int, end: int) -> tuple[Any, Any, Any]:
-        """Return (stripes, sources, targets) of the written cells that move, by rising stripe."""
-        stripes, old, new, chunks = self.layout.moving(first, end)
-        written = self.context.written
-        live = written.is_written_many(chunks)
-        stripes, old, new = stripes[live], old[live], new[live]
-        if self.growth.parity == SURROGATE:  # the parity cell moves too, to the surrogate
-            rows = np.array(written.written_stripes(self.layout, first, end - first, end), np.int64)
-            cells = np.full(len(rows), self.layout.parity_cell, np.int64)
-            order = np.argsort(np.concatenate((stripes, rows)), kind="stable")
-            stripes = np.concatenate((stripes, rows))[order]
-            old, new = (np.concatenate((column, cells))[order] for column in (old, new))
-        return (stripes, new, old) if self.back else (stripes, old, new)
+    def _live(self, first: int, end: int) -> Batch:
+        """Return (stripes, cells) of the written cells that move, by rising stripe."""
+        return live_moves(self.context, self.layout, first, end)
 
     def _find_stale_copies(self) -> None:
         """Going back: find the stripes that a crash left with old copies in their parity."""
@@ -160,7 +144,7 @@ class Grow(StallableJob):
         first, end = self._rest()
         self.done_bytes = self.total_bytes = 0
         for at in range(first, end, COUNT_STRIPES):
-            stripes, _, _ = self._live(at, min(at + COUNT_STRIPES, end))
+            stripes, _ = self._live(at, min(at + COUNT_STRIPES, end))
             self.total_bytes += len(stripes) << self.context.shift
             await trio.lowlevel.checkpoint()
 
@@ -209,14 +193,14 @@ class Grow(StallableJob):
         limit = self._batch * (1 if busy or self.speed_max_bytes else BATCHES_IDLE)
         if self.back:
             first = max(first, end - STRIPES_MAX)
-            stripes, _, _ = self._live(first, end)
+            stripes, _ = self._live(first, end)
             if len(stripes) > limit:
-                first = min(int(stripes[-limit]), end - 1)
+                first = min(stripes[-limit], end - 1)
         else:
             end = min(end, first + STRIPES_MAX, max(self._reach()[0], first))
-            stripes, _, _ = self._live(first, end)
+            stripes, _ = self._live(first, end)
             if len(stripes) > limit:
-                end = max(int(stripes[limit]), first + 1)
+                end = max(stripes[limit], first + 1)
         return list(stripe_range(first, end))
 
     async def work(self, stripes: list[Stripe]) -> int:
@@ -260,20 +244,18 @@ class Grow(StallableJob):
 
     # -- copying -------------------------------------------------------------------------------
 
-    async def _copy_all(self, moves: tuple[Any, Any, Any], window: list[Stripe]) -> int:
+    async def _copy_all(self, moves: Batch, window: list[Stripe]) -> int:
         """Copy in batches, reading the next one while one is written; advance the position.
 
         Returns the number of blocks copied. It is less than all if a member failed (`ready` finds
         out which) or if a user waits for a lock of the window. An error of a read or write pauses
         the job.
         """
-        stripes, sources, targets = (
-            (column[::-1] if self.back else column).tolist() for column in moves
-        )
+        stripes, cells = moves
+        if self.back:
+            stripes, cells = stripes[::-1], cells[::-1]
         cuts = [0, *self._cuts(stripes), len(stripes)]
-        batches = [
-            (stripes[at:to], sources[at:to], targets[at:to]) for at, to in itertools.pairwise(cuts)
-        ]
+        batches = [(stripes[at:to], cells[at:to]) for at, to in itertools.pairwise(cuts)]
         copied = 0
         try:
             load = await self._copier.read(*batches[0])
@@ -304,7 +286,7 @@ class Grow(StallableJob):
     def _stall(self, error: RaidxError) -> None:
         self.stall(f"stripe {self.layout.migrated}", error)
 
-    def _cuts(self, stripes: list[Stripe]) -> list[int]:
+    def _cuts(self, stripes: Sequence[Stripe]) -> list[int]:
         """Return the indexes that cut the moves into batches, each between two stripes."""
         cuts = []
         at = self._batch

@@ -29,7 +29,7 @@ from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.jobs.attach import assign_role, join, leave, release
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.jobs.services import ArrayServices
-from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, grows_in_place, make_layout
 from raidx_fuse.members.base import Member
@@ -251,7 +251,8 @@ class GrowOperation:
         """Assign the role of the parity to the surrogate, in memory, without an await."""
         member_set, surrogate = self.member_set, layout.surrogate
         assert surrogate is not None
-        role = layout.role_of(layout.parity_cell, after=False)
+        parity = CellIndex(layout.code.data_count)
+        role, _ = layout.place_in(Stripe(0), parity, after=False)
         queue = member_set.queues[role]
 
         def handed_over(config: ArrayConfig) -> ArrayConfig:

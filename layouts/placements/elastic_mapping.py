@@ -1,0 +1,252 @@
+"""McPod's elastic mapping for the columns of any stripe, and the numbers of the chunks it adds.
+
+An array grows from v to w = v + n members. In each stripe a column either stays or moves to one of
+the n new members; no row of a member changes. The stripe has a *shift* c from 0 to w - 1:
+
+    column on d moves   if d < v and d <= c < d + n
+                        to d - max(0, c - n + 1) + max(v, c + 1)
+    new columns         on (c - n + 1 + j) mod w, j = 0 .. n-1: the places that were left, and the
+                        new members' places that got nothing
+
+The columns that move are a window of members, and arrive in the same order in another window
+(Fig. 9 of the mcpod paper). Over all values of c exactly n/w of the columns move, the lower bound.
+Parity columns move like data columns: a moved parity is copied, and not computed, because a new
+column counts as zero until it is written. Of RAID-4, only the data columns take part.
+
+The *plain* rule has c = stripe mod w, as the paper: Fig. 1 shows the first region of a growth from
+3 to 5 data disks (4 to 6 with parity). Moved blocks are in brackets, new blocks have a plus:
+
+                before                        after
+    stripe   0   1   2   3   4         0    1    2    3    4
+    disk 0  [0] [3]  6   9  12        16+  17+   6    9   12
+    disk 1   1  [4] [7] 10  13         1   18+  19+  10   13
+    disk 2   2   5  [8][11] 14         2    5   20+  21+  14
+    disk 3                             0    3    7   22+  23+
+    disk 4                            15+   4    8   11   24+
+
+The plain rule makes the columns of one kind, the parity for example, gather on some members: where
+they are before and whether they move depend on the same remainders. The *turned* rule excludes
+that. It takes runs of *granule* stripes together, which become runs of adjacent chunks on the
+members. Let P be the number of granules after which the placement before this growth repeats:
+
+    q = stripe div granule,  x = q mod P,  y = q div P,  c = (x + turn * (x div w) + y) mod w
+
+Each x meets every shift once within P * w granules. So over this period every kind of column is
+spread evenly over the new width if it was so before. *turn* only mixes shifts within the period; it
+is chosen when the array grows so that the members are even in the stripes that the array has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import gcd, lcm
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raidx_fuse.layouts.codes.code import LayoutError
+
+Numbers = NDArray[np.int64]
+Rule = tuple[int, int] | None
+"""(granule, turn) of a growth under the turned rule; None: the plain rule."""
+
+N = TypeVar("N", int, Numbers)
+
+GRANULE_MAX = 32
+TRIED_STRIPES = 1 << 14
+TRIED_TURNS = 24
+PERIOD_MAX = 1 << 60  # longer ones never repeat in any array
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A growth from *before* to *after* members; *period* is P of the module, 0: the plain rule."""
+
+    before: int
+    after: int
+    granule: int = 1
+    turn: int = 0
+    period: int = 0
+
+    def shift(self, stripe: N) -> N:
+        """Return the shift of *stripe*, a number or an array of numbers."""
+        if not self.period:
+            return stripe % self.after
+        granule = stripe // self.granule
+        x, y = granule % self.period, granule // self.period
+        return (x + self.turn * (x // self.after) + y) % self.after
+
+
+class ElasticMapping:
+    """The members of the columns of each stripe after the growths of *history*.
+
+    *history* holds the numbers of columns, the first before any growth; *rules* the rule of each
+    growth (missing ones: the plain rule). *rotated* says that the first columns lie on
+    (column - stripe) mod history[0], otherwise column c lies on member c. Columns are numbered by
+    age: those of a growth come after all older ones.
+
+    *period* is the number of stripes after which all places repeat. Raises LayoutError when
+    *history* is not strictly increasing, or a rule is not possible.
+    """
+
+    def __init__(
+        self, history: Sequence[int], rules: Sequence[Rule] = (), rotated: bool = False
+    ) -> None:
+        if not history or history[0] < 1:
+            raise LayoutError("an elastic mapping needs a first disk")
+        if any(new <= old for old, new in pairwise(history)):
+            raise LayoutError(f"disks can only be added: {', '.join(map(str, history))}")
+        if len(rules) >= len(history):
+            raise LayoutError(f"{len(rules)} rules for {len(history) - 1} growths")
+        self.history = tuple(history)
+        self.rules = (*rules, *[None] * (len(history) - 1 - len(rules)))
+        self.rotated = rotated
+        self.columns = history[-1]
+        self.period = history[0] if rotated else 1
+        growths = []
+        for (old, new), rule in zip(pairwise(history), self.rules, strict=True):
+            if rule is None:
+                growths.append(Growth(old, new))
+                self.period = lcm(self.period, new)
+                continue
+            granule, turn = rule
+            if granule < 1 or not 0 <= turn < new:
+                raise LayoutError(f"a growth to {new} disks cannot have the rule {list(rule)}")
+            granules = self.period // gcd(self.period, granule)
+            growths.append(Growth(old, new, granule, turn, granules))
+            self.period = min(granules * granule * new, PERIOD_MAX)
+        self.growths = tuple(growths)
+
+    def members(self, start: int, end: int) -> Numbers:
+        """Return the member of each column of the stripes start..end-1: (stripes, columns)."""
+        stripes = np.arange(start, end, dtype=np.int64)[:, None]
+        first = np.arange(self.history[0], dtype=np.int64)[None, :]
+        found = (first - stripes) % self.history[0] if self.rotated else first + 0 * stripes
+        for growth in self.growths:
+            v, w = growth.before, growth.after
+            n, shift = w - v, growth.shift(stripes)
+            moves = (found <= shift) & (shift < found + n)
+            to = found - np.maximum(0, shift - n + 1) + np.maximum(v, shift + 1)
+            new = (shift - n + 1 + np.arange(n)) % w
+            found = np.concatenate((np.where(moves, to, found), new), axis=1)
+        return found
+
+
+def choose_rule(
+    history: Sequence[int],
+    rules: Sequence[Rule],
+    rotated: bool,
+    stripes: int,
+    granule: int | None = None,
+) -> tuple[int, int]:
+    """Return (granule, turn) for the last growth of *history* in an array of *stripes* stripes.
+
+    The granule is as large as the number of stripes allows; *granule* overrides the choice. The
+    turn is the one after which the columns of each kind are most even.
+    """
+    w = history[-1]
+    if granule is None:
+        granule = 1
+        while granule < GRANULE_MAX and 8 * w * w * granule <= stripes:
+            granule *= 2
+    best, chosen = None, 0
+    for turn in range(min(w, TRIED_TURNS)):
+        mapping = ElasticMapping(history, (*rules, (granule, turn)), rotated)
+        found = mapping.members(0, min(stripes, TRIED_STRIPES, mapping.period))
+        counts = (np.bincount(column, minlength=w) for column in found.T)
+        spread = sum(int(count.max() - count.min()) for count in counts)
+        if best is None or spread < best:
+            best, chosen = spread, turn
+    return granule, chosen
+
+
+class Generation:
+    """The data columns that were there from the beginning, or that one growth added.
+
+    Their chunks are numbered consecutively, from *start* to *end* - 1. Each of *stripes* stripes
+    has *rows* chunks in each of *columns* columns; *first_column* is the first one among all data
+    columns.
+
+    Those of the beginning and of the plain rule are numbered stripe by stripe, within a stripe row
+    by row. Under the turned rule that would put a granule of neighbouring chunks on the same few
+    members. So there the chunks of a *region* (as many granules as *members*) are numbered column
+    by column, and in a column the granules take turns: neighbouring chunks lie on different
+    members, and each member is read in the order of its chunks. The rest behind the last region is
+    numbered stripe by stripe.
+    """
+
+    __slots__ = (
+        "_column_chunks",
+        "_each",
+        "_region_chunks",
+        "_regular",
+        "_regular_end",
+        "columns",
+        "end",
+        "first_column",
+        "granule",
+        "members",
+        "region",
+        "rows",
+        "start",
+    )
+
+    def __init__(
+        self,
+        start: int,
+        columns: int,
+        first_column: int,
+        rows: int,
+        stripes: int,
+        growth: Growth | None = None,
+    ) -> None:
+        self.start = start
+        self.columns = columns
+        self.first_column = first_column
+        self.rows = rows
+        self._each = columns * rows
+        self.end = start + stripes * self._each
+        self.members = self.granule = self.region = 1
+        self._regular = 0  # stripes in whole regions
+        if growth is not None and growth.period:
+            self.members, self.granule = growth.after, growth.granule
+            self.region = growth.after * growth.granule
+            self._regular = stripes // self.region * self.region
+        self._regular_end = start + self._regular * self._each
+        self._column_chunks = self.region * rows
+        self._region_chunks = self.region * self._each
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the chunks are numbered stripe by stripe."""
+        return not self._regular
+
+    def locate(self, chunk: int) -> tuple[int, int, int]:
+        """Return (stripe, row, column of this generation) of the logical *chunk*."""
+        if chunk >= self._regular_end:
+            stripe, number = divmod(chunk - self._regular_end, self._each)
+            row, column = divmod(number, self.columns)
+            return self._regular + stripe, row, column
+        region, number = divmod(chunk - self.start, self._region_chunks)
+        column, number = divmod(number, self._column_chunks)
+        number, turn = divmod(number, self.members)
+        first = region * self.region + turn * self.granule
+        if self.rows == 1:
+            return first + number, 0, column
+        stripe, row = divmod(number, self.rows)
+        return first + stripe, row, column
+
+    def logical(self, stripe: N, row: N, column: N) -> N:
+        """Return the logical chunk at *row* of *column* of *stripe*; numbers or arrays."""
+        plain = self.start + stripe * self._each + row * self.columns + column
+        if not self._regular:
+            return plain
+        region, within = stripe // self.region, stripe % self.region
+        number = (within % self.granule * self.rows + row) * self.members + within // self.granule
+        number = self.start + number + column * self._column_chunks + region * self._region_chunks
+        if isinstance(stripe, int):
+            return number if stripe < self._regular else plain
+        return np.where(stripe < self._regular, number, plain)
