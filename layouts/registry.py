@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from raidx_fuse.layouts.codes.code import Code, LayoutError
 from raidx_fuse.layouts.codes.horizontal import (
@@ -21,9 +20,8 @@ from raidx_fuse.layouts.codes.horizontal import (
     striping,
 )
 from raidx_fuse.layouts.codes.vertical import pcode, upc, xcode
+from raidx_fuse.layouts.elastic_params import ELASTIC_PARAMS, PARITY_WAYS, make_elastic
 from raidx_fuse.layouts.placements.bundled import bundle_code, make_bundles
-from raidx_fuse.layouts.placements.elastic import ElasticLayout
-from raidx_fuse.layouts.placements.elastic_mapping import Rule
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.rotated import RotatedLayout
 
@@ -31,6 +29,7 @@ __all__ = [
     "CHUNK_BYTES_MAX",
     "CHUNK_BYTES_MIN",
     "LAYOUTS",
+    "PARITY_WAYS",
     "WIDTH_MAX",
     "LayoutError",
     "LayoutInfo",
@@ -39,9 +38,10 @@ __all__ = [
     "code_for",
     "find_layout",
     "grows_in_place",
+    "is_rotated",
     "make_code",
     "make_layout",
-    "parity_stays",
+    "width_max",
 ]
 
 CHUNK_BYTES_MIN = 4 << 10
@@ -105,14 +105,6 @@ class LayoutInfo:
         )
 
 
-ELASTIC_PARAMS = {
-    "history": "list of the numbers of members, before and after each growth",
-    "rules": "list of the rule of each growth: null, or granule and turn",
-    "migrated": "during a growth: the first stripe that has not migrated yet",
-    "parity": "during a growth: how parity is updated, live, piggyback or surrogate",
-}
-
-
 def _two_thirds(_width: int) -> float:
     return 2 / 3
 
@@ -174,8 +166,6 @@ def _bundled(
 def _one(_width: int) -> float:
     return 1.0
 
-
-PARITY_WAYS = ("live", "piggyback", "surrogate")
 
 LAYOUTS: dict[str, LayoutInfo] = {
     info.name: info
@@ -352,72 +342,41 @@ def make_layout(
     if counts is not None:
         bundles, founding = params.get("bundles"), params.get("founding")
         return make_bundles(name, counts, chunk_bytes, code.columns, bundles, founding)
-    rotation = "left" if params.get("rotate", info.rotation == "left") else "fixed"
+    rotated = is_rotated(name, params)
     history = params.get("history")
     if history is not None:
-        counts = _checked_history(history, width - surrogate, info.width_min)
-        migrated = _checked_migrated(params.get("migrated"))
-        if params.get("parity", "live") not in PARITY_WAYS:
-            raise LayoutError(f"parity cannot follow a growth as {params['parity']!r}")
-        if params.get("parity", "live") != "live" and not parity_stays(name):
-            raise LayoutError(f"parity of {name} moves with its columns: it is always live")
-        return ElasticLayout(
-            name,
-            counts,
-            chunk_bytes,
-            member_chunks,
-            migrated,
-            make_code=_maker(name, width, params),
-            rules=_checked_rules(params.get("rules", ()), len(counts) - 1),
-            rotated=rotation == "left",
-            parity_stays=parity_stays(name),
-            surrogate=surrogate,
-        )
+        maker = _maker(name, width, params)
+        members = (width - surrogate, member_chunks)
+        return make_elastic(name, info.width_min, members, chunk_bytes, maker, rotated, params)
+    rotation = "left" if rotated else "fixed"
     return RotatedLayout(name, code, chunk_bytes, member_chunks // code.rows, rotation)
+
+
+def is_rotated(name: str, params: Mapping[str, object]) -> bool:
+    """Return whether the columns of layout *name* with *params* turn from stripe to stripe."""
+    return bool(params.get("rotate", find_layout(name).rotation == "left"))
+
+
+def width_max(name: str, width: int, params: Mapping[str, object]) -> int:
+    """Return how many members an array of *width* is to have space for in its log.
+
+    That is *width*, or as many as the prime in *params* allows.
+    """
+    if "prime" not in params:
+        return width
+    make = _maker(name, width, params)
+    while find_layout(name).allows(width + 1):
+        try:
+            make(width + 1)
+        except LayoutError:
+            break
+        width += 1
+    return width
 
 
 def grows_in_place(name: str) -> bool:
     """Return whether arrays of layout *name* grow by the elastic mapping, without a restripe."""
     return "history" in find_layout(name).params
-
-
-def parity_stays(name: str) -> bool:
-    """Return whether the parity of layout *name*, if it has any, keeps its member in a growth."""
-    return name in ("raid0", "raid4", "mcpod")
-
-
-def _checked_rules(rules: object, growths: int) -> tuple[Rule, ...]:
-    """Return the *rules* of *growths* growths; missing ones are plain. Raises LayoutError."""
-    known: list[Any] | tuple[Any, ...] = [0]
-    if isinstance(rules, list | tuple) and len(rules) <= growths:
-        known = rules
-    if all(rule is None or _is_rule(rule) for rule in known):
-        return tuple(None if rule is None else (rule[0], rule[1]) for rule in known)
-    raise LayoutError(f"rules must say null or [granule, turn] of {growths} growths, not {rules!r}")
-
-
-def _is_rule(rule: object) -> bool:
-    return isinstance(rule, list | tuple) and list(map(type, rule)) == [int, int]
-
-
-def _checked_history(history: object, width: int, least: int) -> tuple[int, ...]:
-    """Return *history*, the numbers of members before and after each growth, as a tuple.
-
-    Raises LayoutError unless it begins with at least *least* members and ends with *width*.
-    """
-    if not isinstance(history, list | tuple) or not all(isinstance(m, int) for m in history):
-        raise LayoutError(f"history must be a list of numbers of members, not {history!r}")
-    if not history or history[0] < least or history[-1] != width:
-        raise LayoutError(
-            f"history {list(history)} does not lead from {least} or more to {width} members"
-        )
-    return tuple(history)
-
-
-def _checked_migrated(migrated: object) -> int | None:
-    if migrated is None or (isinstance(migrated, int) and not isinstance(migrated, bool)):
-        return migrated
-    raise LayoutError(f"migrated must be a number of stripes, not {migrated!r}")
 
 
 def check_chunk_bytes(chunk_bytes: int) -> None:

@@ -33,7 +33,13 @@ from raidx_fuse.layouts.numbers import Role, by_role
 from raidx_fuse.layouts.placements.bundled import SPARE_CHUNKS, BundleLayout, check_table
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.planning.allocate import maximum
-from raidx_fuse.layouts.registry import check_chunk_bytes, code_for, find_layout, make_layout
+from raidx_fuse.layouts.registry import (
+    check_chunk_bytes,
+    code_for,
+    find_layout,
+    make_layout,
+    width_max,
+)
 from raidx_fuse.members.base import Member
 
 CHUNK_BYTES_DEFAULT = 64 << 10
@@ -182,7 +188,7 @@ def shape(
     info = find_layout(layout)
     code = code_for(layout, width, params)
     if not info.bundled:
-        regions = plan_regions(min(sizes), chunk_bytes, width, code.rows)
+        regions = plan_regions(min(sizes), chunk_bytes, width_max(layout, width, params), code.rows)
         chunks = regions.data.length // chunk_bytes
         return regions, make_layout(layout, width, chunks, chunk_bytes, **params)
     # One log record must also have space for two chunks that exchange their places.

@@ -22,12 +22,17 @@ from tests.support.spy import SpyRig
         ("raid4", True, False),
         ("raid0", False, False),
         ("raid0", True, True),
+        ("raid5", False, True),
+        ("raid5", True, False),
+        ("rdp", False, False),
+        ("evenodd", True, False),
     ],
 )
 def test_two_growths_under_writes_keep_every_byte(
     layout: str, slow: bool, reads_zero: bool
 ) -> None:
-    parities = layout == "raid4"
+    parities = {"raid0": 0, "raid4": 1, "raid5": 1}.get(layout, 2)
+    params = {"prime": 7, "rotate": True} if parities == 2 else {}
 
     async def body(rig: Rig) -> None:
         array = rig.array
@@ -54,7 +59,49 @@ def test_two_growths_under_writes_keep_every_byte(
             array = await rig.open()
             await rig.compare()
 
-    play(SmallRig(layout, slow=slow, reads_zero=reads_zero), body)
+    rig = SmallRig(layout, slow=slow, reads_zero=reads_zero, params=params)
+    if parities == 2:
+        rig.member_bytes = 1800 << 10
+    play(rig, body)
+
+
+@pytest.mark.parametrize(
+    ("layout", "width", "added", "prime"),
+    [("raid5", 4, 1, 0), ("raid5", 4, 2, 0), ("rdp", 6, 2, 7), ("evenodd", 6, 2, 7)],
+)
+def test_cells_of_data_and_parity_move_and_none_is_computed(
+    layout: str, width: int, added: int, prime: int
+) -> None:
+    """Bytes read and written for each byte of old data: 2mn / ((m + n)(m - parities))."""
+    parities = 2 if prime else 1
+
+    async def body(rig: Rig) -> None:
+        assert isinstance(rig, SpyRig)
+        array = rig.array
+        assert array is not None
+        await fill(rig)
+        await array.context.journal.drain()
+        data = array.size_bytes
+        region = array.member_set.config.regions.data
+        rig.log.clear()
+        job = await grow(rig, added, windows=10**6)
+        await job.finished.wait()
+        read = [rig.log.bytes_of("read", region, f"ram{role}") for role in range(width)]
+        written = [
+            rig.log.bytes_of("write", region, f"ram{width + number}") for number in range(added)
+        ]
+        for role in range(width):
+            assert not rig.log.bytes_of("write", region, f"ram{role}")
+        stripes, _ = job.layout.moving(0, job.layout.stripes)
+        moved = len(stripes) * array.context.code.rows * CHUNK
+        assert sum(read) == sum(written) == job.done_bytes == moved
+        bound = 2 * width * added / ((width + added) * (width - parities))
+        assert abs((sum(read) + sum(written)) / data / bound - 1) < 0.03
+        assert max(written) - min(written) <= 0.1 * max(written)
+
+    rig = SpyRig(layout, width, chunk_bytes=CHUNK, params={"prime": prime} if prime else None)
+    rig.member_bytes = (3072 if prime else 1100) << 10
+    play(rig, body)
 
 
 def test_only_the_blocks_that_must_move_are_read_and_written() -> None:

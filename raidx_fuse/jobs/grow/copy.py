@@ -206,8 +206,10 @@ class Copier:
             await self._change_in_place(changes, direct)
             return
         await context.member_set.write(direct, background=True)
+        most = max(1, context.journal.capacity // 8 >> context.shift)
         for stripe, requests in held.items():
-            await context.write_cells(stripe, requests, epoch)
+            for at in range(0, len(requests), most):
+                await context.write_cells(stripe, requests[at : at + most], epoch)
         if changes:
             await self._make_durable()
             await self._commit(changes, epoch)

@@ -29,14 +29,22 @@ from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.jobs.attach import assign_role, join, leave, release
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.jobs.services import ArrayServices
+from raidx_fuse.layouts.elastic_params import next_rules, parity_stays
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
-from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, grows_in_place, make_layout
+from raidx_fuse.layouts.registry import (
+    LAYOUTS,
+    LayoutError,
+    grows_in_place,
+    is_rotated,
+    make_layout,
+)
 from raidx_fuse.members.base import Member
 
 log = logging.getLogger(__name__)
 
 HISTORY = "history"
+RULES = "rules"
 
 
 class GrowOperation:
@@ -52,6 +60,7 @@ class GrowOperation:
         self.context = array.context
         self.on_size: list[Callable[[], Awaitable[None]]] = []
         self.on_release: list[Callable[[Member], None]] = []
+        self.granule: int | None = None  # stripes; None: as the size of the array suggests
 
     # -- checks --------------------------------------------------------------------------------
 
@@ -71,32 +80,41 @@ class GrowOperation:
             )
         if parity != LIVE and not self.context.code.parity_count:
             raise UsageError(f"{config.layout} has no parity: --parity {parity} does not apply")
+        if parity != LIVE and not parity_stays(config.layout):
+            raise UsageError(
+                f"parity of {config.layout} moves like data: only --parity live applies"
+            )
         self.array.jobs.require_finished("does not grow")
-        history = [*config.params.get(HISTORY, [config.width]), config.width + added]
         try:
             LAYOUTS[config.layout].check_width(config.width + added)
-            layout = self._make(config, history, 0, parity)
+            params = self._params(config, added, parity)
+            layout = self._make(config, params, config.width + added + (parity == SURROGATE))
         except LayoutError as error:
             raise UsageError(str(error)) from None
         assert isinstance(layout, ElasticLayout)
         self._check_room(layout)
         return layout
 
-    def _make(
-        self, config: ArrayConfig, history: Sequence[int], migrated: int | None, parity: str
-    ) -> Any:
-        params: dict[str, Any] = {} if len(history) < 2 else {HISTORY: list(history)}
+    def _make(self, config: ArrayConfig, params: dict[str, Any], width: int) -> Any:
         chunks = config.regions.data.length // config.chunk_bytes
-        width = history[-1] + (parity == SURROGATE)
-        if migrated is not None:
-            params |= {MIGRATED: migrated, PARITY: parity}
         return make_layout(config.layout, width, chunks, config.chunk_bytes, **params)
+
+    def _params(self, config: ArrayConfig, added: int, parity: str) -> dict[str, Any]:
+        """Return the parameters of the array while it grows by *added*. Raises LayoutError."""
+        name, params = config.layout, dict(config.params)
+        history = [*params.get(HISTORY, [config.width]), config.width + added]
+        stripes = self.context.layout.stripes
+        turns = is_rotated(name, params)
+        rules = next_rules(name, tuple(history), params, turns, stripes, self.granule)
+        params[RULES] = [None if rule is None else list(rule) for rule in rules]
+        return params | {HISTORY: history, MIGRATED: 0, PARITY: parity}
 
     def _check_room(self, layout: ElasticLayout) -> None:
         """Raise UsageError unless the metadata regions are large enough for the wider array."""
         regions = self.member_set.config.regions
         bits = regions.pages("written").pages * PAYLOAD_BITS
-        record = record_bytes(2 * layout.width, layout.width * layout.chunk_bytes)
+        cells = len(layout.code.cells)
+        record = record_bytes(2 * cells, cells * layout.chunk_bytes)
         if layout.chunks > bits or 2 * record > self.context.journal.capacity:
             raise UsageError(
                 f"this array's metadata is too small for {layout.width} members",
@@ -163,16 +181,13 @@ class GrowOperation:
 
     def _widen(self, layout: ElasticLayout, records: Sequence[MemberRecord], parity: str) -> None:
         """Change to the wider shape in memory, without an await."""
-        member_set = self.member_set
+        member_set, added = self.member_set, layout.history[-1] - layout.history[-2]
 
         def widened(config: ArrayConfig) -> ArrayConfig:
             return replace(
                 assign_role(member_set, config, records),
                 width=layout.width,
-                params={
-                    **config.params,
-                    **{HISTORY: list(layout.history), MIGRATED: 0, PARITY: parity},
-                },
+                params=self._params(config, added, parity),
                 jobs={**config.jobs, JOB_KEY: {"back": False}},
             )
 
@@ -307,18 +322,17 @@ class GrowOperation:
         """Change to the narrower shape in memory, without an await; return members that left."""
         member_set = self.member_set
         width = history[-1]
-        kept = list(history) if len(history) > 1 else None
-        layout = self._make(member_set.config, history, None, LIVE)
+        config = member_set.config
+        layout = self._make(config, without_last_growth(config.params), width)
         gone = [queue for queue in member_set.queues[width:] if queue is not None]
         del member_set.queues[width:]
 
         def narrowed(config: ArrayConfig) -> ArrayConfig:
-            params = _without(config.params, MIGRATED, PARITY)
             return replace(
                 config,
                 width=width,
                 members=tuple(r for r in config.members if r.role < width),
-                params={**params, HISTORY: kept} if kept else _without(params, HISTORY),
+                params=without_last_growth(config.params),
                 jobs=_without(config.jobs, JOB_KEY),
             )
 
@@ -332,6 +346,17 @@ class GrowOperation:
         for queue in gone:
             queue.close()
         return [queue.member for queue in gone]
+
+
+def without_last_growth(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of an array as they were before its last growth."""
+    kept = _without(params, MIGRATED, PARITY, HISTORY, RULES)
+    history, rules = params[HISTORY][:-1], params.get(RULES, [])[: len(params[HISTORY]) - 2]
+    if len(history) > 1:
+        kept[HISTORY] = history
+        if any(rules):
+            kept[RULES] = rules
+    return kept
 
 
 def _without(values: dict[str, Any], *keys: str) -> dict[str, Any]:
