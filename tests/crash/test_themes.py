@@ -185,7 +185,37 @@ def _never(_growth: GrowthPosition, _stripe: int, _cells: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("cell", ["raid4:partial:growth", "raid4:none:growth", "raid0:full:growth"])
+def _data_only(growth: GrowthPosition, stripe: int, cells: int) -> bool:
+    return stripe in growth.unsaved and bool(growth.layout.moved_cells(stripe) & cells)
+
+
+async def _save_at_once(growth: GrowthPosition) -> None:
+    """Save the position before the copies are durable."""
+    flush, growth._member_set.flush = growth._member_set.flush, _no_flush  # type: ignore[method-assign]
+    try:
+        await _SAVE(growth)
+    finally:
+        growth._member_set.flush = flush  # type: ignore[method-assign]
+
+
+async def _no_flush() -> None:
+    """Return at once."""
+
+
+_SAVE = GrowthPosition.save
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "raid4:partial:growth",
+        "raid4:none:growth",
+        "raid0:full:growth",
+        "raid5:partial:growth",
+        "raid5:none:growth",
+        "rdp:full:growth",
+    ],
+)
 def test_growth_keeps_its_promises(cell: str) -> None:
     tally = matrix.run_cells([Cell.parse(cell)], GROWTH_STATES, SEED)
     assert not tally.violations, tally.report()
@@ -194,20 +224,27 @@ def test_growth_keeps_its_promises(cell: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "what", "broken"),
+    ("layout", "where", "what", "broken"),
     [
-        (Copier, "_make_durable", _not_durable),  # parity may name copies that are not there
-        (GrowthPosition, "threatens", _never),  # a write that the place to go back to does not have
-        (Grow, "checkpoint", _give_back_first),  # old copies that a crash still goes back to
+        # parity may name copies that are not there
+        ("raid4", Copier, "_make_durable", _not_durable),
+        # a write that the place to go back to does not have
+        ("raid4", GrowthPosition, "threatens", _never),
+        # old copies that a crash still goes back to
+        ("raid4", Grow, "checkpoint", _give_back_first),
+        # a parity that the place to go back to does not have
+        ("raid5", GrowthPosition, "threatens", _data_only),
+        # copies that a crash looks for and does not find
+        ("raid5", GrowthPosition, "save", _save_at_once),
     ],
 )
 def test_a_growth_that_breaks_its_order_is_found_out(
-    monkeypatch: pytest.MonkeyPatch, where: type, what: str, broken: Any
+    monkeypatch: pytest.MonkeyPatch, layout: str, where: type, what: str, broken: Any
 ) -> None:
     monkeypatch.setattr(where, what, broken)
     tally = Tally()
     for first in range(0, 400, 10):
-        cell = Cell.parse("raid4:partial:growth")
+        cell = Cell.parse(f"{layout}:partial:growth")
         tally.add(crash_workloads(cell, range(first, first + 10), 250, stop_after=1))
         if tally.violations:
             break

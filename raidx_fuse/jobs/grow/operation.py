@@ -90,7 +90,9 @@ class GrowOperation:
             params = self._params(config, added, parity)
             layout = self._make(config, params, config.width + added + (parity == SURROGATE))
         except LayoutError as error:
-            raise UsageError(str(error)) from None
+            raise UsageError(
+                str(error), action="move all chunks to a wider layout: --method restripe"
+            ) from None
         assert isinstance(layout, ElasticLayout)
         self._check_room(layout)
         return layout

@@ -30,6 +30,7 @@ MEMBER_BYTES_MIN = 256 << 10
 MEMBER_BYTES_MAX = 8 << 20  # added at most to the smallest size that is tried
 
 MEMBER_UNIT_BYTES = 64 << 10
+GROWTH_PRIME = 7  # of a code of two losses that grows: up to 8 members (rdp) or 9 (evenodd)
 
 # Huge images: the first sector of a page of the written map holds the bits of 3,840 chunks; in the
 # dirty bitmap it holds those of 3,840 regions of 16 MiB. The parts of the image lie so far apart
@@ -150,6 +151,9 @@ class Hardware:
             if self.theme == "members" and self.rng.random() < 0.7:  # some are free
                 data = bundle_code(cell.layout).data_count
                 image_bytes = shape.stripes * data * CHUNK_BYTES
+        params: dict[str, object] = {}
+        if self.theme == "growth" and "prime" in find_layout(cell.layout).params:
+            params = {"prime": GROWTH_PRIME, "rotate": True}
         least = self._least_bytes()
         for size in range(least, least + MEMBER_BYTES_MAX, MEMBER_UNIT_BYTES):
             images = [self.blank(size + more) for more in extra]
@@ -163,6 +167,7 @@ class Hardware:
                     now_s=0,
                     overwrite_signature=True,
                     size_bytes=image_bytes,
+                    params=params,
                 )
                 if layout_of(config).stripes >= shape.stripes:
                     return disks

@@ -41,6 +41,15 @@ MUTANTS = (
         GROWTH_TESTS,
     ),
     Mutant(
+        "parity-that-moved-changes-without-a-save",
+        GROWTH_FILE,
+        "            moved >> code.data_count + parity & 1 and support & cells\n",
+        "            False and support & cells\n",
+        "a crash goes back to the old copy of a parity, which the write does not have (law 1)",
+        ("raid5:partial:growth", "rdp:partial:growth"),
+        ("tests/jobs/test_growth_codes.py",),
+    ),
+    Mutant(
         "old-copies-given-back-early",
         GROW,
         "            await self._vacated.give_back(self.growth.saved)",

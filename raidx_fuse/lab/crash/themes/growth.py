@@ -1,6 +1,7 @@
 """Growth while writes go on: the campaign's theme for layouts that grow in place.
 
-One or two disks join, and parity follows by one of the three methods. Meanwhile the array is
+One or two disks join; the parity of raid4 follows by one of the three methods. Meanwhile the
+array is
 
 - written, flushed and left idle;
 - closed cleanly and mounted again, or
@@ -23,7 +24,9 @@ from raidx_fuse.jobs.job import Job
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
 from raidx_fuse.lab.crash.history import Span
 from raidx_fuse.lab.crash.player import Player
+from raidx_fuse.layouts.elastic_params import parity_stays
 from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.layouts.registry import width_max
 from raidx_fuse.members.base import SECTOR_BYTES
 
 SLOW_BYTES = 8192  # a second: a growth lasts for several steps
@@ -43,9 +46,17 @@ async def grow(player: Player) -> None:
     """Grow the array; random steps and perhaps a remount, a loss or a cancel happen meanwhile."""
     await player.jobs_end()  # a resync after an earlier cut
     array = player.array
-    width = array.member_set.config.width
-    disks = [player.new_disk() for _ in range(player.rng.randint(1, 2))]
-    parity = player.rng.choice((LIVE, PIGGYBACK, SURROGATE)) if player.tolerance else LIVE
+    config = array.member_set.config
+    width, added = config.width, player.rng.randint(1, 2)
+    if "prime" in config.params:
+        added = min(added, width_max(config.layout, width, config.params) - width)
+        if not added:
+            return
+    disks = [player.new_disk() for _ in range(added)]
+    parity = LIVE
+    if player.tolerance and parity_stays(player.cell.layout):
+        parity = player.rng.choice((LIVE, PIGGYBACK, SURROGATE))
+    array.grow_operation.granule = 1 + player.event % 3  # small arrays would always get 1
     surrogate = player.new_disk() if parity == SURROGATE else None
     newcomers: list[int] = [*disks, *([] if surrogate is None else [surrogate])]
     for number, disk in enumerate(newcomers):

@@ -1,0 +1,229 @@
+"""Growth of codes whose parity moves, when things go wrong: raid5, rdp and evenodd."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+import trio
+
+from raidx_fuse.errors import UsageError
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
+from tests.support.arrays import Rig
+from tests.support.growing import SmallRig, check_after_kill, grow, job_of, write_about
+from tests.support.load import CHUNK, enlarge, eventually, fill, play, scrubbed, under_load
+from tests.support.spy import restarted
+
+
+def two_losses(name: str, width: int, **options: object) -> SmallRig:
+    """Return a rig of a code of two losses with room for eight members."""
+    rig = SmallRig(name, width, params={"prime": 7, "rotate": True}, **options)
+    rig.member_bytes = 1200 << 10
+    return rig
+
+
+def rig_of(name: str) -> SmallRig:
+    """Return a small rig of *name* that can grow by two."""
+    return SmallRig(name, 4) if name == "raid5" else two_losses(name, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "roles"), [("raid5", (1,)), ("raid5", (5,)), ("rdp", (1, 6)), ("evenodd", (0, 2))]
+)
+def test_members_may_be_lost_on_the_way(name: str, roles: tuple[int, ...]) -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig, share=0.8)
+        array.grow_operation.granule = 2
+        job = await grow(rig, 2)
+        job.speed_max_bytes = job.speed_min_bytes = 150 * CHUNK
+        async with under_load(rig):
+            await eventually(lambda: job.layout.migrated > 4)
+            for role in roles:
+                await array.fail_disk(role)
+            await trio.sleep(0.2)
+        await rig.compare()
+        for role in roles:
+            disk = rig.new_member()
+            await array.replace_disk(role, disk)
+            rig.members[role] = disk
+            with trio.fail_after(900):
+                for other in array.jobs.running():
+                    if other is not job:
+                        await other.finished.wait()
+        async with under_load(rig):
+            with trio.fail_after(900):
+                await job.finished.wait()
+        assert job.state == "done", job.error
+        enlarge(rig)
+        await rig.compare()
+        await scrubbed(rig)
+        for role in range(array.context.code.tolerance):
+            await array.fail_disk(2 * role + 1)
+        await rig.compare()
+
+    play(rig_of(name), body)
+
+
+@pytest.mark.parametrize(("name", "back"), [("raid5", False), ("raid5", True), ("rdp", False)])
+def test_a_killed_process_at_any_point_loses_nothing_even_with_a_member(
+    name: str, back: bool
+) -> None:
+    async def body(rig: Rig) -> None:
+        await fill(rig, share=0.8)
+        assert rig.array is not None
+        rig.array.grow_operation.granule = 3
+        job = await grow(rig, 2)
+        job.speed_max_bytes = job.speed_min_bytes = 400 * CHUNK
+        rng = random.Random(name)
+        while not job.finished.is_set():
+            await write_about(rig, rng, 12)
+            if back and job.layout.migrated > 30:
+                job.cancel()
+            unsaved.append(len(job.growth.unsaved))
+            lost = [-1, *rng.sample(range(len(rig.members)), 2)]
+            await check_after_kill(rig, lost, scrub=False)
+            await trio.sleep(0.05)
+        if back:
+            rig.width -= 2
+            del rig.members[-2:]
+        await rig.compare()
+        await scrubbed(rig)
+
+    unsaved: list[int] = []
+    play(rig_of(name), body)
+    assert sum(count > 0 for count in unsaved) >= 2  # some fell where nothing was checkpointed
+
+
+@pytest.mark.parametrize("name", ["raid5", "rdp"])
+def test_a_write_that_changes_a_parity_that_moved_waits_for_a_checkpoint(name: str) -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig)
+        job = await grow(rig, 2)
+        job.speed_max_bytes = 100 * CHUNK
+        await eventually(lambda: len(job.growth.unsaved) >= 8)
+        job.pause()
+        await trio.sleep(1.0)
+        layout, growth, code = job.layout, job.growth, array.context.code
+
+        def is_moved(stripe: int, cell: int) -> tuple[bool, bool]:
+            moved = layout.moved_cells(stripe)
+            return bool(moved >> cell & 1), any(moved >> p & 1 for p in code.affects[cell])
+
+        written = [
+            (s, c)
+            for s in growth.unsaved
+            for c in range(code.data_count)
+            if array.context.written.is_written(layout.logical(s, c))
+        ]
+        with_parity = next(at for at in written if is_moved(*at) == (False, True))
+        saves = growth.checkpoints
+        if name == "raid5":
+            still = next(at for at in written if is_moved(*at) == (False, False))
+            chunk = layout.logical(*still)
+            await array.write(chunk * CHUNK, b"still")
+            rig.model[chunk * CHUNK : chunk * CHUNK + 5] = b"still"
+            assert growth.checkpoints == saves
+        chunk = layout.logical(*with_parity)
+        await array.write(chunk * CHUNK, b"parity")
+        rig.model[chunk * CHUNK : chunk * CHUNK + 6] = b"parity"
+        assert growth.checkpoints == saves + 1
+        await check_after_kill(rig, (-1, 0, 4), scrub=False)
+        job.resume()
+        await job.finished.wait()
+        enlarge(rig)
+        await rig.compare()
+        await scrubbed(rig)
+
+    play(rig_of(name), body)
+
+
+def test_three_growths_of_raid5_with_remounts_and_a_full_new_end() -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig, share=0.9)
+        for number, added in enumerate((1, 2, 1)):
+            array.grow_operation.granule = 1 + number
+            job = await grow(rig, added)
+            job.speed_max_bytes = job.speed_min_bytes = 300 * CHUNK
+            await trio.sleep(0.1)
+            if not job.finished.is_set():
+                await rig.close()
+                array = await rig.open()
+                job = job_of(rig)
+            await job.finished.wait()
+            enlarge(rig)
+            await fill(rig, seed=number)
+            await rig.compare()
+            await scrubbed(rig)
+        layout = array.context.layout
+        assert isinstance(layout, ElasticLayout)
+        assert layout.history == (4, 5, 7, 8)
+        assert [rule and rule[0] for rule in layout.mapping.rules] == [1, 2, 3]
+        params = array.member_set.config.params
+        assert [rule[0] for rule in params["rules"]] == [1, 2, 3]
+        assert "migrated" not in params
+
+    play(SmallRig("raid5", 4), body)
+
+
+def test_an_array_that_grew_by_the_plain_rule_grows_on_by_the_turned_one() -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig, share=0.8)
+        job = await grow(rig, 2)
+        await trio.sleep(0.0)
+        job.cancel()
+        await job.finished.wait()
+        rig.width -= 2
+        del rig.members[-2:]
+        assert array.member_set.config.params == {"history": [3, 5]}
+        job = await grow(rig, 2)
+        await job.finished.wait()
+        params = array.member_set.config.params
+        assert params["history"] == [3, 5, 7]
+        assert params["rules"][0] is None
+        enlarge(rig)
+        await rig.compare()
+        await scrubbed(rig)
+
+    play(SmallRig("raid4", 5, params={"history": [3, 5]}), body)
+
+
+def test_the_end_of_a_prime_is_named_with_the_way_out() -> None:
+    async def body(rig: Rig) -> None:
+        assert rig.array is not None
+        with pytest.raises(UsageError, match="at most 8 members, not 9") as refused:
+            await rig.array.grow([rig.new_member() for _ in range(4)])
+        assert "restripe" in str(refused.value)
+        with pytest.raises(UsageError, match="only --parity live"):
+            await rig.array.grow([rig.new_member()], "piggyback")
+
+    play(two_losses("rdp", 5), body)
+
+
+def test_a_grown_array_is_read_whole_after_each_start_from_its_superblocks() -> None:
+    """The rules and the prime are all in `params`: nothing else tells where cells lie."""
+
+    async def body(rig: Rig) -> None:
+        assert rig.array is not None
+        await fill(rig)
+        rig.array.grow_operation.granule = 2
+        job = await grow(rig, 2)
+        await job.finished.wait()
+        enlarge(rig)
+        await fill(rig, seed=2)
+        images = [bytes(memory) for memory in (m.inner.memory for m in rig.members)]  # type: ignore[attr-defined]
+        async with restarted(images) as again:
+            assert bytes(await again.read(0, len(rig.model))) == rig.model
+            spans = again.context.layout
+            assert isinstance(spans, ElasticLayout)
+            assert all(a.end == b.start for a, b in pairwise(spans.generations))
+
+    play(two_losses("evenodd", 6), body)
