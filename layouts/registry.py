@@ -41,6 +41,7 @@ __all__ = [
     "is_rotated",
     "make_code",
     "make_layout",
+    "prime_for",
     "width_max",
 ]
 
@@ -372,6 +373,16 @@ def width_max(name: str, width: int, params: Mapping[str, object]) -> int:
             break
         width += 1
     return width
+
+
+def prime_for(name: str, members: int) -> int:
+    """Return the prime of layout *name* with which an array can grow to *members* members.
+
+    Raises LayoutError for a layout that has none: it can grow to any number of members.
+    """
+    if "prime" not in find_layout(name).params:
+        raise LayoutError(f"the number of members of {name} is not limited by a prime")
+    return make_code(name, members).rows + 1
 
 
 def grows_in_place(name: str) -> bool:

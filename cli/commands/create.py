@@ -14,6 +14,7 @@ from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE
 from raidx_fuse.daemon import create as creation
 from raidx_fuse.daemon import inspect
+from raidx_fuse.layouts.registry import prime_for
 from raidx_fuse.members.open import absolute
 
 
@@ -31,6 +32,12 @@ from raidx_fuse.members.open import absolute
     "--length", type=int, metavar="L", help="Chunks in a bundle of a raidx layout (see the layout)."
 )
 @click.option("--no-volume", is_flag=True, help="All space is free for 'raidx volume create'.")
+@click.option(
+    "--max-members",
+    type=click.IntRange(min=1),
+    metavar="M",
+    help="rdp, evenodd: choose the prime so that the array can grow to M members.",
+)
 @overwrite_option
 @dry_run_option
 def create(
@@ -44,6 +51,7 @@ def create(
     rotate: bool | None,
     length: int | None,
     no_volume: bool,
+    max_members: int | None,
     overwrite_signature: bool,
     dry_run: bool,
 ) -> None:
@@ -51,14 +59,21 @@ def create(
 
     Only superblocks and maps are written: nothing is zeroed or synchronised, so it takes no time.
 
+    The stripes of rdp and evenodd have as many rows as the prime of the code less one. A larger
+    prime has room for growth (--max-members), but a write must be longer to fill a stripe.
+
     A member may have a speed model, for teaching: disk3.img,model=hdd
     """
+    prime = None
+    if max_members is not None:
+        prime = prime_for(layout, max(max_members, len(members)))
+    given = (("rotate", rotate), ("length", length), ("prime", prime))
     request = creation.CreateRequest(
         members=tuple(absolute(member) for member in members),
         layout=layout,
         chunk_bytes=chunk,
         name=name,
-        params={k: v for k, v in (("rotate", rotate), ("length", length)) if v is not None},
+        params={key: value for key, value in given if value is not None},
         member_bytes=size,
         image_bytes=image_size,
         overwrite_signature=overwrite_signature,

@@ -14,12 +14,22 @@ from raidx_fuse.cli.parameters import LAYOUT_NAME
 from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.codes.code import Code, LayoutError, bits
 from raidx_fuse.layouts.codes.horizontal import single_parity
+from raidx_fuse.layouts.elastic_params import next_rules
 from raidx_fuse.layouts.numbers import MemberChunk, Role, Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.planning.allocate import greedy, maximum
 from raidx_fuse.layouts.planning.load import conventional_reads, parse_writes, write_load
-from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths, find_layout, make_layout
+from raidx_fuse.layouts.registry import (
+    LAYOUTS,
+    allowed_widths,
+    find_layout,
+    grows_in_place,
+    is_rotated,
+    make_code,
+    make_layout,
+    prime_for,
+)
 
 CHUNK_BYTES = 64 << 10  # any size: no output depends on it
 SHOWN_MAX = 100_000  # cells or chunks in one answer
@@ -63,7 +73,7 @@ def _layout(
             make_code=single_parity,
             parity_stays=True,
         )
-    if after:
+    if after and not grows_in_place(name):
         raise UsageError(f"{name} does not grow chunk by chunk", action="use mcpod")
     if info.build is None:
         raise UsageError(
@@ -71,7 +81,16 @@ def _layout(
             action="see 'raidx layout bundles --help'",
         )
     rows = info.build(disks).rows if info.allows(disks) else 1
-    return make_layout(name, disks, stripes * rows, CHUNK_BYTES, **params)
+    if after:
+        if "prime" in info.params:
+            params["prime"] = prime_for(name, max(disks, *after))
+            rows = make_code(name, max(disks, *after)).rows
+        for count in range(1, len(after) + 1):
+            history = (disks, *after[:count])
+            turns = is_rotated(name, params)
+            rules = next_rules(name, history, params, turns, stripes)
+            params |= {"rules": rules, "history": history}
+    return make_layout(name, after[-1] if after else disks, stripes * rows, CHUNK_BYTES, **params)
 
 
 @verb("list", layout)
@@ -235,7 +254,9 @@ def map_chunks(
     rows = []
     for chunk in range(chunks):
         stripe, cell = plan.locate(chunk)
-        role, member_chunk = (cell, stripe) if name == "mcpod" else plan.place(stripe, cell)
+        role, member_chunk = plan.place(stripe, cell)
+        if name == "mcpod":
+            role -= role >= disks  # the parity disk is the last one of the first
         rows.append({"logical": chunk, "member": role, "chunk": member_chunk})
     table = _table("logical", "member", "chunk")
     for row in rows:

@@ -106,6 +106,20 @@ def test_map_of_mcpod_is_the_papers_first_figure() -> None:
     assert len(set(place.values())) == 25
 
 
+def test_map_and_show_of_a_grown_raid5_and_rdp() -> None:
+    growth = ("--disks", "4", "--disks-after", "5", "--disks-after", "7")
+    document = run_json("layout", "map", "raid5", *growth, "--chunks", "60")
+    places = {(row["member"], row["chunk"]) for row in document["map"]}
+    assert len(places) == 60
+    assert {member for member, _ in places} == set(range(7))
+    shown = run_json("layout", "show", "rdp", "--disks", "4", "--disks-after", "6")
+    assert (shown["rows"], shown["cols"]) == (4, 6)
+    for stripe in shown["stripes"]:
+        for row in stripe["cells"]:
+            assert all(row)
+            assert sum("logical" in cell for cell in row) == 4
+
+
 def test_map_counts_roles_for_the_others() -> None:
     rows = run_json("layout", "map", "raid5", "--disks", "4", "--chunks", "6")["map"]
     assert [(row["member"], row["chunk"]) for row in rows] == [
@@ -175,7 +189,8 @@ def test_load_counts_the_parity_columns_of_rdp() -> None:
         (("show", "upc", "--disks", "6", "--rotate"), "no parameter 'rotate'"),
         (("show", "raidx-copy", "--disks", "6"), "raidx layout bundles"),
         (("show", "raid5", "--disks", "255", "--stripes", "99999"), "limit"),
-        (("map", "raid5", "--disks", "4", "--disks-after", "6", "--chunks", "3"), "mcpod"),
+        (("map", "upc", "--disks", "4", "--disks-after", "6", "--chunks", "3"), "mcpod"),
+        (("map", "raid5", "--disks", "6", "--disks-after", "4", "--chunks", "3"), "only be added"),
         (("map", "mcpod", "--disks", "6", "--disks-after", "4", "--chunks", "3"), "only be added"),
         (("map", "raid5", "--disks", "4", "--chunks", "9", "--blocks-per-disk", "2"), "only 6"),
         (("recover", "raid5", "--disks", "4", "--lost", "4"), "0 to 3"),

@@ -14,6 +14,8 @@ from click.testing import CliRunner, Result
 from raidx_fuse.array.open import open_array
 from raidx_fuse.cli.main import main
 from raidx_fuse.daemon.member_files import Disks
+from raidx_fuse.format.assemble import assemble
+from raidx_fuse.format.shapes import layout_of
 
 MEMBERS = ("d0.img", "d1.img", "d2.img", "d3.img")
 SIZE = 4 << 20
@@ -114,6 +116,21 @@ def test_create_rotates_the_columns_of_horizontal_codes() -> None:
             run(f"create --layout {name} {option} --size 4MiB {' '.join(members)}")
             (document,) = run_json(f"examine {members[0]}")["members"]
             assert document["params"] == params
+
+
+def test_create_chooses_the_prime_for_the_members_to_come() -> None:
+    members = [*MEMBERS, "e1.img", "e2.img"]
+    for name, most, rows in (("rdp", 12, 10), ("evenodd", 12, 10), ("rdp", 4, 4)):
+        run(
+            f"create --layout {name} --max-members {most} --chunk 4K --size 16MiB {' '.join(members)}"
+        )
+        with Disks(read_only=True) as disks:
+            config = trio.run(assemble, disks.attach(list(members))).config
+        assert config.params == {"prime": rows + 1}
+        assert layout_of(config).code.rows == rows
+        for member in members:
+            Path(member).unlink()
+    refuse(f"create --layout raid5 --max-members 9 --size 4MiB {' '.join(MEMBERS)}", "prime", 2)
 
 
 def test_dry_run_of_create_writes_nothing() -> None:

@@ -32,14 +32,16 @@ def test_newcomers_that_do_not_join_are_released(with_desk: WithDesk) -> None:
 
 def test_growth_is_refused_in_one_honest_line(with_desk: WithDesk) -> None:
     async def scene(desk: Desk) -> None:
-        with pytest.raises(RaidxError, match="fewest chunks: only raid0, raid4 can") as refused:
+        able = "only raid0, raid4, raid5, rdp, evenodd can"
+        with pytest.raises(RaidxError, match=f"fewest chunks: {able}") as refused:
             await desk.ask("add-disk", members=["n"])
         assert refused.value.exit_status == 1
+        assert "--method restripe" in str(refused.value)
         with pytest.raises(UsageError, match="as 'parity'"):
             await desk.ask("add-disk", members=["n"], role="parity")
         assert desk.shelf.opened == {}
 
-    with_desk(scene)
+    with_desk(scene, "upc", 4)
 
 
 def test_growth_is_told_before_it_is_done_and_steered_while_it_is(with_desk: WithDesk) -> None:
