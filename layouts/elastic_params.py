@@ -90,13 +90,11 @@ def parity_stays(name: str) -> bool:
     return name in ("raid0", "raid4", "mcpod")
 
 
-def _checked_rules(rules: object, growths: int) -> tuple[Rule, ...]:
+def _checked_rules(rules: Any, growths: int) -> tuple[Rule, ...]:
     """Return the *rules* of *growths* growths; missing ones are plain. Raises LayoutError."""
-    known: list[Any] | tuple[Any, ...] = [0]
-    if isinstance(rules, list | tuple) and len(rules) <= growths:
-        known = rules
+    known: Any = rules if isinstance(rules, list | tuple) and len(rules) <= growths else [0]
     if all(rule is None or _is_rule(rule) for rule in known):
-        return tuple(None if rule is None else (rule[0], rule[1]) for rule in known)
+        return tuple(rule and (rule[0], rule[1]) for rule in known)
     raise LayoutError(f"rules must say null or [granule, turn] of {growths} growths, not {rules!r}")
 
 

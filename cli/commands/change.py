@@ -278,13 +278,20 @@ def _steps_after_growth(array: str) -> list[str]:
 @wait_option
 @dry_run_option
 def remove_disk(out: Output, array: str, member: str, wait: bool, dry_run: bool) -> int:
-    """Remove a spare, or a member of a raidx array whose chunks fit onto the others.
+    """Remove a spare, a member of a raidx array whose chunks fit onto the others, or a growth.
 
-    MEMBER is its role, path or UUID. The chunks of a lost member are restored from the others.
+    MEMBER is its role, path or UUID. The chunks of a lost member are restored from the others. The
+    members that joined in the last growth of raid0, raid4, raid5, rdp or evenodd leave together, if
+    the image needs none of the chunks that the growth added.
     """
     result = ask(out, array, "remove-disk", member=reference(member), dry_run=dry_run)
     line = f"removed: {result.get('path')}"
-    if result.get("job") is not None:
+    if "members_after" in result:
+        line = (
+            f"shrinking from {result['members_before']} to {result['members_after']} members "
+            f"(job {result['job']})"
+        )
+    elif result.get("job") is not None:
         moves = plural(result["chunks_to_move"], "written chunk")
         line = f"role {result['role']} is being emptied (job {result['job']}): {moves} to move"
     return _finish(out, array, result, line, wait)

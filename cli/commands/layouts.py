@@ -255,9 +255,10 @@ def map_chunks(
     for chunk in range(chunks):
         stripe, cell = plan.locate(chunk)
         role, member_chunk = plan.place(stripe, cell)
+        number = int(role)
         if name == "mcpod":
-            role -= role >= disks  # the parity disk is the last one of the first
-        rows.append({"logical": chunk, "member": role, "chunk": member_chunk})
+            number -= role >= disks  # the parity disk is the last one of the first
+        rows.append({"logical": chunk, "member": number, "chunk": member_chunk})
     table = _table("logical", "member", "chunk")
     for row in rows:
         table.add_row(*(str(value) for value in row.values()))

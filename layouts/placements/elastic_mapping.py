@@ -55,7 +55,7 @@ Rule = tuple[int, int] | None
 
 N = TypeVar("N", int, Numbers)
 
-GRANULE_MAX = 32
+GRANULE_MAX = 64
 TRIED_STRIPES = 1 << 14
 TRIED_TURNS = 24
 PERIOD_MAX = 1 << 60  # longer ones never repeat in any array

@@ -30,6 +30,7 @@ from raidx_fuse.errors import RaidxError, ReadOnlyError, UsageError
 from raidx_fuse.format.assemble import Assembly
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.jobs.grow.operation import GrowOperation
+from raidx_fuse.jobs.grow.removal import GrowthRemoval
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.manager import Jobs
 from raidx_fuse.jobs.rebuild import Rebuild
@@ -69,6 +70,7 @@ class Array:
         self.jobs = Jobs(context, nursery)
         self.membership = Membership(self)
         self.grow_operation = GrowOperation(self)
+        self.removal = GrowthRemoval(self.grow_operation)
         self.restripe_operation = RestripeOperation(self)
         self.tuner: Tuner | None = None
         self.rebundle: RebundleOperation | None = None
@@ -196,7 +198,7 @@ class Array:
         return await self.restripe_operation.begin(members, layout, params)
 
     async def remove_disk(self, ref: str | int) -> dict[str, Any]:
-        """Remove a spare, or a member with a role once its chunks have moved to other members."""
+        """Remove a spare, or members with a role once their chunks have moved to other members."""
         return await self.membership.remove(ref)
 
     async def start_scrub(self, repair: bool) -> int:

@@ -7,8 +7,9 @@ from typing import Any
 
 import trio
 
+from raidx_fuse.array.array import Array
 from raidx_fuse.array.services import RunningArray
-from raidx_fuse.engine.growth_position import PIGGYBACK
+from raidx_fuse.engine.growth_position import LIVE, PARITY_WORDS, PIGGYBACK
 from raidx_fuse.format.configuration.config import MemberRecord
 from raidx_fuse.jobs.grow.copy import live_moves
 from raidx_fuse.layouts.codes.code import bits
@@ -89,6 +90,37 @@ async def growth_estimate(
     added = layout.history[-1] - layout.history[-2]
     # Only the new disks write.
     return {**copy_estimate(array, "grow", moved, moved, added), "bytes_logged": logged}
+
+
+async def of_growing(array: Array, layout: ElasticLayout, parity: str) -> dict[str, Any]:
+    """Return the cost of growing *array* to *layout*; *parity* is how parity follows."""
+    does = f"grows from {layout.history[-2]} to {layout.history[-1]} members{PARITY_WORDS[parity]}"
+    return {
+        **await _of_changing(array, layout, parity, does),
+        "parity": parity,
+        "size_before": array.size_bytes,
+        "size_after": array.grow_operation.size_after(layout),
+    }
+
+
+async def of_shrinking(array: Array, layout: ElasticLayout) -> dict[str, Any]:
+    """Return the cost of undoing the growth of *array* to *layout*."""
+    before, after = layout.history[-1], layout.history[-2]
+    does = f"shrinks from {before} to {after} members, the last ones leave"
+    return await _of_changing(array, layout, LIVE, does)
+
+
+async def _of_changing(
+    array: Array, layout: ElasticLayout, parity: str, does: str
+) -> dict[str, Any]:
+    return {
+        "dry_run": True,
+        "does": does,
+        **await growth_estimate(array, layout, parity),
+        "redundancy_left": array.status()["redundancy_left"],
+        "redundancy_reduced": False,
+        "redundancy_reduced_seconds": 0.0,
+    }
 
 
 def copy_estimate(

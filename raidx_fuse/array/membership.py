@@ -326,8 +326,9 @@ class Membership:
             self.rebuild_onto_spare()
 
     async def remove(self, ref: str | int) -> dict[str, Any]:
-        """Remove a spare, or in a raidx layout a member whose chunks then move to the others.
+        """Remove a spare, or a member whose chunks then move to the others.
 
+        That is any member of a raidx layout; of another layout, the members of the last growth.
         Raises UsageError if the layout cannot shrink.
         """
         self.array.require_writable()
@@ -335,11 +336,7 @@ class Membership:
         if record.role >= 0 and self.array.rebundle is not None:
             return await self.array.rebundle.remove(record)
         if record.role >= 0:
-            raise UsageError(
-                f"role {record.role} holds data ({record.state}); "
-                f"{self.member_set.config.layout} cannot shrink",
-                action="replace it with `raidx replace-disk`",
-            )
+            return await self.array.removal.begin(record)
         self.member_set.spares.pop(record.member_uuid, None)
         await self.member_set.update(
             lambda c: replace(

@@ -121,9 +121,8 @@ def test_create_rotates_the_columns_of_horizontal_codes() -> None:
 def test_create_chooses_the_prime_for_the_members_to_come() -> None:
     members = [*MEMBERS, "e1.img", "e2.img"]
     for name, most, rows in (("rdp", 12, 10), ("evenodd", 12, 10), ("rdp", 4, 4)):
-        run(
-            f"create --layout {name} --max-members {most} --chunk 4K --size 16MiB {' '.join(members)}"
-        )
+        options = f"--layout {name} --max-members {most} --chunk 4K --size 16MiB"
+        run(f"create {options} {' '.join(members)}")
         with Disks(read_only=True) as disks:
             config = trio.run(assemble, disks.attach(list(members))).config
         assert config.params == {"prime": rows + 1}

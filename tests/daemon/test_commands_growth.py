@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -167,5 +168,30 @@ def test_a_restripe_that_does_not_begin_gives_the_newcomers_back(with_desk: With
         with pytest.raises(UsageError, match="already"):
             await desk.ask("reshape", members=[])
         assert (await desk.ask("status"))["state"] == "clean"
+
+    with_desk(scene)
+
+
+def test_a_removal_is_told_before_it_is_done(with_desk: WithDesk) -> None:
+    async def scene(desk: Desk) -> None:
+        array = desk.array
+        size = array.size_bytes
+        with pytest.raises(UsageError, match="on its first members cannot shrink"):
+            await desk.ask("remove-disk", member="3", dry_run=True)
+        begun = await desk.ask("add-disk", members=["a", "b"])
+        await desk.ask("job-wait", job=begun["job"])
+        with pytest.raises(UsageError, match="4 members hold"):
+            await desk.ask("remove-disk", member="5", dry_run=True)
+        array.member_set.change(lambda c: replace(c, size_bytes=size))  # as by create --image-size
+        dry = await desk.ask("remove-disk", member="5", dry_run=True)
+        assert dry["does"] == "shrinks from 6 to 4 members, the last ones leave"
+        # 2 of 6 of the written cells of raid5, which has four in a stripe, move back.
+        assert dry["bytes_read"] == dry["bytes_written"]
+        assert abs(dry["bytes_written"] - size // 2 * 4 / 3 * 2 / 6) <= 8 * 4096
+        begun = await desk.ask("remove-disk", member="5")
+        assert (begun["members_before"], begun["members_after"]) == (6, 4)
+        ended = await desk.ask("job-wait", job=begun["job"])
+        assert ended["state"] == "done"
+        assert array.member_set.config.width == 4
 
     with_desk(scene)

@@ -16,14 +16,13 @@ import trio
 from raidx_fuse.array import advice, statistics
 from raidx_fuse.array import estimate as reshape_cost
 from raidx_fuse.array.array import Array
-from raidx_fuse.array.estimate import growth_estimate, rebuild_estimate
+from raidx_fuse.array.estimate import rebuild_estimate
 from raidx_fuse.daemon.commands.arguments import WORD_CHARS_MAX, check_arguments, check_newcomers
 from raidx_fuse.daemon.commands.reshape import Newcomers, ReshapeCommand
-from raidx_fuse.engine.growth_position import PARITY_WORDS, parity_way
+from raidx_fuse.engine.growth_position import parity_way
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.layouts.numbers import Role
-from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.pool.volume import Volume
 
@@ -210,7 +209,7 @@ class Commands:
                     self._array, [size or smallest for size in sizes]
                 )
             if role is None:
-                return await self._dry_growth(layout, way)
+                return await reshape_cost.of_growing(self._array, layout, way)
             vacant = [r.role for r in self._records() if r.state in ("failed", "missing")]
             does = f"adds {len(members)} as spare" + (", rebuilds onto it" if vacant else "")
             return await self._dry_run(does, vacant[0] if vacant else None)
@@ -252,29 +251,16 @@ class Commands:
                 await self._release(member)
             raise
 
-    async def _dry_growth(self, layout: ElasticLayout, parity: str) -> Result:
-        """Return the cost of growing to *layout*."""
-        status = self._array.status()
-        return {
-            "dry_run": True,
-            "does": f"grows from {layout.history[-2]} to {layout.history[-1]} members"
-            + PARITY_WORDS[parity],
-            "parity": parity,
-            **await growth_estimate(self._array, layout, parity),
-            "redundancy_left": status["redundancy_left"],
-            "redundancy_reduced": False,
-            "redundancy_reduced_seconds": 0.0,
-            "size_before": self._array.size_bytes,
-            "size_after": self._array.grow_operation.size_after(layout),
-        }
-
     async def remove_disk(self, member: str, dry_run: bool = False) -> Result:
-        """Remove a spare, or a raidx member whose chunks fit elsewhere."""
+        """Remove a spare, a raidx member whose chunks fit elsewhere, or the last growth."""
         if not dry_run:
             return await self._array.remove_disk(member)
         record = self._array.membership.find(member)
         if record.role >= 0 and self._array.rebundle is not None:
             return await reshape_cost.of_removing(self._array, record)
+        if record.role >= 0:
+            narrower = self._array.removal.narrower(record)
+            return await reshape_cost.of_shrinking(self._array, narrower)
         return await self._dry_run(f"removes {self._array.membership.path_of(record)}", None)
 
     async def _open(self, path: str, overwrite_signature: bool, create_bytes: int | None) -> Member:

@@ -56,6 +56,8 @@ class Grow(StallableJob):
         self.growth: GrowthPosition = context.growth
         self.layout = context.growth.layout
         self.back = back
+        jobs = context.member_set.config.jobs
+        self.removes = bool(jobs.get(JOB_KEY, {}).get("remove"))  # back, because members leave
         self.waits_for: int | None = None
         self._end = end
         self._turn = False
@@ -92,8 +94,8 @@ class Grow(StallableJob):
         self.resume()
 
     def result(self, completed: bool) -> str:
-        """Return the final state: "cancelled" for a growth that went back."""
-        return "cancelled" if self.back else super().result(completed)
+        """Return the final state: "cancelled" for a growth that was cancelled and went back."""
+        return "cancelled" if self.back and not self.removes else super().result(completed)
 
     # -- which stripes -------------------------------------------------------------------------
 

@@ -88,7 +88,7 @@ class GrowOperation:
         try:
             LAYOUTS[config.layout].check_width(config.width + added)
             params = self._params(config, added, parity)
-            layout = self._make(config, params, config.width + added + (parity == SURROGATE))
+            layout = self.layout_with(params, config.width + added + (parity == SURROGATE))
         except LayoutError as error:
             raise UsageError(
                 str(error), action="move all chunks to a wider layout: --method restripe"
@@ -97,7 +97,9 @@ class GrowOperation:
         self._check_room(layout)
         return layout
 
-    def _make(self, config: ArrayConfig, params: dict[str, Any], width: int) -> Any:
+    def layout_with(self, params: dict[str, Any], width: int) -> Any:
+        """Return the array's layout with other *params* on *width* members. Raises LayoutError."""
+        config = self.member_set.config
         chunks = config.regions.data.length // config.chunk_bytes
         return make_layout(config.layout, width, chunks, config.chunk_bytes, **params)
 
@@ -166,7 +168,7 @@ class GrowOperation:
                 await pages.save_all()
             await member_set.flush()  # the maps before the superblock that gives a role
             await member_set.update(lambda config: config)
-            job = self._start(back=False)
+            job = self.start(back=False)
         return {
             "job": job,
             "members_before": layout.history[-2],
@@ -198,7 +200,8 @@ class GrowOperation:
         self.context.take_layout(layout)
         member_set.refresh()
 
-    def _start(self, back: bool) -> int:
+    def start(self, back: bool) -> int:
+        """Start the job of the growth that the configuration has; return its id."""
         return self.array.jobs.start(
             lambda context, job_id: Grow(context, job_id, back, self._conclude)
         ).job_id
@@ -206,7 +209,7 @@ class GrowOperation:
     def resume(self) -> None:
         """When the array starts: continue a growth that was under way."""
         if self.context.growth is not None:
-            self._start(back=bool(self.member_set.config.jobs.get(JOB_KEY, {}).get("back")))
+            self.start(back=bool(self.member_set.config.jobs.get(JOB_KEY, {}).get("back")))
 
     # -- end -----------------------------------------------------------------------------------
 
@@ -324,8 +327,7 @@ class GrowOperation:
         """Change to the narrower shape in memory, without an await; return members that left."""
         member_set = self.member_set
         width = history[-1]
-        config = member_set.config
-        layout = self._make(config, without_last_growth(config.params), width)
+        layout = self.layout_with(without_last_growth(member_set.config.params), width)
         gone = [queue for queue in member_set.queues[width:] if queue is not None]
         del member_set.queues[width:]
 

@@ -1,0 +1,147 @@
+"""Members that joined last leave again, while the array is in use."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+
+from raidx_fuse.errors import BusyError, UsageError
+from raidx_fuse.format.create import create_array
+from tests.support.arrays import Rig
+from tests.support.growing import SmallRig, check_after_kill, grow, job_of, write_about
+from tests.support.load import CHUNK, fill, play, scrubbed, under_load
+
+
+class SmallImageRig(SmallRig):
+    """A rig whose image is smaller than its first members could hold."""
+
+    async def create(self) -> object:  # type: ignore[override]
+        """Make members and array, as `Rig.create`, with a limit on the image."""
+        self.members = [self.new_member(role) for role in range(self.width)]
+        await create_array(
+            self.members,
+            self.layout,
+            chunk_bytes=self.chunk_bytes,
+            name="rig",
+            now_s=0,
+            params=self.params,
+            size_bytes=180 * CHUNK,
+        )
+        array = await self.open()
+        self.model = bytearray(array.size_bytes)
+        return array
+
+
+def rig_of(name: str) -> SmallImageRig:
+    """Return a small rig of *name* that can grow by two."""
+    if name != "rdp":
+        return SmallImageRig(name, 4)
+    rig = SmallImageRig("rdp", 5, params={"prime": 7, "rotate": True})
+    rig.member_bytes = 1200 << 10
+    return rig
+
+
+async def grown(rig: Rig, added: int, granule: int = 2) -> None:
+    """Fill the image and grow by *added* members."""
+    array = rig.array
+    assert array is not None
+    await fill(rig)
+    array.grow_operation.granule = granule
+    job = await grow(rig, added)
+    await job.finished.wait()
+
+
+@pytest.mark.parametrize("name", ["raid0", "raid4", "raid5", "rdp"])
+def test_members_of_the_last_growth_leave_under_load(name: str) -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        params = dict(array.member_set.config.params)
+        first = rig.width
+        await grown(rig, 2)
+        once = dict(array.member_set.config.params)
+        await grown(rig, 1, granule=1)
+        size = array.size_bytes
+        for width, after in ((first + 2, once), (first, params)):
+            released: list[object] = []
+            array.grow_operation.on_release.append(released.append)
+            begun = await array.remove_disk(rig.width - 1)
+            assert (begun["members_before"], begun["members_after"]) == (rig.width, width)
+            job = job_of(rig)
+            job.speed_max_bytes = job.speed_min_bytes = 300 * CHUNK
+            async with under_load(rig):
+                await trio.sleep(0.1)
+            if width == first:  # unmounted on the way
+                await rig.close()
+                array = await rig.open()
+                array.grow_operation.on_release.append(released.append)
+                job = job_of(rig)
+                assert job.removes
+            await job.finished.wait()
+            assert job.status()["state"] == "done", job.error
+            assert released == rig.members[width:]
+            del rig.members[width:]
+            rig.width = width
+            assert array.member_set.config.params == after
+            assert array.member_set.config.width == width
+            assert array.size_bytes == size
+            await rig.compare()
+            if name != "raid0":
+                await scrubbed(rig)
+        await rig.close()
+        array = await rig.open()
+        await rig.compare()
+        if name != "raid0":
+            await array.fail_disk(1)
+            await rig.compare()
+
+    play(rig_of(name), body)
+
+
+def test_a_kill_at_any_point_of_a_removal_loses_nothing_even_with_a_member() -> None:
+    async def body(rig: Rig) -> None:
+        await grown(rig, 2)
+        array = rig.array
+        assert array is not None
+        await array.remove_disk(5)
+        job = job_of(rig)
+        job._batch = 4
+        job.speed_max_bytes = job.speed_min_bytes = 20 * CHUNK
+        rng = random.Random(4)
+        while not job.finished.is_set():
+            await write_about(rig, rng, 8)
+            unsaved.append(len(job.growth.unsaved))
+            await check_after_kill(rig, (-1, rng.randrange(4), rng.randrange(4, 6)), scrub=False)
+            await trio.sleep(0.05)
+        rig.width = 4
+        del rig.members[4:]
+        await rig.compare()
+        await scrubbed(rig)
+
+    unsaved: list[int] = []
+    play(rig_of("raid5"), body)
+    assert sum(count > 0 for count in unsaved) >= 2
+
+
+def test_what_cannot_leave_is_refused_in_one_line() -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        with pytest.raises(UsageError, match="raid5 on its first members cannot shrink"):
+            await array.remove_disk(1)
+        await fill(rig)
+        job = await grow(rig, 2)
+        with pytest.raises(BusyError):
+            await array.remove_disk(5)
+        await job.finished.wait()
+        with pytest.raises(
+            UsageError, match=r"role 1 is older than .* only roles 4 to 5 can leave"
+        ):
+            await array.remove_disk(1)
+        with pytest.raises(UsageError, match="bytes, and 4 members hold"):
+            await array.remove_disk(5)
+        assert array.context.growth is None
+
+    play(SmallRig("raid5", 4), body)
