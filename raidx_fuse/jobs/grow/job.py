@@ -82,6 +82,7 @@ class Grow(StallableJob):
             "size_after": self.layout.chunks << self.context.shift,
             "parity": self.growth.parity,
             "going_back": self.back or self._turn,
+            "removes_members": self.removes,
             "waits_for_role": self.waits_for,
             "waits_for_resync": bool(self.context.dirty_bitmap.pending_regions()),
             "checkpoints": self.growth.checkpoints,

@@ -17,7 +17,7 @@ from raidx_fuse.lab.crash.disks import PACES, SLOW_FLUSHES, SectorDisk
 from raidx_fuse.lab.crash.requests.image_parts import Parts
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.layouts.placements.bundled import bundle_code
-from raidx_fuse.layouts.registry import allowed_widths, find_layout
+from raidx_fuse.layouts.registry import allowed_widths, code_for, find_layout
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image, SparseImage
@@ -152,8 +152,11 @@ class Hardware:
                 data = bundle_code(cell.layout).data_count
                 image_bytes = shape.stripes * data * CHUNK_BYTES
         params: dict[str, object] = {}
-        if self.theme == "growth" and "prime" in find_layout(cell.layout).params:
+        if self.theme in ("growth", "shrink") and "prime" in find_layout(cell.layout).params:
             params = {"prime": GROWTH_PRIME, "rotate": True}
+        if self.theme == "shrink":  # the image must not need what a growth adds
+            code = code_for(cell.layout, shape.width, params)
+            image_bytes = shape.stripes * code.data_count * CHUNK_BYTES
         least = self._least_bytes()
         for size in range(least, least + MEMBER_BYTES_MAX, MEMBER_UNIT_BYTES):
             images = [self.blank(size + more) for more in extra]

@@ -273,7 +273,8 @@ class _Oracle:
                     await running[0].finished.wait()
                 await sleep(POLL_S)  # the end of this job may start the next one
         for job in array.jobs.list():
-            ending = "cancelled" if job.get("going_back") else "done"
+            cancelled = job.get("going_back") and not job.get("removes_members")
+            ending = "cancelled" if cancelled else "done"
             if job["state"] != ending and not _waits(job):
                 raise ViolationError(f"{job['kind']} ended as {job['state']}: {job['error']}")
 

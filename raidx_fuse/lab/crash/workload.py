@@ -10,6 +10,7 @@ lost power before, the theme and its steps. The themes:
     squeeze    a log without free space (themes/squeeze.py)
     huge       a few parts of a large sparse image
     growth     members join in place (themes/growth.py)
+    shrink     members join, and leave again (themes/shrink.py); only if asked for
     restripe   another layout or width (themes/restripe.py)
     moves      chunks of raidx bundles move
     members    members of raidx arrays join and leave (themes/rebundle.py)
@@ -42,6 +43,7 @@ from raidx_fuse.lab.crash.themes.growth import theme_growth
 from raidx_fuse.lab.crash.themes.hangs import theme_hangs
 from raidx_fuse.lab.crash.themes.rebundle import theme_members
 from raidx_fuse.lab.crash.themes.restripe import restripes_of, theme_restripe
+from raidx_fuse.lab.crash.themes.shrink import theme_shrink
 from raidx_fuse.lab.crash.themes.squeeze import theme_squeeze
 from raidx_fuse.layouts.numbers import Role, cell_range
 from raidx_fuse.layouts.registry import find_layout, grows_in_place
@@ -88,6 +90,7 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         themes["huge"] = (theme_huge, 1)
     if grows_in_place(cell.layout):
         themes["growth"] = (theme_growth, 1)
+        themes["shrink"] = (theme_shrink, 0)
     if restripes_of(cell.layout):
         themes["restripe"] = (theme_restripe, 1)
     if find_layout(cell.layout).bundled:

@@ -78,7 +78,7 @@ async def grow(player: Player) -> None:
     turn = player.rng.choice(("", "", "remount", "cancel", "lose", "lose"))
     steps = player.rng.randint(1, 4)
     started_s = trio.current_time()
-    while (job := _growth_of(player)) is not None:
+    while (job := growth_of(player)) is not None:
         # A remount opens and closes nurseries, so it cannot run inside a cancel scope.
         assert trio.current_time() < started_s + GROWTH_LIMIT_S, job.status()
         job.set_window(player.rng.randint(1, 4))
@@ -120,7 +120,8 @@ async def let_go(player: Player) -> None:
         player.history.end(span, player.event)
 
 
-def _growth_of(player: Player) -> Grow | None:
+def growth_of(player: Player) -> Grow | None:
+    """Return the job of the growth under way, if there is one."""
     running = player.array.jobs.running()
     return next((job for job in running if isinstance(job, Grow)), None)
 
