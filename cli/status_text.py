@@ -148,7 +148,9 @@ def job_amount(job: Mapping[str, Any], out: Output) -> str:
     in_bytes = job.get("unit", "bytes") == "bytes"
     show = out.size if in_bytes else (lambda count: f"{int(count)} {job['unit']}")
     text = f"{show(job['done'])} of {show(job['total'])}"
-    if job.get("going_back"):
+    if job.get("removes_members"):
+        text += ", members leave"
+    elif job.get("going_back"):
         text += ", going back"
     if job.get("paused"):
         return f"{text}, paused"

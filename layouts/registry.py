@@ -23,12 +23,14 @@ from raidx_fuse.layouts.codes.vertical import pcode, upc, xcode
 from raidx_fuse.layouts.elastic_params import ELASTIC_PARAMS, PARITY_WAYS, make_elastic
 from raidx_fuse.layouts.placements.bundled import bundle_code, make_bundles
 from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.placements.numbering import OrderedLayout, numbering_from
 from raidx_fuse.layouts.placements.rotated import RotatedLayout
 
 __all__ = [
     "CHUNK_BYTES_MAX",
     "CHUNK_BYTES_MIN",
     "LAYOUTS",
+    "ORDER_PARAM",
     "PARITY_WAYS",
     "WIDTH_MAX",
     "LayoutError",
@@ -167,6 +169,8 @@ def _bundled(
 def _one(_width: int) -> float:
     return 1.0
 
+
+ORDER_PARAM = {"order": "after a restripe of a grown array: the order of its chunks"}
 
 LAYOUTS: dict[str, LayoutInfo] = {
     info.name: info
@@ -336,7 +340,8 @@ def make_layout(
     listed = counts is not None or not info.bundled
     code = code_for(name, width - surrogate, params) if listed else make_code(name, width)
     check_chunk_bytes(chunk_bytes)
-    unknown = sorted(set(params) - set(info.params))
+    allowed = info.params if info.bundled else info.params | ORDER_PARAM
+    unknown = sorted(set(params) - set(allowed))
     if unknown:
         known = ", ".join(info.params) or "none"
         raise LayoutError(f"{name} has no parameter {unknown[0]!r} (parameters: {known})")
@@ -346,10 +351,15 @@ def make_layout(
     rotated = is_rotated(name, params)
     history = params.get("history")
     if history is not None:
+        if "order" in params:
+            raise LayoutError("an array that was restriped after a growth does not grow in place")
         maker = _maker(name, width, params)
         members = (width - surrogate, member_chunks)
         return make_elastic(name, info.width_min, members, chunk_bytes, maker, rotated, params)
     rotation = "left" if rotated else "fixed"
+    if "order" in params:
+        order = numbering_from(params["order"])
+        return OrderedLayout(order, name, code, chunk_bytes, member_chunks // code.rows, rotation)
     return RotatedLayout(name, code, chunk_bytes, member_chunks // code.rows, rotation)
 
 

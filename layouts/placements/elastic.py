@@ -30,6 +30,7 @@ from raidx_fuse.layouts.placements.elastic_mapping import (
     Rule,
 )
 from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.placements.numbering import Numbering
 
 BLOCK_SHIFT = 10
 BLOCK_MASK = (1 << BLOCK_SHIFT) - 1
@@ -209,6 +210,13 @@ class ElasticLayout(Layout):
         if not standing:
             return roles
         return np.concatenate((roles, np.broadcast_to(standing, (len(roles), 1))), axis=1)
+
+    def numbering(self) -> Numbering:
+        """Return the order of the chunks in the stripes, for a restripe."""
+        described = [
+            (g.columns, g.members, 0 if g.in_order else g.granule) for g in self.generations
+        ]
+        return Numbering(self.stripes, self._rows, described)
 
     @property
     def growing(self) -> bool:

@@ -28,10 +28,13 @@ from numpy.typing import NDArray
 
 from raidx_fuse.layouts.codes.code import Cell, Code, LayoutError
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, MemberChunk, Role, Stripe, stripe_and_cell
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.placements.numbering import IndexView, Numbering, OrderedLayout
 from raidx_fuse.layouts.placements.rotated import RotatedLayout
 
 NOWHERE = Role(-1), MemberChunk(0)  # the place of a cell of the other side
+Side = RotatedLayout | IndexView
 
 
 @lru_cache(maxsize=64)
@@ -57,6 +60,10 @@ class RestripeLayout(Layout):
     *watermark* is described above; at first no chunk has moved. *rises* says that the watermark
     rises, that is, that *below* is the new layout.
 
+    An array that has grown is restriped in the order in which chunks lie in its stripes. Then
+    *numbering* gives that order (numbering.py); watermark and *image_chunks* count indexes, and
+    *size_bytes* is the size of the image.
+
     Stripes 0 .. below.stripes - 1 are those of *below*, the others those of *above*. *size_bytes*
     stays the size of the old image until the restripe ends.
     """
@@ -66,11 +73,14 @@ class RestripeLayout(Layout):
 
     def __init__(
         self,
-        below: RotatedLayout,
-        above: RotatedLayout,
+        below: Side,
+        above: Side,
         image_chunks: int,
         rises: bool,
+        numbering: Numbering | None = None,
+        size_bytes: int | None = None,
     ) -> None:
+        self.numbering = numbering
         self.rises = rises
         self.below = below
         self.above = above
@@ -83,7 +93,7 @@ class RestripeLayout(Layout):
         self.stripes = self.founding_stripes = below.stripes + above.stripes
         self.nowhere = Chunk(max(below.chunks, above.chunks))
         self.chunks = self.nowhere + 1
-        self.size_bytes = image_chunks * self.chunk_bytes
+        self.size_bytes = image_chunks * self.chunk_bytes if size_bytes is None else size_bytes
         self.member_chunks = max(below.member_chunks, above.member_chunks)
         self.founding_data_count = below.founding_data_count
         self._split = below.stripes
@@ -97,11 +107,11 @@ class RestripeLayout(Layout):
         """Let *chunk* be the watermark; the chunks that it passes are copied."""
         self.watermark = chunk
 
-    def stripe_of(self, side: RotatedLayout, stripe: Stripe) -> Stripe:
+    def stripe_of(self, side: Side, stripe: Stripe) -> Stripe:
         """Return the stripe of the union that is *stripe* of *side* (*below* or *above*)."""
         return stripe if side is self.below else Stripe(self._split + stripe)
 
-    def cell_of(self, side: RotatedLayout, cell: CellIndex) -> CellIndex:
+    def cell_of(self, side: Side, cell: CellIndex) -> CellIndex:
         """Return the cell index in the union of *cell* of *side* (*below* or *above*)."""
         data = side.code.data_count
         if side is self.below:
@@ -111,6 +121,10 @@ class RestripeLayout(Layout):
 
     def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
         """Return (stripe, cell) of the logical data chunk *chunk*."""
+        return self.locate_index(chunk if self.numbering is None else self.numbering.index(chunk))
+
+    def locate_index(self, chunk: int) -> tuple[Stripe, CellIndex]:
+        """Return (stripe, cell) of the chunk with the index *chunk*."""
         if chunk < self.watermark or chunk >= self.above.chunks:
             return stripe_and_cell(chunk, self._below_data)
         stripe, cell = self.above.locate(chunk)
@@ -118,6 +132,15 @@ class RestripeLayout(Layout):
 
     def logical(self, stripe: Stripe, cell: CellIndex) -> Chunk:
         """Return the logical chunk of the data cell *cell* of *stripe*, `nowhere` if none."""
+        index = self.index(stripe, cell)
+        return index if self.numbering is None else Chunk(self.numbering.chunk(index))
+
+    def chunks_at(self, indexes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the logical chunks with *indexes*."""
+        return indexes if self.numbering is None else self.numbering.chunks(indexes)
+
+    def index(self, stripe: Stripe, cell: CellIndex) -> Chunk:
+        """Return the index of the chunk of the data cell *cell* of *stripe*, `nowhere` if none."""
         if stripe < self._split:
             chunk = Chunk(stripe * self._below_data + cell)
             return chunk if cell < self._below_data and chunk < self.watermark else self.nowhere
@@ -142,10 +165,12 @@ class RestripeLayout(Layout):
             rows[low:, self._below_data :] = np.where(
                 chunks >= self.watermark, chunks, self.nowhere
             )
-        return rows
+        return self.chunks_at(rows)
 
     def mark(self, first: int, last: int) -> int:
         """Return a number that changes when one of the chunks *first* .. *last* moves."""
+        if self.numbering is not None:
+            return self.watermark
         return min(max(self.watermark, first), last + 1)
 
     def place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, MemberChunk]:
@@ -202,22 +227,41 @@ class RestripeLayout(Layout):
 def restripe(old: Layout, new: Layout, image_chunks: int) -> RestripeLayout:
     """Return the layout at the start of a restripe of *image_chunks* chunks from *old* to *new*.
 
-    Raises LayoutError, one line, if a layout is not a rotated one or *new* is too small.
+    Raises LayoutError, one line, if the chunks of a layout have no order that can be kept, or *new*
+    is too small. Of an array that has grown all chunks move, whatever the size of the image.
     """
-    for layout in (old, new):
-        if not isinstance(layout, RotatedLayout):
-            raise LayoutError(
-                f"{layout.name} on {layout.width} members cannot be restriped: its chunks do not "
-                "lie in the order of the image"
-            )
-    assert isinstance(old, RotatedLayout)
-    assert isinstance(new, RotatedLayout)
-    if new.chunks < image_chunks:
+    size_bytes = None
+    numbering = numbering_of(old)
+    if numbering is not None:
+        size_bytes = image_chunks * old.chunk_bytes
+        image_chunks = max(numbering.total, image_chunks)
+    before, after = _side(old), _side(new)
+    if isinstance(new, ElasticLayout) or isinstance(new, OrderedLayout) != (numbering is not None):
+        raise LayoutError(f"{new.name} on {new.width} members has another order of chunks")
+    if after.chunks < image_chunks:
         raise LayoutError(
             f"{new.name} on {new.width} members has room for {new.chunks} chunks of the image's "
             f"{image_chunks}"
         )
     # rows a chunk: rows / data cells, compared without a division
     if new.code.rows * old.code.data_count <= old.code.rows * new.code.data_count:
-        return RestripeLayout(new, old, image_chunks, rises=True)
-    return RestripeLayout(old, new, image_chunks, rises=False)
+        return RestripeLayout(after, before, image_chunks, True, numbering, size_bytes)
+    return RestripeLayout(before, after, image_chunks, False, numbering, size_bytes)
+
+
+def _side(layout: Layout) -> Side:
+    if isinstance(layout, ElasticLayout | OrderedLayout):
+        return IndexView(layout)
+    if isinstance(layout, RotatedLayout):
+        return layout
+    raise LayoutError(
+        f"{layout.name} on {layout.width} members cannot be restriped: its chunks do not lie in an "
+        "order that can be kept"
+    )
+
+
+def numbering_of(layout: Layout) -> Numbering | None:
+    """Return the order of the chunks in the stripes of *layout*; None: that of the image."""
+    if isinstance(layout, ElasticLayout) and len(layout.history) > 1:
+        return layout.numbering()
+    return layout.numbering if isinstance(layout, OrderedLayout) else None

@@ -19,7 +19,7 @@ from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout, restripe
-from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout, make_layout
+from raidx_fuse.layouts.registry import LAYOUTS, ORDER_PARAM, LayoutError, find_layout, make_layout
 
 RESTRIPE = "restripe"
 
@@ -38,7 +38,9 @@ class Shape:
 
     def make(self, config: ArrayConfig) -> Layout:
         """Return the layout for the members and chunk size of *config*. Raises LayoutError."""
-        unknown = sorted(set(self.params) - set(find_layout(self.layout).params))
+        info = find_layout(self.layout)
+        known = info.params if info.bundled else info.params | ORDER_PARAM
+        unknown = sorted(set(self.params) - set(known))
         if unknown:
             raise LayoutError(f"{self.layout} has no parameter {unknown[0]!r}")
         chunks = config.regions.data.length // config.chunk_bytes

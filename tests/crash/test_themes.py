@@ -214,6 +214,7 @@ _SAVE = GrowthPosition.save
         "raid5:partial:growth",
         "raid5:none:growth",
         "rdp:full:growth",
+        "raid5:partial:shrink",
     ],
 )
 def test_growth_keeps_its_promises(cell: str) -> None:

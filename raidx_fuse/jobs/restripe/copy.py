@@ -14,8 +14,7 @@ import numpy as np
 from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.layouts.numbers import CellIndex, Offset, Role, Stripe, cell_range
-from raidx_fuse.layouts.placements.restriping import RestripeLayout
-from raidx_fuse.layouts.placements.rotated import RotatedLayout
+from raidx_fuse.layouts.placements.restriping import RestripeLayout, Side
 from raidx_fuse.layouts.planning.restripe_schedule import Window
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import ZEROS, Arena, Bytes
@@ -52,7 +51,7 @@ class Copier:
     The buffers are kept from window to window.
     """
 
-    def __init__(self, context: ArrayContext, target: RotatedLayout) -> None:
+    def __init__(self, context: ArrayContext, target: Side) -> None:
         assert isinstance(context.layout, RestripeLayout)
         self.context = context
         self.layout = context.layout
@@ -71,7 +70,7 @@ class Copier:
         stripes = self._stripes(window, live)
         wanted: dict[Stripe, int] = {}  # stripe -> bit mask of cells
         for chunk in live:
-            stripe, cell = self.layout.locate(chunk)
+            stripe, cell = self.layout.locate_index(chunk)
             wanted[stripe] = wanted.get(stripe, 0) | 1 << cell
         count = sum(cells.bit_count() for cells in wanted.values())
         self._reserve(count + len(stripes) * self.target.code.parity_count)
@@ -79,7 +78,10 @@ class Copier:
         return self._make(window, live, stripes, values)
 
     def _live(self, window: Window) -> list[int]:
-        """Return the written chunks of the target stripes, both moving and already there."""
+        """Return the indexes of the written chunks of the target stripes.
+
+        Those are chunks that move, and chunks that are there already.
+        """
         count = self.target.code.data_count
         first = window.targets.start * count
         end = min(window.targets.stop * count, self.layout.image_chunks)
@@ -88,7 +90,8 @@ class Copier:
         else:
             end = min(end, window.end)
         chunks = np.arange(first, end, dtype=np.int64)
-        live: list[int] = chunks[self.context.written.is_written_many(chunks)].tolist()
+        written = self.context.written.is_written_many(self.layout.chunks_at(chunks))
+        live: list[int] = chunks[written].tolist()
         return live
 
     def _stripes(self, window: Window, live: Sequence[int]) -> list[Stripe]:
@@ -111,7 +114,7 @@ class Copier:
         return self._arena.slots(self.context.chunk_bytes, self._used)[first : self._used]
 
     async def _read(self, wanted: dict[Stripe, int]) -> dict[int, Slot]:
-        """Return the content of cells by logical chunk; lost ones are solved by their chains."""
+        """Return the content of cells by index; lost ones are solved by their chains."""
         reader = CellReader(self.context)
         values: dict[int, Slot] = {}
         for stripe, cells in wanted.items():
@@ -119,7 +122,7 @@ class Copier:
             slots = dict(zip(numbers, self._slots(len(numbers)), strict=True))
             reader.add(stripe, {cell: view for cell, (view, _) in slots.items()})
             for cell, slot in slots.items():
-                values[self.layout.logical(stripe, cell)] = slot
+                values[self.layout.index(stripe, cell)] = slot
         await reader.run()
         return values
 

@@ -128,7 +128,8 @@ class Restripe(StallableJob):
         rest = self.schedule.rest
         self.done_bytes = self.total_bytes = 0
         for at in range(rest.start, rest.stop, COUNT_CHUNKS):
-            chunks = np.arange(at, min(at + COUNT_CHUNKS, rest.stop), dtype=np.int64)
+            indexes = np.arange(at, min(at + COUNT_CHUNKS, rest.stop), dtype=np.int64)
+            chunks = self.layout.chunks_at(indexes)
             written = int(self.context.written.is_written_many(chunks).sum())
             self.total_bytes += written << self.context.shift
             await trio.lowlevel.checkpoint()
@@ -194,7 +195,8 @@ class Restripe(StallableJob):
         rest = self.schedule.rest
         count = min(STRIPES_MAX * self.schedule.source.code.data_count, LEAP_CHUNKS_MAX)
         near = rest[:count] if self.schedule.upward else rest[-count:]
-        written = self.context.written.is_written_many(np.arange(near.start, near.stop))
+        chunks = self.layout.chunks_at(np.arange(near.start, near.stop))
+        written = self.context.written.is_written_many(chunks)
         if not self.schedule.upward:
             written = written[::-1]
         unwritten = int(written.argmax()) if written.any() else len(near)

@@ -30,8 +30,10 @@ from raidx_fuse.jobs.job import TRY_AGAIN_S
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.jobs.restripe.job import JOB_KEY, Restripe, record_chunks
 from raidx_fuse.jobs.services import ArrayServices
+from raidx_fuse.layouts.elastic_params import ELASTIC_PARAMS
 from raidx_fuse.layouts.numbers import Stripe
-from raidx_fuse.layouts.placements.restriping import RestripeLayout
+from raidx_fuse.layouts.placements.numbering import IndexView
+from raidx_fuse.layouts.placements.restriping import RestripeLayout, numbering_of
 from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
 from raidx_fuse.members.base import Member
@@ -60,6 +62,10 @@ class RestripeOperation:
         old = shapes_of(config)[0]
         name = old.layout if name is None else name
         kept = old.params if name == old.layout and not params else params
+        kept = {key: value for key, value in kept.items() if key not in ELASTIC_PARAMS}
+        numbering = numbering_of(self.context.layout)
+        if numbering is not None:
+            kept["order"] = numbering.as_dict()
         try:
             info = find_layout(name)
             if info.build is None or LAYOUTS[old.layout].bundled:
@@ -72,7 +78,7 @@ class RestripeOperation:
         except LayoutError as error:
             raise UsageError(str(error)) from None
         shape = Shape(name, config.width + added, dict(kept))
-        if shape == old:
+        if shape == old or (not added and name == old.layout and not params):
             raise UsageError(
                 f"the array is {name} on {config.width} members already",
                 action="name another layout with --layout, or members to add",
@@ -247,7 +253,8 @@ class RestripeOperation:
         layout = context.layout
         assert isinstance(layout, RestripeLayout)
         shape = shapes_of(member_set.config)[0 if back else 1]
-        final = layout.below if layout.rises != back else layout.above
+        side = layout.below if layout.rises != back else layout.above
+        final = side.layout if isinstance(side, IndexView) else side
         gone = [queue for queue in member_set.queues[shape.width :] if queue is not None]
         rebuilding = list(member_set.watermarks)
 

@@ -1,0 +1,184 @@
+"""The order of chunks in a grown array, and layouts whose stripes hold chunks in that order.
+
+A restripe moves chunks in the order in which they lie in the stripes, so that the rows in front of
+it become free. In a grown array that is not the order of the image: each stripe holds chunks of all
+generations. `Numbering` gives each chunk its *index*, the number of its data cell over all stripes
+of the grown array. An array that is restriped after it has grown keeps this order for ever: its
+stripe s holds the chunks with the indexes s * D .. s * D + D - 1 (`OrderedLayout`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from raidx_fuse.layouts.codes.code import Code, LayoutError
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, MemberChunk, Role, Stripe, stripe_and_cell
+from raidx_fuse.layouts.placements.elastic_mapping import Generation, Growth, Numbers
+from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.placements.rotated import RotatedLayout
+
+MOST = 1 << 40  # stripes
+COLUMNS_MAX = 255
+
+
+class Numbering:
+    """Chunk to index and back, in an array that had *stripes* stripes of *rows* rows.
+
+    *generations* has for each generation (columns, members, granule); granule 0 says that its
+    chunks are numbered stripe by stripe. Chunks behind the *total* of the grown array have their
+    own number as index.
+    """
+
+    def __init__(
+        self, stripes: int, rows: int, generations: Sequence[tuple[int, int, int]]
+    ) -> None:
+        self.stripes = stripes
+        self.rows = rows
+        self._described = tuple(generations)
+        found: list[Generation] = []
+        start = column = 0
+        for columns, members, granule in generations:
+            growth = Growth(members - columns, members, granule, 0, 1) if granule else None
+            found.append(Generation(start, columns, column, rows, stripes, growth))
+            start, column = found[-1].end, column + columns
+        self.generations = tuple(found)
+        self.columns = column
+        self.total = start
+        self._each = rows * column
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the numbering as JSON values; `numbering_from` is the inverse."""
+        described = [list(generation) for generation in self._described]
+        return {"stripes": self.stripes, "rows": self.rows, "generations": described}
+
+    def index(self, chunk: int) -> int:
+        """Return the index of the logical *chunk*."""
+        for generation in self.generations:
+            if chunk < generation.end:
+                stripe, row, column = generation.locate(chunk)
+                return (stripe * self.rows + row) * self.columns + generation.first_column + column
+        return chunk
+
+    def chunk(self, index: int) -> int:
+        """Return the logical chunk with *index*."""
+        if index >= self.total:
+            return index
+        stripe, cell = divmod(index, self._each)
+        row, column = divmod(cell, self.columns)
+        generation = next(g for g in self.generations if column < g.first_column + g.columns)
+        return generation.logical(stripe, row, column - generation.first_column)
+
+    def chunks(self, indexes: Numbers) -> Numbers:
+        """Return the logical chunks with *indexes*, as `chunk`, for any shape."""
+        indexes = np.asarray(indexes, dtype=np.int64)
+        stripes, cells = np.divmod(indexes, self._each)
+        rows, columns = np.divmod(cells, self.columns)
+        found = indexes.copy()
+        for generation in self.generations:
+            own = columns - generation.first_column
+            mine = (own >= 0) & (own < generation.columns) & (indexes < self.total)
+            chunks = generation.logical(np.minimum(stripes, self.stripes - 1), rows, own)
+            found = np.where(mine, chunks, found)
+        return found
+
+
+def numbering_from(values: Any) -> Numbering:
+    """Return the numbering from JSON *values*. Raises LayoutError if they are not valid."""
+    match values:
+        case {"stripes": int(stripes), "rows": int(rows), "generations": [_, *_] as generations}:
+            possible = 0 < stripes <= MOST and 0 < rows <= COLUMNS_MAX
+            if possible and all(map(_is_generation, generations)):
+                return Numbering(stripes, rows, [tuple(each) for each in generations])
+    raise LayoutError(f"order must say stripes, rows and generations, not {values!r}")
+
+
+def _is_generation(values: Any) -> bool:
+    if not isinstance(values, list | tuple) or list(map(type, values)) != [int, int, int]:
+        return False
+    columns, members, granule = (int(value) for value in values)
+    if not granule:
+        return 0 < columns <= COLUMNS_MAX
+    return 0 < columns < members <= COLUMNS_MAX and 0 < granule <= MOST
+
+
+class OrderedLayout(RotatedLayout):
+    """A rotated layout whose stripes hold the chunks in the order of *numbering*."""
+
+    contiguous = False
+
+    def __init__(
+        self,
+        numbering: Numbering,
+        name: str,
+        code: Code,
+        chunk_bytes: int,
+        stripes: int,
+        rotation: str,
+    ) -> None:
+        super().__init__(name, code, chunk_bytes, stripes, rotation)
+        if self.chunks < numbering.total:
+            raise LayoutError(
+                f"{name} on {self.width} members has room for {self.chunks} chunks of the image's "
+                f"{numbering.total}"
+            )
+        self.numbering = numbering
+
+    def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
+        """Return (stripe, cell) of the logical data chunk *chunk*."""
+        return stripe_and_cell(self.numbering.index(chunk), self.code.data_count)
+
+    def logical(self, stripe: Stripe, cell: CellIndex) -> Chunk:
+        """Return the logical chunk of the data cell *cell* (an index below D) of *stripe*."""
+        return Chunk(self.numbering.chunk(stripe * self.code.data_count + cell))
+
+    def logical_rows(self, start: int, end: int) -> Numbers:
+        """Return the logical chunks of the stripes start..end-1 as an array (stripes, D)."""
+        count = self.code.data_count
+        indexes = np.arange(start * count, end * count, dtype=np.int64)
+        return self.numbering.chunks(indexes).reshape(end - start, count)
+
+
+class IndexView(Layout):
+    """*layout* with indexes instead of logical chunks: stripe s holds s * D .. s * D + D - 1."""
+
+    contiguous = True
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.name, self.code, self.width = layout.name, layout.code, layout.width
+        self.chunk_bytes, self.stripes = layout.chunk_bytes, layout.stripes
+        self.chunks, self.size_bytes = layout.chunks, layout.size_bytes
+        self.member_chunks, self.aligned = layout.member_chunks, layout.aligned
+        self.founding_data_count = layout.founding_data_count
+        self.founding_stripes = layout.founding_stripes
+
+    def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
+        """Return (stripe, cell) of the index *chunk*."""
+        return stripe_and_cell(chunk, self.code.data_count)
+
+    def logical(self, stripe: Stripe, cell: CellIndex) -> Chunk:
+        """Return the index of the data cell *cell* of *stripe*."""
+        return Chunk(stripe * self.code.data_count + cell)
+
+    def place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, MemberChunk]:
+        """Return (role, member chunk) of the cell with index *cell* of *stripe*."""
+        return self.layout.place(stripe, cell)
+
+    def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
+        """Return (stripe, cell) that lies at *member_chunk* of *role*, None if nothing does."""
+        return self.layout.inverse(role, member_chunk)
+
+    def roles(self, stripe: Stripe) -> tuple[Role, ...]:
+        """Return the role of each column of *stripe*."""
+        return self.layout.roles(stripe)
+
+    def lost_cells(self, stripe: Stripe, lost_roles: frozenset[Role]) -> int:
+        """Return the set of cells of *stripe* that lie on *lost_roles*."""
+        return self.layout.lost_cells(stripe, lost_roles)
+
+    def tolerates(self, lost_roles: frozenset[Role]) -> bool:
+        """Return whether every stripe can be read without *lost_roles*."""
+        return self.layout.tolerates(lost_roles)

@@ -1,0 +1,153 @@
+"""Restripes of arrays that have grown in place, and of what such a restripe made."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import trio
+
+from raidx_fuse.errors import UsageError
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
+from raidx_fuse.layouts.placements.numbering import OrderedLayout
+from raidx_fuse.members.base import Member
+from tests.support.arrays import Rig
+from tests.support.growing import ram_of
+from tests.support.load import CHUNK, fill, play, under_load
+from tests.support.restriping import SmallRig, ended, job_of, reach, restripe
+from tests.support.spy import restarted
+
+GROWN: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "raid5": ("raid5", 5, {"history": [4, 5], "rules": [[2, 1]]}),
+    "plain": ("raid4", 6, {"history": [4, 5, 6]}),
+    "raid0": ("raid0", 4, {"history": [2, 4], "rules": [[1, 0]]}),
+    "small": ("raid5", 4, {"history": [3, 4], "rules": [[3, 0]]}),
+    "rdp": ("rdp", 5, {"history": [4, 5], "rules": [[1, 0]], "prime": 5, "rotate": True}),
+}
+
+
+def rig_of(grown: str, **options: Any) -> SmallRig:
+    """Return a rig of an array that has grown."""
+    name, width, params = GROWN[grown]
+    rig = SmallRig(name, width, params=params, **options)
+    if name == "rdp":
+        rig.member_bytes = 2 << 20
+    return rig
+
+
+@pytest.mark.parametrize(
+    ("grown", "new", "after"),
+    [
+        ("raid5", "raid5", 6),
+        ("raid5", "raid0", 5),
+        ("small", "rdp", 6),
+        ("plain", "raid5", 6),
+        ("raid0", "raid5", 5),
+        ("rdp", "raid5", 5),
+    ],
+)
+def test_a_restripe_of_a_grown_array_keeps_every_byte(grown: str, new: str, after: int) -> None:
+    rig = rig_of(grown, slow=grown != "plain")
+    if new == "rdp":
+        rig.member_bytes = 2 << 20
+    windows = 6 if rig.member_bytes < 2 << 20 else 24
+
+    async def body(rig: Rig) -> None:
+        await fill(rig, 0.7)
+        async with under_load(rig, 2):
+            job = await restripe(rig, new, after, window_bytes=windows * CHUNK)
+            await job.finished.wait()
+        await ended(rig, job)
+        array = rig.array
+        assert array is not None
+        assert isinstance(array.context.layout, OrderedLayout)
+        assert set(array.member_set.config.params) == {"order"}
+        data = random.Random(3).randbytes(len(rig.model))
+        await array.write(0, data)
+        rig.model[:] = data
+        await rig.compare()
+        if array.context.code.tolerance:
+            await array.fail_disk(1)
+            await rig.compare()
+
+    play(rig, body)
+
+
+def test_the_result_is_restriped_once_more_and_grows_only_so() -> None:
+    async def body(rig: Rig) -> None:
+        await fill(rig, 0.8)
+        await ended(rig, await restripe(rig, "raid5", 6))
+        assert rig.array is not None
+        order = rig.array.member_set.config.params
+        with pytest.raises(UsageError, match=r"does not grow in place.*--method restripe"):
+            await rig.array.grow([rig.new_member()])
+        with pytest.raises(UsageError, match="raid5 on 6 members already"):
+            await rig.array.restripe([], None, {})
+        await fill(rig, 0.5, seed=1)
+        await ended(rig, await restripe(rig, "raid5", 7))
+        assert rig.array.member_set.config.params == order
+        await fill(rig, 0.5, seed=2)
+        await rig.compare()
+
+    play(rig_of("raid5"), body)
+
+
+@pytest.mark.parametrize("when", [0.2, 0.8])
+def test_a_cancel_moves_everything_back_to_the_grown_shape(when: float) -> None:
+    async def body(rig: Rig) -> None:
+        await fill(rig, 0.8)
+        array = rig.array
+        assert array is not None
+        released: list[Member] = []
+        array.restripe_operation.on_release.append(released.append)
+        params = dict(array.member_set.config.params)
+        async with under_load(rig, 2):
+            job = await restripe(rig, "raid5", 6)
+            await reach(job, when * job.total_bytes)
+            job.cancel()
+            await job.finished.wait()
+        assert released == rig.members[5:]
+        del rig.members[5:]
+        await ended(rig, job, "cancelled")
+        assert rig.array is not None
+        assert rig.array.member_set.config.params == params
+        assert isinstance(rig.array.context.layout, ElasticLayout)
+
+    play(rig_of("raid5", slow=True), body)
+
+
+def test_a_kill_at_any_point_loses_nothing_even_with_a_member() -> None:
+    async def body(rig: Rig) -> None:
+        await fill(rig, 0.8)
+        array = rig.array
+        assert array is not None
+        job = await restripe(rig, "raid5", 6, window_bytes=24 * CHUNK)
+        job.speed_max_bytes = job.speed_min_bytes = 30 * CHUNK
+        rng = random.Random(1)
+        for _ in range(4):
+            size = len(rig.model)
+            at = rng.randrange(size - 9000)
+            data = rng.randbytes(9000)
+            await array.write(at, data)
+            rig.model[at : at + len(data)] = data
+            images = [bytes(ram_of(member).memory) for member in rig.members]
+            model = bytes(rig.model)
+            for missing in (-1, rng.randrange(6)):
+                held = [image for number, image in enumerate(images) if number != missing]
+                async with restarted(held) as again:
+                    with trio.fail_after(3600):
+                        assert bytes(await again.read(0, size)) == model
+                        if missing < 0:
+                            for other in again.jobs.running():
+                                await other.finished.wait()
+                            assert bytes(await again.read(0, size)) == model
+                            result = await again.jobs.wait(await again.start_scrub(repair=False))
+                            assert result["mismatches"] == 0
+            await trio.sleep(0.5)
+        assert not job.finished.is_set()
+        await rig.close()
+        await rig.open()
+        await ended(rig, job_of(rig))
+
+    play(rig_of("raid5"), body)
