@@ -186,7 +186,7 @@ def test_what_cannot_be_is_refused_in_one_line_and_changes_nothing() -> None:
         assert rig.array is not None
         job = (await rig.array.grow([rig.new_member()]))["job"]
         await rig.array.jobs.wait(job)
-        await refuse(rig, "do not lie in the order of the image", 1, "raid5")
+        await refuse(rig, "has room for .* chunks of the image's", 0, "rdp")
 
     async def moving(rig: Rig) -> None:
         assert rig.array is not None
