@@ -191,11 +191,14 @@ class Growing:
 def cases() -> list[Any]:
     """Return (layout, how it grows, what happens in each growth)."""
     chosen = [
-        ("raid4", "live", ("kill", "kill", "kill")),
+        ("raid5", "live", ("kill", "fail new", "kill")),
         ("raid4", "live", ("fail data", "fail parity", "fail new")),
     ]
     if SCALE > 1:
         chosen += [
+            ("raid4", "live", ("kill", "kill", "kill")),
+            ("raid5", "live", ("kill", "kill", "kill")),
+            ("raid5", "live", ("fail data", "fail parity", "fail new")),
             ("raid4", "live", ("nothing", "nothing", "nothing")),
             ("raid4", "live", ("fail parity", "fail new", "fail data")),
             ("raid4", "live", ("fail new", "fail data", "fail parity")),
