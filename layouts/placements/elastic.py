@@ -7,6 +7,7 @@ unwritten and count as zero, so no parity changes.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -139,7 +140,7 @@ class ElasticLayout(Layout):
         self.founding_data_count = self.first_code.data_count
         self.founding_stripes = self.stripes
         self.generations = self._make_generations(rows, parities - standing)
-        self._later = self.generations[1:]
+        self._ends = [generation.end for generation in self.generations]
         self._first_end, self._first_columns = self.generations[0].end, self.generations[0].columns
         self.chunks = self.generations[-1].end
         self.parity_stays = parity_stays
@@ -249,9 +250,7 @@ class ElasticLayout(Layout):
                 return stripe, number
             row, column = divmod(number, self._first_columns)
             return stripe, row * self._data_columns + column  # type: ignore[return-value]
-        for generation in self._later:
-            if chunk < generation.end:
-                break
+        generation = self.generation_at(chunk)
         at, row, column = generation.locate(chunk)
         cell = row * self._data_columns + generation.first_column + column
         return at, cell  # type: ignore[return-value]
@@ -321,7 +320,7 @@ class ElasticLayout(Layout):
 
     def generation_at(self, chunk: int) -> Generation:
         """Return the generation of the logical *chunk*."""
-        return next(g for g in self.generations if chunk < g.end)
+        return self.generations[bisect_right(self._ends, chunk)]
 
     def code_of(self, generation: Generation) -> Code:
         """Return the code of stripes in which only *generation* is written.
