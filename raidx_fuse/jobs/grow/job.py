@@ -155,7 +155,8 @@ class Grow(StallableJob):
         """Before a window: turn round if asked to, save a position far ahead, wait for targets."""
         if self._turn and not self.back:
             await self.insist(self._turn_round)
-        if len(self.growth.unsaved) << self.context.shift > UNSAVED_BYTES_MAX:
+        ahead = len(self.growth.unsaved) * self.context.code.rows
+        if ahead << self.context.shift > UNSAVED_BYTES_MAX:
             await self.insist(self.growth.save)
         again_s = self.retry_s()
         while not self._cancelled and not (self._turn and not self.back):
