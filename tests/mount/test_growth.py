@@ -262,6 +262,44 @@ def test_ext4_under_fio_grows_from_four_members_to_eight(
     growing.check()
 
 
+@pytest.mark.loop
+def test_ext4_under_fio_on_rdp_gains_two_members_without_two_others_and_gives_them_back(
+    array: RealArray, need: Callable[..., None], checksums: Callable[[Path], dict[str, str]]
+) -> None:
+    need("fio", "mkfs.ext4", "e2fsck", "resize2fs", "losetup")
+    options = ("--max-members", "8", "--chunk", "16KiB", "--image-size", "96MiB")
+    array.create("rdp", 6, MEMBER_BYTES, *options).mount()
+    size = array.image.stat().st_size
+    growing = Growing(array, checksums)
+    growing.add_file()
+    with growing.under_fio():
+        growing.begin(2, 8)
+        array.fail(1)
+        array.fail(6)
+        array.replace(1, "--wait")
+        array.replace(6, "--wait")
+        growing.finish()
+    growing.verify()
+    growing.check()
+    array.scrub()
+    array.call("set", key="speed_max", value="1MiB")
+    with growing.under_fio(kill=True):
+        assert "shrinking from 8 to 6 members" in array.raidx("remove-disk", "ARRAY", "7").stdout
+        await_share(array, 0.05)
+    growing.kill()
+    growing.finish()
+    del array.members[6:]
+    growing.check()
+    array.scrub()
+    growing.disk.take_down()
+    array.unmount()
+    array.mount()
+    assert array.status()["state"] == "clean"
+    assert array.image.stat().st_size == size
+    growing.disk.bring_up()
+    growing.check()
+
+
 def test_a_killed_daemon_goes_on_growing_after_the_remount(array: RealArray) -> None:
     array.create("raid4", 4, MEMBER_BYTES).mount()
     content = bytes(range(256)) * (4 << 12)
