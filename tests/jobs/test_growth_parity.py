@@ -69,7 +69,7 @@ def test_two_growths_under_writes_keep_every_byte(parity: str, slow: bool, journ
                 await job.finished.wait()
             assert job.state == "done", job.error
             assert array.member_set.config.width == rig.width
-            assert set(array.member_set.config.params) == {"history"}
+            assert set(array.member_set.config.params) == {"history", "rules"}
             await take_new_end(rig)
             if parity == SURROGATE:
                 assert not any(rig.model[-CHUNK:])  # nobody wrote there
