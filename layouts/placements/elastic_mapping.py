@@ -56,7 +56,7 @@ Rule = tuple[int, int] | None
 N = TypeVar("N", int, Numbers)
 
 GRANULE_MAX = 64
-TRIED_STRIPES = 1 << 14
+TRIED_CELLS = 1 << 17  # looked at for each turn: a growth begins without a noticeable pause
 TRIED_TURNS = 24
 PERIOD_MAX = 1 << 60  # longer ones never repeat in any array
 
@@ -155,7 +155,7 @@ def choose_rule(
     best, chosen = None, 0
     for turn in range(min(w, TRIED_TURNS)):
         mapping = ElasticMapping(history, (*rules, (granule, turn)), rotated)
-        found = mapping.members(0, min(stripes, TRIED_STRIPES, mapping.period))
+        found = mapping.members(0, min(stripes, mapping.period, TRIED_CELLS // w))
         counts = (np.bincount(column, minlength=w) for column in found.T)
         spread = sum(int(count.max() - count.min()) for count in counts)
         if best is None or spread < best:
