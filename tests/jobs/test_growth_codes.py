@@ -227,3 +227,32 @@ def test_a_grown_array_is_read_whole_after_each_start_from_its_superblocks() -> 
             assert all(a.end == b.start for a, b in pairwise(spans.generations))
 
     play(two_losses("evenodd", 6), body)
+
+
+def test_the_log_leaves_the_members_that_a_cancelled_growth_releases() -> None:
+    """With two of four members lost, the log of a code of two losses is on a newcomer, too."""
+
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig, share=0.5)
+        job = await grow(rig, 2)
+        job.pause()
+        for role in (0, 1):
+            await array.fail_disk(role)
+        await array.context.journal.reform()
+        await write_about(rig, random.Random(1), 6)
+        assert max(array.context.journal.roles) == 4
+        job.cancel()
+        await job.finished.wait()
+        assert job.state == "cancelled", job.error
+        rig.width -= 2
+        del rig.members[4:]
+        assert max(array.context.journal.roles) < 4
+        await write_about(rig, random.Random(2), 12)
+        await rig.compare()
+        images = [bytes(m.inner.memory) for m in rig.members[2:]]  # type: ignore[attr-defined]
+        async with restarted(images) as again:
+            assert bytes(await again.read(0, len(rig.model))) == rig.model
+
+    play(two_losses("evenodd", 4), body)

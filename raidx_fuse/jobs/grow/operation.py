@@ -319,7 +319,17 @@ class GrowOperation:
         released: list[Member] = []
         async with self.array.membership.attaching:
             async with self._undisturbed():
+                # Losses may have put the log on a member that leaves (as in `_hand_over`).
+                journal = self.context.journal
+                moves = any(role >= history[-1] for role in journal.roles)
+                while moves:
+                    await journal.drain(journal.believe_all)
+                    if not self.context.locks.held:  # writes that take no lock have ended
+                        break
+                    await trio.lowlevel.checkpoint()
                 released = self._take_back(history)
+                if moves:
+                    journal.choose_roles()
             await member_set.update(lambda config: config)
         await release(released, self.on_release)
 
