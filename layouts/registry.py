@@ -43,8 +43,6 @@ __all__ = [
     "is_rotated",
     "make_code",
     "make_layout",
-    "prime_for",
-    "width_max",
 ]
 
 CHUNK_BYTES_MIN = 4 << 10
@@ -366,33 +364,6 @@ def make_layout(
 def is_rotated(name: str, params: Mapping[str, object]) -> bool:
     """Return whether the columns of layout *name* with *params* turn from stripe to stripe."""
     return bool(params.get("rotate", find_layout(name).rotation == "left"))
-
-
-def width_max(name: str, width: int, params: Mapping[str, object]) -> int:
-    """Return how many members an array of *width* is to have space for in its log.
-
-    That is *width*, or as many as the prime in *params* allows.
-    """
-    if "prime" not in params:
-        return width
-    make = _maker(name, width, params)
-    while find_layout(name).allows(width + 1):
-        try:
-            make(width + 1)
-        except LayoutError:
-            break
-        width += 1
-    return width
-
-
-def prime_for(name: str, members: int) -> int:
-    """Return the prime of layout *name* with which an array can grow to *members* members.
-
-    Raises LayoutError for a layout that has none: it can grow to any number of members.
-    """
-    if "prime" not in find_layout(name).params:
-        raise LayoutError(f"the number of members of {name} is not limited by a prime")
-    return make_code(name, members).rows + 1
 
 
 def grows_in_place(name: str) -> bool:

@@ -15,6 +15,7 @@ from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.codes.code import Code, LayoutError, bits
 from raidx_fuse.layouts.codes.horizontal import single_parity
 from raidx_fuse.layouts.elastic_params import next_rules
+from raidx_fuse.layouts.growth_room import prime_for
 from raidx_fuse.layouts.numbers import MemberChunk, Role, Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
@@ -28,7 +29,6 @@ from raidx_fuse.layouts.registry import (
     is_rotated,
     make_code,
     make_layout,
-    prime_for,
 )
 
 CHUNK_BYTES = 64 << 10  # any size: no output depends on it

@@ -36,7 +36,7 @@ def test_members_may_be_lost_on_the_way(name: str, roles: tuple[int, ...]) -> No
         array = rig.array
         assert array is not None
         await fill(rig, share=0.8)
-        array.grow_operation.granule = 2
+        array.grow_operation.set_granule(2)
         job = await grow(rig, 2)
         job.speed_max_bytes = job.speed_min_bytes = 150 * CHUNK
         async with under_load(rig):
@@ -74,7 +74,7 @@ def test_a_killed_process_at_any_point_loses_nothing_even_with_a_member(
     async def body(rig: Rig) -> None:
         await fill(rig, share=0.8)
         assert rig.array is not None
-        rig.array.grow_operation.granule = 3
+        rig.array.grow_operation.set_granule(3)
         job = await grow(rig, 2)
         job.speed_max_bytes = job.speed_min_bytes = 400 * CHUNK
         rng = random.Random(name)
@@ -148,7 +148,7 @@ def test_three_growths_of_raid5_with_remounts_and_a_full_new_end() -> None:
         assert array is not None
         await fill(rig, share=0.9)
         for number, added in enumerate((1, 2, 1)):
-            array.grow_operation.granule = 1 + number
+            array.grow_operation.set_granule(1 + number)
             job = await grow(rig, added)
             job.speed_max_bytes = job.speed_min_bytes = 300 * CHUNK
             await trio.sleep(0.1)
@@ -214,7 +214,7 @@ def test_a_grown_array_is_read_whole_after_each_start_from_its_superblocks() -> 
     async def body(rig: Rig) -> None:
         assert rig.array is not None
         await fill(rig)
-        rig.array.grow_operation.granule = 2
+        rig.array.grow_operation.set_granule(2)
         job = await grow(rig, 2)
         await job.finished.wait()
         enlarge(rig)

@@ -48,7 +48,7 @@ async def grown(rig: Rig, added: int, granule: int = 2) -> None:
     array = rig.array
     assert array is not None
     await fill(rig)
-    array.grow_operation.granule = granule
+    array.grow_operation.set_granule(granule)
     job = await grow(rig, added)
     await job.finished.wait()
 

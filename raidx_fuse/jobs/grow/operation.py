@@ -60,7 +60,11 @@ class GrowOperation:
         self.context = array.context
         self.on_size: list[Callable[[], Awaitable[None]]] = []
         self.on_release: list[Callable[[Member], None]] = []
-        self.granule: int | None = None  # stripes; None: as the size of the array suggests
+        self._granule: int | None = None  # stripes; None: as the size of the array suggests
+
+    def set_granule(self, stripes: int) -> None:
+        """Let the next growths have granules of *stripes*, whatever the size of the array."""
+        self._granule = stripes
 
     # -- checks --------------------------------------------------------------------------------
 
@@ -109,7 +113,7 @@ class GrowOperation:
         history = [*params.get(HISTORY, [config.width]), config.width + added]
         stripes = self.context.layout.stripes
         turns = is_rotated(name, params)
-        rules = next_rules(name, tuple(history), params, turns, stripes, self.granule)
+        rules = next_rules(name, tuple(history), params, turns, stripes, self._granule)
         params[RULES] = [None if rule is None else list(rule) for rule in rules]
         return params | {HISTORY: history, MIGRATED: 0, PARITY: parity}
 

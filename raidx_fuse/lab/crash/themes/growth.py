@@ -25,8 +25,8 @@ from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
 from raidx_fuse.lab.crash.history import Span
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.layouts.elastic_params import parity_stays
+from raidx_fuse.layouts.growth_room import width_max
 from raidx_fuse.layouts.numbers import Role
-from raidx_fuse.layouts.registry import width_max
 from raidx_fuse.members.base import SECTOR_BYTES
 
 SLOW_BYTES = 8192  # a second: a growth lasts for several steps
@@ -56,7 +56,8 @@ async def grow(player: Player) -> None:
     parity = LIVE
     if player.tolerance and parity_stays(player.cell.layout):
         parity = player.rng.choice((LIVE, PIGGYBACK, SURROGATE))
-    array.grow_operation.granule = 1 + player.event % 3  # small arrays would always get 1
+    # Small arrays would always get 1.
+    array.grow_operation.set_granule(1 + player.event % 3)
     surrogate = player.new_disk() if parity == SURROGATE else None
     newcomers: list[int] = [*disks, *([] if surrogate is None else [surrogate])]
     for number, disk in enumerate(newcomers):

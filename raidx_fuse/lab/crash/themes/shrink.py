@@ -49,7 +49,7 @@ async def shrink(player: Player) -> None:
     started_s = trio.current_time()
     while (job := growth_of(player)) is not None:
         assert trio.current_time() < started_s + GROWTH_LIMIT_S, job.status()
-        job._batch = player.rng.randint(1, 4)
+        job.set_window(player.rng.randint(1, 4))
         job.limit(None, SLOW_BYTES if steps else 0)
         if steps:
             steps -= 1
