@@ -88,6 +88,18 @@ def test_a_stripe_that_became_whole_reads_nothing() -> None:
     with_rig("raid5", 4, body)
 
 
+def test_a_job_sees_chains_that_hold() -> None:
+    async def body(rig: SpyRig) -> None:
+        await rig.put(CHUNK + 512, b"not settled yet")
+        status = await rig.running.jobs.wait(await rig.running.start_scrub(repair=True))
+        assert status["mismatches"] == 0
+        assert not rig.running.context.journal.unsettled
+        await rig.put(2 * CHUNK + 512, b"beside what is settled")
+        await check(rig)
+
+    with_rig("raid5", 4, body)
+
+
 def test_the_setting_can_change_at_any_time() -> None:
     async def body(rig: SpyRig) -> None:
         array = rig.running

@@ -135,36 +135,48 @@ async def theme_door(player: Player) -> None:
 
 
 async def theme_checkpoints(player: Player) -> None:
-    """Overwrite parts of few stripes again and again while checkpoints are under way."""
-    rng = player.rng
+    """Overwrite parts of few stripes again and again while checkpoints and scrubs are under way."""
+    rng, journal = player.rng, player.array.context.journal
     await player.array.set("journal.parity", "checkpoint")
     await player.write(0, player.stripes * player.stripe_bytes)
     await player.flush()
     async with trio.open_nursery() as nursery:
-        for _ in range(rng.randint(4, 8)):
+        for _ in range(rng.randint(3, 6)):
             stripe = rng.randrange(min(3, player.stripes))
-            for _ in range(rng.randint(1, 3)):
-                low = rng.randrange(player.stripe_bytes // SECTOR_BYTES) * SECTOR_BYTES
-                longest = min(player.stripe_bytes - low, 3 * CHUNK_BYTES) // SECTOR_BYTES
-                length = min(rng.choice((1, 1, 3, 8, 8, 16)), longest) * SECTOR_BYTES
-                if rng.random() < 0.2:  # a part of a sector
-                    low, length = low + 7, length - 100
-                await player.write(stripe * player.stripe_bytes + low, length)
+            for _ in range(rng.choice((1, 2, 3, 3, 30))):
+                await _write_piece(player, stripe)
             draw = rng.random()
-            if draw < 0.45:
-                nursery.start_soon(player.array.context.journal.place)
+            if draw < 0.4:
+                nursery.start_soon(journal.place)
                 await trio.sleep(rng.choice((0.0, 0.001, 0.005)))
+                await _write_piece(player, stripe)
+            elif draw < 0.5:
+                await journal.place()
             elif draw < 0.6:
-                await player.array.context.journal.place()
-            elif draw < 0.7:
                 await player.flush()
-            elif draw < 0.8:
+            elif draw < 0.75:  # a scrub settles what it visits
+                await player.jobs_end()
+                await player.array.jobs.wait(await player.array.start_scrub(repair=True))
+                await _write_piece(player, stripe)
+            elif draw < 0.85:
                 await come_together(player)
-            elif draw < 0.9:
+            else:
                 await player.step()
-    if rng.random() < 0.3:
+    if rng.random() < 0.4:
         role = rng.randrange(player.width)
-        await lose_and_rebuild(player, role, spare=False, fail_first=True)
+        await _write_piece(player, 0)
+        await lose_and_rebuild(player, role, spare=False, fail_first=True, look=True)
+
+
+async def _write_piece(player: Player, stripe: int) -> None:
+    """Write some sectors of *stripe*, or a part of a sector."""
+    rng = player.rng
+    low = rng.randrange(player.stripe_bytes // SECTOR_BYTES) * SECTOR_BYTES
+    longest = min(player.stripe_bytes - low, 3 * CHUNK_BYTES) // SECTOR_BYTES
+    length = min(rng.choice((1, 1, 3, 8, 8, 16)), longest) * SECTOR_BYTES
+    if rng.random() < 0.2:
+        low, length = low + 7, length - 100
+    await player.write(stripe * player.stripe_bytes + low, length)
 
 
 async def theme_streams(player: Player) -> None:
@@ -242,12 +254,19 @@ async def theme_disks(player: Player) -> None:
 
 
 async def lose_and_rebuild(
-    player: Player, role: int, *, spare: bool, fail_first: bool, remount: bool = False
+    player: Player,
+    role: int,
+    *,
+    spare: bool,
+    fail_first: bool,
+    remount: bool = False,
+    look: bool = False,
 ) -> None:
     """Give *role* another disk: a hot *spare* that waits, or a replacement.
 
     *fail_first*: the member fails before its replacement comes. *remount*: the array is mounted
-    again between the two, so that the log must do without the role from the start.
+    again between the two, so that the log must do without the role from the start. *look*: all is
+    read when the member has failed.
     """
     out = len(player.recording.out)
     disk = await join_spare(player) if spare else None
@@ -257,6 +276,8 @@ async def lose_and_rebuild(
         span = player.history.begin("fail", player.event)
         await player.unless_data_would_be_lost(partial(player.array.fail_disk, role))
         player.history.end(span, player.event)
+        if look:
+            await player.compare()
         if disk is None:
             for _ in range(player.rng.randint(0, 2)):
                 await player.step()
