@@ -68,7 +68,10 @@ class Checkpoint(LogWriter):
     @property
     def reserved_bytes(self) -> int:
         """The space of the ring that is kept for parities that follow their data."""
-        return 2 * self.deferred.reserve_bytes + self.unsettled.reserve_bytes
+        unsettled, kept = self.unsettled, 2 * self.deferred.reserve_bytes
+        if unsettled.current or unsettled.frozen:
+            kept += unsettled.reserve_bytes
+        return kept
 
     async def _make_room(self, size: int, more_bytes: int = 0) -> None:
         """Wait until the ring has space for a record of *size* bytes and commits may go on.

@@ -242,10 +242,10 @@ class Journal(Checkpoint):
         reserve_bytes = self.reserved_bytes
         if data_parts:
             reserve_bytes += unsettled.more_bytes(data_parts)
-        elif stripe in unsettled:
+        elif (unsettled.current or unsettled.frozen) and stripe in unsettled:
             return None
         else:
-            unsettled.note_parity((stripe,))
+            unsettled.with_parity.add(stripe)
         if DEFERRAL.holds and (batch := self.join_batch(stripe, writes, data_parts, reserve_bytes)):
             if deferred.held_cells:
                 deferred.note_others((stripe,))

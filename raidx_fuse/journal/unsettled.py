@@ -89,6 +89,7 @@ NewLayer = dict[Stripe, NewData]
 class Unsettled:
     """The unsettled stripes of a log: *current* and *frozen*, as the layers of the overlay.
 
+    *with_parity*: the stripes that have parity in the current layer.
     *enabled*: the setting `journal.parity` is "checkpoint". *choose* is the parity policy.
     """
 
@@ -102,7 +103,7 @@ class Unsettled:
         self.parity = StripeParity(member_set, written)
         self._log = log
         self._member_set = member_set
-        self._with_parity: set[int] = set()  # stripes that have parity in the current layer
+        self.with_parity: set[int] = set()  # stripes that have parity in the current layer
         self._held_bytes = 0
         self._layout: Layout | None = None  # for which *_layout_fits* holds
         self._layout_fits = False
@@ -130,7 +131,7 @@ class Unsettled:
         """Return whether data of *stripe* may be logged without its parity now."""
         return (
             self.enabled
-            and (stripe in self.current or stripe not in self._with_parity)
+            and (stripe in self.current or stripe not in self.with_parity)
             and self._fits()
         )
 
@@ -168,13 +169,13 @@ class Unsettled:
 
     def note_parity(self, stripes: Iterable[Stripe]) -> None:
         """Note that the current layer gets content of *stripes* with its parity."""
-        self._with_parity.update(stripes)
+        self.with_parity.update(stripes)
 
     def freeze(self) -> None:
         """Follow the overlay, whose current layer has become the frozen one."""
         assert not self.frozen, "the former frozen layer is settled"
         self.frozen, self.current = self.current, {}
-        self._with_parity = set()
+        self.with_parity = set()
 
     # -- settling ------------------------------------------------------------------------------
 
@@ -252,7 +253,7 @@ class Unsettled:
             for stripe in stripes:
                 self._held_bytes -= layer.pop(stripe).reserve_bytes
             if layer is self.current:
-                self._with_parity.update(stripes)
+                self.with_parity.update(stripes)
         finally:
             log.inflight.end(sequence)
 

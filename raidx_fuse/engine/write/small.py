@@ -85,7 +85,8 @@ class SmallWrite:
         logged = routes.part[journal.holds(stripe)] is Route.LOG
         if logged and context.unflushed_writes.may_tear(offset, length):
             return None
-        if logged and may_follow(context, stripe):
+        unsettled = journal.unsettled
+        if logged and unsettled.enabled and may_follow(context, stripe):
             return self._log_data(stripe, cell, offset, data, length)
         policy = context.policy
         plan = self._chosen[cell] if policy is self._policy else self._choose(policy, cell)
@@ -94,7 +95,7 @@ class SmallWrite:
         # The parity of a written chunk is written too, but its neighbours may not be.
         if plan.kind == "rcw" and context.unwritten_cells(stripe):
             return None
-        if logged and stripe in journal.unsettled:
+        if logged and (unsettled.current or unsettled.frozen) and stripe in unsettled:
             return None  # its parity must follow first
         if not logged and routes.marks and not context.dirty_bitmap.touch(stripe):
             return None

@@ -44,7 +44,7 @@ MUTANTS = (
     Mutant(
         "data-without-parity-over-data-with-parity",
         UNSETTLED,
-        "            and (stripe in self.current or stripe not in self._with_parity)\n",
+        "            and (stripe in self.current or stripe not in self.with_parity)\n",
         "",
         "the parity lacks a change that the base does not show (law 2)",
         CELLS,
