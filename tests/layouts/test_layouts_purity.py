@@ -13,6 +13,7 @@ FOLDER = Path(raidx_fuse.layouts.__file__).parent
 ALLOWED = {
     "__future__",
     "abc",
+    "bisect",
     "collections",
     "dataclasses",
     "difflib",
