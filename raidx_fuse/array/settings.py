@@ -212,7 +212,7 @@ def _journal_parity(text: str) -> str:
 
 
 def _set_journal_parity(array: RunningArray, value: Any) -> None:
-    array.context.journal.unsettled.enabled = value == "checkpoint"
+    array.context.journal.unsettled.enable(value == "checkpoint")
 
 
 def _slice(text: str) -> float:

@@ -142,7 +142,7 @@ class ArrayContext:
         self.policy: Policy
         self.bpu = BpuPolicy(self._role, lambda: self.member_set.queues, member_set.clock)
         self.use_policy("traditional")
-        journal.unsettled.choose = self._choose
+        journal.unsettled.choose_by(self._choose)
         self.access: AccessStats | None = None  # only for layouts with a chunk table
         if isinstance(layout, BundleLayout):
             self.access = AccessStats(layout, member_set.queues, member_set.clock)

@@ -189,8 +189,7 @@ class VolumeOperations(pyfuse3.Operations):
                 size = max(0, volume.size_bytes - off)
                 if not size:
                     return b""
-            volume.reads += 1
-            volume.read_bytes += size
+            volume.count_read(size)
             # pyfuse3 takes any contiguous buffer and replies before anything else runs.
             return await volume.read(off, size)  # type: ignore[return-value]
         except Exception as error:
@@ -206,8 +205,7 @@ class VolumeOperations(pyfuse3.Operations):
                 if size <= 0:
                     raise FUSEError(errno.ENOSPC)
                 buf = buf[:size]
-            volume.writes += 1
-            volume.write_bytes += size
+            volume.count_write(size)
             if fh & 1:
                 DEFERRAL.allow(False)  # a flush comes before its answer
                 await volume.write(off, buf)
@@ -346,7 +344,7 @@ class VolumeOperations(pyfuse3.Operations):
             raise FUSEError(errno.ENOENT)
         if volume.read_only and flags & os.O_ACCMODE != os.O_RDONLY:
             raise FUSEError(errno.EROFS)
-        volume.opened += 1
+        volume.note_opened()
         durable = bool(flags & os.O_DSYNC)  # O_SYNC contains O_DSYNC
         return FileInfo(
             fh=FileHandleT((inode - _FIRST_INODE) * 2 + durable),
@@ -360,7 +358,7 @@ class VolumeOperations(pyfuse3.Operations):
 
     async def release(self, fh: FileHandleT) -> None:
         """Count the handle as closed."""
-        self._by_handle[fh].opened -= 1
+        self._by_handle[fh].note_closed()
 
     async def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
         """Open the root directory."""

@@ -29,6 +29,12 @@ class Waiting:
 
     data: list[tuple[int, Role, int, bytes]] = field(default_factory=list)
 
+    def take(self, last: int) -> list[tuple[int, Role, int, bytes]]:
+        """Remove and return the data of the records up to *last*."""
+        taken = [entry for entry in self.data if entry[0] <= last]
+        self.data = [entry for entry in self.data if entry[0] > last]
+        return taken
+
 
 class ParityReplay:
     """Redoes the data of records into *overlay*, and the parity that follows from the data.
@@ -88,10 +94,8 @@ class ParityReplay:
         waiting = self._waiting.get(stripe)
         if waiting is None:
             return
-        for sequence, role, offset, data in waiting.data:
-            if sequence <= last:
-                self.overlay.put(role, offset, data)
-        waiting.data = [entry for entry in waiting.data if entry[0] > last]
+        for _, role, offset, data in waiting.take(last):
+            self.overlay.put(role, offset, data)
         if not waiting.data:
             del self._waiting[stripe]
 

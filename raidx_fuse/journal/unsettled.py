@@ -82,6 +82,18 @@ class NewData:
     parts: list[Part] = field(default_factory=list)
     reserve_bytes: int = 0
 
+    def add(self, sequence: int, part: Part, space_bytes: int) -> int:
+        """Note that record *sequence* has *part*, whose parities take *space_bytes* of the ring.
+
+        Returns how much more space the stripe needs: none if it had this part already.
+        """
+        self.sequence = sequence
+        if part in self.parts:
+            return 0
+        self.parts.append(part)
+        self.reserve_bytes += space_bytes
+        return space_bytes
+
 
 NewLayer = dict[Stripe, NewData]
 
@@ -153,19 +165,23 @@ class Unsettled:
             total += _space_of(len(affects[cell]), high - low)
         return total
 
+    def enable(self, enabled: bool) -> None:
+        """Let parity follow its data from now on, or not."""
+        self.enabled = enabled
+
+    def choose_by(self, choose: Choose) -> None:
+        """Let *choose* decide by which plan a parity is computed."""
+        self.choose = choose
+
     def note(self, stripe: Stripe, sequence: int, parts: Iterable[Part]) -> None:
         """Note that record *sequence* has new data *parts* of *stripe*, now in the overlay."""
         new = self.current.get(stripe)
         if new is None:
             new = self.current[stripe] = NewData()
-        new.sequence = sequence
         affects = self._member_set.layout.code.affects
         for part in parts:
-            if part not in new.parts:
-                new.parts.append(part)
-                more = _space_of(len(affects[part[0]]), part[2] - part[1])
-                new.reserve_bytes += more
-                self._held_bytes += more
+            more = _space_of(len(affects[part[0]]), part[2] - part[1])
+            self._held_bytes += new.add(sequence, part, more)
 
     def note_parity(self, stripes: Iterable[Stripe]) -> None:
         """Note that the current layer gets content of *stripes* with its parity."""

@@ -62,6 +62,11 @@ def use_policy(policy: ThreadPolicy) -> None:
     _policy.set(policy)
 
 
+def current_policy() -> ThreadPolicy:
+    """Return how this trio run uses threads."""
+    return _policy.get()
+
+
 class Completions:
     """Resumes the tasks of one trio run whose jobs are done."""
 

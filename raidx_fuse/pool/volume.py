@@ -66,6 +66,34 @@ class Volume:
         self.read_only = read_only
         self._on_resize: list[Resizing] = []
 
+    def count_read(self, size_bytes: int) -> None:
+        """Count a read by a front end."""
+        self.reads += 1
+        self.read_bytes += size_bytes
+
+    def count_write(self, size_bytes: int) -> None:
+        """Count a write by a front end."""
+        self.writes += 1
+        self.write_bytes += size_bytes
+
+    def note_opened(self) -> None:
+        """Count a new open handle."""
+        self.opened += 1
+
+    def note_closed(self) -> None:
+        """Count a handle as closed."""
+        self.opened -= 1
+
+    def rename(self, name: str) -> None:
+        """Take another name. Raises UsageError if no file can have it."""
+        check_name(name)
+        self.name = name
+
+    def bind(self, read: Read, write: Write) -> None:
+        """Read and write by these functions from now on."""
+        self.read = read
+        self.write = write
+
     def on_resize(self, resizing: Resizing) -> None:
         """Register *resizing*: *size_bytes* changes only inside the context that it returns."""
         self._on_resize.append(resizing)

@@ -160,7 +160,7 @@ class ArrayVolumes:
             self.check_new_name(name)
             await self._save(self._replaced(volume, name=name))
             self._hide(volume)
-            volume.name = name
+            volume.rename(name)
             self._show(volume)
 
     async def resize(self, volume: Volume, size_bytes: int, *, lose_data: bool = False) -> None:
@@ -299,8 +299,7 @@ class ArrayVolumes:
         )
 
     def _bind(self, volume: Volume, extents: Sequence[Extent]) -> None:
-        volume.read = read_of(self.array.read, extents)
-        volume.write = write_of(self.array.write, extents)
+        volume.bind(read_of(self.array.read, extents), write_of(self.array.write, extents))
 
     async def note_size(self) -> None:
         """Take the new size of the array: that of its volume if that is the whole image."""

@@ -109,7 +109,7 @@ def test_the_first_page_lists_every_command_once() -> None:
 def test_mdadm_words_lead_to_our_commands() -> None:
     assert set(ALIASES.values()) <= set(main.commands)
     result = CliRunner().invoke(main, ["assemble", "--help"])
-    assert "Assemble an array" in result.stdout
+    assert "Assemble arrays" in result.stdout
 
 
 def documented() -> Iterator[tuple[str, list[str]]]:

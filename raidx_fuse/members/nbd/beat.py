@@ -96,6 +96,10 @@ class Holder:
         self.round = 1
         self._dead: dict[bytes, int] = {}
 
+    def begin_round(self) -> None:
+        """Count another beat."""
+        self.round += 1
+
     def beat(self, held: bool = True) -> Beat:
         """Return the beat of the current round."""
         return Beat(self.uid, self.round, held, self.text)

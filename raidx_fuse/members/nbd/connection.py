@@ -19,7 +19,7 @@ from raidx_fuse.members.nbd.pipe import Pipe
 from raidx_fuse.members.nbd.protocol.client import Client
 from raidx_fuse.members.nbd.protocol.exchange import Exchange
 from raidx_fuse.members.nbd.protocol.wire import Command, Errno
-from raidx_fuse.members.simulated.virtual_time import VirtualClock
+from raidx_fuse.members.threads import ThreadPolicy, current_policy
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +66,14 @@ class Call:
         self.done = self.sent = self.cancelled = False
         self.task: lowlevel.Task | None = None
 
+    def take_answer(self, exchange: Exchange) -> None:
+        """Take the result of *exchange*."""
+        self.error, self.message = exchange.error, exchange.message
+
+    def note_sent(self, sent: bool) -> None:
+        """Note that a server may carry the call out, if *sent*."""
+        self.sent = self.sent or sent
+
     async def wait(self) -> None:
         """Suspend until the call has ended."""
         if self.done:
@@ -110,7 +118,7 @@ class Connection:
         self._behind = False  # the pipe keeps a rest of what was sent
         self._started = False
         self._cut = False
-        self._clock: VirtualClock | None = None
+        self._policy: ThreadPolicy | None = None
         self._held = False
 
     @property
@@ -128,7 +136,7 @@ class Connection:
             exchange = link.write(call.offset_bytes, call.buffers, call.size_bytes, call.flags)
         else:
             exchange = link.command(call.command, call.offset_bytes, call.size_bytes, call.flags)
-        exchange.owner = call
+        exchange.belong_to(call)
         self._unsent.append(exchange)
         if not self._started:
             self._start()
@@ -156,8 +164,7 @@ class Connection:
 
     def _start(self) -> None:
         self._started = True
-        clock = lowlevel.current_clock()
-        self._clock = clock if self.pipe.real and isinstance(clock, VirtualClock) else None
+        self._policy = current_policy() if self.pipe.real else None
         lowlevel.spawn_system_task(self._run, name=f"nbd {self.pipe.export.name}")
 
     async def _run(self) -> None:
@@ -211,19 +218,19 @@ class Connection:
                     return
                 call = exchange.owner
                 assert isinstance(call, Call)
-                call.error, call.message = exchange.error, exchange.message
+                call.take_answer(exchange)
                 self.on_end(call)
                 call.end(exchange.error, exchange.message)
             if ended:
                 self._hold()
 
     def _hold(self) -> None:
-        """Keep virtual time from jumping while a real server works."""
-        if self._clock is not None:
+        """Tell the run whether a real server works for it, as threads do."""
+        if self._policy is not None:
             wanted = bool(self._link.exchanges) and not self._cut
             if wanted != self._held:
                 self._held = wanted
-                (self._clock.hold if wanted else self._clock.release)()
+                (self._policy.begin if wanted else self._policy.end)()
 
     def cut(self, reason: str) -> None:
         """Close the connection; calls under way go back to the member."""
@@ -245,7 +252,7 @@ class Connection:
         for exchange in self._link.exchanges.values():
             call = exchange.owner
             assert isinstance(call, Call)
-            call.sent = call.sent or id(exchange) not in unsent
+            call.note_sent(id(exchange) not in unsent)
             back.append(call)
         self._link.exchanges.clear()
         return back

@@ -228,7 +228,7 @@ class Keeper:
                     await trio.sleep(BEAT_S)
                     self._locks = [lock for lock in self._locks if lock.held]
                     for holder in {id(lock.holder): lock.holder for lock in self._locks}.values():
-                        holder.round += 1
+                        holder.begin_round()
                     for lock in self._locks:
                         nursery.start_soon(lock.beat)
                 nursery.cancel_scope.cancel()

@@ -80,8 +80,8 @@ MUTANTS = (
     Mutant(
         "replay-takes-newer-data-for-settled",
         "raidx_fuse/journal/parity_replay.py",
-        "        waiting.data = [entry for entry in waiting.data if entry[0] > last]",
-        "        waiting.data = []",
+        "        self.data = [entry for entry in self.data if entry[0] > last]",
+        "        self.data = []",
         "data that came while the stripe was settled is lost",
         CELLS,
         TESTS,
@@ -89,8 +89,8 @@ MUTANTS = (
     Mutant(
         "no-space-kept-for-the-parity-that-follows",
         UNSETTLED,
-        "                self._held_bytes += more",
-        "                pass",
+        "            self._held_bytes += new.add(sequence, part, more)",
+        "            new.add(sequence, part, more)",
         "the ring is full when the parities have to be logged",
         CELLS,
         TESTS,

@@ -112,7 +112,7 @@ class Client:
 
     def _request(self, exchange: Exchange) -> None:
         self._cookie += 1
-        exchange.cookie = self._cookie
+        exchange.number(self._cookie)
         self.exchanges[self._cookie] = exchange
         size_bytes = exchange.size_bytes
         form, magic = REQUEST, REQUEST_MAGIC

@@ -62,6 +62,14 @@ class Exchange:
         self._starts: list[int] = []  # the ranges that arrived, in order, joined
         self._stops: list[int] = []
 
+    def number(self, cookie: int) -> None:
+        """Take the number by which the answer is recognized."""
+        self.cookie = cookie
+
+    def belong_to(self, owner: object) -> None:
+        """Take *owner*, for the caller."""
+        self.owner = owner
+
     def fail(self, number: int, message: str = "") -> None:
         """Note an error; the first one counts."""
         if not self.error:
