@@ -327,9 +327,15 @@ def test_a_move_that_a_member_refuses_waits_and_the_array_goes_on(
         for fault in faults:
             fault.lift()
         await trio.sleep(30)
-        job.resume()
-        await job.finished.wait()
-        assert job.state == "done", job.status()
+        if array.context.journal.roles:
+            job.resume()
+            await job.finished.wait()
+            assert job.state == "done", job.status()
+        else:  # several records failed at once: the log ends before them until the next mount
+            await rig.remount()
+            await rig.settle()
+            assert rig.array is not None
+            array = rig.array
         assert array.member_set.config.roles() == [0, 2]
         await rig.check()
         await rig.remount()
