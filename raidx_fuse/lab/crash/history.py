@@ -68,7 +68,8 @@ class WriteSpan(Span):
     - *sectors*: sector -> content;
     - *closes*: the sectors of the stripes that it completes (`Fronts` in hardware.py);
     - *loose*: those sectors among them that were uncovered when an earlier history was cut;
-    - *refused*: the write ended in an error. It may have happened, or not, or may happen later.
+    - *refused*: the write ended in an error. It may have happened, or not, or may happen later;
+    - *given_up*: sectors of lost members in its stripes, which it may have made unreadable so.
     """
 
     version: int = 0
@@ -77,11 +78,13 @@ class WriteSpan(Span):
     closes: frozenset[int] = frozenset()
     loose: frozenset[int] = frozenset()
     refused: bool = False
+    given_up: frozenset[int] = frozenset()
     sectors: dict[int, bytes] = field(default_factory=dict)
 
-    def refuse(self) -> None:
-        """Note that the write ended in an error."""
+    def refuse(self, given_up: frozenset[int] = frozenset()) -> None:
+        """Note that the write ended in an error, and may have given up the sectors *given_up*."""
         self.refused = True
+        self.given_up = given_up
 
     def complete(self, sectors: frozenset[int]) -> None:
         """Note that the write completes stripes, whose *sectors* an earlier write began."""
@@ -96,6 +99,7 @@ class Expectation:
     - *in_flight*: stripes with an uncovered write;
     - *full_in_flight*: stripes with an uncovered write that covers the whole stripe;
     - *loose*: sectors with an uncovered write, in stripes that an uncovered write completed;
+    - *given_up*: sectors that may be unreadable for ever, since a write was refused;
     - *plainest*: the first allowed content of every sector, for a fast comparison.
     """
 
@@ -103,6 +107,7 @@ class Expectation:
     in_flight: frozenset[int]
     full_in_flight: frozenset[int]
     loose: frozenset[int]
+    given_up: frozenset[int]
     plainest: list[bytes | None] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -159,7 +164,7 @@ class History:
         new._by_sector = [_first_writes(s, c) for s, c in enumerate(expected.allowed)]
         earlier = WriteSpan("", -1, -2)  # in flight until the resync has ended
         earlier.stripes, earlier.full = expected.in_flight, expected.full_in_flight
-        earlier.loose = expected.loose
+        earlier.loose, earlier.given_up = expected.loose, expected.given_up
         new.writes.append(earlier)
         new.before = earlier
         return new
@@ -222,9 +227,12 @@ class History:
         """Note that *span* ended before event number *event*."""
         span.end(event, self._tick())
 
-    def refuse(self, span: WriteSpan, event: int) -> None:
-        """Note that *span* ended in an error: it promises only that later writes are kept."""
-        span.refuse()
+    def refuse(self, span: WriteSpan, event: int, given_up: frozenset[int]) -> None:
+        """Note that *span* ended in an error: it promises only that later writes are kept.
+
+        *given_up*: the sectors that the array may have given up because of it.
+        """
+        span.refuse(given_up)
         self.end(span, event)
 
     def fail_flush(self, span: Span, event: int) -> None:
@@ -290,6 +298,7 @@ class History:
             frozenset().union(*(write.stripes for write in open_writes)),
             frozenset().union(*(write.full for write in open_writes)),
             _loose(open_writes),
+            frozenset().union(*(write.given_up for write in self.writes if write.begun(moment))),
         )
         self._cached = key, expectation
         return expectation

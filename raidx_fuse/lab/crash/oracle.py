@@ -67,7 +67,7 @@ def exempt_sectors(
         return frozenset()
     stripes = expected.full_in_flight if journal == "partial" else expected.in_flight
     per_chunk = layout.chunk_bytes // SECTOR_BYTES
-    exempt: set[int] = set()
+    exempt = set(expected.given_up)
     for stripe in map(Stripe, stripes):
         lost = lost_of_stripe[stripe]
         if not lost:

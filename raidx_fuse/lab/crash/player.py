@@ -28,7 +28,7 @@ from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.requests.places import Places
 from raidx_fuse.lab.crash.requests.stagger import stagger
 from raidx_fuse.lab.crash.requests.together import come_together, in_sectors
-from raidx_fuse.lab.crash.requests.touched import touched_stripes
+from raidx_fuse.lab.crash.requests.touched import sectors_on_lost, touched_stripes
 from raidx_fuse.lab.crash.state import Cell, ViolationError
 from raidx_fuse.layouts.numbers import MemberChunk, Role
 from raidx_fuse.layouts.placements.bundled import BundleLayout
@@ -355,7 +355,9 @@ class Player(Places):
         except RaidxError:
             if not self.refusals:
                 raise
-            self.history.refuse(span, self.event)
+            torn = {"none": span.stripes, "partial": span.full, "full": ()}[self.cell.journal]
+            given_up = sectors_on_lost(self.array.context, self.parts, torn)
+            self.history.refuse(span, self.event, given_up)
             return
         if unlogged.count == before:
             span.complete(frozenset())  # all of it went through the log

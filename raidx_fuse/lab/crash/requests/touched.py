@@ -1,12 +1,16 @@
-"""Which stripes a write touches, covers whole, and which sectors it completes."""
+"""Which stripes a write touches and covers whole, which sectors it completes or may give up."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Fronts
 from raidx_fuse.lab.crash.requests.image_parts import Parts
-from raidx_fuse.layouts.numbers import Stripe, stripe_range
+from raidx_fuse.layouts.numbers import Stripe, cell_range, stripe_range
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
+from raidx_fuse.members.base import SECTOR_BYTES
 
 
 def touched_stripes(
@@ -33,3 +37,20 @@ def touched_stripes(
         )
     full = (s for s in stripes if offset <= s * stripe_bytes and (s + 1) * stripe_bytes <= end)
     return stripes, frozenset(full), closes
+
+
+def sectors_on_lost(context: ArrayContext, parts: Parts, stripes: Iterable[int]) -> frozenset[int]:
+    """Return the sectors of *stripes* that lie on lost members.
+
+    Past the log a refused write may leave these stripes torn: what their chains would solve is lost
+    for ever, also where the chunk of a bundle comes to another member later.
+    """
+    layout, lost_at = context.layout, context.member_set.lost_at
+    per_chunk = CHUNK_BYTES // SECTOR_BYTES
+    sectors: set[int] = set()
+    for stripe in map(Stripe, stripes):
+        for cell in cell_range(0, layout.code.data_count):
+            if layout.place(stripe, cell)[0] in lost_at(stripe):
+                first = layout.logical(stripe, cell) * per_chunk
+                sectors.update(parts.sectors_of(first, per_chunk))
+    return frozenset(sectors)
