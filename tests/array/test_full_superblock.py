@@ -11,8 +11,10 @@ import trio
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import ArrayFailedError, FormatError, RaidxError, UsageError
 from raidx_fuse.format.configuration import config as config_module
-from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.format.configuration.config import ArrayConfig, encode_config
+from raidx_fuse.format.configuration.fitting import RESERVE_BYTES
 from raidx_fuse.format.create import create_array
+from raidx_fuse.format.superblock import BODY_BYTES_MAX
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
@@ -62,7 +64,9 @@ def test_one_spare_too_many_is_refused_and_no_harm_is_done() -> None:
         members = await made(3)
         async with open_array(members) as array:
             await array.write(0, b"kept")
-            array.member_set.change(lambda c: replace(c, extra={"later": "x" * 61_000}))
+            room = BODY_BYTES_MAX - len(encode_config(array.member_set.config))
+            filling = "x" * (room - RESERVE_BYTES // 2)
+            array.member_set.change(lambda c: replace(c, extra={"later": filling}))
             with pytest.raises(FormatError, match="does not fit"):
                 await array.add_spare(RamMember(MIB, name="spare"))
             with pytest.raises(FormatError, match="does not fit"):

@@ -159,7 +159,8 @@ def test_impossible_work_is_refused_in_one_line_and_nothing_written(
 
 
 PARAMS: list[tuple[str, dict[str, Any]]] = [
-    ("raid5", {"history": [4]}),
+    ("raid5", {"history": [5, 4]}),
+    ("raidx-parity", {"history": [4]}),
     ("raid5", {"name": "x"}),
     ("raid5", {"rotate": 1}),
     ("raid4", {"history": list(range(2, 5))}),
