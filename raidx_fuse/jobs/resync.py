@@ -158,23 +158,30 @@ async def _clean(context: ArrayContext, stripe: Stripe, cell: CellIndex) -> None
 def torn_stripes(context: ArrayContext, role: Role) -> Iterator[tuple[Stripe, frozenset[Role]]]:
     """Yield (stripe, lost roles including *role*) where losing *role* could cost flushed data.
 
-    These are the stripes that await the resync after a crash without a log and have a written cell
-    on *role*.
+    These are the stripes that await the resync after a crash without a log, and those of which a
+    write has ended in an error since, if they have a written cell on *role*.
     """
     dirty = context.dirty_bitmap
-    if not dirty.unlogged or context.code.is_copies:
+    if context.code.is_copies:
+        return
+    for stripe in sorted(dirty.torn):
+        if _has_cells(context, stripe, role):
+            yield stripe, context.member_set.lost_at(stripe) | {role}
+    if not dirty.unlogged:
         return
     for stripes in dirty.stripes_to_resync():
         live = context.written.written_stripes(
             context.layout, stripes.start, len(stripes), stripes.stop
         )
         for stripe in live:
-            if not dirty.awaits_resync(stripe):
-                continue
-            if context.layout.lost_cells(stripe, frozenset({role})) & ~context.unwritten_cells(
-                stripe
-            ):
+            if dirty.awaits_resync(stripe) and _has_cells(context, stripe, role):
                 yield stripe, context.member_set.lost_at(stripe) | {role}
+
+
+def _has_cells(context: ArrayContext, stripe: Stripe, role: Role) -> bool:
+    """Return whether *stripe* has written cells on *role*."""
+    cells = context.layout.lost_cells(stripe, frozenset({role}))
+    return bool(cells & ~context.unwritten_cells(stripe))
 
 
 def is_undecidable(context: ArrayContext, stripe: Stripe, lost: frozenset[Role]) -> bool:

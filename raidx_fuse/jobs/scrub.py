@@ -117,6 +117,8 @@ class Scrub(Job):
                 break
             except MemberLostError:
                 self._chains.clear()
+        if self.repair and not context.member_set.lost:
+            context.dirty_bitmap.note_repaired(stripes)
         return len(stripes) * context.code.columns * (context.code.rows << context.shift)
 
     def _chains_of(self, stripe: Stripe) -> Chains:

@@ -4,6 +4,10 @@ A region's bit is durable on the members before a write to the region changes it
 bit is cleared lazily, when the region has had no write for a while. After a crash a resync visits
 only the marked regions (jobs/resync.py).
 
+A write that ended in an error may have reached some members of a stripe and not others: the stripe
+is *torn*. Its region keeps its bit until a scrub has repaired the stripe, or else until the resync
+of the next start, also after a clean end.
+
 Without a log, the bitmap is the only protection against stale parity after a crash. It cannot
 close the write hole (a crash together with a lost member). A dirty array that is also degraded is
 therefore started only if the user asks for it explicitly.
@@ -70,6 +74,7 @@ class DirtyBitmap:
         self._resync = set(self._set_bits())
         self.resynced_below = 0  # the first stripe that the ascending resync has not visited yet
         self._finished: set[int] = set()  # stripes made consistent ahead of the resync
+        self._torn: set[Stripe] = set()
         self._finish: Finish | None = None
         self._marking = trio.Lock()
         self._wanted: set[int] = set()
@@ -155,12 +160,13 @@ class DirtyBitmap:
     async def clean_quiet(self, *, all_regions: bool = False) -> None:
         """Clear the bits of regions that had no write since the last call.
 
-        With *all_regions*, clear the bits of all regions without a write in flight. Raises what
-        the flush raises; then the bits stay.
+        With *all_regions*, clear the bits of all regions without a write in flight. The bits of
+        torn stripes stay. Raises what the flush raises; then all bits stay.
         """
+        torn = {stripe // self.per_region for stripe in self._torn}
         quiet = {
             region
-            for region in self._marked
+            for region in self._marked - torn
             if region not in self._inflight and (all_regions or region not in self._touched)
         }
         self._touched.clear()
@@ -186,6 +192,22 @@ class DirtyBitmap:
             except RaidxError as error:  # writers get the error too; this task goes on
                 log.warning("dirty regions stay marked: %s", error)
 
+    # -- torn stripes ----------------------------------------------------------------------------
+
+    @property
+    def torn(self) -> frozenset[Stripe]:
+        """The stripes in marked regions of which a write past the log has ended in an error."""
+        return frozenset(self._torn)
+
+    def note_torn(self, stripes: Iterable[Stripe]) -> None:
+        """Note that a write to *stripes* ended in an error; those in marked regions are torn."""
+        self._torn.update(stripe for stripe in stripes if self.is_marked(stripe))
+
+    def note_repaired(self, stripes: Iterable[Stripe]) -> None:
+        """Note that *stripes* are consistent again."""
+        if self._torn:
+            self._torn.difference_update(stripes)
+
     # -- when the layout changes -----------------------------------------------------------------
 
     @property
@@ -200,6 +222,10 @@ class DirtyBitmap:
         self.per_region = region_stripes(stripes, stripe_bytes, len(self.pages.payload) * 8)
         self._touched.clear()
         self.resynced_below = 0
+
+    def forget_torn(self) -> None:
+        """Forget the torn stripes: all content has been moved to stripes of another layout."""
+        self._torn.clear()
 
     def extend(self, stripes: int) -> None:
         """Work for *stripes* from now on, of which the first ones are those of before."""

@@ -151,10 +151,16 @@ class Completion:
             context.locks.release_all(stripes)
 
     def note_torn(self, stripes: Iterable[Stripe]) -> None:
-        """Note as lost the chunks of *stripes* that a partly done write took down (write hole)."""
-        context = self.context
+        """Note that a write to *stripes* was only partly done.
+
+        The chunks that it took down with lost members are noted as lost (write hole). A stripe
+        that has lost all its redundancy has no parity that could be wrong.
+        """
+        context, column_of = self.context, self.context.code.column_of
         for stripe in stripes:
             lost = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
+            if len({column_of[cell] for cell in cells_of(lost)}) < context.code.tolerance:
+                context.dirty_bitmap.note_torn((stripe,))
             lost &= context.code.data_mask & ~context.unwritten_cells(stripe)
             for cell in cells_of(lost):
                 chunk = context.layout.logical(stripe, cell)

@@ -214,6 +214,7 @@ class RestripeOperation:
             while True:
                 for job in self._others():  # those jobs rely on both codes
                     await job.finished.wait()
+                context.dirty_bitmap.forget_torn()
                 await context.dirty_bitmap.clean_quiet(all_regions=True)
                 await context.journal.drain()
                 async with context.locks.alone():

@@ -104,6 +104,15 @@ FAILING = (
         FAILING_TESTS,
     ),
     Mutant(
+        "torn-region-clean-when-quiet",
+        DIRTY,
+        "            for region in self._marked - torn\n",
+        "            for region in self._marked\n",
+        "a write that one member refused leaves parity wrong, and no resync looks there",
+        ("raidx-copy:none:hangs", "raidx-parity:none:hangs"),
+        ("tests/engine/test_torn_by_errors.py",),
+    ),
+    Mutant(
         "failing-member-gives-nothing-up-without-a-log",
         RESYNC,
         "        if is_undecidable(context, stripe, lost):",
@@ -115,7 +124,7 @@ FAILING = (
     Mutant(
         "failing-member-gives-up-with-a-log-too",
         RESYNC,
-        "    if not dirty.unlogged or context.code.is_copies:\n        return\n",
+        "    if not dirty.unlogged:\n        return\n",
         "",
         "flushed data is lost though the log knows all that was in flight",
         ("raid5:partial:disks", "raid5:full:disks"),

@@ -1,0 +1,114 @@
+"""A write that only some members took: its region stays dirty until the stripe is consistent."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+
+from raidx_fuse.array.array import Array
+from raidx_fuse.errors import ArrayFailedError, RaidxError
+from raidx_fuse.layouts.numbers import CellIndex, Stripe
+from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.spy import SpyRig, fill, noise, restarted, spying
+
+CHUNK = 4096
+
+
+async def tear(rig: SpyRig) -> Stripe:
+    """Lose role 0; let the member of the last cell refuse a write to a stripe of other members.
+
+    It cannot be spared, so it stays. Returns the stripe.
+    """
+    await rig.running.set("journal", "none")
+    await fill(rig)
+    await rig.in_place()
+    await rig.running.fail_disk(0)
+    context = rig.running.context
+    for stripe in map(Stripe, range(context.layout.stripes)):
+        cells = range(len(context.code.cells))
+        places = [context.position(stripe, CellIndex(cell)) for cell in cells]
+        if all(role for role, _ in places):
+            break
+    role, offset = places[-1]
+    fault = rig.members[role].error(("write",), offset_bytes=offset, length_bytes=CHUNK)
+    with pytest.raises(RaidxError):
+        await rig.put(context.layout.logical(stripe, 0) * CHUNK, noise(CHUNK, 7))
+    fault.lift()
+    await trio.sleep(60)  # quiet regions are clean now
+    return stripe
+
+
+async def inconsistent(array: Array, *, repair: bool = False) -> list[int]:
+    """Return the stripes that a scrub finds inconsistent."""
+    result = await array.jobs.wait(await array.start_scrub(repair=repair))
+    return [found["stripe"] for found in result["findings"]]
+
+
+async def crash(rig: SpyRig) -> list[bytes]:
+    return rig.images()[1:]
+
+
+async def end_cleanly(rig: SpyRig) -> list[bytes]:
+    await rig.running.close()
+    return rig.images()[1:]
+
+
+@pytest.mark.parametrize("end", [crash, end_cleanly])
+def test_the_resync_of_the_next_start_finds_the_torn_stripe(
+    end: Callable[[SpyRig], Awaitable[list[bytes]]],
+) -> None:
+    async def main() -> None:
+        async with spying("raidx-copy", 4, chunk_bytes=CHUNK) as rig:
+            stripe = await tear(rig)
+            assert stripe in await inconsistent(rig.running)
+            images = await end(rig)
+        async with restarted(images, start_degraded=True) as array:
+            for job in array.jobs.running():
+                await job.finished.wait()
+            assert await inconsistent(array) == []
+
+    run(main)
+
+
+def test_a_repair_of_the_whole_array_ends_the_dirty_region() -> None:
+    async def main() -> None:
+        async with spying("raidx-copy", 4, chunk_bytes=CHUNK) as rig:
+            stripe = await tear(rig)
+            bitmap = rig.running.context.dirty_bitmap
+            assert bitmap.torn == {stripe}
+            await inconsistent(rig.running, repair=True)
+            assert bitmap.torn == {stripe}, "with a lost member a scrub does not check all"
+            await rig.running.replace_disk(0, rig.new_member(0))
+            for job in rig.running.jobs.running():
+                await job.finished.wait()
+            await inconsistent(rig.running, repair=True)
+            assert not bitmap.torn
+            await trio.sleep(60)
+            assert not bitmap.is_marked(stripe)
+
+    run(main)
+
+
+def test_a_member_that_a_torn_stripe_needs_is_not_taken_out_silently() -> None:
+    """Its flushed chunk there could only come from a parity that does not fit."""
+
+    async def main() -> None:
+        async with spying("raidx-parity", 5, chunk_bytes=CHUNK, params={"length": 3}) as rig:
+            stripe = await tear(rig)
+            await rig.running.replace_disk(0, rig.new_member(0))
+            for job in rig.running.jobs.running():
+                await job.finished.wait()
+            context = rig.running.context
+            neighbour = CellIndex(1)
+            role, _ = context.position(stripe, neighbour)
+            with pytest.raises(ArrayFailedError, match="lose"):
+                await rig.running.fail_disk(role)
+            await rig.running.fail_disk(role, lose_data=True)
+            lost = context.layout.logical(stripe, neighbour)
+            assert context.bad_chunks == {lost}
+            with pytest.raises(RaidxError):
+                await rig.get(lost * CHUNK, CHUNK)
+
+    run(main)
