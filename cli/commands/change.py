@@ -162,9 +162,9 @@ def add_disk(
     Reads and writes go on meanwhile; the image is larger at the end. With --as spare, the members
     wait for a failure; a degraded array starts to rebuild onto them immediately. raid0, raid4,
     raid5, rdp and evenodd move only the share of their chunks that the new members must get, and
-    compute no parity. --parity piggyback and --surrogate are methods of the McPod paper for raid4
-    that read and write parity. --method restripe moves everything and works with any layout, raid1
-    among them: see `raidx reshape`.
+    compute no parity; raid1 gets one more copy for each new member. --parity piggyback and --surrogate are methods of the McPod paper for raid4
+    that read and write parity. --method restripe moves everything and works with any layout: see
+    `raidx reshape`.
     """
     if method == "restripe":
         if role or parity or surrogate:

@@ -29,6 +29,7 @@ from raidx_fuse.engine.write.write import Writer
 from raidx_fuse.errors import RaidxError, ReadOnlyError, UsageError
 from raidx_fuse.format.assemble import Assembly
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
+from raidx_fuse.jobs.grow.copies import CopiesOperation
 from raidx_fuse.jobs.grow.operation import GrowOperation
 from raidx_fuse.jobs.grow.removal import GrowthRemoval
 from raidx_fuse.jobs.job import Job
@@ -70,6 +71,7 @@ class Array:
         self.jobs = Jobs(context, nursery)
         self.membership = Membership(self)
         self.grow_operation = GrowOperation(self)
+        self.copies = CopiesOperation(self)
         self.removal = GrowthRemoval(self.grow_operation)
         self.restripe_operation = RestripeOperation(self)
         self.tuner: Tuner | None = None
@@ -185,8 +187,10 @@ class Array:
     ) -> dict[str, Any]:
         """Start to grow onto *members*; the image is larger when the job has ended.
 
-        jobs/grow/copy.py says how *parity* follows.
+        jobs/grow/copy.py says how *parity* follows. In a raid1 array they become further copies.
         """
+        if self.copies.applies and (parity, surrogate) == (LIVE, None):
+            return await self.copies.add(members)
         if self.rebundle is not None:
             return await self.rebundle.add(members)
         return await self.grow_operation.begin(members, parity, surrogate)

@@ -103,6 +103,23 @@ async def of_growing(array: Array, layout: ElasticLayout, parity: str) -> dict[s
     }
 
 
+async def of_copying(array: Array, added: int) -> dict[str, Any]:
+    """Return the cost of *added* more copies of everything that was written."""
+    context, width = array.context, array.member_set.config.width
+    chunks = context.written.count_live(context.layout, 0, context.layout.stripes)
+    written = chunks << context.shift
+    return {
+        "dry_run": True,
+        "does": f"makes {added} more of {width} copies",
+        **copy_estimate(array, "rebuild", written, written * added, added),
+        "redundancy_left": array.status()["redundancy_left"],
+        "redundancy_reduced": False,
+        "redundancy_reduced_seconds": 0.0,
+        "size_before": array.size_bytes,
+        "size_after": array.size_bytes,
+    }
+
+
 async def of_shrinking(array: Array, layout: ElasticLayout) -> dict[str, Any]:
     """Return the cost of undoing the growth of *array* to *layout*."""
     before, after = layout.history[-1], layout.history[-2]

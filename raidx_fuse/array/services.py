@@ -9,7 +9,6 @@ from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.jobs.rebundle.self_heal import SelfHeal
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.tuner.tuner import Tuner
-from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.tasks import Starter
 
 
@@ -35,8 +34,4 @@ class RunningArray(ArrayServices, Protocol):
 
     def stats(self) -> dict[str, Any]:
         """Return the counters since the start."""
-        ...
-
-    def start_rebuild(self, roles: tuple[Role, ...]) -> int:
-        """Start to rebuild *roles*, whose members are attached and marked rebuilding."""
         ...

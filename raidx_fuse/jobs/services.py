@@ -102,6 +102,10 @@ class ArrayServices(Protocol):
     def require_writable(self) -> None:
         """Raise ReadOnlyError if the array was started read-only."""
 
+    def start_rebuild(self, roles: tuple[Role, ...]) -> int:
+        """Start to rebuild *roles*, whose members are attached and marked rebuilding."""
+        ...
+
     async def start_scrub(self, repair: bool) -> int:
         """Start a scrub and return its job id. Raises BusyError if one runs."""
         ...

@@ -195,6 +195,10 @@ class Commands:
                     "the growth of a raidx array moves no parity: omit --parity and --surrogate"
                 )
             rebundle.require_growable()
+        elif role is None and self._array.copies.applies:
+            if (parity, surrogate) != (None, None):
+                raise UsageError("raid1 has no parity: omit --parity and --surrogate")
+            self._array.copies.wider(len(members))
         elif role is None:
             layout = self._array.grow_operation.wider(len(members), way)
         if dry_run:
@@ -208,6 +212,8 @@ class Commands:
                 return await reshape_cost.of_adding(
                     self._array, [size or smallest for size in sizes]
                 )
+            if role is None and self._array.copies.applies:
+                return await reshape_cost.of_copying(self._array, len(members))
             if role is None:
                 return await reshape_cost.of_growing(self._array, layout, way)
             vacant = [r.role for r in self._records() if r.state in ("failed", "missing")]

@@ -11,6 +11,7 @@ lost power before, the theme and its steps. The themes:
     huge       a few parts of a large sparse image
     growth     members join in place (themes/growth.py)
     shrink     members join, and leave again (themes/shrink.py); only if asked for
+    copies     a raid1 array gets more copies (themes/copies.py)
     restripe   another layout or width (themes/restripe.py)
     moves      chunks of raidx bundles move
     members    members of raidx arrays join and leave (themes/rebundle.py)
@@ -39,6 +40,7 @@ from raidx_fuse.lab.crash.player import Player, Script
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.requests.together import come_together
 from raidx_fuse.lab.crash.state import Cell
+from raidx_fuse.lab.crash.themes.copies import theme_copies
 from raidx_fuse.lab.crash.themes.growth import theme_growth
 from raidx_fuse.lab.crash.themes.hangs import theme_hangs
 from raidx_fuse.lab.crash.themes.rebundle import theme_members
@@ -91,6 +93,8 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
     if grows_in_place(cell.layout):
         themes["growth"] = (theme_growth, 1)
         themes["shrink"] = (theme_shrink, 0)
+    if cell.layout == "raid1":
+        themes["copies"] = (theme_copies, 1)
     if restripes_of(cell.layout):
         themes["restripe"] = (theme_restripe, 1)
     if find_layout(cell.layout).bundled:

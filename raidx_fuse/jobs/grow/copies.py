@@ -1,0 +1,119 @@
+"""Another copy for a raid1 array: the wider shape at once, then a rebuild of the new members.
+
+    join as spares -> the log is empty -> all locks: the wider layout, the new roles at watermark 0
+    -> maps of the new members -> superblocks -> rebuild
+
+Copies move nothing: every chunk keeps its places, and a new role is a member that awaits its
+rebuild. A crash before the superblocks leaves the narrower array and spares, a crash after them an
+array that goes on with the rebuild. No record of the log names a new role before the superblocks
+do: nothing is written to a role below whose watermark no stripe lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
+from raidx_fuse.format.log_record import record_bytes
+from raidx_fuse.jobs.attach import assign_role, join, leave
+from raidx_fuse.jobs.rebuild import checkpoint_key
+from raidx_fuse.jobs.services import ArrayServices
+from raidx_fuse.layouts.numbers import Role, Stripe
+from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, make_layout
+from raidx_fuse.members.base import Member
+
+
+class CopiesOperation:
+    """Gives one running array of whole copies (raid1) more of them."""
+
+    def __init__(self, array: ArrayServices) -> None:
+        self.array = array
+        self.member_set = array.member_set
+        self.context = array.context
+
+    @property
+    def applies(self) -> bool:
+        """Whether a new member of this array becomes one more copy."""
+        return self.member_set.config.layout == "raid1"
+
+    def wider(self, added: int) -> Layout:
+        """Return the layout with *added* more copies. Raises RaidxError (UsageError, BusyError)."""
+        config = self.member_set.config
+        self.array.require_writable()
+        self.array.jobs.require_finished("takes no further copy")
+        width = config.width + added
+        chunks = config.regions.data.length // config.chunk_bytes
+        try:
+            LAYOUTS[config.layout].check_width(width)
+            layout = make_layout(config.layout, width, chunks, config.chunk_bytes, **config.params)
+        except LayoutError as error:
+            raise UsageError(str(error)) from None
+        record = record_bytes(2 * width, width * layout.chunk_bytes)
+        if 2 * record > self.context.journal.capacity:
+            raise UsageError(
+                f"the log of this array is too small for {width} copies",
+                action="add fewer, or make a new array",
+            )
+        return layout
+
+    async def add(self, members: Sequence[Member]) -> dict[str, Any]:
+        """Make a copy of each of *members*; return a summary with the id of the rebuild's job."""
+        layout = self.wider(len(members))
+        membership, member_set = self.array.membership, self.member_set
+        for member in members:
+            membership.check_joining(member)
+        async with membership.attaching:
+            layout = self.wider(len(members))
+            membership.hold_spares()  # the new members must not replace a member that fails now
+            try:
+                records = await join(member_set, members, layout.chunks)
+                try:
+                    self.context.journal.deferred.pause()
+                    await self.context.journal.drain()
+                    async with self.context.locks.alone():
+                        layout = self.wider(len(members))  # checked again, under the locks
+                        before = member_set.config.width
+                        self._widen(layout, records)
+                except RaidxError:
+                    await leave(member_set, records)
+                    raise
+            finally:
+                self.context.journal.deferred.resume()
+                membership.release_spares()
+            for pages in member_set.page_stores:
+                await pages.save_all()
+            await member_set.flush()  # the maps before the superblock that gives a role
+            await member_set.update(lambda config: config)
+            roles = tuple(Role(role) for role in range(before, layout.width))
+            job = self.array.start_rebuild(roles)
+        return {
+            "job": job,
+            "members_before": before,
+            "members_after": layout.width,
+            "size_before": self.array.size_bytes,
+            "size_after": self.array.size_bytes,
+        }
+
+    def _widen(self, layout: Layout, records: Sequence[MemberRecord]) -> None:
+        """Change to the wider shape in memory, without an await."""
+        member_set = self.member_set
+        roles = [Role(role) for role in range(member_set.config.width, layout.width)]
+
+        def widened(config: ArrayConfig) -> ArrayConfig:
+            config = assign_role(member_set, config, records)
+            jobs = dict(config.jobs)
+            for role in roles:
+                config = config.with_record(replace(config.record(role), state="rebuilding"))
+                jobs[checkpoint_key(role)] = {"next_stripe": 0}
+            return replace(config, width=layout.width, jobs=jobs)
+
+        member_set.change(widened)
+        member_set.note_role_taken()
+        for role in roles:
+            member_set.watermarks[role] = Stripe(0)
+        self.context.take_layout(layout)
+        member_set.refresh()

@@ -1,0 +1,103 @@
+"""A raid1 array gets more copies: at once in shape, then by a rebuild; nothing is ever lost."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+
+from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.lab.crash.disks import is_member
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.spy import SpyRig, fill, noise, restarted, spying
+
+CHUNK = 4096
+
+
+async def add(rig: SpyRig, added: int) -> int:
+    """Begin to add copies; return the id of the rebuild's job."""
+    members = [rig.new_member() for _ in range(added)]
+    result = await rig.running.grow(members)
+    rig.members += members
+    rig.width += added
+    return int(result["job"])
+
+
+@pytest.mark.parametrize("journal", ["partial", "full", "none"])
+@pytest.mark.parametrize("added", [1, 2])
+def test_every_new_copy_alone_holds_everything(journal: str, added: int) -> None:
+    async def main() -> None:
+        async with spying("raid1", 2, chunk_bytes=CHUNK) as rig:
+            await rig.running.set("journal", journal)
+            await fill(rig)
+            job = await add(rig, added)
+            await rig.put(5 * CHUNK + 100, noise(3000, 5))  # while the rebuild runs
+            assert (await rig.running.jobs.wait(job))["state"] == "done"
+            assert rig.running.status()["redundancy_left"] == 1 + added
+            await rig.put(9 * CHUNK + 7, noise(700, 6))
+            await rig.running.flush()
+            for role in range(2, 2 + added):
+                async with restarted([rig.images()[role]], start_degraded=True) as array:
+                    assert await array.read(0, len(rig.model)) == rig.model
+
+    run(main)
+
+
+def test_a_crash_at_any_time_leaves_the_narrower_or_the_wider_array() -> None:
+    async def main() -> None:
+        chance = random.Random(4)
+        async with spying("raid1", 2, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            pictures: list[list[bytes]] = []
+            rig.log.hook = lambda _touch: (
+                pictures.append(rig.images()) if chance.random() < 0.3 else None
+            )
+            await rig.running.jobs.wait(await add(rig, 1))
+            rig.log.hook = None
+        assert len(pictures) > 5
+        widths = set()
+        for images in pictures:
+            members = [image for image in images if is_member(bytearray(image))]
+            async with restarted(members) as array:
+                widths.add(array.member_set.config.width)
+                for job in array.jobs.running():
+                    await job.finished.wait()
+                assert await array.read(0, len(rig.model)) == rig.model
+                assert not array.member_set.lost
+        assert widths == {2, 3}
+
+    run(main)
+
+
+def test_a_new_copy_that_fails_costs_nothing() -> None:
+    async def main() -> None:
+        async with spying("raid1", 2, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            await rig.running.set("speed_max", "4KiB")
+            job = await add(rig, 1)
+            await trio.sleep(1)
+            await rig.running.fail_disk(2)
+            assert (await rig.running.jobs.wait(job))["state"] != "running"
+            assert await rig.get(0, len(rig.model)) == rig.model
+            with pytest.raises(RaidxError, match="role 2 is lost"):
+                await rig.running.grow([rig.new_member()])
+            await rig.running.set("speed_max", "0")
+            result = await rig.running.replace_disk(2, rig.new_member())
+            assert (await rig.running.jobs.wait(result["job"]))["state"] == "done"
+            assert rig.running.status()["redundancy_left"] == 2
+
+    run(main)
+
+
+def test_a_member_that_is_too_small_or_one_too_many_is_refused() -> None:
+    async def main() -> None:
+        async with spying("raid1", 2, chunk_bytes=CHUNK) as rig:
+            with pytest.raises(UsageError, match="bytes"):
+                await rig.running.grow([RamMember(64 << 10, name="small")])
+            with pytest.raises(UsageError):
+                await rig.running.grow([rig.new_member() for _ in range(300)])
+            assert rig.running.member_set.config.width == 2
+
+    run(main)
