@@ -162,9 +162,9 @@ def add_disk(
     Reads and writes go on meanwhile; the image is larger at the end. With --as spare, the members
     wait for a failure; a degraded array starts to rebuild onto them immediately. raid0, raid4,
     raid5, rdp and evenodd move only the share of their chunks that the new members must get, and
-    compute no parity; raid1 gets one more copy for each new member. --parity piggyback and --surrogate are methods of the McPod paper for raid4
-    that read and write parity. --method restripe moves everything and works with any layout: see
-    `raidx reshape`.
+    compute no parity; raid1 gets one more copy for each new member. --parity piggyback and
+    --surrogate are methods of the McPod paper for raid4 that read and write parity. --method
+    restripe moves everything and works with any layout: see `raidx reshape`.
     """
     if method == "restripe":
         if role or parity or surrogate:
@@ -185,6 +185,10 @@ def add_disk(
     )
     if role is not None or dry_run:
         return _finish(out, array, result, f"added as spare: {', '.join(members)}", wait=False)
+    if result["size_after"] == result["size_before"]:
+        width, job = result["members_after"], result["job"]
+        same = f"{width} members when job {job} ends; the image keeps its size"
+        return _finish(out, array, result, same, wait)
     line = (
         f"growing from {result['members_before']} to {result['members_after']} members "
         f"(job {result['job']}); the image has {out.size(result['size_after'])} when it ends"
@@ -278,7 +282,7 @@ def _steps_after_growth(array: str) -> list[str]:
 @wait_option
 @dry_run_option
 def remove_disk(out: Output, array: str, member: str, wait: bool, dry_run: bool) -> int:
-    """Remove a spare, a member of a raidx array whose chunks fit onto the others, or a growth.
+    """Remove a spare, a copy of raid1, a raidx member whose chunks fit elsewhere, or a growth.
 
     MEMBER is its role, path or UUID. The chunks of a lost member are restored from the others. The
     members that joined in the last growth of raid0, raid4, raid5, rdp or evenodd leave together, if

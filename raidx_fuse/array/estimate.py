@@ -110,7 +110,7 @@ async def of_copying(array: Array, added: int) -> dict[str, Any]:
     written = chunks << context.shift
     return {
         "dry_run": True,
-        "does": f"makes {added} more of {width} copies",
+        "does": f"makes {width + added} copies of {width}",
         **copy_estimate(array, "rebuild", written, written * added, added),
         "redundancy_left": array.status()["redundancy_left"],
         "redundancy_reduced": False,

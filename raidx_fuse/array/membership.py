@@ -328,13 +328,16 @@ class Membership:
     async def remove(self, ref: str | int) -> dict[str, Any]:
         """Remove a spare, or a member whose chunks then move to the others.
 
-        That is any member of a raidx layout; of another layout, the members of the last growth.
+        That is any member of a raidx layout or, with its copy, of raid1; of another layout, the
+        members of the last growth.
         Raises UsageError if the layout cannot shrink.
         """
         self.array.require_writable()
         record = self.find(ref)
         if record.role >= 0 and self.array.rebundle is not None:
             return await self.array.rebundle.remove(record)
+        if record.role >= 0 and self.array.copies.applies:
+            return await self.array.copies.remove(record)
         if record.role >= 0:
             return await self.array.removal.begin(record)
         self.member_set.spares.pop(record.member_uuid, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from raidx_fuse.jobs.grow.copies import CopiesOperation
 from raidx_fuse.jobs.grow.removal import GrowthRemoval
 from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.jobs.rebundle.self_heal import SelfHeal
@@ -21,6 +22,7 @@ class RunningArray(ArrayServices, Protocol):
     tuner: Tuner | None
     rebundle: RebundleOperation | None
     self_heal: SelfHeal | None
+    copies: CopiesOperation
     removal: GrowthRemoval
 
     @property

@@ -189,6 +189,17 @@ class MemberSet(NewestReads):
         self.queues.extend([None] * (role + 1 - len(self.queues)))
         self.queues[role] = MemberQueue(member, self.nursery, self.clock)
 
+    def take_out(self, role: Role) -> MemberQueue | None:
+        """Remove *role*, in memory: the roles behind it move up. Returns its queue, not closed."""
+        queue = self.queues.pop(role)
+        self.watermarks = {
+            Role(other - (other > role)): mark
+            for other, mark in self.watermarks.items()
+            if other != role
+        }
+        self.note_role_taken()
+        return queue
+
     def take_layout(self, layout: Layout) -> None:
         """Use *layout* from now on (`ArrayContext.take_layout`)."""
         self.layout = layout

@@ -7,7 +7,7 @@ import random
 import pytest
 import trio
 
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import ArrayFailedError, RaidxError, UsageError
 from raidx_fuse.lab.crash.disks import is_member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
@@ -99,5 +99,89 @@ def test_a_member_that_is_too_small_or_one_too_many_is_refused() -> None:
             with pytest.raises(UsageError):
                 await rig.running.grow([rig.new_member() for _ in range(300)])
             assert rig.running.member_set.config.width == 2
+
+    run(main)
+
+
+@pytest.mark.parametrize("role", [0, 1, 2])
+def test_a_copy_leaves_at_any_time_and_the_others_keep_everything(role: int) -> None:
+    async def main() -> None:
+        chance = random.Random(role)
+        async with spying("raid1", 3, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            await rig.put(9 * CHUNK + 7, noise(700, 6))  # in the log, whose records name roles
+            await rig.running.flush()
+            pictures: list[list[bytes]] = []
+            rig.log.hook = lambda _touch: (
+                pictures.append(rig.images()) if chance.random() < 0.5 else None
+            )
+            await rig.running.remove_disk(role)
+            rig.log.hook = None
+            assert rig.running.status()["redundancy_left"] == 1
+            await rig.put(3 * CHUNK, noise(5000, 8))
+            assert await rig.get(0, len(rig.model)) == rig.model
+            await rig.running.flush()
+            left = [image for number, image in enumerate(rig.images()) if number != role]
+            for image in left:
+                async with restarted([image], start_degraded=True) as array:
+                    assert await array.read(0, len(rig.model)) == rig.model
+            del rig.members[role]
+            rig.width -= 1
+        assert len(pictures) > 3
+        for images in pictures:
+            members = [image for image in images if is_member(bytearray(image))]
+            async with restarted(members) as array:
+                for job in array.jobs.running():
+                    await job.finished.wait()
+                assert (await array.read(9 * CHUNK + 7, 700)) == noise(700, 6)
+
+    run(main)
+
+
+def test_the_last_copies_stay() -> None:
+    async def main() -> None:
+        async with spying("raid1", 3, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            await rig.running.fail_disk(0)
+            await rig.running.fail_disk(1)
+            with pytest.raises(ArrayFailedError, match="only complete copy"):
+                await rig.running.remove_disk(2)
+            await rig.running.remove_disk(0)  # it is lost anyway
+            with pytest.raises(UsageError, match="fewest"):
+                await rig.running.remove_disk(0)
+            assert await rig.get(0, len(rig.model)) == rig.model
+
+    run(main)
+
+
+def test_copies_come_and_go_under_load() -> None:
+    async def main() -> None:
+        chance = random.Random(1)
+        async with spying("raid1", 2, chunk_bytes=CHUNK, slow=True) as rig:
+            await fill(rig)
+
+            async def work(part: int) -> None:
+                """Write and read at random places of one quarter of the image."""
+                size = len(rig.model) // 4
+                while True:
+                    at = part * size + chance.randrange(size - 9000)
+                    length = chance.choice((1, 512, 4096, 9000))
+                    if chance.random() < 0.5:
+                        await rig.put(at, noise(length, chance.randrange(1 << 20)))
+                    else:
+                        assert await rig.get(at, length) == rig.model[at : at + length]
+
+            async with trio.open_nursery() as nursery:
+                for part in range(2):
+                    nursery.start_soon(work, part)
+                for _ in range(2):
+                    result = await rig.running.grow([rig.new_member(), rig.new_member()])
+                    await rig.running.jobs.wait(result["job"])
+                    for _ in range(2):
+                        width = rig.running.member_set.config.width
+                        await rig.running.remove_disk(chance.randrange(width))
+                nursery.cancel_scope.cancel()
+            scrub = await rig.running.start_scrub(repair=False)
+            assert (await rig.running.jobs.wait(scrub))["mismatches"] == 0
 
     run(main)

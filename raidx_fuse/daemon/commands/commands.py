@@ -264,10 +264,13 @@ class Commands:
         record = self._array.membership.find(member)
         if record.role >= 0 and self._array.rebundle is not None:
             return await reshape_cost.of_removing(self._array, record)
-        if record.role >= 0:
+        if record.role >= 0 and self._array.copies.applies:
+            self._array.copies.require_removable(record)
+        elif record.role >= 0:
             narrower = self._array.removal.narrower(record)
             return await reshape_cost.of_shrinking(self._array, narrower)
-        return await self._dry_run(f"removes {self._array.membership.path_of(record)}", None)
+        does = f"removes {self._array.membership.path_of(record)}"
+        return await self._dry_run(does, None, excludes=record.role >= 0)
 
     async def _open(self, path: str, overwrite_signature: bool, create_bytes: int | None) -> Member:
         self._array.require_writable()

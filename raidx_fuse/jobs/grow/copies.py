@@ -1,4 +1,6 @@
-"""Another copy for a raid1 array: the wider shape at once, then a rebuild of the new members.
+"""More and fewer copies of a raid1 array.
+
+More: the wider shape at once, then a rebuild of the new members.
 
     join as spares -> the log is empty -> all locks: the wider layout, the new roles at watermark 0
     -> maps of the new members -> superblocks -> rebuild
@@ -7,6 +9,11 @@ Copies move nothing: every chunk keeps its places, and a new role is a member th
 rebuild. A crash before the superblocks leaves the narrower array and spares, a crash after them an
 array that goes on with the rebuild. No record of the log names a new role before the superblocks
 do: nothing is written to a role below whose watermark no stripe lies.
+
+Fewer: all locks, an empty log -> the member leaves, the roles behind it move up by one
+    -> superblocks -> the member's superblock is erased
+
+As every role has the same content at the same places, moving up moves no byte.
 """
 
 from __future__ import annotations
@@ -15,20 +22,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import ArrayFailedError, BusyError, RaidxError, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.log_record import record_bytes
-from raidx_fuse.jobs.attach import assign_role, join, leave
+from raidx_fuse.jobs.attach import assign_role, join, leave, release
+from raidx_fuse.jobs.grow.operation import drain_for_new_roles, undisturbed
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, make_layout
 from raidx_fuse.members.base import Member
+from raidx_fuse.store.queue import MemberQueue
 
 
 class CopiesOperation:
-    """Gives one running array of whole copies (raid1) more of them."""
+    """Gives one running array of whole copies (raid1) more of them, or takes some away."""
 
     def __init__(self, array: ArrayServices) -> None:
         self.array = array
@@ -117,3 +126,68 @@ class CopiesOperation:
             member_set.watermarks[role] = Stripe(0)
         self.context.take_layout(layout)
         member_set.refresh()
+
+    def require_removable(self, record: MemberRecord) -> Layout:
+        """Return the layout without the role of *record*.
+
+        Raises UsageError, BusyError or ArrayFailedError if it cannot leave, or not now.
+        """
+        config, member_set = self.member_set.config, self.member_set
+        self.array.require_writable()
+        for job in self.array.jobs.running():
+            raise BusyError(
+                f"a {job.kind} is running (job {job.job_id})",
+                action=f"wait for it: `raidx job ARRAY wait {job.job_id}`",
+            )
+        if self.context.dirty_bitmap.pending_regions():
+            raise BusyError("a resync is due", action="unmount and mount again to retry it")
+        if config.width == LAYOUTS[config.layout].width_min:
+            raise UsageError(
+                f"{config.width} copies are the fewest that {config.layout} can have",
+                action="replace the member with `raidx replace-disk`",
+            )
+        if len(member_set.lost | {record.role}) > config.width - 1:
+            raise ArrayFailedError(
+                f"role {record.role} holds the only complete copy",
+                action="rebuild or replace the lost members first",
+            )
+        chunks = config.regions.data.length // config.chunk_bytes
+        return make_layout(
+            config.layout, config.width - 1, chunks, config.chunk_bytes, **config.params
+        )
+
+    async def remove(self, record: MemberRecord) -> dict[str, Any]:
+        """Let the member in the role of *record* leave the array; the others keep all content."""
+        self.require_removable(record)
+        member_set = self.member_set
+        async with self.array.membership.attaching:
+            async with undisturbed(self.array):
+                layout = self.require_removable(record)
+                await drain_for_new_roles(self.context)
+                layout = self.require_removable(record)
+                queue = self._narrow(layout, record)
+                self.context.journal.choose_roles()
+            await member_set.update(lambda config: config)
+        await release([queue.member] if queue else [], self.array.grow_operation.on_release)
+        return {"path": record.path_hint, "member_uuid": record.member_uuid}
+
+    def _narrow(self, layout: Layout, record: MemberRecord) -> MemberQueue | None:
+        """Change to the narrower shape in memory, without an await; return the member's queue."""
+        member_set, role = self.member_set, record.role
+        queue = member_set.take_out(role)
+
+        def narrowed(config: ArrayConfig) -> ArrayConfig:
+            members = tuple(
+                replace(r, role=Role(r.role - 1)) if r.role > role else r
+                for r in config.members
+                if r.role != role
+            )
+            return replace(config, width=layout.width, members=members)
+
+        member_set.change(narrowed)
+        self.context.take_layout(layout)
+        self.context.note_reuse()
+        member_set.refresh()
+        if queue is not None:
+            queue.close()
+        return queue

@@ -21,6 +21,7 @@ from typing import Any
 import trio
 import trio.lowlevel
 
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.growth_position import JOB_KEY, LIVE, MIGRATED, PARITY, SURROGATE
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberRecord
@@ -256,15 +257,11 @@ class GrowOperation:
         self, layout: ElasticLayout, final_config: Callable[[ArrayConfig], ArrayConfig]
     ) -> None:
         """Give the surrogate the role of the parity; the former parity member becomes a spare."""
-        async with self.array.membership.attaching, self._undisturbed():
+        async with self.array.membership.attaching, undisturbed(self.array):
             # Records name roles, so recovery must not redo any of them under the new assignment.
             # Nothing is written until the superblocks hold it: all stripe locks are held, and
             # writes that take no lock wait while a change of membership is unpublished.
-            journal = self.context.journal
-            await journal.drain(journal.believe_all)
-            while self.context.locks.held:  # writes that take no lock end
-                await trio.lowlevel.checkpoint()
-                await journal.drain(journal.believe_all)
+            await drain_for_new_roles(self.context)
             self._take_role(layout, final_config)
             self.context.journal.choose_roles()
             await self.member_set.update(lambda config: config)
@@ -301,20 +298,6 @@ class GrowOperation:
         self.context.end_growth()
         member_set.refresh()
 
-    @asynccontextmanager
-    async def _undisturbed(self) -> AsyncIterator[None]:
-        """Run the block with all stripe locks, and while no other job than the growth runs."""
-        jobs = self.array.jobs
-        while True:
-            for job in jobs.running():  # those jobs rely on the current shape
-                if job.kind != Grow.kind:
-                    await job.finished.wait()
-            await self.context.journal.drain()
-            async with self.context.locks.alone():
-                if all(job.kind == Grow.kind for job in jobs.running()):
-                    yield
-                    return
-
     async def _narrow(self) -> None:
         """Conclude a cancelled growth: all blocks are back, and the new members leave."""
         member_set = self.member_set
@@ -322,15 +305,12 @@ class GrowOperation:
         history = self.context.growth.layout.history[:-1]
         released: list[Member] = []
         async with self.array.membership.attaching:
-            async with self._undisturbed():
+            async with undisturbed(self.array):
                 # Losses may have put the log on a member that leaves (as in `_hand_over`).
                 journal = self.context.journal
                 moves = any(role >= history[-1] for role in journal.roles)
-                while moves:
-                    await journal.drain(journal.believe_all)
-                    if not self.context.locks.held:  # writes that take no lock have ended
-                        break
-                    await trio.lowlevel.checkpoint()
+                if moves:
+                    await drain_for_new_roles(self.context)
                 released = self._take_back(history)
                 if moves:
                     journal.choose_roles()
@@ -364,6 +344,32 @@ class GrowOperation:
         for queue in gone:
             queue.close()
         return [queue.member for queue in gone]
+
+
+@asynccontextmanager
+async def undisturbed(array: ArrayServices) -> AsyncIterator[None]:
+    """Run the block with all stripe locks, and while no other job than a growth runs."""
+    while True:
+        for job in array.jobs.running():  # those jobs rely on the current shape
+            if job.kind != Grow.kind:
+                await job.finished.wait()
+        await array.context.journal.drain()
+        async with array.context.locks.alone():
+            if all(job.kind == Grow.kind for job in array.jobs.running()):
+                yield
+                return
+
+
+async def drain_for_new_roles(context: ArrayContext) -> None:
+    """Empty the log before members change their roles: no record may be redone under the new ones.
+
+    The caller holds all stripe locks (`undisturbed`). Writes that take no lock end meanwhile.
+    """
+    while True:
+        await context.journal.drain(context.journal.believe_all)
+        if not context.locks.held:
+            return
+        await trio.lowlevel.checkpoint()
 
 
 def without_last_growth(params: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
+from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.lab.crash.player import Player
+from raidx_fuse.lab.crash.recording import NO_DISK
 
 
 async def theme_copies(player: Player) -> None:
@@ -13,6 +15,9 @@ async def theme_copies(player: Player) -> None:
     for _ in range(player.rng.choice((1, 1, 2))):
         await _add_copies(player)
         await player.step()
+        if player.rng.random() < 0.4:
+            await _remove_copy(player)
+            await player.step()
 
 
 async def _add_copies(player: Player) -> None:
@@ -29,7 +34,8 @@ async def _add_copies(player: Player) -> None:
     await player.array.grow([player.disks[disk] for disk in disks])
     for job in player.array.jobs.running():
         job.limit(None, 8192)
-        job.set_window(2)  # several windows, not one
+        if isinstance(job, Rebuild):
+            job.set_window(2)  # several windows, not one
     for _ in range(rng.randint(0, 3)):
         await player.step()
     if rng.random() < 0.4:
@@ -41,3 +47,12 @@ async def _add_copies(player: Player) -> None:
     player.history.end(span, player.event)
     for number, role in enumerate(range(width, width + added)):
         recording.out[first + number] = (role, begin, player.event)
+
+
+async def _remove_copy(player: Player) -> None:
+    span = player.history.begin("remove copy", player.event)
+    role = player.array.member_set.config.width - 1
+    player.recording.out.append((role, player.event, math.inf))
+    await player.array.remove_disk(role)
+    player.recording.holders.append((player.event, role, NO_DISK))
+    player.history.end(span, player.event)
