@@ -23,7 +23,8 @@ from rich.segment import Segment
 from raidx_fuse.units import format_size
 
 OUTPUT_VERSION = 1
-PIPE_COLUMNS = 160  # where there is no terminal: wide enough for paths of usual length
+UNBROKEN_COLUMNS = 16 << 10  # no line is broken or cut: it may be copied, or read by a program
+_ASCII = str.maketrans({"━": "-", "•": "*", "…": "~"})
 
 
 def shown(text: str, *, lines: bool = False) -> str:
@@ -59,19 +60,29 @@ def _shown_all(value: Any) -> Any:
 
 
 class _Console(Console):
-    """A console that writes only printable characters and ends of lines."""
+    """A console that writes only printable characters of its encoding, and ends of lines."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else shown(text, lines=True), style, control)
+            yield Segment(text if control else self._fit(shown(text, lines=True)), style, control)
+
+    def _fit(self, text: str) -> str:
+        if text.isascii() or self.encoding.startswith("utf"):
+            return text
+        known = text.translate(_ASCII) if self.encoding == "ascii" else text
+        return known.encode(self.encoding, "replace").decode(self.encoding)
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Return a console on the present standard output (or error)."""
+def console(*, stderr: bool = False, live: bool = False) -> Console:
+    """Return a console on the present standard output (or error).
+
+    It breaks and cuts no line: a terminal wraps what is too long, so that a path or a command can
+    still be copied. A *live* display, which is drawn again in place, keeps to the terminal's width.
+    """
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else PIPE_COLUMNS
+    width = None if live and stream.isatty() else UNBROKEN_COLUMNS
     return _Console(file=stream, highlight=False, emoji=False, markup=False, width=width)
 
 

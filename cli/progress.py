@@ -68,7 +68,7 @@ def _looks(look: Callable[[], Job]) -> Iterator[Job]:
 def _bar(look: Callable[[], Job], out: Output) -> Job:
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"))
     job = look()
-    with Progress(*columns, console=console(stderr=True)) as progress:
+    with Progress(*columns, console=console(stderr=True, live=True)) as progress:
         task = progress.add_task(job["kind"], total=100.0, amount="")
         for job in _looks(look):  # the last status is returned
             share = percent(job["done"], job["total"])

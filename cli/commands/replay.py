@@ -188,7 +188,7 @@ async def _run(
 
 async def _watch(recorder: Recorder, requests: int | None) -> None:
     """Show the progress until cancelled: a bar on a terminal, otherwise a line every LINE_S."""
-    screen = console(stderr=True)
+    screen = console(stderr=True, live=True)
     if not screen.is_terminal:
         while True:
             await trio.sleep(LINE_S)
