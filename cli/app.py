@@ -42,6 +42,7 @@ ALIASES = {  # mdadm's words
     "stop": "umount",
     "unmount": "umount",
 }
+SENTENCE = 1000  # characters: no first sentence of a help is longer
 
 
 class Commands(MutableMapping[str, click.Command]):
@@ -106,6 +107,12 @@ class Nouns(click.Group):
         """Return the command of that name or mdadm alias."""
         return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands, each with its whole first sentence."""
+        rows = [(n, each.get_short_help_str(SENTENCE)) for n, each in sorted(self.commands.items())]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -164,7 +171,7 @@ class Verbs(Nouns):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by section."""
         for title, names in SECTIONS.items():
-            rows = [(name, self.commands[name].get_short_help_str(70)) for name in names]
+            rows = [(name, self.commands[name].get_short_help_str(SENTENCE)) for name in names]
             with formatter.section(title):
                 formatter.write_dl(rows)
 

@@ -7,10 +7,13 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from raidx_fuse.errors import UsageError
+from raidx_fuse.daemon import control_socket
+from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.layouts.registry import LAYOUTS, find_layout
 from raidx_fuse.units import parse_size
+
+COMPLETION_S = 1.0  # for the daemon to answer while a user waits for the shell
 
 
 class SizeType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3 only
@@ -73,6 +76,45 @@ class MountedArray(click.ParamType):  # type: ignore[type-arg]
         return [CompletionItem(path) for path in found] or [CompletionItem(incomplete, type="dir")]
 
 
+class SettingName(click.ParamType):  # type: ignore[type-arg]
+    """The name of a setting of the array on the command line, before ``=VALUE`` if *assigned*."""
+
+    name = "key"
+
+    def __init__(self, *, assigned: bool = False) -> None:
+        self._end = "=" if assigned else ""
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Offer the settings that the array has."""
+        names = (name + self._end for name in _told(ctx, "get").get("settings", ()))
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+class Member(click.ParamType):  # type: ignore[type-arg]
+    """A member of the array on the command line: its role, path or UUID."""
+
+    name = "member"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Offer roles with their paths, and paths, spares among them."""
+        members = _told(ctx, "status").get("members", ())
+        items = [CompletionItem(str(m["role"]), help=m["path"]) for m in members if m["role"] >= 0]
+        items += [CompletionItem(str(m["path"]), help=m["state"]) for m in members if m["path"]]
+        return [item for item in items if item.value.startswith(incomplete)]
+
+
+def _told(ctx: click.Context, command: str) -> dict[str, Any]:
+    """Return the answer to *command* of the array on the command line, {} if there is none."""
+    try:
+        return control_socket.call(ctx.params["array"], command, timeout_s=COMPLETION_S)
+    except (RaidxError, KeyError, TypeError):
+        return {}
+
+
 def running() -> list[str]:
     """Return the mount points of all arrays that are mounted."""
     paths = (mount.path for mount in mountpoint.mounts() if mount.fs_type == mountpoint.FUSE_TYPE)
@@ -83,4 +125,7 @@ SIZE = SizeType()
 LAYOUT_NAME = LayoutName()
 ARRAY = MountedArray()
 PATH = MemberPath()
+MEMBER = Member()
+KEY = SettingName()
+ASSIGNMENT = SettingName(assigned=True)
 array_argument = click.argument("array", type=ARRAY)

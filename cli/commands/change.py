@@ -11,7 +11,7 @@ from rich.text import Text
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.output import Output, plural
-from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE, array_argument
+from raidx_fuse.cli.parameters import LAYOUT_NAME, MEMBER, PATH, SIZE, array_argument
 from raidx_fuse.cli.progress import exit_status, wait_for_jobs
 from raidx_fuse.cli.status_text import dry_run_text, job_line
 from raidx_fuse.errors import UsageError
@@ -68,7 +68,7 @@ def _finish(out: Output, array: str, result: dict[str, Any], line: str, wait: bo
 
 @verb("fail-disk")
 @array_argument
-@click.argument("member")
+@click.argument("member", type=MEMBER)
 @lose_data_option
 @dry_run_option
 def fail_disk(out: Output, array: str, member: str, lose_data: bool, dry_run: bool) -> int:
@@ -85,7 +85,7 @@ def fail_disk(out: Output, array: str, member: str, lose_data: bool, dry_run: bo
 
 @verb("replace-disk")
 @array_argument
-@click.argument("old")
+@click.argument("old", type=MEMBER)
 @click.argument("new", type=PATH)
 @overwrite_option
 @create_option
@@ -278,7 +278,7 @@ def _steps_after_growth(array: str) -> list[str]:
 
 @verb("remove-disk")
 @array_argument
-@click.argument("member")
+@click.argument("member", type=MEMBER)
 @wait_option
 @dry_run_option
 def remove_disk(out: Output, array: str, member: str, wait: bool, dry_run: bool) -> int:
@@ -325,8 +325,9 @@ def scrub(out: Output, array: str, mode: str, wait: bool) -> int:
 def scrub_text(job: dict[str, Any]) -> Text:
     """Return the findings of a scrub: a line of counts, then a line for each mismatch."""
     lines = [
-        f"{job['mismatches']} mismatches, {job['repaired']} repaired, "
-        f"{job['uncorrected']} left, {job['unchecked_stripes']} stripes could not be checked"
+        f"{plural(job['mismatches'], 'mismatch')}, {job['repaired']} repaired, "
+        f"{job['uncorrected']} left, {plural(job['unchecked_stripes'], 'stripe')} could not be "
+        "checked"
     ]
     for found in job["findings"]:
         members = ", ".join(f"{each['role']} ({each['path']})" for each in found["members"])
@@ -337,7 +338,7 @@ def scrub_text(job: dict[str, Any]) -> Text:
             done = "parity rewritten, data taken for right"
         lines.append(
             f"stripe {found['stripe']}: {blame} {members}; image offset {offsets}; "
-            f"{found['bytes']} bytes from byte {found['byte_in_chunk']} of the chunk; {done}"
+            f"{plural(found['bytes'], 'byte')} from byte {found['byte_in_chunk']} of the chunk; {done}"
         )
     return Text("\n".join(lines))
 

@@ -65,9 +65,10 @@ def _admission(stripe: dict[str, Any]) -> list[RenderableType]:
         roles = ", ".join(map(str, log["roles"]))
         if later["settles_first"]:
             lines.append("  first: the parity of earlier data is computed and logged")
-        lines.append(f"  log: {log['bytes']} bytes on members {roles}; parity {log['parity']}")
+        lines.append(f"  log: {plural(log['bytes'], 'byte')} on members {roles}; parity {log['parity']}")
         lines.append(
-            f"  checkpoint: {plural(later['reads'], 'read')}, {later['log_bytes']} bytes of parity "
+            f"  checkpoint: {plural(later['reads'], 'read')}, "
+            f"{plural(later['log_bytes'], 'byte')} of parity "
             f"to the log, {plural(later['writes'], 'write')} home"
         )
     return [Text(line) for line in lines]
@@ -94,7 +95,9 @@ def _page(plan: dict[str, Any]) -> RenderableType:
 
 
 def _band(band: dict[str, Any]) -> list[RenderableType]:
-    title = f"  bytes {band['from']} to {band['to'] - 1} of the chunks: {band['kind']}"
+    first, last = band["from"], band["to"] - 1
+    span = f"byte {first}" if first == last else f"bytes {first} to {last}"
+    title = f"  {span} of the chunks: {band['kind']}"
     table = Table.grid(padding=(0, 2))
     for kind, style in (("reads", "green"), ("writes", "yellow")):
         for place in band[kind]:
@@ -103,7 +106,7 @@ def _band(band: dict[str, Any]) -> list[RenderableType]:
                 Text("    cached" if cached else f"    {kind[:-1]}", style=style),
                 place["cell"],
                 f"member {place['role']}",
-                f"{place['length']} bytes at {place['member_offset']}",
+                f"{plural(place['length'], 'byte')} at {place['member_offset']}",
                 f"image {place['image_offset']}" if "image_offset" in place else "parity",
                 Text(place["path"] or "(not here)", style="bright_black"),
             )

@@ -269,27 +269,55 @@ def map_chunks(
 @name_argument
 @disks_option
 @click.option(
-    "--lost", "-l", type=click.IntRange(min=0), required=True, help="Number of the lost disk."
+    "--lost",
+    "-l",
+    "numbers",
+    required=True,
+    multiple=True,
+    metavar="DISK[,DISK]...",
+    help="Number of the lost disk; several with commas, or repeated.",
 )
-def recover(out: Output, name: str, disks: int, lost: int) -> None:
-    """Print the fewest reads that recover one lost column of a stripe."""
+def recover(out: Output, name: str, disks: int, numbers: tuple[str, ...]) -> None:
+    """Print the reads that recover the lost columns of a stripe; for one column, the fewest.
+
+    Of several columns, a later cell may be computed from cells that were recovered before it.
+    """
     code = _layout(name, disks, 1).code
-    if lost >= code.columns:
-        raise UsageError(f"there is no disk {lost}: the disks are 0 to {code.columns - 1}")
-    if not code.tolerance:
-        raise UsageError(f"{name} tolerates no loss: disk {lost} cannot be recovered")
-    steps = code.recover(lost)
+    lost = _disks(numbers, code)
+    if len(lost) > code.tolerance:
+        raise UsageError(
+            f"{name} on {plural(disks, 'member')} tolerates {_losses(code.tolerance)}: "
+            f"disk {', '.join(map(str, lost))} cannot be recovered"
+        )
+    gone = code.columns_mask(frozenset(lost))
+    steps = code.recover(lost[0]) if len(lost) == 1 else code.schedule(gone, gone)
     union = 0
     for _, mask in steps:
-        union |= mask
+        union |= mask & ~gone
     reads = sorted(code.cells[cell] for cell in bits(union))
-    conventional = conventional_reads(code, lost)
-    lines = [f"{plural(len(reads), 'read')} (conventional: {conventional})"]
+    lines = [plural(len(reads), "read")]
+    document: dict[str, Any] = {"reads": reads, "count": len(reads), "lost_disks": lost}
+    if len(lost) == 1:
+        conventional = conventional_reads(code, lost[0])
+        lines[0] += f" (conventional: {conventional})"
+        document |= {"lost": lost[0], "conventional": conventional}
     for cell, mask in steps:
         sources = " ^ ".join(_cell_name(code.cells[source]) for source in bits(mask))
         lines.append(f"{_cell_name(code.cells[cell])} = {sources}")
-    document = {"reads": reads, "count": len(reads), "conventional": conventional}
-    out.emit({"layout": name, "lost": lost, **document}, Text("\n".join(lines)))
+    out.emit({"layout": name, **document}, Text("\n".join(lines)))
+
+
+def _disks(numbers: tuple[str, ...], code: Code) -> list[int]:
+    """Return the disks in *numbers*, each once, ascending. Raises UsageError."""
+    words = [word for number in numbers for word in number.split(",")]
+    if not all(word.isdecimal() and int(word) < code.columns for word in words):
+        wrong = next(w for w in words if not (w.isdecimal() and int(w) < code.columns))
+        raise UsageError(f"there is no disk {wrong}: the disks are 0 to {code.columns - 1}")
+    return sorted({int(word) for word in words})
+
+
+def _losses(count: int) -> str:
+    return plural(count, "loss") if count else "no loss"
 
 
 @verb(group=layout)

@@ -12,14 +12,14 @@ from raidx_fuse.array.settings import unit_of
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.output import Output
-from raidx_fuse.cli.parameters import array_argument
+from raidx_fuse.cli.parameters import ASSIGNMENT, KEY, array_argument
 from raidx_fuse.errors import UsageError
 from raidx_fuse.units import format_seconds
 
 
 @verb()
 @array_argument
-@click.argument("key", required=False)
+@click.argument("key", required=False, type=KEY)
 def get(out: Output, array: str, key: str | None) -> None:
     """Print one setting, or all."""
     _print_settings(out, ask(out, array, "get", key=key) if key else ask(out, array, "get"))
@@ -27,7 +27,7 @@ def get(out: Output, array: str, key: str | None) -> None:
 
 @verb("set")
 @array_argument
-@click.argument("assignment", metavar="KEY=VALUE")
+@click.argument("assignment", metavar="KEY=VALUE", type=ASSIGNMENT)
 def set_value(out: Output, array: str, assignment: str) -> None:
     """Change a setting; it takes effect immediately and is kept in the array."""
     key, equals, value = assignment.partition("=")
@@ -48,4 +48,6 @@ def _value_text(key: str, value: Any, out: Output) -> str:
     unit = unit_of(key) if isinstance(value, int | float) else ""
     if unit == "seconds":
         return format_seconds(value)
+    if value is None:
+        return "off"
     return out.size(value) if unit == "bytes" else str(value)

@@ -60,12 +60,9 @@ class Setting:
 
 
 def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise UsageError(f"{text!r} is not a number of seconds") from None
+    value = parse_seconds(text)
     if not 0.1 <= value <= 86400:
-        raise UsageError(f"{text} s is outside 0.1 to 86400")
+        raise UsageError(f"{text} is outside 0.1 s to 86400 s")
     return value
 
 
@@ -393,6 +390,6 @@ def apply_saved(array: RunningArray) -> list[str]:
 def unit_of(key: str) -> str:
     """Return the unit of a setting's number: "seconds", "bytes", or "" for a plain number."""
     parse = SETTINGS[key].parse if key in SETTINGS else None
-    if parse in (_queue_time, _slice, _scrub_interval):
+    if parse in (_seconds, _queue_time, _slice, _scrub_interval, _restore_after):
         return "seconds"
     return "bytes" if parse in (parse_size, _cache_size) else ""

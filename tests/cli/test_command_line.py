@@ -106,6 +106,14 @@ def test_the_first_page_lists_every_command_once() -> None:
     assert CliRunner().invoke(main, []).exit_code == 2
 
 
+@pytest.mark.parametrize("words", [[], ["volume"], ["layout"]])
+def test_a_list_of_commands_cuts_no_sentence(words: list[str]) -> None:
+    shown = " ".join(CliRunner().invoke(main, [*words, "--help"]).stdout.split())
+    assert "..." not in shown.replace("[ARGS]...", "")
+    if not words:
+        assert "explain Print what the array would do for a request, and why: the state of" in shown
+
+
 def test_mdadm_words_lead_to_our_commands() -> None:
     assert set(ALIASES.values()) <= set(main.commands)
     result = CliRunner().invoke(main, ["assemble", "--help"])

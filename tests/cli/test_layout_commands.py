@@ -96,6 +96,23 @@ def test_recover_reads_as_few_as_the_papers(
     assert text.startswith(f"{count} reads")
 
 
+def test_recover_answers_for_every_lost_disk() -> None:
+    words = ("layout", "recover", "rdp", "--disks", "6", "--lost")
+    both = run_json(*words, "0,1")
+    assert both["lost_disks"] == [0, 1]
+    assert (both["count"], len(both["reads"])) == (16, 16)  # all that is left of 4 rows
+    assert not {column for _, column in both["reads"]} & {0, 1}
+    assert run_json(*words, "1", "--lost", "0") == both
+    steps = run(*words, "0,1").splitlines()[1:]
+    known = {f"({row},{column})" for row in range(4) for column in range(2, 6)}
+    for step in steps:  # each from what is left or was recovered before it
+        cell, _, sources = step.partition(" = ")
+        assert set(sources.split(" ^ ")) <= known
+        known.add(cell)
+    assert len(known) == 24
+    assert run_json(*words, "1")["lost"] == 1
+
+
 def test_map_of_mcpod_is_the_papers_first_figure() -> None:
     growth = ("--disks", "4", "--disks-after", "6", "--chunks", "25", "--blocks-per-disk", "5")
     document = run_json("layout", "map", "mcpod", *growth)
@@ -195,6 +212,8 @@ def test_load_counts_the_parity_columns_of_rdp() -> None:
         (("map", "raid5", "--disks", "4", "--chunks", "9", "--blocks-per-disk", "2"), "only 6"),
         (("recover", "raid5", "--disks", "4", "--lost", "4"), "0 to 3"),
         (("recover", "raid0", "--disks", "4", "--lost", "1"), "no loss"),
+        (("recover", "raid5", "--disks", "4", "--lost", "0,1"), "tolerates 1 loss: disk 0, 1"),
+        (("recover", "raid5", "--disks", "4", "--lost", "0,x"), "no disk x"),
         (("bundles", "--length", "5", "--disk-chunks", "7,4"), "5 members"),
         (("bundles", "--length", "2", "--disk-chunks", "7,four"), "7,4,5,4"),
         (("load", "raid5", "--disks", "4", "--writes", "many"), "no pattern"),

@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.shell_completion import ShellComplete
 
+from raidx_fuse.array.settings import SETTINGS
 from raidx_fuse.array.statistics import bpu_ratios
+from raidx_fuse.cli.main import main
 from raidx_fuse.errors import BusyError, UsageError
 from tests.support.documents import job, member, status
 
@@ -182,9 +185,38 @@ def test_settings_are_printed_as_they_are_set(daemon: Daemon) -> None:
     daemon.answers["get"] = {"settings": values}
     lines = daemon.run("get", "ARRAY").stdout.splitlines()
     assert [line.split("  ", 1)[1].strip() for line in lines] == [
-        *("8 MiB", "50us", "3", "auto", "50ms", "0 B", "30.0", "1"),
+        *("8 MiB", "50us", "3", "auto", "50ms", "0 B", "30s", "1"),
     ]
     assert daemon.run_json("get", "ARRAY") == {"settings": values}
+
+
+def test_every_default_is_printed_as_set_takes_it(daemon: Daemon) -> None:
+    values = {name: each.default for name, each in SETTINGS.items() if each.in_force is None}
+    values |= {"restore.after": None, "io.timeout_s": 0.25, "tuner.scrub": 90.5}
+    daemon.answers["get"] = {"settings": values}
+    for line in daemon.run("get", "ARRAY").stdout.splitlines():
+        name, _, text = line.partition(" ")
+        assert SETTINGS[name].parse(text.strip()) == values[name], line
+        timed = name in ("io.timeout_s", "restore.after", "tuner.idle_s", "tuner.scrub")
+        assert not timed or text.strip().endswith(("s", "off")), line
+
+
+def test_settings_and_members_complete(daemon: Daemon) -> None:
+    daemon.answers["get"] = {"settings": {"speed_min": 1, "speed_max": 2, "journal": "none"}}
+    daemon.answers["status"] = status(members=[member(0), member(1), member(-1, "spare")])
+
+    def offered(*words: str) -> list[str]:
+        line = [daemon.mountpoint if word == "ARRAY" else word for word in words]
+        found = ShellComplete(main, {}, "raidx", "_X").get_completions(line[:-1], line[-1])
+        return [item.value for item in found]
+
+    assert offered("get", "ARRAY", "speed") == ["speed_min", "speed_max"]
+    assert offered("set", "ARRAY", "jou") == ["journal="]
+    every = ["0", "1", "/disks/d0.img", "/disks/d1.img", "/disks/d9.img"]
+    for verb in ("fail-disk", "replace-disk", "remove-disk"):
+        assert offered(verb, "ARRAY", "") == every
+        assert offered(verb, "ARRAY", "/disks/d1") == ["/disks/d1.img"]
+    assert offered("get", "/nowhere", "speed") == []
 
 
 def test_explain_draws_the_plan(daemon: Daemon) -> None:
@@ -228,6 +260,35 @@ def test_explain_draws_the_plan(daemon: Daemon) -> None:
     for words in ("rmw", "policy traditional", "P0 = old P0 ^ new D1", "never written: D2"):
         assert words in result.stdout
     assert daemon.run_json("explain", "ARRAY", "64KiB", "--write")["stripes"][0]["stripe"] == 0
+
+
+def test_one_byte_is_not_bytes(daemon: Daemon) -> None:
+    daemon.answers["explain"] = {
+        **{"offset": 9, "length": 1, "operation": "read", "layout": "raid5"},
+        **{"policy": "traditional", "reads": 1, "writes": 0},
+        "stripes": [
+            {
+                **{"stripe": 0, "lost": [], "never_written": []},
+                "bands": [
+                    {
+                        **{"from": 9, "to": 10, "kind": "read", "why": "read directly"},
+                        **{"xor": [], "writes": []},
+                        "reads": [
+                            {
+                                **{"cell": "D0", "role": 0, "path": "/d", "member_offset": 5},
+                                **{"length": 1, "image_offset": 9},
+                            }
+                        ],
+                    }
+                ],
+            }
+        ],
+    }
+    text = daemon.run("explain", "ARRAY", "9", "1").stdout
+    assert "read of 1 byte at 9" in text
+    assert "byte 9 of the chunks: read" in text
+    assert "1 byte at 5" in text
+    assert "1 bytes" not in text
 
 
 def test_explain_shows_the_state_of_a_stripe(daemon: Daemon) -> None:
