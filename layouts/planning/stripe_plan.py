@@ -162,7 +162,7 @@ def _update(
 ) -> BandPlan | None:
     unknown = lost & ~unwritten
     outputs = []
-    reads = 0
+    reads, changed = 0, touched
     for parity in parities:
         support = code.support[parity]
         cell = code.data_count + parity
@@ -171,8 +171,10 @@ def _update(
         if old is None:
             return None
         reads |= old
+        changed |= 1 << cell
         outputs.append(Output(CellIndex(cell), cells_of(old), cells_of(support & touched)))
-    kind = ("rcw" if reads else "full") if reconstruct else ("rmw" if reads else "full")
+    # Named by what it reads: in place of a lost cell, either way may read what the other one reads.
+    kind = ("rmw" if reads & changed else "rcw") if reads else "full"
     return BandPlan(kind, cells_of(reads), tuple(outputs), cells_of(touched & ~lost), reads)
 
 

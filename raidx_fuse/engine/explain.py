@@ -35,6 +35,7 @@ from raidx_fuse.layouts.planning.stripe_plan import (
 )
 
 LENGTH_MAX = 64 << 20
+WAYS = {"rmw": "read-modify-write", "rcw": "reconstruct-write"}
 CHUNKS_MAX = 1024  # at most 0.06 s of the event loop
 
 
@@ -88,10 +89,10 @@ def _why(
 ) -> str:
     if plan.kind == "full":
         return "no pre-reads: parity follows from the new data and unwritten cells"
-    if rmw is None:
-        return "reconstruct-write: a chunk that read-modify-write needs is lost"
-    if rcw is None:
-        return "read-modify-write: a chunk that reconstruct-write needs is lost"
+    if rmw is None or rcw is None:
+        return f"{WAYS[plan.kind]}: a chunk that the other way needs is lost"
+    if rmw.outputs == rcw.outputs:
+        return f"{WAYS[plan.kind]}: without the lost chunk there is no other way"
     uncached = " (not counting cached chunks)" if (rmw.read_mask | rcw.read_mask) & known else ""
     if decision is not None:
         return bpu.words(decision) + uncached

@@ -75,3 +75,23 @@ def test_a_stripe_is_explained() -> None:
                 rig.running.explain(0, 1, False, 10**9)
 
     run(scenario)
+
+
+def test_a_degraded_write_is_called_what_it_is() -> None:
+    async def scenario() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=64) as rig:
+            await rig.put(0, random.Random(1).randbytes(STRIPE))
+            lost = rig.running.context.layout.roles(0)[1]
+            await rig.running.fail_disk(lost)
+            (band,) = rig.running.explain(CHUNK, 512, True)["stripes"][0]["bands"]
+            assert band["kind"] == "rcw"
+            assert band["xor"] == ["P0 = old D0 ^ old D2 ^ new D1"]
+            assert band["why"] == "reconstruct-write: without the lost chunk there is no other way"
+            (band,) = rig.running.explain(0, 512, True)["stripes"][0]["bands"]
+            assert band["kind"] == "rmw"
+            before = rig.running.stats()["array"]
+            await rig.put(CHUNK, bytes(512))
+            after = rig.running.stats()["array"]
+            assert (after["rcw"] - before["rcw"], after["rmw"] - before["rmw"]) == (1, 0)
+
+    run(scenario)

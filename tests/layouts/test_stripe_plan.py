@@ -172,3 +172,30 @@ def test_the_first_write_of_a_stripe_reads_nothing() -> None:
 def test_new_data_that_could_not_be_read_back_is_refused() -> None:
     with pytest.raises(Unrecoverable):
         write_plans(CODES["raid0-3"], 0b001, 0b001, 0)
+
+
+@pytest.mark.parametrize("name", ["raid5-7", "rdp-6", "evenodd-7", "upc-6"])
+def test_a_plan_is_named_by_what_it_reads(name: str) -> None:
+    code = CODES[name]
+    named = set()
+    for touched in (1 << cell for cell in range(code.data_count)):
+        for lost in (0, *code.column_masks):
+            for plan in write_plans(code, touched, lost, 0):
+                if plan is None or not plan.reads:
+                    continue
+                changed = touched | sum(1 << output.cell for output in plan.outputs)
+                assert plan.kind == ("rmw" if plan.read_mask & changed else "rcw")
+                named.add((bool(lost), plan.kind))
+    assert named == {(False, "rmw"), (False, "rcw"), (True, "rmw"), (True, "rcw")}
+
+
+def test_a_write_to_the_lost_member_of_raid5_is_a_reconstruct_write() -> None:
+    code = CODES["raid5-7"]
+    for cell in range(code.data_count):
+        for plan in write_plans(code, 1 << cell, 1 << cell, 0):
+            assert plan is not None
+            assert plan.kind == "rcw"
+        other = (cell + 1) % code.data_count
+        for plan in write_plans(code, 1 << cell, 1 << other, 0):
+            assert plan is not None
+            assert plan.kind == "rmw"
