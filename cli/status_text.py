@@ -241,7 +241,10 @@ def dry_run_text(result: dict[str, Any], out: Output) -> Text:
     if result.get("size_after", 0) != result.get("size_before", 0):
         after = out.size(result["size_after"])
         lines.append(f"image: {out.size(result['size_before'])} now, {after} at the end")
-    if result["redundancy_reduced"]:
+    ends = result.get("redundancy")
+    if ends and ends["end"] < ends["now"]:
+        lines.append(f"redundancy: lost for good; {redundancy(ends['end'])} at the end")
+    elif result["redundancy_reduced"]:
         seconds = result["redundancy_reduced_seconds"]
         until = "until the member is replaced" if seconds is None else f"for {duration(seconds)}"
         lines.append(f"redundancy: reduced {until}; now {redundancy(result['redundancy_left'])}")

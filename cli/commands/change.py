@@ -207,6 +207,11 @@ def add_disk(
 @click.option(
     "--rotate/--fixed", default=None, help="Rotate the columns by one each stripe, or not."
 )
+@click.option(
+    "--lose-redundancy",
+    is_flag=True,
+    help="Continue even if the new layout tolerates fewer lost members.",
+)
 @overwrite_option
 @create_option
 @wait_option
@@ -217,6 +222,7 @@ def reshape(
     members: tuple[str, ...],
     layout: str | None,
     rotate: bool | None,
+    lose_redundancy: bool,
     overwrite_signature: bool,
     create: bool,
     wait: bool,
@@ -229,7 +235,9 @@ def reshape(
     The job continues after a crash; a cancel moves everything back.
     """
     options = _Joining(overwrite_signature, create, wait, dry_run)
-    return _reshape(out, array, members, options, layout=layout, rotate=rotate)
+    accepted = lose_redundancy or None
+    shape = {"layout": layout, "rotate": rotate, "lose_redundancy": accepted}
+    return _reshape(out, array, members, options, **shape)
 
 
 class _Joining(NamedTuple):

@@ -147,23 +147,22 @@ class Array:
     async def set(self, key: str, text: str) -> Any:
         """Parse *text*, apply it, keep it in the superblocks, and return the value in force.
 
-        Raises UsageError for a wrong key or value.
+        Raises UsageError for a wrong key or value, ReadOnlyError if it could not be kept.
         """
         setting = setting_named(key)
         value = setting.parse(str(text))
+        self.require_writable()
         config = self.member_set.config
         # a value that does not fit the superblock is refused before it takes effect
-        if not self.read_only:
-            fitted(replace(config, settings={**config.settings, key: value}), RESERVE_BYTES)
-        if key == "journal" and not self.read_only:
+        fitted(replace(config, settings={**config.settings, key: value}), RESERVE_BYTES)
+        if key == "journal":
             await change_mode(self.context, value)
             return value
         setting.apply(self, value)
-        if not self.read_only:
-            kept = setting.kept(self, value)
-            await self.member_set.update(
-                lambda config: replace(config, settings={**config.settings, **kept})
-            )
+        kept = setting.kept(self, value)
+        await self.member_set.update(
+            lambda config: replace(config, settings={**config.settings, **kept})
+        )
         return value if setting.in_force is None else setting.in_force(self)
 
     # -- members and jobs ----------------------------------------------------------------------

@@ -45,9 +45,14 @@ def test_a_read_only_start_writes_nothing_at_all(state: str) -> None:
                 assert bytes(await array.read(at, len(expected))) == expected
             with pytest.raises(ReadOnlyError):
                 await array.write(0, b"x")
-            for refused in (array.fail_disk(0), array.add_spare(bare[0]), array.remove_disk(0)):
+            settings = array.settings()
+            for refused in (
+                *(array.fail_disk(0), array.add_spare(bare[0]), array.remove_disk(0)),
+                *(array.set("speed_max", "5MiB"), array.set("journal", "none")),
+            ):
                 with pytest.raises(ReadOnlyError):
                     await refused
+            assert array.settings() == settings
             await array.flush()
             array.status()
         assert not log.of(WRITE)
@@ -99,7 +104,7 @@ def test_settings_are_saved_and_work_after_a_remount() -> None:
         ("parity.policy", "bogus", "choose one of"),
         ("journal", "both", "choose partial"),
         ("io.timeout_s", "0", "outside"),
-        ("io.timeout_s", "soon", "not a number"),
+        ("io.timeout_s", "soon", "not a time"),
     ],
 )
 def test_a_wrong_setting_is_refused_and_changes_nothing(key: str, text: str, words: str) -> None:

@@ -8,10 +8,24 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
+from raidx_fuse.cli.output import Output
+from raidx_fuse.cli.status_text import dry_run_text
 from raidx_fuse.errors import RaidxError, SignatureFoundError, UsageError
 
 if TYPE_CHECKING:
     from tests.daemon.conftest import Desk, WithDesk
+
+
+def test_redundancy_is_given_up_only_when_accepted(with_desk: WithDesk) -> None:
+    async def scene(desk: Desk) -> None:
+        with pytest.raises(UsageError, match="--lose-redundancy"):
+            await desk.ask("reshape", members=[], layout="raid0")
+        begun = await desk.ask("reshape", members=[], layout="raid0", lose_redundancy=True)
+        ended = await desk.ask("job-wait", job=begun["job"])
+        assert ended["state"] == "done"
+        assert (await desk.ask("status"))["redundancy_left"] == 0
+
+    with_desk(scene)
 
 
 def test_newcomers_that_do_not_join_are_released(with_desk: WithDesk) -> None:
@@ -131,7 +145,11 @@ def test_a_restripe_is_told_before_it_is_done_and_steered_while_it_is(with_desk:
         assert (dry["redundancy_reduced"], dry["bytes_logged"]) == (False, 0)
         dry = await desk.ask("reshape", members=[], layout="raid0", dry_run=True)
         assert (dry["redundancy_reduced"], dry["redundancy_left"]) == (True, 0)
-        assert dry["redundancy_reduced_seconds"] == dry["seconds"] > 0
+        assert dry["redundancy_reduced_seconds"] is None
+        assert dry["redundancy"] == {"now": 1, "worst": 0, "end": 0}
+        assert "redundancy: lost for good; no further loss" in dry_run_text(dry, Output()).plain
+        with pytest.raises(UsageError, match="fewer lost members: 0, not 1; accept this with"):
+            await desk.ask("reshape", members=[], layout="raid0")
         dry = await desk.ask("reshape", members=[], layout="raid4", dry_run=True)
         assert dry["bytes_logged"] == 2 * dry["bytes_written"], "places overlap: by the journal"
         assert desk.shelf.opened == {}

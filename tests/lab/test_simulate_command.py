@@ -12,6 +12,8 @@ from click.testing import CliRunner, Result
 
 from raidx_fuse.cli.main import main
 from raidx_fuse.errors import UsageError
+from raidx_fuse.lab.experiments import plots
+from raidx_fuse.lab.experiments.plots import section_steps
 from raidx_fuse.lab.experiments.spec import parse_experiment
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "experiments").glob("*.toml"))
@@ -118,6 +120,32 @@ def test_text_csv_and_picture(small: Path, tmp_path: Path) -> None:
     assert sum(int(row["requests"]) for row in rows[1:5]) == int(rows[0]["requests"]) == 400
     if drawn:
         assert picture.read_text().startswith("<?xml")
+
+
+def test_a_section_is_drawn_over_its_whole_time() -> None:
+    times, values = section_steps([0, 0.5, 1, 1.25], [3, 9, 4])
+    assert list(zip(times, values, strict=True)) == [
+        *[(0, 3), (0.5, 3), (0.5, 9), (1, 9), (1, 4), (1.25, 4)],
+    ]
+
+
+def test_the_picture_has_every_section_in_its_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is an extra")
+    drawn: list[Any] = []
+    monkeypatch.setattr(pyplot, "close", drawn.append)
+    section = {"response_ms": {"mean": 1.0, "p99": 2.0}, "member_queues": [1, 3]}
+    result = {
+        **{"name": "x", "seconds": 1.5, "events": [{"at_s": 1.0, "do": "fail", "disk": 1}]},
+        "sections": [{"from_s": 0, **section}, {"from_s": 1, "response_ms": {"mean": 9, "p99": 9}}],
+        "members": [{"role": 0, "reads": 1, "writes": 1}],
+    }
+    plots.draw_results([result], str(tmp_path / "x.svg"))
+    response, queues, _ = drawn[0].axes
+    points = response.lines[0].get_xydata().tolist()
+    assert points == [[0, 1], [1, 1], [1, 9], [1.5, 9]], "the peak begins at the event"
+    assert queues.lines[0].get_xydata().tolist()[:2] == [[0, 3], [1, 3]]
 
 
 def test_loads_can_be_verified_and_come_from_traces(tmp_path: Path) -> None:

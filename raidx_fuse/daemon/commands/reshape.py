@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.estimate import restripe_estimate
 from raidx_fuse.daemon.commands.arguments import check_newcomers
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.shapes import Shape
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
@@ -50,11 +50,13 @@ class ReshapeCommand:
         rotate: bool | None = None,
         overwrite_signature: bool = False,
         create: bool = False,
+        lose_redundancy: bool = False,
         dry_run: bool = False,
     ) -> dict[str, Any]:
         """Move all chunks to *layout* (None: unchanged) over *members* more.
 
-        Raises UsageError if the change is impossible, BusyError if it is not possible now.
+        A layout that tolerates fewer losses is taken only with *lose_redundancy*. Raises UsageError
+        if the change is impossible, BusyError if it is not possible now.
         """
         array = self._array
         check_newcomers(members, array.member_set.config.members)
@@ -68,6 +70,13 @@ class ReshapeCommand:
                 )
             return await self._dry_run(moving, shape)
         array.require_writable()
+        before, after = array.context.code.tolerance, _after(moving)
+        if after < before and not lose_redundancy:
+            raise UsageError(
+                f"{shape.layout} on {shape.width} members tolerates fewer lost members: {after}, "
+                f"not {before}",
+                action="accept this with --lose-redundancy",
+            )
         records = [record for record in array.member_set.config.members if record.role >= 0]
         size_bytes = min(record.size_bytes for record in records) if create else None
         opened: list[Member] = []
@@ -92,7 +101,8 @@ class ReshapeCommand:
         array = self._array
         config = array.member_set.config
         left = array.status()["redundancy_left"]
-        during = min(left, moving.code.tolerance)
+        during, after = min(left, moving.code.tolerance), _after(moving)
+        reduced = during < left
         costs = await restripe_estimate(array, moving)
         return {
             "dry_run": True,
@@ -100,8 +110,14 @@ class ReshapeCommand:
             f"{shape.layout} on {shape.width}",
             **costs,
             "redundancy_left": during,
-            "redundancy_reduced": during < left,
-            "redundancy_reduced_seconds": costs["seconds"] if during < left else 0.0,
+            "redundancy_reduced": reduced,
+            "redundancy_reduced_seconds": None if after < left else costs["seconds"] * reduced,
+            "redundancy": {"now": left, "worst": during, "end": after},
             "size_before": array.size_bytes,
             "size_after": array.restripe_operation.size_after(moving),
         }
+
+
+def _after(moving: RestripeLayout) -> int:
+    """Return how many losses the array tolerates after the restripe of *moving*."""
+    return (moving.below if moving.rises else moving.above).code.tolerance

@@ -6,6 +6,8 @@ matplotlib is an extra (``pip install 'raidx-fuse[plots]'``); it is imported onl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import nan
 from typing import Any
 
 from raidx_fuse.errors import UsageError
@@ -52,18 +54,17 @@ def _over_time(response: Any, queues: Any, results: Sequence[Mapping[str, Any]])
     for number, result in enumerate(results):
         color = f"C{number}"
         sections = result["sections"]
-        at_s = [section["from_s"] for section in sections]
-        mean = [section["response_ms"]["mean"] for section in sections]
-        tail = [section["response_ms"]["p99"] for section in sections]
-        response.plot(at_s, mean, color=color, label=f"{result['name']}: mean")
-        response.plot(at_s, tail, color=color, linestyle=":", label="p99")
-        sampled = [section for section in sections if section.get("member_queues")]
-        lengths = [section["member_queues"] for section in sampled]
-        at_s = [section["from_s"] for section in sampled]
-        longest = [max(each) for each in lengths]
-        average = [sum(each) / len(each) for each in lengths]
-        queues.plot(at_s, longest, color=color, label=f"{result['name']}: longest")
-        queues.plot(at_s, average, color=color, linestyle=":", label="mean")
+        edges_s = [*(section["from_s"] for section in sections), result["seconds"]]
+        times = [section["response_ms"] for section in sections]
+        lengths = [section.get("member_queues") or [nan] for section in sections]
+        for axis, word, values, style in (
+            (response, "mean", [each["mean"] for each in times], "-"),
+            (response, "p99", [each["p99"] for each in times], ":"),
+            (queues, "longest", [max(each) for each in lengths], "-"),
+            (queues, "mean", [sum(each) / len(each) for each in lengths], ":"),
+        ):
+            label = f"{result['name']}: {word}" if style == "-" else word
+            axis.plot(*section_steps(edges_s, values), color=color, linestyle=style, label=label)
         for event in result["events"]:
             for axis in (response, queues):
                 axis.axvline(event["at_s"], color=color, alpha=0.4, linewidth=0.8)
@@ -75,6 +76,18 @@ def _over_time(response: Any, queues: Any, results: Sequence[Mapping[str, Any]])
     for axis in (response, queues):
         axis.set_xlabel("time, s")
         axis.legend(fontsize=7)
+
+
+def section_steps(
+    edges_s: Sequence[float], values: Sequence[float]
+) -> tuple[list[float], list[float]]:
+    """Return the points of a line that has each value all through its section.
+
+    Section i lasts from *edges_s* [i] to [i + 1]. A point at the start of each section, joined to
+    the next one, would show a peak at the event that ends the section before it.
+    """
+    times = [at_s for pair in pairwise(edges_s) for at_s in pair]
+    return times, [value for value in values for _ in range(2)]
 
 
 def _load(axis: Any, results: Sequence[Mapping[str, Any]]) -> None:
