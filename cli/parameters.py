@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import click
@@ -29,6 +30,20 @@ class SizeType(click.ParamType):  # type: ignore[type-arg]  # generic since clic
             return parse_size(str(value))
         except UsageError as error:
             self.fail(str(error), param, ctx)
+
+
+class Permissions(click.ParamType):  # type: ignore[type-arg]
+    """Permissions of a file in octal digits, such as 660."""
+
+    name = "mode"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return them as a number."""
+        if isinstance(value, int):
+            return value
+        if not re.fullmatch("0?[0-7]{3}", value):
+            self.fail(f"{value!r} is not a mode such as 660", param, ctx)
+        return int(value, 8)
 
 
 class LayoutName(click.ParamType):  # type: ignore[type-arg]

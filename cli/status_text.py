@@ -24,6 +24,7 @@ STATE_STYLES = {
     "restriping": "green",
     "evacuating": "green",
     "restoring": "yellow",
+    "unclean": "yellow",
     "degraded": "bold yellow",
     "missing": "red",
     "failed": "bold red",
@@ -33,7 +34,7 @@ MDSTAT_VERBS = {
     **{"grow": "reshape", "restripe": "reshape", "evacuate": "reshape"},
 }
 EXIT_HEALTHY, EXIT_DEGRADED, EXIT_FAILED, EXIT_UNKNOWN = 0, 1, 2, 4
-REDUCED_STATES = ("degraded", "rebuilding", "restoring", "resyncing")
+REDUCED_STATES = ("degraded", "rebuilding", "restoring", "resyncing", "unclean")
 
 
 def state_text(state: str) -> Text:
@@ -42,7 +43,9 @@ def state_text(state: str) -> Text:
 
 
 def exit_status(status: Status) -> int:
-    """Return the exit status of ``status --check``: 0 healthy, 1 degraded, 2 failed."""
+    """Return the exit status of ``status --check``: 0 healthy, 1 degraded, 2 failed, 4 unknown."""
+    if status["state"] == "unknown":
+        return EXIT_UNKNOWN
     if status["state"] == "failed":
         return EXIT_FAILED
     in_role = [member for member in status["members"] if member["role"] >= 0]
@@ -104,6 +107,8 @@ def _head(status: Status, out: Output) -> Table:
 def _redundancy(status: Status) -> str:
     if status["state"] == "failed":
         return "more members are lost than the layout tolerates"
+    if status["state"] == "unknown":
+        return "another process uses it"
     return redundancy(status["redundancy_left"])
 
 

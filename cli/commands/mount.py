@@ -9,7 +9,7 @@ from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output, warn
-from raidx_fuse.cli.parameters import ARRAY, PATH
+from raidx_fuse.cli.parameters import ARRAY, PATH, Permissions
 from raidx_fuse.daemon import control_socket, paths
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.fuse import mountpoint
@@ -24,6 +24,12 @@ from raidx_fuse.members.open import absolute
 )
 @click.option("--allow-other", is_flag=True, help="Let other users (and root) use the image.")
 @click.option(
+    "--mode",
+    type=Permissions(),
+    metavar="MODE",
+    help="For --allow-other: permissions of the images, as for chmod (default: 666).",
+)
+@click.option(
     "--start-degraded",
     is_flag=True,
     help="Start a crashed array without a journal that misses a member: blocks that were being "
@@ -35,6 +41,7 @@ def mount(
     read_only: bool,
     foreground: bool,
     allow_other: bool,
+    mode: int | None,
     start_degraded: bool,
 ) -> None:
     """Assemble arrays from their members and mount all their volumes.
@@ -56,12 +63,15 @@ def mount(
 
     if len(members) < 2:
         raise UsageError("mount needs members and a mount point", action="see raidx mount --help")
+    if mode is not None and not allow_other:
+        raise UsageError("--mode goes with --allow-other only")
     request = MountRequest(
         tuple(absolute(member) for member in members[:-1]),
         mountpoint.check(members[-1], allow_other=allow_other),
         read_only=read_only,
         allow_other=allow_other,
         start_degraded=start_degraded,
+        mode=mode or (0o666 if allow_other else 0o600),
     )
 
     def ready(status: dict[str, Any]) -> None:

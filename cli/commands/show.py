@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
-from raidx_fuse.cli.asking import Found, ask, ask_all
+from raidx_fuse.cli.asking import Found, ask, ask_all, check_status
 from raidx_fuse.cli.output import Output, console, plural, warn
 from raidx_fuse.cli.parameters import ARRAY, PATH, array_argument
 from raidx_fuse.cli.status_text import EXIT_UNKNOWN, brief, exit_status, status_page
@@ -31,8 +31,8 @@ STATUS_TIMEOUT_S = 30.0
 def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> int:
     """Show state, members, jobs, and the next step to take.
 
-    ARRAY is a mount point; MEMBER... are the paths of an array that is not mounted. Without
-    arguments, all running arrays are shown.
+    ARRAY is a mount point; MEMBER... are the paths of an array that is not mounted, or one path of
+    an array that is. Without arguments, all running arrays are shown.
     """
     problems: list[Found] = []
     try:
@@ -74,7 +74,21 @@ def _collect(arrays: tuple[str, ...]) -> list[dict[str, Any]]:
     mounts = [mountpoint.split_array(path)[0] for path in arrays]
     if all(mountpoint.find(path) or os.path.isdir(path) for path in mounts):
         return [call(path, "status", timeout_s=STATUS_TIMEOUT_S) for path in arrays]
-    return [_at_rest("status", [absolute(path) for path in arrays])]
+    members = [absolute(path) for path in arrays]
+    running = _of_mount(_at_rest("array_in_use", members[0]))
+    return [running or _at_rest("status", members)]
+
+
+def _of_mount(uuid: str | None) -> dict[str, Any] | None:
+    """Return the status of the array *uuid* from the mount that has it, None without one."""
+    if uuid is None:
+        return None
+    for each in ask_all(check_status):
+        for array in (each.status or {}).get("arrays", [each.status]):
+            if array is not None and array["uuid"] == uuid:
+                found: dict[str, Any] = array
+                return found
+    return None
 
 
 def _at_rest(question: str, members: Any) -> Any:

@@ -9,7 +9,7 @@ from raidx_fuse.array import advice
 from raidx_fuse.array.check import check_members
 from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.engine.growth_position import MIGRATED
-from raidx_fuse.errors import BusyError, RaidxError, single
+from raidx_fuse.errors import AssemblyError, BusyError, RaidxError, single
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.volumes import decode_table
@@ -33,14 +33,33 @@ async def examine(spec: str) -> dict[str, Any]:
 async def status(specs: Sequence[str]) -> dict[str, Any]:
     """Return the status of the array that *specs* form, as `raidx status --json` prints it.
 
-    *state* is the state that a mount would start with. Raises AssemblyError if they form no array.
+    *state* is the state that a mount would start with; "unclean" if that mount would have to
+    recover the array from a crash, "unknown" if the members are in use. Raises AssemblyError if
+    they form no array, BusyError if they are not all members of an array that is in use.
     """
-    with Disks(read_only=True, lock=False) as disks:
-        document = describe(await assemble(disks.attach(specs)))
-    if _in_use(specs):
-        document["running"] = True
+    in_use = _in_use(specs)
+    try:
+        with Disks(read_only=True, lock=False) as disks:
+            document = describe(await assemble(disks.attach(specs)))
+    except AssemblyError:
+        if in_use:
+            raise BusyError(
+                f"{specs[0]}: in use by another process", action="ask its mount point"
+            ) from None
+        raise
+    if in_use:
+        # The process that uses them knows which members it has, and writes to them.
+        document |= {"running": True, "state": "unknown", "action": None}
         document["warnings"].append("these members are in use: ask their mount point instead")
     return document
+
+
+async def array_in_use(spec: str) -> str | None:
+    """Return the UUID of the array of member *spec* if another process uses it, else None."""
+    if not _in_use([spec]):
+        return None
+    uuid = (await examine(spec)).get("array_uuid")
+    return uuid if isinstance(uuid, str) else None
 
 
 def _in_use(specs: Sequence[str]) -> bool:
@@ -72,9 +91,14 @@ def describe(assembly: Assembly) -> dict[str, Any]:
     left = layout.code.tolerance - lost
     whole = layout.size_bytes
     size = whole if config.size_bytes is None else min(config.size_bytes, whole)
-    whole_state = "growing" if MIGRATED in config.params else "clean"
+    whole_state = "clean" if config.clean else "unclean"
+    if MIGRATED in config.params:
+        whole_state = "growing"
     if RESTRIPE in config.params:
         whole_state = "restriping"
+    warnings = list(assembly.warnings)
+    if not config.clean:
+        warnings.append("it was not unmounted: the next mount recovers what was being written")
     document: dict[str, Any] = {
         "uuid": config.array_uuid,
         "name": config.name,
@@ -90,7 +114,7 @@ def describe(assembly: Assembly) -> dict[str, Any]:
         "jobs": [],
         "volumes": _volumes(config, size),
         "mountpoint": None,
-        "warnings": list(assembly.warnings),
+        "warnings": warnings,
     }
     return {**document, "action": advice.action(document)}
 

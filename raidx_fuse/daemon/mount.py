@@ -51,7 +51,8 @@ class MountOptions:
     """How to mount.
 
     *source* is shown in the kernel's mount table. *page_cache* lets the kernel cache file data;
-    without it each read and write of the image reaches the array. *signals*: end on SIGTERM, SIGINT
+    without it each read and write of the image reaches the array. *mode* are the images' permissions.
+    *signals*: end on SIGTERM, SIGINT
     and SIGHUP (main thread only). *protect*: ask for the `protections` against memory pressure.
     """
 
@@ -59,6 +60,7 @@ class MountOptions:
     allow_other: bool = False
     read_only: bool = False
     page_cache: bool = False
+    mode: int = 0o600
     signals: bool = True
     protect: bool = True
 
@@ -120,6 +122,7 @@ async def serve(
         started=started.set,
         mounted_ns=time.time_ns(),  # a time stamp for `ls`; no computation uses it
         page_cache=options.page_cache,
+        mode=options.mode,
     )
     server = control_server.ControlServer(files.socket, control_handler)
     # The objects that exist now stay. Freeze them, so that the full collections that writes through

@@ -33,13 +33,17 @@ ASK_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class MountRequest:
-    """The arguments of `raidx mount`; *members* and *mountpoint* are absolute paths."""
+    """The arguments of `raidx mount`; *members* and *mountpoint* are absolute paths.
+
+    *mode* are the permissions of the images.
+    """
 
     members: tuple[str, ...]
     mountpoint: str
     read_only: bool = False
     allow_other: bool = False
     start_degraded: bool = False
+    mode: int = 0o600
 
 
 def body(request: MountRequest) -> daemonize.Body:
@@ -68,6 +72,9 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
                     members, read_only=request.read_only, start_degraded=request.start_degraded
                 )
             )
+            for member in members:  # one that is out of date may join again, in any role
+                if member not in array.member_set.present().values():
+                    disks.note_failed(member)
             volumes = await stack.enter_async_context(open_volumes(array))
             for shaper in (array.grow_operation, array.restripe_operation):
                 shaper.on_size.append(volumes.note_size)
@@ -88,6 +95,7 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
             source="+".join(part.volumes.array.name for part in parts),
             allow_other=request.allow_other,
             read_only=request.read_only,
+            mode=request.mode,
         )
         shown = [volume for part in parts for volume in part.volumes.volumes]
         await serve(shown, request.mountpoint, commands.handle, on_ready, options)

@@ -103,6 +103,7 @@ class VolumeOperations(pyfuse3.Operations):
     """Answers the kernel's requests for *volumes*.
 
     *page_cache* lets the kernel cache file data; without it every read and write comes here.
+    *mode* are the permissions of an image; one for others lets them enter the directory too.
     *started* is called once, when the kernel has accepted the session. *mounted_ns* becomes the
     files' time stamps (ns since 1970). *bugs* counts handlers that raised something other than
     RaidxError; each was answered EIO and logged with its traceback.
@@ -118,6 +119,7 @@ class VolumeOperations(pyfuse3.Operations):
         started: Callable[[], None],
         mounted_ns: int,
         page_cache: bool = False,
+        mode: int = 0o600,
     ) -> None:
         super().__init__()
         self.bugs = 0
@@ -130,7 +132,9 @@ class VolumeOperations(pyfuse3.Operations):
         self._page_cache = page_cache
         self._sizes = trio.Lock()
         self._size_told_s = -_TAKEN_S
-        self._nodes = {pyfuse3.ROOT_INODE: _Node(stat.S_IFDIR | 0o500, mounted_ns)}
+        self._mode = mode
+        folder = 0o555 if mode & 0o077 else 0o500
+        self._nodes = {pyfuse3.ROOT_INODE: _Node(stat.S_IFDIR | folder, mounted_ns)}
         for volume in volumes:
             self.show(volume)
 
@@ -140,7 +144,7 @@ class VolumeOperations(pyfuse3.Operations):
             inode = InodeT(_FIRST_INODE + len(self._volumes))
             self._volumes.append(volume)
             self._by_handle += [volume, volume]
-            mode = 0o400 if volume.read_only else 0o600
+            mode = self._mode & 0o444 if volume.read_only else self._mode
             self._nodes[inode] = _Node(stat.S_IFREG | mode, self._mounted_ns)
             volume.on_resize(functools.partial(self._resizing, inode))
         inode = InodeT(_FIRST_INODE + self._volumes.index(volume))

@@ -1,0 +1,102 @@
+"""What an administrator meets: members named in place of mounts, stale and dead ones, other users."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.mount.real_array import Completed, RealArray
+
+pytestmark = [pytest.mark.mount]
+
+
+@pytest.fixture
+def raid5(array: RealArray) -> RealArray:
+    """Return a mounted RAID-5 array with a few bytes in it."""
+    array.create("raid5", 4, "8MiB")
+    array.mount()
+    write(array)
+    return array
+
+
+def write(array: RealArray) -> None:
+    """Write to the image, durably."""
+    with array.image.open("r+b") as image:
+        image.write(b"content" * 1000)
+        image.flush()
+        os.fsync(image.fileno())
+
+
+def test_a_member_of_a_running_array_tells_of_the_array(raid5: RealArray) -> None:
+    told = raid5.ask("status", raid5.members[2])
+    assert (told["state"], told["mountpoint"]) == ("clean", str(raid5.mnt))
+    assert [member["state"] for member in told["members"]] == ["active"] * 4
+    raid5.raidx("status", "--check", raid5.members[2])
+
+
+def test_a_killed_array_is_unclean_until_it_is_mounted_again(raid5: RealArray) -> None:
+    raid5.send(signal.SIGKILL)
+    told = raid5.raidx("status", status=1)
+    assert f"raidx: {raid5.mnt}: the daemon of {raid5.mnt} is gone" in told.stderr
+    raid5.clear()
+    rest = raid5.ask("status", *raid5.members)
+    assert (rest["state"], rest["clean"], rest["redundancy_left"]) == ("unclean", False, 1)
+    assert "was not unmounted" in rest["warnings"][-1]
+    raid5.raidx("status", "--check", *raid5.members, status=1)
+    raid5.mount()
+    raid5.wait_jobs()
+    raid5.unmount()
+    assert raid5.ask("status", *raid5.members)["state"] == "clean"
+    raid5.raidx("status", "--check", *raid5.members)
+
+
+@pytest.mark.parametrize("how", ["failed", "left at home"])
+def test_a_member_found_stale_takes_its_role_again(raid5: RealArray, how: str) -> None:
+    if how == "failed":
+        raid5.fail(3)
+    raid5.unmount()
+    if how == "left at home":
+        raid5.raidx("mount", *raid5.members[:3], raid5.mnt)
+        write(raid5)
+        raid5.unmount()
+    raid5.mount()
+    assert raid5.status()["state"] == "degraded"
+    assert "--overwrite-signature" in raid5.refused("replace-disk", "ARRAY", "3", raid5.members[3])
+    back = ("replace-disk", "ARRAY", "3", raid5.members[3], "--overwrite-signature", "--wait")
+    raid5.raidx(*back)
+    assert raid5.status()["state"] == "clean"
+    raid5.scrub()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_allow_other_lets_others_open_the_image(
+    make_array: Callable[..., RealArray], command: Callable[..., Completed]
+) -> None:
+    array = make_array()
+    pwd.getpwnam("nobody")
+    for folder in (array.folder.parent, array.folder):
+        folder.chmod(0o755)
+    shell = shutil.which("setpriv") or pytest.skip("setpriv is not installed")
+    as_nobody = (shell, "--reuid=nobody", "--clear-groups", "dd", "status=none", "count=1")
+    words = (*as_nobody, f"of={array.image}", "if=/dev/zero", "conv=notrunc")
+
+    def refused(*options: str) -> bool:
+        array.mount(*options)
+        done = command(*words, check=False)
+        array.unmount()
+        return done.returncode != 0
+
+    array.create("raid5", 3, "8MiB")
+    assert refused()
+    assert not refused("--allow-other")
+    assert refused("--allow-other", "--mode", "600")
+    assert refused("--allow-other", "--mode", "0644")
+    assert refused("--allow-other", "--read-only")
+    assert "--allow-other" in array.refused("mount", *array.members, array.mnt, "--mode", "600", status=2)
