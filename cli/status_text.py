@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -90,6 +91,8 @@ def _head(status: Status, out: Output) -> Table:
     grid.add_row("layout:", f"{_layout(status, in_role)}, chunk {chunk}")
     grid.add_row("size:", out.size(status["size"]))
     grid.add_row("state:", state_text(status["state"]) + Text(f", {_redundancy(status)}"))
+    if "last_scrub" in status:  # older daemons do not tell
+        grid.add_row("scan:", Text(scan_text(status)))
     if status.get("action"):
         grid.add_row("action:", Text(status["action"], style="yellow"))
     tuner = status.get("tuner")
@@ -102,6 +105,26 @@ def _head(status: Status, out: Output) -> Table:
     for warning in status.get("warnings", ()):
         grid.add_row("warning:", Text(warning, style="yellow"))
     return grid
+
+
+def scan_text(status: Status) -> str:
+    """Return what scrub runs, or what the last one found and when, as the scan line of zpool."""
+    for job in status.get("jobs", ()):
+        if job["kind"] == "scrub":
+            share = percent(job["done"], job["total"])
+            return f"scrub in progress, {share:.1f} % done, {_found(job, job['uncorrected'])}"
+    scrub = status["last_scrub"]
+    if scrub is None:
+        return "none requested"
+    took = f"{_found(scrub, scrub['left'])} in {duration(scrub['seconds'])}"
+    ended = "" if scrub["state"] == "done" else f"{scrub['state']}, "
+    if scrub["ended_s"] is None:
+        return f"scrub {ended}{took}"
+    return f"scrub {ended}{took} on {datetime.fromtimestamp(scrub['ended_s']).isoformat(' ')}"
+
+
+def _found(counts: Mapping[str, Any], left: int) -> str:
+    return f"{plural(counts['mismatches'], 'mismatch')}, {counts['repaired']} repaired, {left} left"
 
 
 def _redundancy(status: Status) -> str:
@@ -119,15 +142,16 @@ def redundancy(left: int) -> str:
 
 def _members(status: Status, out: Output) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("role", "state", "size", "errors", "member"):
-        right = name in ("role", "size", "errors")
+    for name in ("role", "state", "size", "errors", "repaired", "member"):
+        right = name in ("role", "size", "errors", "repaired")
         table.add_column(name, justify="right" if right else "left", no_wrap=True)
     for member in status["members"]:
         role = str(member["role"]) if member["role"] >= 0 else "-"
         size = out.size(member["size"]) if member.get("size") else "-"
         path = Text(member.get("path") or "(not here)", overflow="fold")
-        errors = str(member.get("errors") or 0)
-        table.add_row(role, state_text(member["state"]), size, errors, path)
+        errors = str(member.get("errors_ever", member.get("errors")) or 0)
+        repaired = str(member.get("repairs_ever") or 0)
+        table.add_row(role, state_text(member["state"]), size, errors, repaired, path)
     return table
 
 

@@ -92,7 +92,7 @@ CLOCKS = {
     ("members.simulated.virtual_time", "monotonic"),
     ("members.local", "perf_counter"),  # is the disk too slow to be written inline?
     ("members.nbd.keeper", "sleep"),  # between two looks at a lock, where no event loop runs
-    ("daemon.create", "time"),  # the date of creation in the superblock
+    ("daemon.wall_clock", "time"),  # dates for people: of creation, scrubs, events
     # when an answer is overdue, in commands: no event loop there
     ("daemon.control_socket", "monotonic"),
     ("daemon.mount", "time_ns"),  # the time stamp that `ls` shows
@@ -101,7 +101,7 @@ CLOCKS = {
     ("lab.crash.__main__", "strftime"),  # the date of its report
 }
 DATE_MODULES = {"datetime", "calendar", "timeit"}
-MAY_PRINT_DATES = {"cli.commands.show"}  # from a number that is given
+MAY_PRINT_DATES = {"cli.commands.show", "cli.status_text"}  # from a number that is given
 
 # (module, what it may use): the generators that must be seeded are made as random.Random(seed).
 UNSEEDED = {"uuid1", "uuid4", "urandom", "getrandom", "SystemRandom", "secrets"}

@@ -346,7 +346,8 @@ def scrub_text(job: dict[str, Any]) -> Text:
             done = "parity rewritten, data taken for right"
         lines.append(
             f"stripe {found['stripe']}: {blame} {members}; image offset {offsets}; "
-            f"{plural(found['bytes'], 'byte')} from byte {found['byte_in_chunk']} of the chunk; {done}"
+            f"{plural(found['bytes'], 'byte')} from byte {found['byte_in_chunk']} of the chunk; "
+            f"{done}"
         )
     return Text("\n".join(lines))
 

@@ -65,7 +65,9 @@ def _admission(stripe: dict[str, Any]) -> list[RenderableType]:
         roles = ", ".join(map(str, log["roles"]))
         if later["settles_first"]:
             lines.append("  first: the parity of earlier data is computed and logged")
-        lines.append(f"  log: {plural(log['bytes'], 'byte')} on members {roles}; parity {log['parity']}")
+        lines.append(
+            f"  log: {plural(log['bytes'], 'byte')} on members {roles}; parity {log['parity']}"
+        )
         lines.append(
             f"  checkpoint: {plural(later['reads'], 'read')}, "
             f"{plural(later['log_bytes'], 'byte')} of parity "

@@ -46,7 +46,21 @@ def action(status: Mapping[str, Any]) -> str | None:
             f"the rebuild of member {down[0]['role']} was aborted: unmount, then mount the array "
             "again to continue it"
         )
-    return None
+    return _after_scrub(status.get("last_scrub"), where)
+
+
+def _after_scrub(scrub: Mapping[str, Any] | None, where: str | None) -> str | None:
+    """Return what to do about places that the last scrub has left wrong."""
+    if not scrub or not scrub["left"]:
+        return None
+    offsets = [place["image_offset"] for place in scrub["places"]]
+    first = next((f", first at image offset {at}" for at in offsets if at is not None), "")
+    count = f"{scrub['left']} {'mismatch' if scrub['left'] == 1 else 'mismatches'}{first}"
+    if scrub["repair"]:
+        return f"{count}, could not be repaired: compare the files there with a copy"
+    if where is None:
+        return f"{count}: mount the array, then correct them with raidx scrub MOUNTPOINT --repair"
+    return f"{count}: correct them with raidx scrub {where} --repair"
 
 
 def _restoration(restore: Mapping[str, Any] | None) -> str:

@@ -11,12 +11,13 @@ everything in reverse order.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from raidx_fuse.array import statistics, status
+from raidx_fuse.array.health import Health
 from raidx_fuse.array.journal_mode import change_mode
 from raidx_fuse.array.lost_list import LostList
 from raidx_fuse.array.membership import Membership
@@ -59,7 +60,13 @@ class Array:
     methods, so that a front end pays for no further call. All ranges must lie inside the image.
     """
 
-    def __init__(self, context: ArrayContext, assembly: Assembly, nursery: Tasks) -> None:
+    def __init__(
+        self,
+        context: ArrayContext,
+        assembly: Assembly,
+        nursery: Tasks,
+        unix_s: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.context = context
         self.member_set = context.member_set
         self.read_only = context.member_set.read_only
@@ -86,6 +93,7 @@ class Array:
         self.started_s = context.member_set.clock()
         self.replayed: Replayed | None = None
         self.lost_list = LostList(context)
+        self.health = Health(context.member_set, unix_s)
 
     @property
     def name(self) -> str:
@@ -269,6 +277,8 @@ class Array:
             self.context.journal, member_set, head
         )  # a bad log is refused before anything is written
         member_set.on_fail.append(partial(note_failing, self.context))
+        member_set.on_fail.append(self.health.note_failed)
+        self.jobs.on_end.append(self._note_ended)
         member_set.on_change.append(self.context.note_zero_roles)
         member_set.on_change.append(self.context.bpu.note_members)
         self.nursery.start_soon(member_set.watch)
@@ -283,6 +293,7 @@ class Array:
         self.nursery.start_soon(self.context.journal.tend)
         self.nursery.start_soon(self.context.dirty_bitmap.tend)
         self.nursery.start_soon(self.lost_list.run)
+        self.nursery.start_soon(self.health.run)
         if self.tuner is not None:
             self.nursery.start_soon(self.tuner.run)
         if self.self_heal is not None:
@@ -297,6 +308,11 @@ class Array:
             self.rebundle.resume()
         member_set.on_change.append(self.membership.rebuild_onto_spare)
 
+    def _note_ended(self, job: Job) -> None:
+        self.health.note_ended(job)
+        if not self.read_only and not self.jobs.closing:
+            self.nursery.start_soon(self.health.save)
+
     async def close(self) -> None:
         """Stop the jobs, flush, mark the array clean. Every acknowledged write is durable then."""
         if self.read_only:
@@ -310,7 +326,9 @@ class Array:
             await self.context.dirty_bitmap.clean_quiet(all_regions=True)
             await self.member_set.flush()
             keep = self.tuner.keep if self.tuner is not None else lambda config: config
-            await self.member_set.update(lambda config: replace(keep(config), clean=True))
+            await self.member_set.update(
+                lambda config: replace(self.health.keep(keep(config)), clean=True)
+            )
         except RaidxError as error:
             # What was flushed is safe; the next start runs recovery and resync.
             log.error("the array could not be closed cleanly: %s", error)

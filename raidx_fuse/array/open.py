@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -65,10 +65,12 @@ async def open_array(
     *,
     read_only: bool = False,
     start_degraded: bool = False,
+    unix_s: Callable[[], int] = lambda: 0,
 ) -> AsyncIterator[Array]:
     """Assemble *members* and run their array until the block ends; then close it cleanly.
 
-    The members stay open: their owner closes them. Raises AssemblyError or FormatError if the array
+    The members stay open: their owner closes them. *unix_s* returns the seconds since 1970, for the
+    date of a scrub; 0 where nobody knows them. Raises AssemblyError or FormatError if the array
     cannot start.
     """
     assembly = await assemble(members)
@@ -76,7 +78,7 @@ async def open_array(
     async with trio.open_nursery() as nursery:
         tasks = Tasks(nursery)
         try:
-            array = await _build(assembly, tasks, read_only, start_degraded)
+            array = await _build(assembly, tasks, read_only, start_degraded, unix_s)
             try:
                 with tasks.scope:
                     yield array
@@ -96,7 +98,11 @@ async def open_array(
 
 
 async def _build(
-    assembly: Assembly, nursery: Tasks, read_only: bool, start_degraded: bool
+    assembly: Assembly,
+    nursery: Tasks,
+    read_only: bool,
+    start_degraded: bool,
+    unix_s: Callable[[], int],
 ) -> Array:
     """Build and start the array of *assembly*, with its tasks in *nursery*."""
     config = assembly.config
@@ -128,6 +134,7 @@ async def _build(
     check_startable(assembly, member_set.watermarks, dirty.pending_regions(), start_degraded)
     head = await load_page_store(member_set, "journal", PAYLOAD_BYTES * 8)
     journal = Journal(member_set, written, head, ChunkTable(member_set, scan), overlay)
-    array = Array(ArrayContext(layout, member_set, written, dirty, journal), assembly, nursery)
+    context = ArrayContext(layout, member_set, written, dirty, journal)
+    array = Array(context, assembly, nursery, unix_s)
     await array.start(head)
     return array

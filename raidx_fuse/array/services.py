@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from raidx_fuse.array.health import Health
 from raidx_fuse.jobs.grow.copies import CopiesOperation
 from raidx_fuse.jobs.grow.removal import GrowthRemoval
 from raidx_fuse.jobs.rebundle.operation import RebundleOperation
@@ -24,6 +25,7 @@ class RunningArray(ArrayServices, Protocol):
     self_heal: SelfHeal | None
     copies: CopiesOperation
     removal: GrowthRemoval
+    health: Health
 
     @property
     def nursery(self) -> Starter:

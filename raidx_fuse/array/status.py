@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from raidx_fuse.array.services import RunningArray
+from raidx_fuse.format.configuration.health import shown_member, shown_scrub
 from raidx_fuse.format.shapes import RESTRIPE
 
 
@@ -72,7 +73,7 @@ def _action(array: RunningArray, word: str) -> str | None:
 def status(array: RunningArray) -> dict[str, Any]:
     """Return the status of a running array."""
     member_set, config, context = array.member_set, array.member_set.config, array.context
-    word = state(array)
+    word, health = state(array), array.health.present()
     members = []
     for record in config.members:
         queue = member_set.queues[record.role] if record.role >= 0 else None
@@ -85,6 +86,7 @@ def status(array: RunningArray) -> dict[str, Any]:
                 "kind": queue.member.kind if queue else None,
                 "size": record.size_bytes,
                 "errors": queue.errors if queue else None,
+                **shown_member(health, record.member_uuid),
             }
         )
     return {
@@ -104,6 +106,7 @@ def status(array: RunningArray) -> dict[str, Any]:
         "volumes": [{"name": config.name, "size": array.size_bytes, "path": None}],
         "lost_chunks": context.bad_chunks.count(),
         "tuner": None if array.tuner is None else array.tuner.status(),
+        "last_scrub": shown_scrub(health),
         "restore": None if array.self_heal is None else array.self_heal.status(),
         "warnings": list(array.warnings),
         "action": _action(array, word),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from raidx_fuse.daemon.member_files import Disks, check_distinct, is_there, size_in
+from raidx_fuse.daemon.wall_clock import unix_s
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import check_array_name, create_array, shape
 from raidx_fuse.format.regions import SECTOR_BYTES
@@ -178,7 +178,7 @@ async def create(request: CreateRequest) -> CreatePlan:
                 size_bytes=request.image_bytes,
                 overwrite_signature=request.overwrite_signature,
                 with_volume=request.with_volume,
-                now_s=int(time.time()),  # the creation date; no computation uses it
+                now_s=unix_s(),
             )
         except BaseException:
             for opened in members:

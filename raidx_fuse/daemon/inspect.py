@@ -12,6 +12,7 @@ from raidx_fuse.engine.growth_position import MIGRATED
 from raidx_fuse.errors import AssemblyError, BusyError, RaidxError, single
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.format.configuration.health import health_of, shown_member, shown_scrub
 from raidx_fuse.format.configuration.volumes import decode_table
 from raidx_fuse.format.examine import examine as examine_member
 from raidx_fuse.format.shapes import RESTRIPE, layout_of
@@ -76,6 +77,7 @@ def describe(assembly: Assembly) -> dict[str, Any]:
     """Return the status of an array that is not mounted."""
     config, layout = assembly.config, layout_of(assembly.config)
     paths = {role: member.path for role, member in assembly.by_role.items()}
+    health = health_of(config)
     members: list[dict[str, Any]] = [
         {
             "role": record.role,
@@ -84,6 +86,7 @@ def describe(assembly: Assembly) -> dict[str, Any]:
             "state": "missing" if record.role in assembly.missing_roles else record.state,
             "size": record.size_bytes,
             "errors": None,
+            **shown_member(health, record.member_uuid),
         }
         for record in config.members
     ]
@@ -112,6 +115,7 @@ def describe(assembly: Assembly) -> dict[str, Any]:
         "clean": config.clean,
         "members": members,
         "jobs": [],
+        "last_scrub": shown_scrub(health),
         "volumes": _volumes(config, size),
         "mountpoint": None,
         "warnings": warnings,

@@ -51,9 +51,9 @@ class MountOptions:
     """How to mount.
 
     *source* is shown in the kernel's mount table. *page_cache* lets the kernel cache file data;
-    without it each read and write of the image reaches the array. *mode* are the images' permissions.
-    *signals*: end on SIGTERM, SIGINT
+    without it each read and write of the image reaches the array. *signals*: end on SIGTERM, SIGINT
     and SIGHUP (main thread only). *protect*: ask for the `protections` against memory pressure.
+    *mode* are the permissions of the images.
     """
 
     source: str = "raidx"

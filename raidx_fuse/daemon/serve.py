@@ -21,6 +21,7 @@ from raidx_fuse.daemon.commands.commands import Commands
 from raidx_fuse.daemon.commands.volumes import Part, PoolCommands
 from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.daemon.mount import MountOptions, MountReport, serve
+from raidx_fuse.daemon.wall_clock import unix_s
 from raidx_fuse.errors import single
 from raidx_fuse.fuse.mountpoint import loop_devices
 from raidx_fuse.layouts.numbers import Role
@@ -69,7 +70,10 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
         for members in await by_array(disks.attach(request.members)):
             array = await stack.enter_async_context(
                 open_array(
-                    members, read_only=request.read_only, start_degraded=request.start_degraded
+                    members,
+                    read_only=request.read_only,
+                    start_degraded=request.start_degraded,
+                    unix_s=unix_s,
                 )
             )
             for member in members:  # one that is out of date may join again, in any role

@@ -28,6 +28,8 @@ class Jobs:
         self._jobs: dict[int, Job] = {}
         self._next_id = 1
         self.closing = False
+        self.on_start: list[Callable[[Job], None]] = []
+        self.on_end: list[Callable[[Job], None]] = []
 
     def start(self, make: Callable[[ArrayContext, int], Job]) -> Job:
         """Build a job with *make*, start it, and return it.
@@ -49,8 +51,15 @@ class Jobs:
         ended = [key for key, old in self._jobs.items() if old.finished.is_set()]
         for key in ended[:-ENDED_KEPT]:
             del self._jobs[key]
-        self._nursery.start_soon(job.run)
+        for hook in self.on_start:
+            hook(job)
+        self._nursery.start_soon(self._run, job)
         return job
+
+    async def _run(self, job: Job) -> None:
+        await job.run()
+        for hook in self.on_end:
+            hook(job)
 
     def running(self) -> list[Job]:
         """Return the jobs that have not ended."""

@@ -10,6 +10,7 @@ crash the same job runs over the stripes that were in flight (resync.py).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,6 +66,8 @@ class Scrub(Job):
         self.repair = repair
         self.mismatches = self.repaired = self.assumed = self.unchecked = 0
         self.findings: list[dict[str, Any]] = []
+        self._wrong: Counter[Role] = Counter()
+        self._mended: Counter[Role] = Counter()
         self._next = 0
         self._role_epoch = 0
         self._window = max(1, WINDOW_BYTES // (context.code.rows << context.shift))
@@ -81,8 +84,16 @@ class Scrub(Job):
             "assumed": self.assumed,
             "uncorrected": self.mismatches - self.repaired if self.repair else self.mismatches,
             "unchecked_stripes": self.unchecked,
+            "members": self.by_member(),
             "findings": self.findings,
         }
+
+    def by_member(self) -> list[dict[str, int]]:
+        """Return how many chunks of each role were *wrong* and *repaired*, where that is known."""
+        return [
+            {"role": int(role), "wrong": self._wrong[role], "repaired": self._mended[role]}
+            for role in sorted(self._wrong)
+        ]
 
     async def prepare(self) -> None:
         """Count the written stripes on all members."""
@@ -199,6 +210,9 @@ class Scrub(Job):
             self.repaired += 1
             self.assumed += assumed
         repaired = bool(self.repair and requests)
+        roles = [role for role, _ in wrong_cells]
+        self._wrong.update(roles)
+        self._mended.update(roles if repaired else ())
         self._report(stripe, violated, sorted(wrong_cells), syndromes, repaired, assumed)
 
     def liars(self, stripe: Stripe, chains: Chains, syndromes: list[Bytes]) -> dict[Place, Bytes]:

@@ -52,6 +52,23 @@ def test_status_page_shows_everything(daemon: Daemon) -> None:
     assert str(3 << 30) in daemon.run("status", "ARRAY", "--bytes").stdout
 
 
+def test_status_tells_of_the_last_scrub_and_of_one_that_runs(daemon: Daemon) -> None:
+    last = {"state": "done", "ended_s": 1_700_000_000, "seconds": 62, "mismatches": 3}
+    last |= {"repaired": 2, "left": 1, "repair": True, "members": [], "places": []}
+    ever = {"errors": 0, "errors_ever": 12345, "repairs_ever": 678}
+    daemon.answers["status"] = status(last_scrub=last, members=[member(0) | ever, member(1)])
+    text = daemon.run("status", "ARRAY").stdout
+    assert "scan: scrub 3 mismatches, 2 repaired, 1 left in 00:01:02 on 2023-11-1" in text
+    assert "12345" in text
+    assert "678" in text
+    daemon.answers["status"] = status(last_scrub=None)
+    assert "scan: none requested" in daemon.run("status", "ARRAY").stdout
+    runs = job(kind="scrub", mismatches=1, repaired=0, uncorrected=1)
+    daemon.answers["status"] = status(last_scrub=last, jobs=[runs])
+    text = daemon.run("status", "ARRAY").stdout
+    assert "scan: scrub in progress, 29.3 % done, 1 mismatch, 0 repaired, 1 left" in text
+
+
 def test_status_json_is_the_daemons_document(daemon: Daemon) -> None:
     assert daemon.run_json("status", "ARRAY") == status()
     assert daemon.calls == [("status", {})]

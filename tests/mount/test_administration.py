@@ -1,4 +1,4 @@
-"""What an administrator meets: members named in place of mounts, stale and dead ones, other users."""
+"""What administrators meet: members in place of mounts, stale ones, dead daemons, other users."""
 
 from __future__ import annotations
 
@@ -99,4 +99,6 @@ def test_allow_other_lets_others_open_the_image(
     assert refused("--allow-other", "--mode", "600")
     assert refused("--allow-other", "--mode", "0644")
     assert refused("--allow-other", "--read-only")
-    assert "--allow-other" in array.refused("mount", *array.members, array.mnt, "--mode", "600", status=2)
+    assert "--allow-other" in array.refused(
+        "mount", *array.members, array.mnt, "--mode", "600", status=2
+    )

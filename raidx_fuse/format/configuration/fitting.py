@@ -3,7 +3,8 @@
 A change that a user requests is refused if it does not fit or leaves less than a reserve. The
 reserve is for changes that cannot be refused: members fail, counters rise, chunks are lost. If the
 space is not enough even for these, path hints are shortened first, because they are for messages
-only; then the list of lost chunks is rounded up (lost_chunks.py).
+only; then what the array remembers of itself (health.py) is left out; then the list of lost chunks
+is rounded up (lost_chunks.py).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import replace
 
 from raidx_fuse.errors import FormatError
 from raidx_fuse.format.configuration.config import ArrayConfig, encode_config
+from raidx_fuse.format.configuration.health import KEY as HEALTH_KEY
+from raidx_fuse.format.configuration.health import without_health
 from raidx_fuse.format.configuration.lost_chunks import (
     FRAME_BYTES,
     KEY,
@@ -38,8 +41,11 @@ def fitted(config: ArrayConfig, reserve_bytes: int = 0) -> ArrayConfig:
         size = len(encode_config(config))
         if size <= room:
             return config
+    if HEALTH_KEY in config.jobs:
+        config = without_health(config)
+        size = len(encode_config(config))
     lost = config.jobs.get(KEY)
-    if lost:
+    if lost and size > room:
         others = len(encode_config(_with_lost(config, {})))
         left = max(room - others, LOST_BYTES_MIN if reserve_bytes else FRAME_BYTES + 64)
         config = _with_lost(config, encode_chunks(decode_chunks(lost), left))
