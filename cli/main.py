@@ -23,6 +23,7 @@ COMMANDS = {  # name -> place: the module of a command is imported when the comm
     "umount": "mount.umount",
     "status": "show.status",
     "stats": "show.stats",
+    "events": "events.events",
     "examine": "show.examine",
     "check": "show.check",
     "explain": "explain.explain",

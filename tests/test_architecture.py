@@ -53,6 +53,8 @@ MAY_TOUCH_THE_SYSTEM = {
     "fuse.workers",  # the same
     "fuse.cpu_latency",  # the latency promise of the kernel
     "daemon.mount",  # user ids, pid
+    "daemon.events.store",  # its files
+    "daemon.events.programs",  # hooks, the journal's socket
     "daemon.memory_protection",  # prctl, mlockall
     "lab.loads.traces",  # trace files
     "lab.loads.source",  # is there such a file?
@@ -66,7 +68,8 @@ SYSTEM_MODULES = {
     *("_thread", "resource", "pty", "sched"),
 }
 MAY_START_THREADS = {"members.threads", "lab.crash.__main__"}
-MAY_START_PROCESSES = {"daemon.mount"}  # fusermount3, while the loop goes on
+# fusermount3, and hooks, while the loop goes on
+MAY_START_PROCESSES = {"daemon.mount", "daemon.events.programs"}
 THREAD_MODULES = {"threading", "_thread", "concurrent", "multiprocessing", "asyncio"}
 
 # The simulated members that a user may name as a member (`model:`): members.open makes them.
@@ -96,12 +99,17 @@ CLOCKS = {
     # when an answer is overdue, in commands: no event loop there
     ("daemon.control_socket", "monotonic"),
     ("daemon.mount", "time_ns"),  # the time stamp that `ls` shows
+    ("cli.commands.events", "sleep"),  # between two looks at the events
     ("cli.progress", "sleep"),  # between two looks at a job
     ("lab.crash.__main__", "monotonic"),  # how long a campaign took
     ("lab.crash.__main__", "strftime"),  # the date of its report
 }
 DATE_MODULES = {"datetime", "calendar", "timeit"}
-MAY_PRINT_DATES = {"cli.commands.show", "cli.status_text"}  # from a number that is given
+MAY_PRINT_DATES = {
+    "cli.commands.events",
+    "cli.commands.show",
+    "cli.status_text",
+}  # from a number that is given
 
 # (module, what it may use): the generators that must be seeded are made as random.Random(seed).
 UNSEEDED = {"uuid1", "uuid4", "urandom", "getrandom", "SystemRandom", "secrets"}

@@ -18,7 +18,11 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.daemon import control_socket, daemonize
 from raidx_fuse.daemon.commands.commands import Commands
+from raidx_fuse.daemon.commands.events import EventCommands
 from raidx_fuse.daemon.commands.volumes import Part, PoolCommands
+from raidx_fuse.daemon.events.delivery import Delivery, delivering
+from raidx_fuse.daemon.events.store import EventStore, state_directory
+from raidx_fuse.daemon.events.watch import Watch
 from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.daemon.mount import MountOptions, MountReport, serve
 from raidx_fuse.daemon.wall_clock import unix_s
@@ -67,7 +71,11 @@ async def _serve(request: MountRequest, ready: daemonize.Ready) -> None:
 async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Ready) -> None:
     parts: list[Part] = []
     async with AsyncExitStack() as stack:
+        delivery = Delivery(EventStore(state_directory()))
+        await stack.enter_async_context(delivering(delivery))
         for members in await by_array(disks.attach(request.members)):
+            watch = Watch(delivery.emit, request.mountpoint, unix_s)
+            stack.callback(watch.ended)
             array = await stack.enter_async_context(
                 open_array(
                     members,
@@ -84,7 +92,10 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
                 shaper.on_size.append(volumes.note_size)
                 shaper.on_release.append(disks.let_go)
             array.member_set.on_fail.append(partial(_note_failed, disks, array))
-            parts.append(Part(volumes, Commands(array, volumes.volumes, disks)))
+            watch.begin(array)
+            array.nursery.start_soon(watch.run)
+            events = EventCommands(array.uuid, delivery, watch)
+            parts.append(Part(volumes, Commands(array, volumes.volumes, disks, events)))
         check_names([part.volumes for part in parts])
         commands = PoolCommands(parts, _loop_devices)
 

@@ -6,7 +6,9 @@ import os
 import pwd
 import shutil
 import signal
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -102,3 +104,28 @@ def test_allow_other_lets_others_open_the_image(
     assert "--allow-other" in array.refused(
         "mount", *array.members, array.mnt, "--mode", "600", status=2
     )
+
+
+def test_a_failure_reaches_the_hook_and_a_crash_is_told_at_the_next_mount(
+    raid5: RealArray, tmp_path: Path
+) -> None:
+    hook = tmp_path / "hook"
+    hook.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/said\nsleep 600\n')
+    hook.chmod(0o755)
+    raid5.raidx("set", "ARRAY", f"events.program={hook}")
+    raid5.fail(2)
+    write(raid5)  # while the hook hangs
+    deadline_s = time.monotonic() + 10
+    while not (tmp_path / "said").exists():
+        assert time.monotonic() < deadline_s, "the hook is never run"
+        time.sleep(0.01)
+    assert (tmp_path / "said").read_text() == f"Fail {raid5.mnt} {raid5.members[2]}\n"
+    raid5.raidx("set", "ARRAY", "events.program=off")
+    raid5.send(signal.SIGKILL)
+    raid5.clear()
+    raid5.raidx("mount", *raid5.members[:2], raid5.members[3], raid5.mnt)
+    raid5.unmount()
+    told = [each["event"] for each in raid5.ask("events", raid5.mnt)["events"]]
+    assert told[:3] == ["NewArray", "Fail", "DegradedArray"]
+    assert told[3:5] == ["NewArray", "Recovered"]
+    assert told[-1] == "ArrayStopped"

@@ -18,6 +18,7 @@ from raidx_fuse.array import estimate as reshape_cost
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.estimate import rebuild_estimate
 from raidx_fuse.daemon.commands.arguments import WORD_CHARS_MAX, check_arguments, check_newcomers
+from raidx_fuse.daemon.commands.events import EventCommands
 from raidx_fuse.daemon.commands.reshape import Newcomers, ReshapeCommand
 from raidx_fuse.engine.growth_position import parity_way
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
@@ -48,8 +49,15 @@ class Commands:
     `handle` is a `control_server.Handler`. Call `mounted` with the mount's report once it is ready.
     """
 
-    def __init__(self, array: Array, volumes: Sequence[Volume], newcomers: Newcomers) -> None:
+    def __init__(
+        self,
+        array: Array,
+        volumes: Sequence[Volume],
+        newcomers: Newcomers,
+        events: EventCommands | None = None,
+    ) -> None:
         self._array = array
+        self._events = events
         self._volumes = volumes
         self._newcomers = newcomers
         self._report: Report | None = None
@@ -73,6 +81,7 @@ class Commands:
             "set": self.set,
             "explain": self.explain,
             "reshape": ReshapeCommand(array, newcomers).reshape,
+            **({} if events is None else {"events-test": events.test}),
         }
 
     def mounted(self, report: Report) -> None:
@@ -388,8 +397,13 @@ class Commands:
 
     async def get(self, key: str | None = None) -> Result:
         """Return one setting, or all."""
-        return {"settings": self._array.settings() if key is None else {key: self._array.get(key)}}
+        events = {} if self._events is None else await self._events.settings()
+        if key is None:
+            return {"settings": self._array.settings() | events}
+        return {"settings": {key: events[key] if key in events else self._array.get(key)}}
 
     async def set(self, key: str, value: str) -> Result:
         """Change a setting, immediately and for later mounts."""
+        if self._events is not None and key.startswith("events."):
+            return {"settings": {key: await self._events.set(key, value)}}
         return {"settings": {key: await self._array.set(key, value)}}

@@ -1,0 +1,52 @@
+"""The event commands of a running array: settings kept on this machine, and a test of the hooks."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+
+from raidx_fuse.daemon.events.delivery import MAIL, PROGRAM, Delivery
+from raidx_fuse.daemon.events.event import WARNING
+from raidx_fuse.daemon.events.programs import check_program
+from raidx_fuse.daemon.events.watch import Watch
+from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.members.threads import in_thread
+
+ADDRESS = re.compile(r"[A-Za-z0-9._+][A-Za-z0-9._+@-]{0,253}")
+
+
+class EventCommands:
+    """The settings `events.program` and `events.mail` of the array *uuid*, and their test."""
+
+    def __init__(self, uuid: str, delivery: Delivery, watch: Watch) -> None:
+        self._uuid = uuid
+        self._delivery = delivery
+        self._watch = watch
+
+    async def settings(self) -> dict[str, str]:
+        """Return both settings; "off" if they are not set."""
+        kept = await self._delivery.settings(self._uuid)
+        return {name: kept.get(name, "off") for name in (MAIL, PROGRAM)}
+
+    async def set(self, key: str, value: str) -> str:
+        """Keep a setting on this machine. Raises UsageError, RaidxError."""
+        if key not in (MAIL, PROGRAM):
+            raise UsageError(f"unknown setting {key!r}", action=f"known: {MAIL}, {PROGRAM}")
+        if key == PROGRAM and value != "off":
+            await in_thread(value, partial(check_program, value))
+        if key == MAIL and value != "off" and not ADDRESS.fullmatch(value):
+            raise UsageError(f"{value[:80]!r} is not a mail address")
+        kept = await self._delivery.settings(self._uuid)
+        kept.pop(key, None)
+        try:
+            await self._delivery.save(self._uuid, kept if value == "off" else {**kept, key: value})
+        except OSError as error:
+            raise RaidxError(f"{self._delivery.store.folder}: {error.strerror}") from None
+        return value
+
+    async def test(self) -> dict[str, Any]:
+        """Emit a test event and run the hooks for it now; return how each ended."""
+        event = self._watch.event("TestMessage", WARNING, "a test: nothing has happened", "")
+        hooks = await self._delivery.call_hooks(event)
+        return {"event": event.as_dict(), "hooks": hooks}

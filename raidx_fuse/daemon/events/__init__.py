@@ -1,0 +1,1 @@
+"""Events of arrays: noticed, kept on disk, sent to the journal, to a program and by mail."""

@@ -1,0 +1,113 @@
+"""The programs that an event is delivered to, the mailer among them, and systemd's journal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import trio
+
+from raidx_fuse.daemon.events.event import Event
+from raidx_fuse.errors import UsageError
+
+JOURNAL = "/run/systemd/journal/socket"
+PRIORITIES = {"info": 6, "warning": 4, "error": 3}  # as syslog's
+SENDMAIL_PATH = "/usr/sbin:/usr/lib:/sbin"
+
+Result = dict[str, Any]
+
+
+def check_program(path: str) -> None:
+    """Raise UsageError unless *path* is an executable file, named from the root."""
+    if not os.path.isabs(path):
+        raise UsageError(f"{path[:80]!r} is not an absolute path")
+    if not os.path.isfile(path) or not os.access(path, os.X_OK):
+        raise UsageError(f"{path} is not a program", action="make it executable: chmod +x")
+
+
+async def run_program(program: str, event: Event, limit_s: float) -> Result:
+    """Run *program* for *event*, at most *limit_s*; return *ok*, and the *problem* if not.
+
+    Its arguments are those of `mdadm --monitor --program`; its input is the event as JSON.
+    """
+    return await _run([program, *_words(event)], event_text(event), limit_s)
+
+
+async def send_mail(address: str, event: Event, limit_s: float) -> Result:
+    """Mail *event* to *address* by the system's sendmail; return as `run_program`."""
+    mailer = shutil.which("sendmail", path=f"{SENDMAIL_PATH}:{os.environ.get('PATH', '')}")
+    if mailer is None:
+        return {"ok": False, "problem": "there is no sendmail"}
+    return await _run([mailer, "-i", address], mail_text(event, address), limit_s)
+
+
+async def _run(words: Sequence[str], text: str, limit_s: float) -> Result:
+    status: int | None = None
+    with trio.move_on_after(limit_s):
+        try:
+            done = await trio.run_process(
+                list(words),
+                stdin=text.encode(errors="replace"),
+                check=False,
+                start_new_session=True,
+                deliver_cancel=_kill,
+            )
+            status = done.returncode
+        except OSError as error:
+            return {"ok": False, "problem": f"{words[0]}: {os.strerror(error.errno or 0)}"}
+    if status is None:
+        return {"ok": False, "problem": f"{words[0]}: no end within {limit_s:g} s: killed"}
+    problem = None if status == 0 else f"{words[0]}: exit status {status}"
+    return {"ok": status == 0, "problem": problem}
+
+
+async def _kill(process: trio.Process) -> None:
+    """Kill a program that takes too long, and what it started: it leads its own session."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _words(event: Event) -> list[str]:
+    """Return the arguments of a program, as those of `mdadm --monitor --program`."""
+    where = event.mountpoint or event.array
+    return [event.event, where, *([event.subject] if event.subject else [])]
+
+
+def event_text(event: Event) -> str:
+    """Return *event* as one line of JSON."""
+    return json.dumps(event.as_dict()) + "\n"
+
+
+def mail_text(event: Event, address: str) -> str:
+    """Return the mail about *event* to *address*."""
+    host = socket.gethostname()
+    subject = f"{event.event} on {event.array} ({host})"
+    lines = [event.message, f"array {event.array}, {event.uuid}, mounted on {event.mountpoint}"]
+    if event.action:
+        lines.append(f"Next: {event.action}")
+    head = [f"To: {address}", f"Subject: {' '.join(subject.split())}"]
+    return "\n".join([*head, "Auto-Submitted: auto-generated", "", *lines, ""])
+
+
+def send_to_journal(event: Event, path: str = JOURNAL) -> None:
+    """Send *event* with its fields to systemd's journal, if there is one. Never blocks."""
+    fields = {
+        "MESSAGE": event.message,
+        "PRIORITY": str(PRIORITIES[event.severity]),
+        "SYSLOG_IDENTIFIER": "raidx",
+        "RAIDX_EVENT": event.event,
+        "RAIDX_ARRAY": event.array,
+        "RAIDX_UUID": event.uuid,
+        "RAIDX_SUBJECT": event.subject,
+        "RAIDX_ACTION": event.action or "",
+    }
+    text = "".join(f"{name}={' '.join(value.split())}\n" for name, value in fields.items() if value)
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
+        sender.sendto(text.encode(errors="replace"), path)

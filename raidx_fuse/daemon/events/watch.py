@@ -1,0 +1,142 @@
+"""Turns what happens to one array into events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from raidx_fuse.array import advice
+from raidx_fuse.array.array import Array
+from raidx_fuse.daemon.events.event import ERROR, INFO, TEXT_CHARS_MAX, WARNING, Event
+from raidx_fuse.jobs.job import Job
+from raidx_fuse.layouts.numbers import Role
+
+LOOK_S = 10.0  # between two looks for what no hook tells
+STARTED = {"rebuild": "RebuildStarted", "scrub": "ScrubStarted"}
+FINISHED = {"rebuild": "RebuildFinished", "scrub": "ScrubFinished"}
+
+
+class Watch:
+    """Emits the events of one array, mounted on *mountpoint*; *unix_s* is the wall clock."""
+
+    def __init__(
+        self, emit: Callable[[Event], None], mountpoint: str, unix_s: Callable[[], int]
+    ) -> None:
+        self._emit = emit
+        self._mountpoint = mountpoint
+        self._unix_s = unix_s
+        self._array: Array | None = None
+        self._waiting: dict[int, str] = {}  # by id of the job: what it waits for
+        self._lost = 0
+
+    def begin(self, array: Array) -> None:
+        """Watch *array*, which has started."""
+        self._array = array
+        array.member_set.on_fail.append(self._failed)
+        array.jobs.on_start.append(self._job_started)
+        array.jobs.on_end.append(self._job_ended)
+        self._tell("NewArray", INFO, f"{array.name} has started", "")
+        if array.replayed is not None and array.replayed.records:
+            records = array.replayed.records
+            self._tell("Recovered", WARNING, f"it had crashed: {records} log records redone", "")
+        if array.context.dirty_bitmap.pending_regions():
+            count = array.context.dirty_bitmap.pending_regions()
+            self._tell("Recovered", WARNING, f"it had crashed: {count} regions are resynced", "")
+        if array.member_set.lost:
+            self._degraded(frozenset(array.member_set.lost))
+        for job in array.jobs.running():
+            self._job_started(job)
+        self._look()
+
+    async def run(self) -> None:
+        """Look for what no hook tells (a background task of the array)."""
+        while True:
+            await trio.sleep(LOOK_S)
+            self._look()
+
+    def ended(self) -> None:
+        """Tell that the array was closed; nothing, if it never started."""
+        if self._array is None:
+            return
+        if self._array.read_only or self._array.member_set.config.clean:
+            self._tell("ArrayStopped", INFO, f"{self._array.name} was closed", "")
+        else:
+            message = f"{self._array.name} could not be closed cleanly"
+            self._tell("ArrayStopped", ERROR, message, "", "see its log, then mount it again")
+
+    def event(
+        self, kind: str, severity: str, message: str, subject: str, action: str | None = None
+    ) -> Event:
+        """Return an event of this array that happens now."""
+        assert self._array is not None
+        return Event(
+            at_s=self._unix_s(),
+            event=kind,
+            severity=severity,
+            array=self._array.name,
+            uuid=self._array.uuid,
+            mountpoint=self._mountpoint,
+            subject=subject[:TEXT_CHARS_MAX],
+            message=message[:TEXT_CHARS_MAX],
+            action=None if action is None else action[:TEXT_CHARS_MAX],
+        )
+
+    def _tell(
+        self, kind: str, severity: str, message: str, subject: str, action: str | None = None
+    ) -> None:
+        self._emit(self.event(kind, severity, message, subject, action))
+
+    def _advice(self) -> str | None:
+        assert self._array is not None
+        return advice.action(self._array.status() | {"mountpoint": self._mountpoint})
+
+    def _failed(self, role: Role) -> None:
+        assert self._array is not None
+        member_set = self._array.member_set
+        queue = member_set.queues[role]
+        path = "" if queue is None else queue.member.path
+        self._tell("Fail", ERROR, f"member {path} in role {role} has failed", path)
+        self._degraded(member_set.lost | {role})
+
+    def _degraded(self, lost: frozenset[Role]) -> None:
+        assert self._array is not None
+        left = max(0, self._array.context.code.tolerance - len(lost))
+        roles = ", ".join(str(role) for role in sorted(lost))
+        where = self._mountpoint or "ARRAY"
+        self._tell(
+            "DegradedArray",
+            ERROR,
+            f"role {roles} is lost: {left} more losses are tolerated",
+            "",
+            f"replace member {min(lost)}: raidx replace-disk {where} {min(lost)} NEW_MEMBER",
+        )
+
+    def _job_started(self, job: Job) -> None:
+        self._tell(STARTED.get(job.kind, "JobStarted"), INFO, f"a {job.kind} has begun", job.kind)
+
+    def _job_ended(self, job: Job) -> None:
+        self._waiting.pop(job.job_id, None)
+        kind = FINISHED.get(job.kind, "JobFinished")
+        if job.state == "failed":
+            self._tell("JobFailed", ERROR, f"the {job.kind} failed: {job.error}", job.kind)
+            return
+        found: dict[str, Any] = job.detail()
+        self._tell(kind, INFO, f"the {job.kind} is {job.state}", job.kind)
+        if found.get("mismatches"):
+            left = found["uncorrected"]
+            text = f"the {job.kind} found {found['mismatches']} mismatches, {left} are left"
+            self._tell("MismatchFound", ERROR if left else WARNING, text, job.kind, self._advice())
+
+    def _look(self) -> None:
+        assert self._array is not None
+        for job in self._array.jobs.running():
+            if job.error and self._waiting.get(job.job_id) != job.error:
+                self._waiting[job.job_id] = job.error
+                self._tell("JobStalled", ERROR, f"the {job.kind} waits: {job.error}", job.kind)
+        lost = self._array.context.bad_chunks.count()
+        if lost > self._lost:
+            text = f"{lost} chunks are lost: reads of them fail"
+            self._tell("LostChunks", ERROR, text, "", self._advice())
+        self._lost = lost
