@@ -11,7 +11,7 @@ everything in reverse order.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from raidx_fuse.array.lost_list import LostList
 from raidx_fuse.array.membership import Membership
 from raidx_fuse.array.settings import SETTINGS, apply_saved, setting_named
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.discard import Discarder
 from raidx_fuse.engine.explain import explain, explain_stripe
 from raidx_fuse.engine.growth_position import LIVE
 from raidx_fuse.engine.read import Reader
@@ -75,6 +76,7 @@ class Array:
         self.writer = Writer(context)
         self.read = self.reader.read
         self.write = self._refuse_write if self.read_only else self.writer.write
+        self.discarder = Discarder(context, self.write)
         self.jobs = Jobs(context, nursery)
         self.membership = Membership(self)
         self.grow_operation = GrowOperation(self)
@@ -114,6 +116,24 @@ class Array:
 
     async def _refuse_write(self, _offset: int, _data: ReadBuffer) -> None:
         raise ReadOnlyError("the array was started read-only")
+
+    async def discard(self, offset: int, length: int) -> None:
+        """Let a range read as zeros and give its space back (`Discarder.discard`)."""
+        self.require_writable()
+        await self.discarder.discard(offset, length)
+
+    def allocation(self, offset: int, length: int) -> Iterator[tuple[int, bool]]:
+        """Yield (length in bytes, whether it is written) of the parts of a range, in order."""
+        shift, end = self.context.shift, offset + length
+        at = offset
+        for first, last in self.context.written.runs(offset >> shift, (end - 1 >> shift) + 1):
+            start, stop = max(at, first << shift), min(end, last << shift)
+            if start > at:
+                yield start - at, False
+            yield stop - start, True
+            at = stop
+        if at < end:
+            yield end - at, False
 
     async def flush(self) -> None:
         """Return when every acknowledged write is durable on the members. Raises RaidxError."""

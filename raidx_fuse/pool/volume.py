@@ -12,7 +12,7 @@ A further ``async def`` would cost 0.5 us.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 from raidx_fuse.errors import UsageError
@@ -21,9 +21,12 @@ from raidx_fuse.format.configuration.volumes import Extent
 Read = Callable[[int, int], Awaitable[bytes | memoryview]]
 Write = Callable[[int, bytes], Awaitable[None]]
 Flush = Callable[[], Awaitable[None]]
+Discard = Callable[[int, int], Awaitable[None]]
+Allocation = Callable[[int, int], Iterable[tuple[int, bool]]]
 Resizing = Callable[[], AbstractAsyncContextManager[None]]
 
 NAME_BYTES_MAX = 255
+ZEROS_BYTES = 1 << 20  # of one write
 
 
 class Volume:
@@ -39,8 +42,8 @@ class Volume:
     """
 
     __slots__ = (
-        *("_on_resize", "flush", "name", "opened", "read", "read_bytes", "read_only", "reads"),
-        *("size_bytes", "uuid", "write", "write_bytes", "writes"),
+        *("_allocation", "_discard", "_on_resize", "flush", "name", "opened", "read", "read_bytes"),
+        *("read_only", "reads", "size_bytes", "uuid", "write", "write_bytes", "writes"),
     )
 
     def __init__(
@@ -53,6 +56,8 @@ class Volume:
         flush: Flush,
         read_only: bool = False,
         uuid: str = "",
+        discard: Discard | None = None,
+        allocation: Allocation | None = None,
     ) -> None:
         check_name(name)
         self.name = name
@@ -63,6 +68,7 @@ class Volume:
         self.read = read
         self.write = write
         self.flush = flush
+        self._discard, self._allocation = discard, allocation
         self.read_only = read_only
         self._on_resize: list[Resizing] = []
 
@@ -89,10 +95,36 @@ class Volume:
         check_name(name)
         self.name = name
 
-    def bind(self, read: Read, write: Write) -> None:
-        """Read and write by these functions from now on."""
+    def bind(
+        self,
+        read: Read,
+        write: Write,
+        discard: Discard | None = None,
+        allocation: Allocation | None = None,
+    ) -> None:
+        """Read, write, discard and ask what is written by these functions from now on.
+
+        Without *discard*, zeros are written; without *allocation* everything counts as written.
+        """
         self.read = read
         self.write = write
+        self._discard, self._allocation = discard, allocation
+
+    async def discard(self, offset: int, length: int) -> None:
+        """Let a range read as zeros and give its space back where possible. Raises as *write*."""
+        if self._discard is not None:
+            await self._discard(offset, length)
+            return
+        await self.write_zeros(offset, length)
+
+    async def write_zeros(self, offset: int, length: int) -> None:
+        """Write zeros, which keep their space. Raises as *write*."""
+        for at in range(offset, offset + length, ZEROS_BYTES):
+            await self.write(at, bytes(min(ZEROS_BYTES, offset + length - at)))
+
+    def allocation(self, offset: int, length: int) -> Iterable[tuple[int, bool]]:
+        """Return (length in bytes, whether it is written) of the parts of a range, in order."""
+        return ((length, True),) if self._allocation is None else self._allocation(offset, length)
 
     def on_resize(self, resizing: Resizing) -> None:
         """Register *resizing*: *size_bytes* changes only inside the context that it returns."""
@@ -157,6 +189,39 @@ def write_of(write: Write, extents: Sequence[Extent]) -> Write:
             done, at = stop, at + 1
 
     return write_one_of
+
+
+def discard_of(discard: Discard, extents: Sequence[Extent]) -> Discard:
+    """Return the discard of a volume that lies in *extents* of the array with *discard*."""
+
+    async def discard_parts(offset: int, length: int) -> None:
+        for start, size in _parts(extents, offset, length):
+            await discard(start, size)
+
+    return discard_parts
+
+
+def allocation_of(allocation: Allocation, extents: Sequence[Extent]) -> Allocation:
+    """Return the allocation of a volume that lies in *extents* of the array with *allocation*."""
+
+    def allocation_parts(offset: int, length: int) -> Iterator[tuple[int, bool]]:
+        for start, size in _parts(extents, offset, length):
+            yield from allocation(start, size)
+
+    return allocation_parts
+
+
+def _parts(extents: Sequence[Extent], offset: int, length: int) -> Iterator[tuple[int, int]]:
+    """Yield the (offset in the array, length) that bytes *offset* .. of a volume consist of."""
+    if len(extents) == 1:  # the whole image may have grown since
+        yield extents[0].offset + offset, length
+        return
+    begin = 0
+    for extent in extents:
+        low, high = max(offset, begin), min(offset + length, begin + extent.length)
+        if low < high:
+            yield extent.offset + low - begin, high - low
+        begin += extent.length
 
 
 def _starts(extents: Sequence[Extent]) -> tuple[list[int], list[int]]:

@@ -40,7 +40,7 @@ from raidx_fuse.format.configuration.volumes import (
 )
 from raidx_fuse.format.create import new_uuid
 from raidx_fuse.pool.allocate import allocate, cut, extended, free_ranges, unit_bytes
-from raidx_fuse.pool.volume import Volume, read_of, write_of
+from raidx_fuse.pool.volume import Volume, allocation_of, discard_of, read_of, write_of
 from raidx_fuse.pool.wipe import wipe, written_bytes
 
 log = logging.getLogger(__name__)
@@ -296,10 +296,18 @@ class ArrayVolumes:
             flush=array.flush,
             read_only=array.read_only,
             uuid=record.uuid,
+            discard=discard_of(array.discard, extents),
+            allocation=allocation_of(array.allocation, extents),
         )
 
     def _bind(self, volume: Volume, extents: Sequence[Extent]) -> None:
-        volume.bind(read_of(self.array.read, extents), write_of(self.array.write, extents))
+        array = self.array
+        volume.bind(
+            read_of(array.read, extents),
+            write_of(array.write, extents),
+            discard_of(array.discard, extents),
+            allocation_of(array.allocation, extents),
+        )
 
     async def note_size(self) -> None:
         """Take the new size of the array: that of its volume if that is the whole image."""

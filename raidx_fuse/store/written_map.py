@@ -16,7 +16,7 @@ under way; the checkpoint must not write the page without that bit again:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,6 +141,14 @@ class WrittenMap:
         bits = np.flatnonzero(np.unpackbits(packed[occupied], bitorder="little"))
         chunks: NDArray[np.int64] = (occupied[bits >> 3] << 3) + (bits & 7) + (first & ~7)
         return chunks[(chunks >= first) & (chunks < end)]
+
+    def runs(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the runs of written chunks among first..end-1 as (first chunk, end)."""
+        chunks = self._written_in(first, end)
+        if len(chunks):
+            cuts = np.flatnonzero(np.diff(chunks) != 1) + 1
+            for run in np.split(chunks, cuts):
+                yield int(run[0]), int(run[-1]) + 1
 
     def whole(self, layout: Layout, start: int, end: int) -> bool:
         """Return whether every chunk of stripes start..end-1 was written (contiguous layouts)."""

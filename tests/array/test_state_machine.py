@@ -37,6 +37,7 @@ steps = st.one_of(
     st.tuples(st.just("write"), fraction, fraction, st.integers(0, 2**32)),
     st.tuples(st.just("write"), fraction, fraction, st.integers(0, 2**32)),
     st.tuples(st.just("sectors"), fraction, fraction, st.integers(0, 2**32)),
+    st.tuples(st.just("discard"), fraction, fraction, st.sampled_from([1, 512, 4096])),
     st.tuples(st.just("read"), fraction, fraction),
     st.tuples(st.just("parallel"), fraction, fraction, st.integers(0, 2**32)),
     st.tuples(st.just("flush")),

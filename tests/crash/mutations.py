@@ -37,6 +37,7 @@ import click
 from raidx_fuse.lab.crash import matrix
 from raidx_fuse.lab.crash.state import Cell
 from tests.crash.mutants import (
+    discards,
     late,
     log,
     maps,
@@ -51,7 +52,7 @@ from tests.crash.mutants.mutant import Mutant
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("raidx_fuse", "cli", "layouts", "tests", "README.md", "pyproject.toml")
-MODULES = (log, replay, maps, superblocks, members, tables, shapes, late, settling)
+MODULES = (log, replay, maps, superblocks, members, tables, shapes, late, settling, discards)
 MUTANTS: tuple[Mutant, ...] = tuple(mutant for module in MODULES for mutant in module.MUTANTS)
 PROGRAM = "python -m tests.crash.mutations"
 STATES = 2000

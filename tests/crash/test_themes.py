@@ -37,6 +37,7 @@ STREAMS_STATES = int(200 * TIMES)
 HUGE_STATES = int(100 * TIMES)
 SQUEEZE_STATES = int(150 * TIMES)
 HANGS_STATES = int(100 * TIMES)
+DISCARDS_STATES = int(100 * TIMES)
 BROKEN_STATES = 1000
 STREAMED = ("raid4", "raid5", "evenodd", "pcode", "upc")
 STREAMED_LATER = ("rdp", "xcode") if TIMES > 1 else ()  # their stripes need large logs, so members
@@ -151,6 +152,14 @@ def test_writes_that_land_late_keep_its_promises(cell: str) -> None:
     tally = matrix.run_cells([Cell.parse(cell)], HANGS_STATES, SEED)
     assert not tally.violations, tally.report()
     assert tally.total >= HANGS_STATES
+
+
+@pytest.mark.parametrize("cell", ["raid5:partial", "raid0:full", "evenodd:none", "raidx-copy:full"])
+def test_what_is_discarded_stays_so_and_nothing_else_changes(cell: str) -> None:
+    tally = matrix.run_cells([Cell.parse(f"{cell}:discards")], DISCARDS_STATES, SEED)
+    assert not tally.violations, tally.report()
+    assert tally.total >= DISCARDS_STATES
+    assert "discard" in {verb for _, verb, _ in tally.states}
 
 
 def test_writes_that_land_over_newer_ones_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

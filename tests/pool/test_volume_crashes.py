@@ -68,6 +68,9 @@ class Play:
         )
         members = [PowerCutMember(m.state.image, name=m.path, record=self.record) for m in blank]
         async with open_array(members) as array, open_volumes(array) as volumes:
+            # "partial" promises nothing of a lost member's part of a full stripe in flight, and
+            # stripes that a wipe has dropped may be written past the log
+            await array.set("journal", "full")
             self.volumes = volumes
             self.note()
             one = await self.create("one", 12)

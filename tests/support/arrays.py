@@ -191,6 +191,13 @@ class Rig:
         await self.array.write(start, data)
         self.model[start : start + length] = data
 
+    async def _step_discard(self, where: float, size: float, unit: int) -> None:
+        """Discard a range of whole *unit* bytes."""
+        assert self.array is not None
+        start, length = self._range(where, size, unit)
+        await self.array.discard(start, length)
+        self.model[start : start + length] = bytes(length)
+
     async def _step_read(self, where: float, size: float) -> None:
         assert self.array is not None
         start, length = self._range(where, size)

@@ -1,7 +1,8 @@
 """What was written when, and what each sector may therefore hold after a cut.
 
 Every 512-byte sector of every write has unique content, a hash of sector and version. A sector that
-is read back therefore identifies its write, and no XOR of sectors looks like another sector.
+is read back therefore identifies its write, and no XOR of sectors looks like another sector. Only
+discards, which are writes of zeros here, are all alike.
 
 A write is *covered* when a flush that began after its end has returned. After a cut a sector may
 hold any write that had begun, unless a covered write came later: "flushed bytes intact, every other
@@ -85,6 +86,10 @@ class WriteSpan(Span):
         """Note that the write ended in an error, and may have given up the sectors *given_up*."""
         self.refused = True
         self.given_up = given_up
+
+    def through_log(self) -> None:
+        """Note that all of the write went through the log: no stripe of it can be torn."""
+        self.full = self.closes = frozenset()
 
     def complete(self, sectors: frozenset[int]) -> None:
         """Note that the write completes stripes, whose *sectors* an earlier write began."""
@@ -208,19 +213,22 @@ class History:
         self.writes.append(span)
         return span
 
-    def add_sector(self, span: WriteSpan, sector: int, first: int, end: int) -> bytes:
+    def add_sector(
+        self, span: WriteSpan, sector: int, first: int, end: int, *, zeros: bool = False
+    ) -> bytes:
         """Let *span* write the bytes *first* to *end* of *sector*; return those bytes.
 
-        The rest of the sector keeps what the newest write gave it.
+        They are unique, or *zeros*. The rest of the sector keeps what the newest write gave it.
         """
-        content = fill(self.seed, sector, span.version)
+        content = bytes(SECTOR_BYTES) if zeros else fill(self.seed, sector, span.version)
         data = content[first:end]
         if len(data) < SECTOR_BYTES:
             before = self.newest(sector)
             content = before[:first] + data + before[end:]
         span.sectors[sector] = content
         self._by_sector[sector].append(span)
-        self._known[content] = sector, span.version
+        if not zeros:
+            self._known[content] = sector, span.version
         return data
 
     def end(self, span: Span, event: int) -> None:

@@ -17,7 +17,6 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import ArrayFailedError, RaidxError
 from raidx_fuse.lab.crash.broken import break_order
 from raidx_fuse.lab.crash.disks import MOODY, SectorDisk, is_member
@@ -25,13 +24,13 @@ from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Fronts, Hardware, Shape
 from raidx_fuse.lab.crash.history import History, Span, WriteSpan
 from raidx_fuse.lab.crash.reading import read_sectors
 from raidx_fuse.lab.crash.recording import Recording
+from raidx_fuse.lab.crash.requests.discards import discard_some
+from raidx_fuse.lab.crash.requests.moving import move_some
 from raidx_fuse.lab.crash.requests.places import Places
 from raidx_fuse.lab.crash.requests.stagger import stagger
 from raidx_fuse.lab.crash.requests.together import come_together, in_sectors
 from raidx_fuse.lab.crash.requests.touched import sectors_on_lost, touched_stripes
 from raidx_fuse.lab.crash.state import Cell, ViolationError
-from raidx_fuse.layouts.numbers import MemberChunk, Role
-from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.members.simulated.powercut import CutRecord
@@ -42,6 +41,8 @@ STEPS: tuple[str, ...] = ("write", "again", "burst", "stagger", "flush", "tidy",
 STEP_WEIGHTS: tuple[int, ...] = (9, 3, 4, 3, 5, 3, 1)
 MOVES_WEIGHT = 8
 DOOR_WEIGHT = 14
+DISCARD_WEIGHT = 7
+DISCARD_SHARE = 0.3  # of the workloads: they have discards
 DOOR_SHARE = 0.35  # of the workloads: some of their small writes share commit batches
 # After either pause the log is checkpointed; after the longer one, quiet dirty regions are clean.
 TIDY_S = (3.0, 12.0)
@@ -59,6 +60,9 @@ class Player(Places):
         door = random.Random(f"{cell} {seed} door")
         by_chance = not cell.theme and cell.journal != "none" and shape is None
         self.has_door = theme == "door" or (by_chance and door.random() < DOOR_SHARE)
+        discards = random.Random(f"{cell} {seed} discards")
+        by_chance = not cell.theme and shape is None and discards.random() < DISCARD_SHARE
+        self.discards = theme == "discards" or by_chance
         self.shape = shape or Shape.drawn(cell, theme, rng)
         if self.has_door and shape is None and self.shape.pace != "inline":
             self.shape = replace(self.shape, pace=MOODY)
@@ -232,9 +236,11 @@ class Player(Places):
             kinds, weights = (*STEPS, "moves"), (*STEP_WEIGHTS, MOVES_WEIGHT)
         if self.has_door:
             kinds, weights = (*kinds, "door"), (*weights, DOOR_WEIGHT)
+        if self.discards:
+            kinds, weights = (*kinds, "discard"), (*weights, DISCARD_WEIGHT)
         kind = self.rng.choices(kinds, weights)[0]
         if kind == "moves":
-            await self.moves()
+            await move_some(self)
         elif kind == "write":
             await self.write(*self.place())
         elif kind == "again":
@@ -245,6 +251,8 @@ class Player(Places):
             await self.burst()
         elif kind == "door":
             await come_together(self)
+        elif kind == "discard":
+            await discard_some(self)
         elif kind == "stagger":
             await stagger(self)
         elif kind == "flush":
@@ -255,25 +263,6 @@ class Player(Places):
             span = self.history.begin("setting", self.event)
             await self.array.set("parity.policy", self.rng.choice(("traditional", "rmw", "rcw")))
             self.history.end(span, self.event)
-
-    async def moves(self) -> None:
-        """Move some chunks of bundles (a rebundle), perhaps while a write runs."""
-        layout = self.array.context.layout
-        assert isinstance(layout, BundleLayout)
-        mover = ChunkMover(self.array.context, layout)
-        span = self.history.begin("move", self.event)
-        async with trio.open_nursery() as nursery:
-            if self.rng.random() < 0.4:
-                nursery.start_soon(self.write, *self.place())
-            for _ in range(self.rng.randint(1, 4)):
-                cell = self.rng.randrange(self.stripes * layout.length)
-                role = Role(self.rng.randrange(layout.width))
-                moves = mover.exchange(cell, self.rng.randrange(layout.cells))
-                if self.rng.random() < 0.5 and len(free := layout.free_chunks(role)):
-                    moves = [(cell, role, MemberChunk(int(self.rng.choice(free.tolist()))))]
-                if mover.problem(moves) is None:
-                    await mover.move(moves)
-        self.history.end(span, self.event)
 
     async def flush(self) -> None:
         """Flush the array, and note it in the history."""
@@ -341,17 +330,21 @@ class Player(Places):
         else:
             self.history.observe(sector, got)
 
-    async def write(self, offset: int, length: int) -> None:
+    async def write(self, offset: int, length: int, *, discard: bool = False) -> None:
         """Write *length* bytes at *offset*, fewer where a part ends, and note the write.
 
-        *offset* counts in the workload's parts of the image (image_parts.py).
+        A *discard* counts as a write of zeros. *offset* counts in the workload's parts of the
+        image (image_parts.py).
         """
         at, length = self.parts.place(offset, length)
-        span, data = self._begin_write(offset, at, length)
+        span, data = self._begin_write(offset, at, length, discard)
         unlogged = self.array.context.unflushed_writes
         before = unlogged.count
         try:
-            await self.array.write(at, data)
+            if discard:
+                await self.array.discard(at, length)
+            else:
+                await self.array.write(at, data)
         except RaidxError:
             if not self.refusals:
                 raise
@@ -359,29 +352,36 @@ class Player(Places):
             given_up = sectors_on_lost(self.array.context, self.parts, torn)
             self.history.refuse(span, self.event, given_up)
             return
-        if unlogged.count == before:
+        if unlogged.count == before and discard:
+            span.through_log()
+        elif unlogged.count == before:
             span.complete(frozenset())  # all of it went through the log
         self.history.end(span, self.event)
 
-    def _begin_write(self, offset: int, at: int, length: int) -> tuple[WriteSpan, bytes]:
+    def _begin_write(
+        self, offset: int, at: int, length: int, discard: bool
+    ) -> tuple[WriteSpan, bytes]:
         """Note a write of *length* bytes at *offset*, which is byte *at* of the image.
 
         Returns its span and its content.
         """
         end = offset + length
+        fronts = Fronts() if discard else self._fronts
         stripes, full, closes = touched_stripes(
-            self.array.context.layout, self.parts, self._fronts, self.stripe_bytes, at, at + length
+            self.array.context.layout, self.parts, fronts, self.stripe_bytes, at, at + length
         )
         verb = "write stripes" if len(full) == len(stripes) else "write part"
         if full and verb == "write part":
             verb = "write mixed"
+        if discard:
+            verb = "discard"
         span: WriteSpan = self.history.begin_write(verb, self.event, stripes, full)
         span.complete(closes)
         parts = []
         for sector in range(offset // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
             low = max(offset - sector * SECTOR_BYTES, 0)
             high = min(end - sector * SECTOR_BYTES, SECTOR_BYTES)
-            parts.append(self.history.add_sector(span, sector, low, high))
+            parts.append(self.history.add_sector(span, sector, low, high, zeros=discard))
         return span, b"".join(parts)
 
 

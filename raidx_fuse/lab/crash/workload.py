@@ -24,6 +24,8 @@ Only on request by name:
     checkpoints  small writes whose parity follows at the checkpoint (journal.parity=checkpoint),
                with checkpoints under way
     hangs      writes that hang and reach the disk late (themes/hangs.py)
+    discards   ranges are discarded and written again (requests/discards.py); many workloads of the
+               other themes have some of that, too
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
 from raidx_fuse.lab.crash.player import Player, Script
 from raidx_fuse.lab.crash.recording import Recording
+from raidx_fuse.lab.crash.requests.discards import discard_some
+from raidx_fuse.lab.crash.requests.moving import move_some
 from raidx_fuse.lab.crash.requests.together import come_together
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.lab.crash.themes.copies import theme_copies
@@ -100,6 +104,7 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
     if find_layout(cell.layout).bundled:
         themes["moves"] = (theme_moves, 4)
         themes["members"] = (theme_members, 4)
+    themes["discards"] = (theme_discards, 0)
     if find_layout(cell.layout).tolerance(3):
         themes["streams"] = (theme_streams, 0)
     if cell.journal != "none":
@@ -123,6 +128,26 @@ async def theme_huge(player: Player) -> None:
             await player.flush()
         if player.rng.random() < 0.4:
             await player.step()
+
+
+async def theme_discards(player: Player) -> None:
+    """Discard ranges and write them again, also while a member is lost and rebuilt."""
+    rng = player.rng
+    await player.write(0, player.stripes * player.stripe_bytes)
+    if rng.random() < 0.3:
+        await player.array.set("journal.parity", "checkpoint")
+    for _ in range(rng.randint(3, 6)):
+        await discard_some(player)
+        if rng.random() < 0.5:
+            await player.flush()
+        await player.step()
+        if rng.random() < 0.15:
+            await player.close()
+            await player.open()
+    if player.tolerance and rng.random() < 0.4:
+        role = rng.randrange(player.width)
+        await lose_and_rebuild(player, role, spare=False, fail_first=rng.random() < 0.7)
+        await discard_some(player)
 
 
 async def theme_door(player: Player) -> None:
@@ -229,7 +254,7 @@ async def theme_moves(player: Player) -> None:
     """Move and exchange chunks of bundles (a rebundle), among other steps."""
     await player.write(*player.place("many"))
     for _ in range(player.rng.randint(2, 4)):
-        await player.moves()
+        await move_some(player)
         await player.step()
 
 

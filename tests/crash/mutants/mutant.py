@@ -27,6 +27,7 @@ GROWTH = ("raid4:partial:growth", "raid4:none:growth", "raid0:full:growth", "rai
 SQUEEZE = ("raid5:full:squeeze", "raid4:partial:squeeze", "evenodd:partial:squeeze")
 HUGE = ("raid5:partial:huge", "raid0:none:huge", "raid5:none:huge")
 HANGS = ("raid5:partial:hangs", "raid0:none:hangs", "raid4:full:hangs")
+DISCARDS = ("raid5:partial:discards", "raid0:full:discards", "evenodd:none:discards")
 RESTRIPE = ("raid5:partial:restripe", "upc:full:restripe", "raid0:none:restripe")
 
 

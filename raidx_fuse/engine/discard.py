@@ -1,0 +1,224 @@
+"""Discard: a range of the image reads as zeros from now on and costs as little as possible.
+
+    whole groups of chunks    locks -> mark -> record (bits cleared) -> checkpoint -> holes punched
+    everything else           zeros are written, where there is content
+
+A chunk may lose its bit in the written map alone only if no parity changes by that. A parity cell
+counts as zero once all of its data cells are unwritten, so chunks go in groups: for each parity
+that depends on one of them, the range covers every written chunk that this parity protects. Without
+parity, and for copies, each chunk is such a group.
+
+The order, and what a crash leaves after each step:
+
+1. The regions are marked dirty. A crash changes nothing: the chains hold.
+2. One record clears the bits. Recovery redoes it whole or not at all. It also redoes older records
+   of the stripes, whose content then lies at places that count as unwritten; and where the holes
+   are not punched yet, the old content does.
+3. The checkpoint places what the log held of the stripes, so that nothing comes after the holes.
+4. Holes are punched; zeros are written where a member cannot punch, but is relied on to read as
+   zero where it is unwritten. The holes are flushed: a first write may rely on them now, and a
+   crash that kept the write must keep them, too. Until then a resync would zero these places again.
+
+The stripes stay locked throughout: a first write comes before step 1 or after step 4. While the
+layout changes (growth, restripe), the old places of chunks count after a crash; then nothing is
+dropped, and zeros are written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+import numpy as np
+import trio
+
+from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.errors import MemberError, RaidxError
+from raidx_fuse.layouts.numbers import Chunk, Role, Stripe
+from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.placements.restriping import RestripeLayout
+from raidx_fuse.layouts.planning.stripe_plan import cells_of
+from raidx_fuse.members.base import ReadBuffer
+from raidx_fuse.store.buffers import zero_buffers
+
+log = logging.getLogger(__name__)
+
+ZEROS_BYTES = 1 << 20  # of one write
+CHUNKS_AT_ONCE = 1 << 16  # of the written map
+STRIPES_AT_ONCE = 4096  # locked at a time
+ENTRY_SHARE = 64  # a record of a discard takes at most 1/4 of the log: 16 bytes for each chunk
+
+
+class Discarder:
+    """Discards ranges of the image of one array; *write* is that of its `Writer`."""
+
+    def __init__(
+        self, context: ArrayContext, write: Callable[[int, ReadBuffer], Awaitable[None]]
+    ) -> None:
+        self.context = context
+        self._write = write
+        self._not_asked: dict[Role, object] = {}  # role -> the queue of a member that cannot punch
+
+    async def discard(self, offset: int, length: int) -> None:
+        """Let a range read as zeros; return when that is acknowledged (not yet durable).
+
+        A crash before the next flush may leave any part of the old content. Raises as
+        `Writer.write`.
+        """
+        context = self.context
+        end = offset + length
+        whole = -(-offset >> context.shift), end >> context.shift
+        at = offset
+        while at < end:
+            stop = min(end, (at >> context.shift) + CHUNKS_AT_ONCE << context.shift)
+            layout = context.layout
+            for stripes in self._batches(max(whole[0], at >> context.shift), stop, whole[1]):
+                await self._drop(layout, stripes, *whole)
+            for start, last in context.written.runs(at >> context.shift, -(-stop >> context.shift)):
+                await self._zero(max(at, start << context.shift), min(stop, last << context.shift))
+            at = stop
+        if context.member_set.unpublished:
+            await context.member_set.published()
+
+    async def _zero(self, at: int, end: int) -> None:
+        """Write zeros from byte *at* to *end*."""
+        while at < end:
+            stop = min(end, at + ZEROS_BYTES)
+            await self._write(at, bytes(stop - at))
+            at = stop
+
+    def _batches(self, first: int, stop: int, end: int) -> Iterator[list[Stripe]]:
+        """Yield the stripes of the written chunks from *first* on, before *end* and byte *stop*."""
+        context = self.context
+        locate = context.layout.locate
+        last = min(end, -(-stop >> context.shift))
+        if first >= last:
+            return
+        written = first + np.flatnonzero(context.written.is_written_many(np.arange(first, last)))
+        stripes = sorted({locate(Chunk(chunk))[0] for chunk in written.tolist()})
+        most = context.journal.capacity // (ENTRY_SHARE * context.data_count)
+        most = max(1, min(STRIPES_AT_ONCE, most))
+        for at in range(0, len(stripes), most):
+            yield stripes[at : at + most]
+
+    # -- dropping ------------------------------------------------------------------------------
+
+    async def _drop(self, layout: Layout, stripes: list[Stripe], first: int, end: int) -> None:
+        """Make those chunks *first* .. *end* - 1 of *stripes* of *layout* unwritten that can be."""
+        context = self.context
+        await context.locks.acquire_all(stripes)
+        try:
+            if (
+                layout is not context.layout
+                or context.growth is not None
+                or isinstance(layout, RestripeLayout)
+            ):
+                return
+            if context.dirty_bitmap.guarded:
+                await context.dirty_bitmap.finish(stripes)
+            dropped = {stripe: self._droppable(stripe, first, end) for stripe in stripes}
+            dropped = {stripe: cells for stripe, cells in dropped.items() if cells}
+            if dropped:
+                await self._drop_locked(dropped)
+        finally:
+            context.locks.release_all(stripes)
+
+    def _droppable(self, stripe: Stripe, first: int, end: int) -> int:
+        """Return the written data cells of *stripe* that may lose their bits, as a mask."""
+        context = self.context
+        logical, support = context.layout.logical, context.code.support
+        written = context.code.data_mask & ~context.unwritten_cells(stripe)
+        cells = 0
+        for cell in cells_of(written):
+            if first <= logical(stripe, cell) < end:
+                cells |= 1 << cell
+        while cells:
+            kept = 0
+            for protected in support:
+                if protected & cells and protected & written & ~cells:
+                    kept |= protected & cells
+            if not kept:
+                break
+            cells &= ~kept
+        return cells
+
+    async def _drop_locked(self, dropped: dict[Stripe, int]) -> None:
+        """Make the cells *dropped* unwritten, by stripe; the stripes are locked."""
+        context = self.context
+        journal, dirty, stripes = context.journal, context.dirty_bitmap, sorted(dropped)
+        chunks = [
+            context.layout.logical(stripe, cell)
+            for stripe in stripes
+            for cell in cells_of(dropped[stripe])
+        ]
+        before = {stripe: context.unwritten_cells(stripe) for stripe in stripes}
+        trusted = bool(context.recorded_zero_roles())
+        if trusted:
+            await dirty.enter(stripes)
+        try:
+            await journal.settle(stripes)
+            with trio.CancelScope(shield=True):  # the holes belong to the record
+                await journal.commit(stripes, (), (), unwritten=chunks)
+                for stripe in stripes:
+                    context.forget_stripe(stripe)
+                if context.bad_chunks:
+                    for chunk in chunks:
+                        context.bad_chunks.discard(chunk)
+                await self._empty(before)
+        finally:
+            if trusted:
+                dirty.leave(stripes)
+
+    async def _empty(self, before: dict[Stripe, int]) -> None:
+        """Give the places of cells back that are unwritten now, but not in the masks *before*."""
+        context = self.context
+        left: dict[Role, list[int]] = {}
+        for stripe, unwritten in before.items():
+            for cell in cells_of(context.unwritten_cells(stripe) & ~unwritten):
+                role, offset = context.position(stripe, cell)
+                if role >= 0 and context.member_set.queues[role] is not None:
+                    left.setdefault(role, []).append(offset)
+        zeroed = context.recorded_zero_roles()
+        asked = [role for role in left if role in zeroed or self._can_punch(role)]
+        if not asked:
+            return
+        ring = context.journal.ring
+        behind = ring.next_sequence
+        try:
+            while ring.placed_tail[0] < behind:
+                await context.journal.place()
+            async with trio.open_nursery() as nursery:
+                for role in asked:
+                    nursery.start_soon(self._punch_all, role, left[role], role in zeroed)
+            if zeroed:
+                await context.member_set.flush()
+        except* RaidxError as errors:
+            log.warning("discarded places are not empty: %s", errors.exceptions[0])
+            context.distrust_zeros()
+
+    async def _punch_all(self, role: Role, places: Sequence[int], zeroed: bool) -> None:
+        """Punch the chunks at *places* (byte offsets); write zeros if *zeroed* demands it."""
+        size = self.context.chunk_bytes
+        rows = np.array(sorted(places), np.int64)
+        for run in np.split(rows, np.flatnonzero(np.diff(rows) != size) + 1):
+            await self._punch(role, int(run[0]), len(run) * size, zeroed)
+
+    def _can_punch(self, role: Role) -> bool:
+        queue = self.context.member_set.queues[role]
+        return queue is not None and self._not_asked.get(role) is not queue
+
+    async def _punch(self, role: Role, offset: int, size: int, zeroed: bool) -> None:
+        member_set = self.context.member_set
+        queue = member_set.queues[role]
+        done = False
+        if self._can_punch(role):
+            try:
+                done = await member_set.punch(role, offset, size)
+            except MemberError as error:
+                log.warning("%s; no more holes are punched there", error)
+            if not done:
+                self._not_asked[role] = queue
+        if zeroed and not done:
+            for at in range(offset, offset + size, ZEROS_BYTES):
+                part = min(ZEROS_BYTES, offset + size - at)
+                await member_set.write([(role, at, zero_buffers(part), part)], background=True)
