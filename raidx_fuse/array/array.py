@@ -71,6 +71,7 @@ class Array:
         self.context = context
         self.member_set = context.member_set
         self.read_only = context.member_set.read_only
+        self.was_clean = assembly.config.clean  # False: it had not been closed
         self.warnings: list[str] = list(assembly.warnings)
         self.reader = Reader(context)
         self.writer = Writer(context)

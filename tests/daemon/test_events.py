@@ -110,6 +110,7 @@ def test_rot_a_crash_a_stall_and_a_degraded_start_are_told() -> None:
         told.clear()
         async with restarted(images[1:]) as array:
             Watch(told.append, "/mnt", lambda: 0).begin(array)
+            assert "1 log records redone" in told[1].message
             assert kinds() == ["NewArray", "Recovered", "DegradedArray"]
 
     run(main)

@@ -38,12 +38,10 @@ class Watch:
         array.jobs.on_start.append(self._job_started)
         array.jobs.on_end.append(self._job_ended)
         self._tell("NewArray", INFO, f"{array.name} has started", "")
-        if array.replayed is not None and array.replayed.records:
-            records = array.replayed.records
-            self._tell("Recovered", WARNING, f"it had crashed: {records} log records redone", "")
-        if array.context.dirty_bitmap.pending_regions():
-            count = array.context.dirty_bitmap.pending_regions()
-            self._tell("Recovered", WARNING, f"it had crashed: {count} regions are resynced", "")
+        if not array.was_clean and array.replayed is not None:
+            records, regions = array.replayed.records, array.context.dirty_bitmap.pending_regions()
+            text = f"it had not been closed: {records} log records redone, {regions} regions resync"
+            self._tell("Recovered", WARNING, text, "")
         if array.member_set.lost:
             self._degraded(frozenset(array.member_set.lost))
         for job in array.jobs.running():
