@@ -21,7 +21,7 @@ from raidx_fuse.layouts.registry import LayoutError
 
 SECTIONS = {  # the order of `raidx --help`
     "Arrays": ("create", "mount", "umount"),
-    "Look": ("status", "stats", "events", "examine", "check", "explain"),
+    "Look": ("status", "stats", "events", "scan", "examine", "check", "explain"),
     "Change": (
         *("add-disk", "reshape", "remove-disk", "fail-disk", "replace-disk"),
         *("scrub", "tune", "job", "get", "set"),

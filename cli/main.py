@@ -24,6 +24,7 @@ COMMANDS = {  # name -> place: the module of a command is imported when the comm
     "status": "show.status",
     "stats": "show.stats",
     "events": "events.events",
+    "scan": "scan.scan",
     "examine": "show.examine",
     "check": "show.check",
     "explain": "explain.explain",

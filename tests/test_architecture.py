@@ -53,6 +53,7 @@ MAY_TOUCH_THE_SYSTEM = {
     "fuse.workers",  # the same
     "fuse.cpu_latency",  # the latency promise of the kernel
     "daemon.mount",  # user ids, pid
+    "daemon.scan",  # which files and devices there are
     "daemon.events.store",  # its files
     "daemon.events.programs",  # hooks, the journal's socket
     "daemon.memory_protection",  # prctl, mlockall

@@ -17,7 +17,17 @@ from raidx_fuse.members.open import absolute
 
 
 @verb()
-@click.argument("members", metavar="MEMBER... MOUNTPOINT", nargs=-1, required=True, type=PATH)
+@click.argument("members", metavar="[MEMBER]... MOUNTPOINT", nargs=-1, required=True, type=PATH)
+@click.option("--name", help="Find the members of the array of this name, as `raidx scan` does.")
+@click.option("--uuid", help="Find the members of the array of this UUID, or its beginning.")
+@click.option(
+    "--scan",
+    "folders",
+    multiple=True,
+    metavar="PATH",
+    type=PATH,
+    help="Where to look for them (repeat); default: all disks of the machine.",
+)
 @click.option("--read-only", is_flag=True, help="Never write to a member.")
 @click.option(
     "--foreground", is_flag=True, help="Do not detach; log to standard error; ^C unmounts."
@@ -38,6 +48,9 @@ from raidx_fuse.members.open import absolute
 def mount(
     out: Output,
     members: tuple[str, ...],
+    name: str | None,
+    uuid: str | None,
+    folders: tuple[str, ...],
     read_only: bool,
     foreground: bool,
     allow_other: bool,
@@ -61,6 +74,10 @@ def mount(
             action="apt install gcc pkg-config libfuse3-dev fuse3, then: pip install pyfuse3",
         ) from None
 
+    if name is not None or uuid is not None:
+        members = (*_found(members, folders, name, uuid), members[-1])
+    elif folders:
+        raise UsageError("--scan goes with --name or --uuid only")
     if len(members) < 2:
         raise UsageError("mount needs members and a mount point", action="see raidx mount --help")
     if mode is not None and not allow_other:
@@ -90,6 +107,20 @@ def mount(
         daemonize.run_in_foreground(body(request), ready)
     else:
         ready(daemonize.start(body(request), paths.own_files(request.mountpoint).log))
+
+
+def _found(
+    members: tuple[str, ...], folders: tuple[str, ...], name: str | None, uuid: str | None
+) -> list[str]:
+    """Return the members of the array called *name* or *uuid*. Raises UsageError."""
+    import trio
+
+    from raidx_fuse.daemon.scan import members_of, scan
+
+    if len(members) != 1 or (name is not None and uuid is not None):
+        raise UsageError("give either members, --name or --uuid, and one mount point")
+    arrays = trio.run(scan, [absolute(folder) for folder in folders])["arrays"]
+    return members_of(arrays, name=name, uuid=uuid)
 
 
 @verb()

@@ -1,0 +1,70 @@
+"""`raidx scan`: the arrays whose members are found, mounted or not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import trio
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.asking import ask_all, check_status
+from raidx_fuse.cli.output import Output, warn
+from raidx_fuse.cli.parameters import PATH
+from raidx_fuse.cli.status_text import state_text
+from raidx_fuse.daemon.scan import scan as find_arrays
+from raidx_fuse.members.open import absolute
+
+
+@verb()
+@click.argument("paths", metavar="[PATH]...", nargs=-1, type=PATH)
+def scan(out: Output, paths: tuple[str, ...]) -> None:
+    """Find arrays by the superblocks of their members.
+
+    PATH is a folder, a file or a block device; without one, all disks of the machine are looked at.
+    `raidx mount --name` and `--uuid` find members in the same way.
+    """
+    document = out.fit(trio.run(find_arrays, [absolute(path) for path in paths]))
+    running = _running()
+    for array in document["arrays"]:
+        mountpoint, state = running.get(array["uuid"], (None, array["state"]))
+        array |= {"mountpoint": mountpoint, "state": state}
+        if mountpoint is not None:
+            array["problem"] = None
+    for each in document["problems"]:
+        warn(f"{each['path']}: {each['problem']}")
+    lines = [_next(array) for array in document["arrays"]]
+    table = Group(_table(document["arrays"]), *lines) if lines else Text("no array was found")
+    out.emit(document, table)
+
+
+def _running() -> dict[str, tuple[str, str]]:
+    """Return UUID -> (mount point, state) of the arrays that are mounted."""
+    found = {}
+    for each in ask_all(check_status):
+        for array in (each.status or {}).get("arrays", [each.status]):
+            if array is not None:
+                found[str(array["uuid"])] = (each.path, str(array["state"]))
+    return found
+
+
+def _table(arrays: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for title in ("name", "uuid", "layout", "state", "members"):
+        table.add_column(title, no_wrap=True)
+    for array in arrays:
+        members = f"{len(array['members'])} of {array['wanted']}"
+        name, uuid, layout = (Text(str(array[key])) for key in ("name", "uuid", "layout"))
+        table.add_row(name, uuid, layout, state_text(array["state"]), members)
+    return table
+
+
+def _next(array: dict[str, Any]) -> Text:
+    if array["mountpoint"] is not None:
+        return Text(f"{array['name']}: mounted on {array['mountpoint']}")
+    if array["problem"] is not None:
+        return Text(f"{array['name']}: {array['problem']}", style="yellow")
+    return Text(f"mount it: raidx mount {' '.join(array['members'])} MOUNTPOINT")

@@ -1,0 +1,130 @@
+"""Finds arrays by the superblocks of their members: block devices, files, and files in folders."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from raidx_fuse.daemon import inspect
+from raidx_fuse.daemon.member_files import Disks
+from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES
+from raidx_fuse.format.superblock import MAGIC, read_superblock
+from raidx_fuse.members.threads import in_thread
+
+BLOCK_DEVICES = Path("/sys/class/block")
+NOT_DISKS = ("loop", "ram", "zram", "fd", "sr")  # devices without a disk of their own
+FILES_MAX = 100_000
+
+
+async def scan(paths: Sequence[str]) -> dict[str, Any]:
+    """Return *arrays*, those with members among *paths*, and *problems*, what cannot be read.
+
+    A folder stands for the files in it; no path for all disks. Each array has *uuid*, *name*,
+    *layout*, *state* ("failed" with a *problem* if its members do not suffice), *members*, the
+    paths, and *wanted*, how many it has. Raises UsageError for a path that does not exist.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    problems: list[dict[str, str]] = []
+    for path in _candidates(paths):
+        try:
+            if not await in_thread(path, partial(_has_magic, path)):
+                continue
+            with Disks(read_only=True, lock=False) as disks:
+                (member,) = disks.attach([path])
+                superblock = await read_superblock(member)
+        except RaidxError as error:
+            problems.append({"path": path, "problem": str(error)})
+            continue
+        except OSError as error:
+            problems.append({"path": path, "problem": error.strerror or "cannot be read"})
+            continue
+        if superblock is None:
+            continue
+        config = superblock.config
+        new = {"uuid": superblock.array_uuid, "name": config.name, "layout": config.layout}
+        array = found.setdefault(superblock.array_uuid, {**new, "members": [], "events": 0})
+        array["members"].append(path)
+        if config.events > array["events"]:  # the newest superblock knows
+            array |= {**new, "events": config.events, "wanted": len(config.roles())}
+    return {"arrays": [await _judged(array) for array in found.values()], "problems": problems}
+
+
+async def _judged(array: dict[str, Any]) -> dict[str, Any]:
+    """Return *array* with its state at rest, "unknown" if it is in use."""
+    del array["events"]
+    try:
+        status = await inspect.status(array["members"])
+    except BusyError as error:
+        return {**array, "state": "unknown", "problem": str(error)}
+    except RaidxError as error:
+        return {**array, "state": "failed", "problem": str(error)}
+    return {**array, "state": status["state"], "problem": None}
+
+
+def members_of(
+    arrays: Iterable[dict[str, Any]], *, name: str | None, uuid: str | None
+) -> list[str]:
+    """Return the members of the array called *name*, or with *uuid* (or its beginning).
+
+    Raises UsageError if there is none, or more than one.
+    """
+    ref = name if name is not None else uuid or ""
+    fits = [
+        array
+        for array in arrays
+        if (array["name"] == ref if name is not None else array["uuid"].startswith(ref))
+    ]
+    if len(fits) == 1:
+        return list(fits[0]["members"])
+    if not fits:
+        raise UsageError(
+            f"no array {ref!r} was found", action="see raidx scan; name folders with --scan"
+        )
+    uuids = ", ".join(array["uuid"] for array in fits)
+    raise UsageError(
+        f"{len(fits)} arrays are called {ref!r}", action=f"name one by --uuid: {uuids}"
+    )
+
+
+def _candidates(paths: Sequence[str]) -> list[str]:
+    """Return the files and devices to look at, each once. Raises UsageError."""
+    if not paths:
+        names = sorted(os.listdir(BLOCK_DEVICES)) if BLOCK_DEVICES.is_dir() else []
+        return [f"/dev/{name}" for name in names if not name.startswith(NOT_DISKS)]
+    found: dict[str, None] = {}
+    for path in paths:
+        if os.path.isdir(path):
+            inside = sorted(os.path.join(path, name) for name in os.listdir(path))
+            found |= dict.fromkeys(each for each in inside if _is_disk(each))
+        elif _is_disk(path):
+            found[path] = None
+        else:
+            raise UsageError(f"{path} is no folder, file or block device")
+    if len(found) > FILES_MAX:
+        raise UsageError(f"{len(found)} files are too many to look at", action="name fewer folders")
+    return list(found)
+
+
+def _is_disk(path: str) -> bool:
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return stat.S_ISREG(mode) or stat.S_ISBLK(mode)
+
+
+def _has_magic(path: str) -> bool:
+    """Return whether *path* begins like a member, in either slot. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return MAGIC in (
+            os.pread(descriptor, len(MAGIC), 0),
+            os.pread(descriptor, len(MAGIC), SUPERBLOCK_SLOT_BYTES),
+        )
+    finally:
+        os.close(descriptor)

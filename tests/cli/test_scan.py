@@ -1,0 +1,113 @@
+"""`raidx scan`, and mounting by name or UUID: what is found, complete or not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raidx_fuse.daemon import scan as scan_module
+from raidx_fuse.daemon.scan import members_of
+from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.fuse import mountpoint
+from tests.support.command import USAGE, checked, raidx
+
+
+def found(folder: Path, line: str) -> dict[str, Any]:
+    arrays = json.loads(checked(folder, f"scan {line} --json"))["arrays"]
+    return {array["name"]: array for array in arrays}
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> Path:
+    """Return a folder with two arrays, one of them without a member, and other files."""
+    (tmp_path / "mnt").mkdir()
+    checked(tmp_path, "create --layout raid5 --size 4MiB --name first a b c")
+    checked(tmp_path, "create --layout raid5 --size 4MiB --name second x y z")
+    (tmp_path / "z").unlink()
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "text").write_text("RAIDX is no superblock" * 10000)
+    return tmp_path
+
+
+def test_arrays_are_found_complete_or_not(disks: Path) -> None:
+    arrays = found(disks, ".")
+    assert set(arrays) == {"first", "second"}
+    first, second = arrays["first"], arrays["second"]
+    assert [Path(path).name for path in first["members"]] == ["a", "b", "c"]
+    assert (first["state"], first["wanted"], first["problem"]) == ("clean", 3, None)
+    assert (second["state"], len(second["members"]), second["wanted"]) == ("degraded", 2, 3)
+    assert first["mountpoint"] is None
+    assert found(disks, "x")["second"]["state"] == "failed"
+    text = checked(disks, "scan .")
+    assert "2 of 3" in text
+    assert f"mount it: raidx mount {disks}/a {disks}/b {disks}/c MOUNTPOINT" in text
+    (disks / "none").mkdir()
+    assert checked(disks, "scan none") == "no array was found\n"
+    assert raidx(disks, "scan nowhere").status == USAGE
+
+
+def test_a_scratched_member_is_a_problem_beside_the_rest(disks: Path) -> None:
+    with (disks / "a").open("r+b") as file:
+        for at in (100, (64 << 10) + 100):
+            file.seek(at)
+            file.write(b"\xff" * 600)
+    done = raidx(disks, "scan . --json")
+    document = json.loads(done.stdout)
+    assert [Path(each["path"]).name for each in document["problems"]] == ["a"]
+    assert {array["state"] for array in document["arrays"]} == {"degraded"}
+
+
+def test_all_disks_are_looked_at_without_a_path(
+    disks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = disks / "block"
+    folder.mkdir()
+    for name in ("sda", "loop3", "zram0", "nvme0n1"):
+        (folder / name).mkdir()
+    monkeypatch.setattr(scan_module, "BLOCK_DEVICES", folder)
+    assert scan_module._candidates([]) == ["/dev/nvme0n1", "/dev/sda"]
+
+
+def test_a_name_must_be_of_one_array() -> None:
+    arrays = [
+        {"name": name, "uuid": uuid, "members": [uuid]}
+        for name, uuid in (("a", "11"), ("b", "12"), ("b", "21"))
+    ]
+    assert members_of(arrays, name="a", uuid=None) == ["11"]
+    assert members_of(arrays, name=None, uuid="2") == ["21"]
+    for name, uuid, words in (("b", None, "name one by --uuid: 12, 21"), (None, "1", "2 arrays")):
+        with pytest.raises(UsageError, match=words):
+            members_of(arrays, name=name, uuid=uuid)
+    with pytest.raises(UsageError, match="no array 'c' was found"):
+        members_of(arrays, name="c", uuid=None)
+
+
+@pytest.mark.mount
+def test_an_array_is_mounted_by_name_and_by_uuid(disks: Path) -> None:
+    try:
+        mountpoint.check_fuse()
+    except RaidxError as error:
+        pytest.skip(f"no FUSE here: {error}")
+    uuid = found(disks, ".")["first"]["uuid"]
+    for line in ("--name first", f"--uuid {uuid[:8]}"):
+        checked(disks, f"mount {line} --scan . mnt")
+        try:
+            now = found(disks, ".")["first"]
+            assert (now["mountpoint"], now["state"]) == (str(disks / "mnt"), "clean")
+            assert f"first: mounted on {disks}/mnt" in checked(disks, "scan .")
+        finally:
+            checked(disks, "umount mnt")
+    for line in (
+        "mount --name third --scan . mnt",
+        "mount --name first --scan . a mnt",
+        f"mount --name first --uuid {uuid} mnt",
+        "mount a b c mnt --scan .",
+    ):
+        assert raidx(disks, line).status == USAGE, line
+    shutil.copy(disks / "a", disks / "copy")
+    assert "copy" in raidx(disks, "mount --name first --scan . mnt").stderr
+    assert mountpoint.find(disks / "mnt") is None
