@@ -68,6 +68,7 @@ def test_a_failure_its_replacement_and_the_end_are_told_in_order(with_desk: With
     with_desk(scene)
     assert [event.event for event in told] == [
         *("NewArray", "Fail", "DegradedArray", "RebuildStarted", "RebuildFinished"),
+        "SpareActive",
         *("ScrubStarted", "ScrubFinished", "ArrayStopped"),
     ]
     fail, degraded = told[1:3]
@@ -200,6 +201,9 @@ def test_a_program_that_hangs_is_killed_with_its_children_and_holds_up_nothing(
             assert result[PROGRAM]["problem"].endswith("no end within 0.3 s: killed")
             result = await delivery.call_hooks(EVENT)
             assert result[PROGRAM]["problem"].endswith("exit status 3")
+            for program in ("/nowhere", "/bin/a\0b"):
+                store.save(EVENT.uuid, {PROGRAM: program})
+                assert not (await delivery.call_hooks(EVENT))[PROGRAM]["ok"]
 
     trio.run(main)
     child = int((tmp_path / "child").read_text())

@@ -71,6 +71,8 @@ class Delivery:
                 await in_thread(str(self.store.folder), partial(self.store.append, event))
             except (OSError, RaidxError) as error:
                 log.warning("an event was not kept on disk: %s", error)
+            except Exception:  # a mounted disk without events is better than none
+                log.critical("bug: an event was not kept", exc_info=True)
             send_to_journal(event, self._journal)
             try:
                 self._send_hook.send_nowait(event)
@@ -81,7 +83,10 @@ class Delivery:
     async def run_hooks(self) -> None:
         """Run the programs for each event until `run` has ended (a background task)."""
         async for event in self._hooks:
-            await self.call_hooks(event)
+            try:
+                await self.call_hooks(event)
+            except Exception:  # a mounted disk without hooks is better than none
+                log.critical("bug: the hooks of an event were not run", exc_info=True)
         self.ended.set()
 
     async def call_hooks(self, event: Event) -> dict[str, Result]:

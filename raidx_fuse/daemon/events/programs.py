@@ -61,6 +61,8 @@ async def _run(words: Sequence[str], text: str, limit_s: float) -> Result:
             status = done.returncode
         except OSError as error:
             return {"ok": False, "problem": f"{words[0]}: {os.strerror(error.errno or 0)}"}
+        except ValueError as error:  # a zero byte in the file of the settings
+            return {"ok": False, "problem": f"{words[0]!r}: {error}"}
     if status is None:
         return {"ok": False, "problem": f"{words[0]}: no end within {limit_s:g} s: killed"}
     problem = None if status == 0 else f"{words[0]}: exit status {status}"

@@ -8,7 +8,8 @@
     <UUID of the array>.json                   events.program, events.mail
 
 The program is kept here, not in the superblocks: whoever mounts members from elsewhere must not run
-what their superblocks name. All functions block: the daemon calls them in a thread.
+what their superblocks name. Events are not flushed: a power cut may take the last ones. All
+functions block: the daemon calls them in a thread.
 """
 
 from __future__ import annotations
@@ -70,6 +71,15 @@ class EventStore:
         """Return the events of all arrays, oldest first; lines that cannot be read are left out."""
         found = [event for path in self._logs() for event in _events(path)]
         return sorted(found, key=lambda event: event.at_s)
+
+    def stamp(self) -> list[tuple[str, int, int]]:
+        """Return a value that changes with every event."""
+        found = []
+        for path in self._logs():
+            with suppress(OSError):
+                status = path.stat()
+                found.append((path.name, status.st_size, status.st_mtime_ns))
+        return found
 
     def _logs(self) -> list[Path]:
         return [*sorted(self.folder.glob("*.events.1")), *sorted(self.folder.glob("*.events"))]

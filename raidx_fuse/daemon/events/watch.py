@@ -11,6 +11,7 @@ from raidx_fuse.array import advice
 from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.events.event import ERROR, INFO, TEXT_CHARS_MAX, WARNING, Event
 from raidx_fuse.jobs.job import Job
+from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.layouts.numbers import Role
 
 LOOK_S = 10.0  # between two looks for what no hook tells
@@ -122,10 +123,20 @@ class Watch:
             return
         found: dict[str, Any] = job.detail()
         self._tell(kind, INFO, f"the {job.kind} is {job.state}", job.kind)
+        if isinstance(job, Rebuild) and job.state == "done":
+            self._active_again(job)
         if found.get("mismatches"):
             left = found["uncorrected"]
             text = f"the {job.kind} found {found['mismatches']} mismatches, {left} are left"
             self._tell("MismatchFound", ERROR if left else WARNING, text, job.kind, self._advice())
+
+    def _active_again(self, job: Rebuild) -> None:
+        assert self._array is not None
+        for role in job.roles:
+            queue = self._array.member_set.readable[role]
+            if queue is not None:
+                path = queue.member.path
+                self._tell("SpareActive", INFO, f"member {path} in role {role} is whole", path)
 
     def _look(self) -> None:
         assert self._array is not None
