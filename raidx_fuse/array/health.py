@@ -60,12 +60,10 @@ class Health:
 
     def note_ended(self, job: Job) -> None:
         """Remember what a scrub that has ended found, and what each member was repaired."""
-        if not isinstance(job, Scrub):
-            return
+        if not isinstance(job, Scrub) or job.kind != Scrub.kind:
+            return  # what a resync corrects was torn by a crash: no member is to blame
         for row in job.by_member():
             self._of(Role(row["role"]))[1] += row["repaired"]
-        if job.kind != Scrub.kind:
-            return  # a resync repairs, but is no scrub
         found = job.detail()
         left = [each for each in found["findings"] if not each["repaired"]]
         self.scrub = {

@@ -15,6 +15,8 @@ from raidx_fuse.array import advice
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.cli.status_text import scan_text
+from raidx_fuse.daemon.events.event import Event
+from raidx_fuse.daemon.events.watch import Watch
 from raidx_fuse.daemon.inspect import describe
 from raidx_fuse.format.assemble import assemble
 from raidx_fuse.format.configuration.config import ArrayConfig, encode_config
@@ -25,6 +27,7 @@ from raidx_fuse.format.superblock import BODY_BYTES_MAX
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.spy import restarted, spying
 
 MIB = 1 << 20
 CHUNK = 4096
@@ -143,6 +146,28 @@ def test_errors_of_a_member_are_remembered_also_when_it_was_excluded() -> None:
         rest = await at_rest(members)
         (told,) = (m for m in rest["members"] if m["uuid"] == uuid)
         assert told["errors_ever"] == ever
+
+    run(main)
+
+
+def test_a_resync_after_a_crash_blames_no_member() -> None:
+    async def main() -> None:
+        async with spying("rdp", 6, chunk_bytes=CHUNK) as rig:
+            await rig.running.set("journal", "none")
+            await rig.put(0, random.Random(1).randbytes(40 * CHUNK))
+            role, at = 2, rig.data.offset + 100
+            images = [bytearray(image) for image in rig.images()]
+        images[role][at] ^= 0x40  # as a torn write leaves it
+        told: list[Event] = []
+        async with restarted([bytes(image) for image in images]) as array:
+            Watch(told.append, "/mnt", lambda: 0).begin(array)
+            (job,) = array.jobs.running()
+            ended = await array.jobs.wait(job.job_id)
+            assert (ended["kind"], ended["mismatches"]) == ("resync", 1)
+            status = array.status()
+            assert [member["repairs_ever"] for member in status["members"]] == [0] * 6
+            assert status["last_scrub"] is None
+        assert "MismatchFound" not in [event.event for event in told]
 
     run(main)
 

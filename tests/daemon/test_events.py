@@ -98,7 +98,7 @@ def test_rot_a_crash_a_stall_and_a_degraded_start_are_told() -> None:
             await rig.running.jobs.wait(await rig.running.start_scrub(repair=False))
             found = told[-1]
             assert kinds() == ["ScrubStarted", "ScrubFinished", "MismatchFound"]
-            assert "1 mismatches, 1 are left" in found.message
+            assert "mismatches found by the scrub: 1, left: 1" in found.message
             assert "raidx scrub /mnt --repair" in (found.action or "")
             rig.running.context.bad_chunks.add(5)
             await trio.sleep(2.5 * LOOK_S)
@@ -111,7 +111,7 @@ def test_rot_a_crash_a_stall_and_a_degraded_start_are_told() -> None:
         told.clear()
         async with restarted(images[1:]) as array:
             Watch(told.append, "/mnt", lambda: 0).begin(array)
-            assert "1 log records redone" in told[1].message
+            assert "log records redone: 1" in told[1].message
             assert kinds() == ["NewArray", "Recovered", "DegradedArray"]
 
     run(main)

@@ -12,6 +12,7 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.events.event import ERROR, INFO, TEXT_CHARS_MAX, WARNING, Event
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.rebuild import Rebuild
+from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.layouts.numbers import Role
 
 LOOK_S = 10.0  # between two looks for what no hook tells
@@ -41,7 +42,8 @@ class Watch:
         self._tell("NewArray", INFO, f"{array.name} has started", "")
         if not array.was_clean and array.replayed is not None:
             records, regions = array.replayed.records, array.context.dirty_bitmap.pending_regions()
-            text = f"it had not been closed: {records} log records redone, {regions} regions resync"
+            redone = f"log records redone: {records}, regions to resync: {regions}"
+            text = f"it had not been closed; {redone}"
             self._tell("Recovered", WARNING, text, "")
         if array.member_set.lost:
             self._degraded(frozenset(array.member_set.lost))
@@ -107,7 +109,7 @@ class Watch:
         self._tell(
             "DegradedArray",
             ERROR,
-            f"role {roles} is lost: {left} more losses are tolerated",
+            f"role {roles} is lost; more that may be lost: {left}",
             "",
             f"replace member {min(lost)}: raidx replace-disk {where} {min(lost)} NEW_MEMBER",
         )
@@ -125,9 +127,9 @@ class Watch:
         self._tell(kind, INFO, f"the {job.kind} is {job.state}", job.kind)
         if isinstance(job, Rebuild) and job.state == "done":
             self._active_again(job)
-        if found.get("mismatches"):
+        if job.kind == Scrub.kind and found.get("mismatches"):  # a resync expects them
             left = found["uncorrected"]
-            text = f"the {job.kind} found {found['mismatches']} mismatches, {left} are left"
+            text = f"mismatches found by the {job.kind}: {found['mismatches']}, left: {left}"
             self._tell("MismatchFound", ERROR if left else WARNING, text, job.kind, self._advice())
 
     def _active_again(self, job: Rebuild) -> None:
@@ -146,6 +148,6 @@ class Watch:
                 self._tell("JobStalled", ERROR, f"the {job.kind} waits: {job.error}", job.kind)
         lost = self._array.context.bad_chunks.count()
         if lost > self._lost:
-            text = f"{lost} chunks are lost: reads of them fail"
+            text = f"chunks lost, whose reads fail: {lost}"
             self._tell("LostChunks", ERROR, text, "", self._advice())
         self._lost = lost
