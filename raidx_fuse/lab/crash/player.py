@@ -359,7 +359,7 @@ class Player(Places):
         self.history.end(span, self.event)
 
     def _begin_write(
-        self, offset: int, at: int, length: int, discard: bool
+        self, offset: int, at: int, length: int, discard: bool = False
     ) -> tuple[WriteSpan, bytes]:
         """Note a write of *length* bytes at *offset*, which is byte *at* of the image.
 
