@@ -37,7 +37,7 @@ from raidx_fuse.members.open import absolute
     "--mode",
     type=Permissions(),
     metavar="MODE",
-    help="For --allow-other: permissions of the images, as for chmod (default: 666).",
+    help="For --allow-other: permissions of the images, as for chmod (default: 644).",
 )
 @click.option(
     "--start-degraded",
@@ -88,7 +88,7 @@ def mount(
         read_only=read_only,
         allow_other=allow_other,
         start_degraded=start_degraded,
-        mode=mode or (0o666 if allow_other else 0o600),
+        mode=mode or (0o644 if allow_other else 0o600),
     )
 
     def ready(status: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ import pwd
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,20 +87,22 @@ def test_allow_other_lets_others_open_the_image(
         folder.chmod(0o755)
     shell = shutil.which("setpriv") or pytest.skip("setpriv is not installed")
     as_nobody = (shell, "--reuid=nobody", "--clear-groups", "dd", "status=none", "count=1")
-    words = (*as_nobody, f"of={array.image}", "if=/dev/zero", "conv=notrunc")
 
-    def refused(*options: str) -> bool:
+    def refused(*words: str, options: Sequence[str] = ()) -> bool:
         array.mount(*options)
-        done = command(*words, check=False)
+        done = command(*as_nobody, *words, check=False)
         array.unmount()
         return done.returncode != 0
 
     array.create("raid5", 3, "8MiB")
-    assert refused()
-    assert not refused("--allow-other")
-    assert refused("--allow-other", "--mode", "600")
-    assert refused("--allow-other", "--mode", "0644")
-    assert refused("--allow-other", "--read-only")
+    reads = ("of=/dev/null", f"if={array.image}")
+    writes = (f"of={array.image}", "if=/dev/zero", "conv=notrunc")
+    assert refused(*reads)
+    assert not refused(*reads, options=["--allow-other"])
+    assert refused(*writes, options=["--allow-other"]), "who may write is said by --mode"
+    assert not refused(*writes, options=["--allow-other", "--mode", "666"])
+    assert refused(*reads, options=["--allow-other", "--mode", "600"])
+    assert refused(*writes, options=["--allow-other", "--mode", "666", "--read-only"])
     assert "--allow-other" in array.refused(
         "mount", *array.members, array.mnt, "--mode", "600", status=2
     )
