@@ -89,6 +89,14 @@ class Layout(ABC):
         """Return (role, member chunk) of the cell with index *cell* of *stripe*."""
         ...
 
+    def places(
+        self, stripes: NDArray[np.int64], cell: CellIndex
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the roles and the member chunks of the cell *cell* of each of *stripes*."""
+        found = [self.place(stripe, cell) for stripe in stripes.tolist()]
+        roles, chunks = np.array(found, np.int64).reshape(-1, 2).T
+        return roles, chunks
+
     @abstractmethod
     def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
         """Return (stripe, cell) that lies at *member_chunk* of *role*, None if nothing does."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from raidx_fuse.layouts.codes.code import Code, LayoutError
 from raidx_fuse.layouts.numbers import (
     CellIndex,
@@ -81,6 +84,16 @@ class RotatedLayout(Layout):
             self._role_of[stripe % self._phases][cell],
             stripe * self._rows + self._row_of[cell],  # type: ignore[return-value]
         )
+
+    def places(
+        self, stripes: NDArray[np.int64], cell: CellIndex
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the roles and the member chunks of the cell *cell* of each of *stripes*."""
+        column = self.code.column_of[cell]
+        roles = np.full_like(stripes, column)
+        if self._phases > 1:
+            roles = (column - stripes) % self.width
+        return roles, stripes * self._rows + self._row_of[cell]
 
     def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
         """Return (stripe, cell) that lies at *member_chunk* of *role*, None if nothing does."""

@@ -75,6 +75,24 @@ class Member(ABC):
         """
         return False
 
+    def try_reads(self, reads: Sequence[tuple[int, Sequence[WriteBuffer], int]]) -> int:
+        """Do reads of (offset, buffers, size in bytes) in order until one would block.
+
+        Returns how many were done. Raises MemberError only if the first read fails; if a later one
+        fails, it returns the number of reads before it.
+        """
+        done = 0
+        for offset_bytes, buffers, _ in reads:
+            try:
+                if not self.try_readv(offset_bytes, buffers):
+                    break
+            except MemberError:
+                if not done:
+                    raise
+                break
+            done += 1
+        return done
+
     def try_writes(self, writes: Sequence[tuple[int, Sequence[ReadBuffer], int]]) -> int:
         """Do writes of (offset, buffers, size in bytes) in order until one would block.
 

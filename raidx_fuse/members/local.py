@@ -169,19 +169,21 @@ class LocalMember(Member):
         return True
 
     def try_writes(self, writes: Sequence[tuple[int, Sequence[ReadBuffer], int]]) -> int:
-        if self._read_flags or self._inline_writes_skipped:
-            return super().try_writes(writes)  # if one is slow, the rest must go to a thread
-        pwritev, fd, end = os.pwritev, self._fd, self._writable_bytes
-        done = 0
-        try:
+        if self._inline_writes_skipped:
+            return super().try_writes(writes)
+        slow_s = SLOW_WRITE_S if self._read_flags else float("inf")  # as in `try_writev`
+        done, begin_s = 0, perf_counter()
+        with suppress(OSError):  # the caller repeats the write and gets the error then
             for offset_bytes, buffers, size_bytes in writes:
-                if offset_bytes + size_bytes > end or offset_bytes < 0:
+                if offset_bytes + size_bytes > self._writable_bytes or offset_bytes < 0:
                     break
-                if pwritev(fd, buffers, offset_bytes) != size_bytes:
+                if os.pwritev(self._fd, buffers, offset_bytes) != size_bytes:
                     break  # a short write: the caller repeats it as a whole
                 done += 1
-        except OSError:
-            pass  # the caller repeats the write and gets the error then
+                before_s, begin_s = begin_s, perf_counter()
+                if begin_s - before_s > slow_s:  # the rest must go to a thread
+                    self._inline_writes_skipped = SLOW_WRITES_SKIPPED
+                    break
         self._writes += max(1, done)
         return done
 

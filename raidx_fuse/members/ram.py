@@ -75,6 +75,17 @@ class RamMember(Member):
             offset_bytes = end
         return True
 
+    def try_reads(self, reads: Sequence[tuple[int, Sequence[WriteBuffer], int]]) -> int:
+        content, limit = self._bytes, self._readable_bytes
+        done = 0
+        for offset_bytes, buffers, size_bytes in reads:
+            end = offset_bytes + size_bytes
+            if len(buffers) != 1 or end > limit or offset_bytes < 0:
+                return done or super().try_reads(reads)
+            buffers[0][:] = content[offset_bytes:end]
+            done += 1
+        return done
+
     @property
     def memory(self) -> memoryview:
         """The whole content, writable, for tests and models; the whole member counts as written."""

@@ -1,17 +1,20 @@
-"""One I/O operation on one member, and the errors it may end with (queue.py runs it)."""
+"""I/O on one member for its queue (queue.py): an operation with its errors; many I/Os in a row."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import trio
 
 from raidx_fuse.errors import MemberError
-from raidx_fuse.members.base import Member, ReadBuffer
+from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
+from raidx_fuse.store.latency import Latency
 
 READ, WRITE, FLUSH, PUNCH = "read", "write", "flush", "punch"
+EWMA_WEIGHT = 0.1  # of the newest service time in the moving average
 
 
 class Queue(Protocol):
@@ -158,3 +161,70 @@ class CountdownLatch:
                 return trio.lowlevel.Abort.FAILED
 
             await trio.lowlevel.wait_task_rescheduled(abort)
+
+
+class SynchronousBatches(ABC):
+    """The part of a member's queue (queue.py) that does I/Os of (offset, buffers, size) in a row.
+
+    Both methods return how many were done; the caller submits the others.
+    """
+
+    member: Member
+    clock: Callable[[], float]
+    unflushed: bool
+    reads: int
+    writes: int
+    read_bytes: int
+    write_bytes: int
+    writes_waiting: int
+    read_latency: Latency
+    write_latency: Latency
+    read_service_s: float
+    write_service_s: float
+    busy_s: float
+    _wary: bool
+
+    @abstractmethod
+    def _note_failed(self, kind: str, offset: int, size_bytes: int, error: MemberError) -> None:
+        """Note a failed try: the next one is the second."""
+
+    def try_reads(self, reads: Sequence[tuple[int, Sequence[WriteBuffer], int]]) -> int:
+        """Read in order without suspending."""
+        if self._wary or not reads:
+            return 0
+        start = self.clock()
+        try:
+            done = self.member.try_reads(reads)
+        except MemberError as error:
+            offset, _, size_bytes = reads[0]
+            self._note_failed(READ, offset, size_bytes, error)
+            return 0
+        if done:
+            elapsed = self.clock() - start
+            self.read_latency.add_many(elapsed / done, done)
+            self.read_service_s += EWMA_WEIGHT * (elapsed / done - self.read_service_s)
+            self.busy_s += elapsed
+            self.reads += done
+            self.read_bytes += sum(read[2] for read in reads[:done])
+        return done
+
+    def try_writes(self, writes: Sequence[tuple[int, Sequence[ReadBuffer], int]]) -> int:
+        """Write in order without suspending."""
+        if self.writes_waiting or self._wary:
+            return 0
+        self.unflushed = True
+        start = self.clock()
+        try:
+            done = self.member.try_writes(writes)
+        except MemberError as error:
+            offset, _, size_bytes = writes[0]
+            self._note_failed(WRITE, offset, size_bytes, error)
+            return 0
+        if done:
+            elapsed = self.clock() - start
+            self.write_latency.add_many(elapsed / done, done)
+            self.write_service_s += EWMA_WEIGHT * (elapsed / done - self.write_service_s)
+            self.busy_s += elapsed
+            self.writes += done
+            self.write_bytes += sum(write[2] for write in writes[:done])
+        return done

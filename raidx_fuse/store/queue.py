@@ -28,16 +28,24 @@ from raidx_fuse.errors import MemberError
 from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.overdue import came_back, give_up, is_overdue
 from raidx_fuse.store.latency import TIMED_ALL, TIMED_EACH, Latency
-from raidx_fuse.store.operation import FLUSH, PUNCH, READ, WRITE, CountdownLatch, Operation
+from raidx_fuse.store.operation import (
+    EWMA_WEIGHT,
+    FLUSH,
+    PUNCH,
+    READ,
+    WRITE,
+    CountdownLatch,
+    Operation,
+    SynchronousBatches,
+)
 from raidx_fuse.tasks import Starter
 
 log = logging.getLogger(__name__)
 
-EWMA_WEIGHT = 0.1  # of the newest service time in the moving average
 _FAILED_KEPT = 16
 
 
-class MemberQueue:
+class MemberQueue(SynchronousBatches):
     """The queue of one member; *clock* returns the time in seconds.
 
     Attributes that policies read: *reads_waiting*, *writes_waiting* (queued or running operations),
@@ -136,30 +144,6 @@ class MemberQueue:
         self.writes = number
         self.write_bytes += size_bytes
         return True
-
-    def try_writes(self, writes: Sequence[tuple[int, Sequence[ReadBuffer], int]]) -> int:
-        """Write (byte offset, buffers, size in bytes) in order without suspending.
-
-        Returns how many writes were done; the caller submits the others.
-        """
-        if self.writes_waiting or self._wary:
-            return 0
-        self.unflushed = True
-        start = self.clock()
-        try:
-            done = self.member.try_writes(writes)
-        except MemberError as error:
-            offset, _, size_bytes = writes[0]
-            self._note_failed(WRITE, offset, size_bytes, error)
-            return 0
-        if done:
-            elapsed = self.clock() - start
-            self.write_latency.add_many(elapsed / done, done)
-            self.write_service_s += EWMA_WEIGHT * (elapsed / done - self.write_service_s)
-            self.busy_s += elapsed
-            self.writes += done
-            self.write_bytes += sum(write[2] for write in writes[:done])
-        return done
 
     def _note_failed(self, kind: str, offset: int, size_bytes: int, error: MemberError) -> None:
         log.warning("%s; trying once more", error.message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,6 +74,15 @@ def test_place_and_inverse_are_inverse_and_no_two_cells_share_a_chunk(layout: La
     )
     assert used == len(seen)
     assert layout.inverse(0, layout.member_chunks) is None
+
+
+@given(layouts())
+def test_places_of_many_stripes_are_those_of_each(layout: Layout) -> None:
+    stripes = np.arange(min(layout.stripes, 40), dtype=np.int64)[::-1]
+    for cell in cell_range(0, len(layout.code.cells)):
+        roles, chunks = layout.places(stripes, cell)
+        found = list(zip(roles.tolist(), chunks.tolist(), strict=True))
+        assert found == [layout.place(stripe, cell) for stripe in stripes.tolist()]
 
 
 @given(layouts())

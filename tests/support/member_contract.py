@@ -118,6 +118,24 @@ class MemberContract:
 
         run(main)
 
+    def test_reads_in_a_row_stop_before_the_first_that_is_not_done(self, member: Member) -> None:
+        async def main() -> None:
+            content = random.Random(2).randbytes(4096)
+            await write(member, 0, content)
+            reads = [(at, [bytearray(100), bytearray(156)], 256) for at in range(0, 4096, 512)]
+            reads += [(at, [bytearray(256)], 256) for at in range(256, 4096, 512)]
+            done = member.try_reads(reads)
+            assert 0 <= done <= len(reads)
+            for at, buffers, size in reads[:done]:
+                assert b"".join(buffers) == content[at : at + size]
+            if done:
+                outside = (member.size_bytes - 100, [bytearray(256)], 256)
+                assert member.try_reads([reads[-1], outside, reads[0]]) == 1
+            member.close()
+            assert await refused(lambda: bool(member.try_reads(reads))) in (0, errno.ENODEV)
+
+        run(main)
+
     def test_first_and_last_byte_and_nothing_at_all(self, member: Member) -> None:
         async def main() -> None:
             last = member.size_bytes - 1
