@@ -13,6 +13,7 @@ from raidx_fuse.engine.stripe_locks import StripeLocks
 from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.format.configuration.lost_chunks import LostChunks
 from raidx_fuse.journal.journal import Journal
+from raidx_fuse.journal.stripe_parity import Plans
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Offset, Role, Stripe
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
@@ -142,7 +143,7 @@ class ArrayContext:
         self.policy: Policy
         self.bpu = BpuPolicy(self._role, lambda: self.member_set.queues, member_set.clock)
         self.use_policy("traditional")
-        journal.unsettled.choose_by(self._choose)
+        journal.unsettled.choose_by(_Chooser(self))
         self.access: AccessStats | None = None  # only for layouts with a chunk table
         if isinstance(layout, BundleLayout):
             self.access = AccessStats(layout, member_set.queues, member_set.clock)
@@ -153,12 +154,6 @@ class ArrayContext:
         self.all_read_zero = False
         self.take_layout(layout)
         self.note_zero_roles()
-
-    def _choose(self, rmw: BandPlan | None, rcw: BandPlan | None, stripe: Stripe) -> BandPlan:
-        """Return the plan by which the parity of *stripe* follows its logged data, and count it."""
-        plan = self.policy(rmw, rcw, stripe)
-        self.counters.count_plan(plan.kind, len(plan.reads))
-        return plan
 
     def _role(self, stripe: Stripe, cell: CellIndex) -> Role:
         return self.layout.place(stripe, cell)[0]
@@ -349,3 +344,25 @@ class ArrayContext:
         now = self.member_set.clock()
         self.foreground_s = now
         self.latency.add(now - started_s)
+
+
+class _Chooser:
+    """Asks the parity policy for the plan by which the parity of logged data follows."""
+
+    def __init__(self, context: ArrayContext) -> None:
+        self._context = context
+
+    def fixed(self, plans: Plans) -> BandPlan | None:
+        """Return the choice for all stripes; None if the policy weighs the queues of each."""
+        policy = self._context.policy
+        if isinstance(policy, BpuPolicy):
+            return policy.choose_now(*plans)
+        return policy(*plans, Stripe(0))
+
+    def choose(self, plans: Plans, stripe: Stripe) -> BandPlan:
+        """Return the choice for *stripe*."""
+        return self._context.policy(*plans, stripe)
+
+    def count(self, plan: BandPlan, bands: int) -> None:
+        """Count *plan*, which is carried out for *bands*."""
+        self._context.counters.count_plan(plan.kind, len(plan.reads), bands)

@@ -24,7 +24,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from crc32c import crc32c
+from numpy.typing import NDArray
 
 from raidx_fuse.format.configuration.config import uuid_bytes
 from raidx_fuse.format.regions import SECTOR_BYTES
@@ -41,9 +43,12 @@ _CRC = struct.Struct("<I")
 ENTRY = struct.Struct("<HHIQ")
 """kind, role, length, offset."""
 ENTRY_BYTES = ENTRY.size
+_ENTRY_TYPE = np.dtype([("kind", "<u2"), ("role", "<u2"), ("length", "<u4"), ("offset", "<u8")])
+Fields = Sequence[int] | bytes  # kind, role, length, offset of each entry; or the packed entries
 DATA, WRITTEN, TABLE, UNWRITTEN, MARK, PARITY, UNSETTLED, SETTLED = 1, 2, 3, 4, 5, 6, 7, 8
 SEQUENCE_MASK = (1 << 32) - 1  # the bits of a sequence number that SETTLED holds
 _HEADS: dict[int, struct.Struct] = {}  # number of entries -> header and entries together
+_HEADS_MAX = 256  # entries
 _ZEROS = bytes(SECTOR_BYTES)
 HEAD = struct.Struct("<QQQQQQ")
 """The head page: epoch, sequence and position of the tail, the first record that is perhaps not
@@ -96,6 +101,24 @@ def decode_holders(payload: Any, epoch: int, its_epoch: int, count: int) -> set[
     return {bytes(payload[at : at + HOLDER_BYTES]) for at in range(HEAD.size, end, HOLDER_BYTES)}
 
 
+def pack_entries(kind: int, roles: Any, lengths: Any, offsets: Any) -> bytes:
+    """Return packed entries of one *kind*; the others are arrays of numbers, or one number."""
+    entries: NDArray[Any] = np.empty(len(offsets), _ENTRY_TYPE)
+    entries["kind"], entries["role"] = kind, roles
+    entries["length"], entries["offset"] = lengths, offsets
+    return entries.tobytes()
+
+
+def pack_fields(fields: Sequence[int]) -> bytes:
+    """Return *fields* as packed entries."""
+    return b"".join(ENTRY.pack(*fields[at : at + 4]) for at in range(0, len(fields), 4))
+
+
+def count_entries(fields: Fields) -> int:
+    """Return the number of entries that *fields* are."""
+    return len(fields) // (ENTRY_BYTES if isinstance(fields, bytes) else 4)
+
+
 def record_bytes(entries: int, data_bytes: int) -> int:
     """Return the size of a record on the ring, padding included."""
     size = RECORD_HEADER_BYTES + entries * ENTRY_BYTES + data_bytes
@@ -107,24 +130,28 @@ def encode_record(
     sequence: int,
     position: int,
     array_uuid: bytes,
-    fields: Sequence[int],
+    fields: Fields,
     buffers: Sequence[ReadBuffer],
     data_bytes: int,
 ) -> bytes:
     """Return a record, padding included.
 
-    *fields* are kind, role, length, offset of every entry, end to end; *buffers* hold the bytes of
-    the data entries in order, *data_bytes* in all.
+    *fields* are the fields of every entry, end to end; *buffers* hold the bytes of the data entries
+    in order, *data_bytes* in all.
     """
-    count = len(fields) >> 2
-    heads = _HEADS.get(count)
-    if heads is None:
-        heads = _HEADS[count] = struct.Struct(RECORD_HEADER.format + ENTRY.format[1:] * count)
+    count = count_entries(fields)
+    if not isinstance(fields, bytes) and count > _HEADS_MAX:  # a Struct for each count is large
+        fields = pack_fields(fields)
     body = count * ENTRY_BYTES + data_bytes
-    head = bytearray(heads.size)
-    heads.pack_into(
-        head, 0, RECORD_MAGIC, 0, epoch, sequence, position, body, count, 0, array_uuid, *fields
-    )
+    values = RECORD_MAGIC, 0, epoch, sequence, position, body, count, 0, array_uuid
+    if isinstance(fields, bytes):
+        head = bytearray(RECORD_HEADER.pack(*values) + fields)
+    else:
+        heads = _HEADS.get(count)
+        if heads is None:
+            heads = _HEADS[count] = struct.Struct(RECORD_HEADER.format + ENTRY.format[1:] * count)
+        head = bytearray(heads.size)
+        heads.pack_into(head, 0, *values, *fields)
     crc = crc32c(head)
     for buffer in buffers:
         crc = crc32c(buffer, crc)

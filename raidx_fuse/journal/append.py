@@ -8,6 +8,7 @@ The ring (ring.py) gives a record its space and its sequence number.
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -19,11 +20,13 @@ from raidx_fuse.format.log_record import (
     ENTRY_BYTES,
     RECORD_HEADER_BYTES,
     UNSETTLED,
+    Fields,
+    count_entries,
     encode_record,
     holder_of,
     record_bytes,
 )
-from raidx_fuse.journal.group_commit import CHANGE_BYTES_MAX, DATA_BYTES_MAX, CommitBatch
+from raidx_fuse.journal.group_commit import BATCH_BYTES_MAX, CHANGE_BYTES_MAX, CommitBatch
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import RecordsInFlight, ReshapePosition, Ring
 from raidx_fuse.journal.stripe_parity import Part
@@ -83,8 +86,11 @@ class LogWriter(ReshapePosition):
         self.batch: CommitBatch | None = (
             None  # changes that are not in the ring yet (group_commit.py)
         )
-        self._gather_bytes = min(DATA_BYTES_MAX, self.capacity // 8)  # of one record
-        self._change_bytes = min(CHANGE_BYTES_MAX, self._gather_bytes // 2)
+        most_bytes = min(BATCH_BYTES_MAX, self.capacity // 8)
+        self._change_bytes = min(CHANGE_BYTES_MAX, most_bytes // 2)
+        # Of a batch that takes one more write, and of a full one with its header.
+        self._gather_bytes = most_bytes - self._change_bytes
+        self._batch_bytes = most_bytes + 4096
         self._gap = NO_GAP  # sequence number of a record that is lost: replay ends before it
         self.late: CommitBatch | None = None
         self._wake = trio.Event()  # set when the checkpoint must not be delayed
@@ -154,7 +160,7 @@ class LogWriter(ReshapePosition):
     async def append(
         self,
         stripes: Sequence[Stripe],
-        fields: Sequence[int],
+        fields: Fields,
         parts: Sequence[ReadBuffer],
         total: int,
     ) -> tuple[int, bytes]:
@@ -164,7 +170,7 @@ class LogWriter(ReshapePosition):
         raise; then the record is withdrawn.
         """
         ring = self.ring
-        size = record_bytes(len(fields) // 4, total)
+        size = record_bytes(count_entries(fields), total)
         self.write_batch()
         sequence, position, offset = ring.allocate(size, stripes)
         roles = [role for role in self.roles if self.member_set.queues[role] is not None]
@@ -193,7 +199,7 @@ class LogWriter(ReshapePosition):
             for role, place, (buffer,), _ in writes:
                 self.overlay.put(role, place, buffer)
             if parts:
-                self.unsettled.note(stripe, sequence, parts)
+                self.unsettled.note(stripe, sequence, parts, self.unsettled.space_of(parts))
         except RaidxError:
             self.withdraw(sequence, self.inflight.position(sequence))
             raise
@@ -218,9 +224,16 @@ class LogWriter(ReshapePosition):
         if sequence > self._gap:
             raise RaidxError("the journal is lost: a change before this one could not be logged")
 
+    @abstractmethod
+    def kept_bytes(self, space_bytes: int = 0) -> int:
+        """Return the space of the ring that no record may take (checkpoint.py)."""
+
     def hurry(self) -> None:
         """Wake the checkpoint if the ring or the overlay is filling up."""
-        if self.ring.must_hurry() or self.overlay.held_bytes > OVERLAY_BYTES_MAX:
+        if (
+            self.ring.must_hurry(self.unsettled.held_bytes)
+            or self.overlay.held_bytes > OVERLAY_BYTES_MAX
+        ):
             self._wake.set()
 
     # -- group commit (group_commit.py) --------------------------------------------------------
@@ -230,20 +243,21 @@ class LogWriter(ReshapePosition):
         stripe: Stripe,
         writes: Sequence[MemberIO],
         data_parts: Sequence[Part],
-        reserve_bytes: int,
+        space_bytes: int,
     ) -> CommitBatch | None:
         """Add *writes* to the commit batch, show them to readers and return the batch.
 
-        *data_parts* as in `Journal.commit_now`.
+        *data_parts* as in `Journal.commit_now`; *space_bytes* is their `Unsettled.space_of`.
 
         Returns None if the writes need a record of their own: they are large, a record is in
-        flight, or the ring has no space for a full batch and *reserve_bytes*.
+        flight, or the ring has no space for a full batch and the parities that follow.
         """
         batch = self.batch
-        if batch is None or batch.data_bytes > self._gather_bytes - self._change_bytes:
+        if batch is None or batch.body_bytes > self._gather_bytes:
             self.write_batch()
             ring = self.ring
-            if self.inflight.open or not ring.has_room(2 * self._gather_bytes, reserve_bytes):
+            kept_bytes = self.kept_bytes(space_bytes)
+            if self.inflight.open or not ring.has_room(self._batch_bytes, kept_bytes):
                 return None
             batch = CommitBatch(self.write_batch, ring.next_sequence)
         total = 0
@@ -257,7 +271,7 @@ class LogWriter(ReshapePosition):
         put = self.overlay.put
         if data_parts:
             fields += (UNSETTLED, 0, len(writes), stripe)
-            self.unsettled.note(stripe, batch.sequence, data_parts)
+            self.unsettled.note(stripe, batch.sequence, data_parts, space_bytes)
         for role, offset, (buffer,), length in writes:
             fields += (DATA, role, length, offset)
             parts.append(buffer)
@@ -371,6 +385,8 @@ class LogWriter(ReshapePosition):
 
     async def mend(self) -> None:
         """Overwrite a withdrawn record with an empty one. Raises what the members raise."""
+        if not self.torn:
+            return
         async with self._mending:
             if self.torn and self.roles:
                 sequence, _ = await self.append((), (), (), 0)

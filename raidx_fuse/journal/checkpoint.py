@@ -6,7 +6,7 @@ journal.py states the order of the writes and flushes, and its laws.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import trio
 
@@ -65,13 +65,15 @@ class Checkpoint(LogWriter):
             await self.ring.save_mark(mark)
         await self.member_set.flush()
 
-    @property
-    def reserved_bytes(self) -> int:
-        """The space of the ring that is kept for parities that follow their data."""
+    def kept_bytes(self, space_bytes: int = 0) -> int:
+        """Return the space of the ring that is kept for parities that follow their data.
+
+        *space_bytes*: the `Unsettled.space_of` of data that is about to be logged.
+        """
         unsettled, kept = self.unsettled, 2 * self.deferred.reserve_bytes
         if unsettled.current or unsettled.frozen:
             kept += unsettled.reserve_bytes
-        return kept
+        return kept + unsettled.more_bytes(space_bytes) if space_bytes else kept
 
     async def _make_room(self, size: int, more_bytes: int = 0) -> None:
         """Wait until the ring has space for a record of *size* bytes and commits may go on.
@@ -94,12 +96,12 @@ class Checkpoint(LogWriter):
             if self.torn:
                 await self.mend()
                 continue
-            if ring.has_room(size, more_bytes + self.reserved_bytes):
+            if ring.has_room(size, more_bytes + self.kept_bytes()):
                 break
             await self.place()
-            if not ring.has_room(size, more_bytes + self.reserved_bytes):
+            if not ring.has_room(size, more_bytes + self.kept_bytes()):
                 await self.member_set.flush()  # the durable head page frees the space
-            if not ring.has_room(size, more_bytes + self.reserved_bytes):
+            if not ring.has_room(size, more_bytes + self.kept_bytes()):
                 await self.inflight.wait_for_first()  # the tail cannot pass it
         self.hurry()
 
@@ -120,7 +122,7 @@ class Checkpoint(LogWriter):
                 await self._freeze()
             assert self._begun is not None
             tail, pages, chunk_table = self._begun
-            await self.unsettled.settle_frozen()
+            tail = self._behind(tail, await self.unsettled.settle_frozen())
             await self._barrier()  # the records are durable
             await self._write_frozen()
             await self.written.save_taken(pages)
@@ -131,6 +133,21 @@ class Checkpoint(LogWriter):
             self.member_set.note_placed()
             await ring.move_tail(tail)
             self.placements += 1
+
+    def _behind(self, tail: Tail, sequences: Sequence[int]) -> Tail:
+        """Return the tail behind those of the records *sequences* that follow *tail* at once.
+
+        They have the parities of the frozen layer: once that is in its places, so are they.
+        """
+        sequence, position, mark = tail
+        for number in sequences:
+            if number == sequence:
+                sequence += 1
+        if sequence == self.ring.next_sequence:
+            position = self.ring.position
+        elif sequence != tail[0]:
+            position = next(at for number, at in self.ring.open if number == sequence)
+        return sequence, position, mark
 
     async def _freeze(self) -> None:
         """Begin a checkpoint: what is committed so far is to be placed, nothing that comes later.

@@ -22,12 +22,13 @@ from collections.abc import Callable, Generator, Sequence
 import trio
 
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.format.log_record import ENTRY_BYTES
 from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.member_io import MemberIO
 
 CHANGE_BYTES_MAX = 40 << 10  # of one write in a batch: copying larger ones costs more
-DATA_BYTES_MAX = 320 << 10  # of a batch; its record, headers included, has less than twice that
+BATCH_BYTES_MAX = 320 << 10  # of a batch: one with as much takes no further write
 
 
 class Deferral:
@@ -99,6 +100,11 @@ class CommitBatch:
     def add(self, size_bytes: int) -> None:
         """Count *size_bytes* more of data."""
         self.data_bytes += size_bytes
+
+    @property
+    def body_bytes(self) -> int:
+        """The size of the record so far, without its header."""
+        return self.data_bytes + ENTRY_BYTES // 4 * len(self.fields)
 
     def mark_written(self) -> None:
         """Note that the record is written, perhaps not by all log members yet."""

@@ -114,13 +114,14 @@ class Journal(Checkpoint):
         stripes = [stripe for stripe, _, _ in changes]
         fields: list[int] = []
         parts: list[Any] = []
-        total = reserve_bytes = 0
-        for stripe, data_parts, requests in changes:
+        total = 0
+        spaces = [self.unsettled.space_of(data_parts) for _, data_parts, _ in changes]
+        for stripe, _, requests in changes:
             more, buffers, more_bytes = entry_fields(requests)
             fields += (UNSETTLED, 0, len(requests), stripe, *more)
             parts += buffers
             total += more_bytes
-            reserve_bytes += self.unsettled.more_bytes(data_parts)
+        reserve_bytes = self.unsettled.more_bytes(sum(spaces))
         size = record_bytes(len(fields) // 4, total)
         if 2 * size + reserve_bytes > self.capacity:
             return False
@@ -132,8 +133,8 @@ class Journal(Checkpoint):
         try:
             await self.wait_for_earlier(sequence)
             self.take_effect(record, len(fields) // 4, writes)
-            for stripe, data_parts, _ in changes:
-                self.unsettled.note(stripe, sequence, data_parts)
+            for (stripe, data_parts, _), space in zip(changes, spaces, strict=True):
+                self.unsettled.note(stripe, sequence, data_parts, space)
         finally:
             self.inflight.end(sequence)
         return True
@@ -197,7 +198,7 @@ class Journal(Checkpoint):
         fields, parts, total = entry_fields(filling.data)
         fields += deferred.entries((filling,))
         size = record_bytes(len(fields) // 4, total)
-        if not ring.has_room(size, self.reserved_bytes):
+        if not ring.has_room(size, self.kept_bytes()):
             return False
         deferred.begin((filling,), ring.stripes)
         sequence, position, offset = ring.allocate(size, (filling.stripe,))
@@ -238,26 +239,26 @@ class Journal(Checkpoint):
             return None
         if stripe in deferred.unfinished:
             return None
-        ring, overlay = self.ring, self.overlay
-        reserve_bytes = self.reserved_bytes
+        space_bytes = 0
         if data_parts:
-            reserve_bytes += unsettled.more_bytes(data_parts)
+            space_bytes = unsettled.space_of(data_parts)
         elif (unsettled.current or unsettled.frozen) and stripe in unsettled:
             return None
         else:
             unsettled.with_parity.add(stripe)
-        if DEFERRAL.holds and (batch := self.join_batch(stripe, writes, data_parts, reserve_bytes)):
+        if DEFERRAL.holds and (batch := self.join_batch(stripe, writes, data_parts, space_bytes)):
             if deferred.held_cells:
                 deferred.note_others((stripe,))
             return batch.sequence, batch
         self.write_batch()
         if self.inflight.open:
             return None
+        ring, overlay = self.ring, self.overlay
         fields, parts, total = entry_fields(writes)
         if data_parts:
             fields[:0] = (UNSETTLED, 0, len(writes), stripe)
         size = record_bytes(len(fields) >> 2, total)
-        if not ring.has_room(size, reserve_bytes):
+        if not ring.has_room(size, self.kept_bytes(space_bytes)):
             return None
         sequence, position, offset = ring.take(size)
         ring.stripes[stripe] = sequence
@@ -275,7 +276,7 @@ class Journal(Checkpoint):
             for role, place, (buffer,), _ in writes:
                 put(role, place, buffer)
             if data_parts:
-                unsettled.note(stripe, sequence, data_parts)
+                unsettled.note(stripe, sequence, data_parts, space_bytes)
         self.commits += 1
         self.commit_bytes += size
         return sequence, left

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import ReadBuffer, WriteBuffer
@@ -27,6 +28,7 @@ WHOLE = frozenset((bytes, bytearray, memoryview))  # types of a range that is kn
 Pieces = list[tuple[int, Any]]
 Placed = tuple[int, list[ReadBuffer], int]  # byte offset on the member, buffers, size
 Span = tuple[int, memoryview]  # the key of its first page, and the content
+Numbers = NDArray[np.int64]
 Pages = dict[int, Any]  # role << _ROLE_SHIFT | page -> whole buffer, Span or Pieces
 
 
@@ -47,9 +49,20 @@ class Overlay:
         """Put *data* over the role's bytes from *offset*; the buffer is kept, not copied."""
         self._put(self.current, role, offset, data)
 
-    def put_frozen(self, role: Role, offset: int, data: Any) -> None:
-        """Put *data* into the frozen layer, before its content is written to its home places."""
-        self._put(self.frozen, role, offset, data)
+    def put_places(
+        self, pages: Pages, roles: Numbers, offsets: Numbers, size: int, view: memoryview
+    ) -> None:
+        """Put *size* bytes at each place into the layer *pages*; they follow one another in *view*.
+
+        The view is kept, not copied.
+        """
+        parts = [view[at : at + size] for at in range(0, len(view), size)]
+        if size == PAGE_BYTES and not (offsets & PAGE_MASK).any():
+            pages.update(zip(_keys(roles, offsets), parts, strict=True))
+            self.held_bytes += len(view)
+            return
+        for role, offset, part in zip(roles.tolist(), offsets.tolist(), parts, strict=True):
+            self._put(pages, role, offset, part)
 
     def _put(self, pages: Pages, role: Role, offset: int, data: Any) -> None:
         length = len(data)
@@ -207,6 +220,15 @@ class Overlay:
             self._lay(content, offset, number, pages[number])
         return content
 
+    def contents(self, pages: Pages, roles: Numbers, offsets: Numbers, size: int) -> Sequence[Any]:
+        """Return `content` of *size* bytes at each place."""
+        if size == PAGE_BYTES and not (offsets & PAGE_MASK).any():
+            found = [pages[key] for key in _keys(roles, offsets)]
+            if WHOLE.issuperset(map(type, found)):
+                return found
+        places = zip(roles.tolist(), offsets.tolist(), strict=True)
+        return [self.content(pages, role, offset, size) for role, offset in places]
+
     def patch_frozen(self, role: Role, offset: int, buffer: memoryview) -> None:
         """Copy the content of the frozen layer over *buffer*, read from the member at *offset*."""
         frozen = self.frozen
@@ -287,6 +309,12 @@ class Overlay:
 
 def _key(role: Role, offset: int) -> int:
     return role << _ROLE_SHIFT | offset >> PAGE_SHIFT
+
+
+def _keys(roles: Numbers, offsets: Numbers) -> list[int]:
+    high = roles.astype(np.uint64) << _ROLE_SHIFT
+    keys: list[int] = (high | offsets.astype(np.uint64) >> PAGE_SHIFT).tolist()
+    return keys
 
 
 def _page(known: Any, key: int) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from raidx_fuse.errors import AssemblyError, MemberError, UnrecoverableError
 from raidx_fuse.format.log_record import Record
 from raidx_fuse.journal.overlay import Overlay
-from raidx_fuse.journal.stripe_parity import Part, StripeParity, reconstruct
+from raidx_fuse.journal.stripe_parity import Bands, Part, Reads, Reconstruct, StripeParity
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Offset, Role, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, unwritten_cells, write_plans
@@ -113,20 +113,34 @@ class ParityReplay:
                 parts[cell, low, high] = None
 
             def content(
-                _stripe: Stripe, cell: CellIndex, low: int, size: int, newest: Overlay = newest
-            ) -> Any:
-                return newest.content(newest.current, Role(cell), low, size)
+                cell: CellIndex, bands: Bands, _places: Any, newest: Overlay = newest
+            ) -> Sequence[Any]:
+                roles = np.full_like(bands.lows, cell)
+                return newest.contents(newest.current, roles, bands.lows, bands.size_bytes)
 
-            found = await self._parity.compute(
-                [(stripe, list(parts))], content, self.member_set.read, reconstruct
+            blocks = await self._parity.compute(
+                [(stripe, list(parts))], content, self._read, Reconstruct()
             )
             for _, role, offset, data in waiting.data:
                 self.overlay.put(role, offset, data)
-            for role, offset, (buffer,), _ in found[stripe]:
+            writes = self._settled_parities[stripe] = [
+                (role, offset, [part.tobytes()], block.size_bytes)
+                for block in blocks
+                for role, offset, part in zip(
+                    *(numbers.tolist() for numbers in block.places),
+                    block.content.reshape(-1, block.size_bytes),
+                    strict=True,
+                )
+            ]
+            for role, offset, (buffer,), _ in writes:
                 self.overlay.put(role, offset, buffer)
             self._settled[stripe] = waiting.data[-1][0]
-            self._settled_parities[stripe] = found[stripe]
         self._waiting.clear()
+
+    async def _read(self, reads: Reads) -> None:
+        await self.member_set.read(
+            [(role, *read) for role, of_role in reads.items() for read in of_role]
+        )
 
     def _part(self, stripe: Stripe, role: Role, offset: int, length: int) -> Part:
         """Return which range of a data cell of *stripe* a place is. Raises AssemblyError.
@@ -149,7 +163,7 @@ class ParityReplay:
     def settled(self, size: int) -> Iterator[tuple[list[MemberIO], list[tuple[Stripe, int]]]]:
         """Yield the parities that `settle` computed, at most *size* bytes (or one stripe) at once.
 
-        With them comes what `settled_fields` takes: the stripes and the records that they cover.
+        With them come the stripes and the last record that they cover (`settled_entries`).
         """
         parities: list[MemberIO] = []
         stripes: list[tuple[Stripe, int]] = []

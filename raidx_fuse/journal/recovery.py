@@ -25,19 +25,21 @@ from raidx_fuse.format.log_record import (
     HEAD,
     RECORD_HEADER_BYTES,
     Record,
+    count_entries,
     decode_holders,
     decode_record,
     encode_record,
     entry_fields,
     header_fits,
     holder_of,
+    pack_fields,
     record_bytes,
 )
 from raidx_fuse.format.regions import COUNTER_MAX, SECTOR_BYTES
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.journal.parity_replay import ParityReplay
 from raidx_fuse.journal.ring import Tail
-from raidx_fuse.journal.unsettled import RECORD_SHARE, settled_fields
+from raidx_fuse.journal.unsettled import settled_entries
 from raidx_fuse.layouts.numbers import by_role, cell_range, chunk_range
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
@@ -199,8 +201,8 @@ async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Rep
     if member_set.read_only:
         return Replayed(epoch, records, data_bytes)
     end = _End(journal, epoch, sequence, position)
-    for parities, stripes in parity_replay.settled(journal.capacity // RECORD_SHARE):
-        copies.append(end.append(parities, settled_fields(stripes)))
+    for parities, stripes in parity_replay.settled(journal.unsettled.batch_bytes):
+        copies.append(end.append(parities, settled_entries(*zip(*stripes, strict=True))))
     await parity_replay.forget_placed()
     while parities := parity_replay.parities():
         if end.position + 2 * _parity_bytes(parities) - tail <= journal.capacity:
@@ -320,18 +322,18 @@ class _End:
         self._journal, self._epoch = journal, epoch
         self.sequence, self.position = sequence, position
 
-    def append(self, parities: Sequence[MemberIO], more: Sequence[int] = ()) -> tuple[int, bytes]:
-        """Return byte offset and content of the next record: *parities*, and *more* fields."""
+    def append(self, parities: Sequence[MemberIO], more: bytes = b"") -> tuple[int, bytes]:
+        """Return byte offset and content of the next record: *parities*, and *more* entries."""
         journal = self._journal
         fields, parts, total = entry_fields(parities)
-        fields += more
-        size = record_bytes(len(fields) // 4, total)
+        entries = pack_fields(fields) + more
+        size = record_bytes(count_entries(entries), total)
         lap = self.position % journal.capacity
         if lap + size > journal.capacity:
             self.position += journal.capacity - lap
             lap = 0
         content = encode_record(
-            self._epoch, self.sequence, self.position, journal.ring.array, fields, parts, total
+            self._epoch, self.sequence, self.position, journal.ring.array, entries, parts, total
         )
         self.sequence += 1
         self.position += size

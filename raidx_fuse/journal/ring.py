@@ -259,16 +259,23 @@ class Ring:
 
     # -- space ---------------------------------------------------------------------------------
 
-    def must_hurry(self) -> bool:
-        """Return whether the ring holds so much that a checkpoint is urgent."""
-        return self.position - self.noted_tail[1] > self.hurry_bytes
+    def must_hurry(self, kept: int) -> bool:
+        """Return whether the ring holds so much that a checkpoint is urgent.
+
+        *kept* bytes are as good as taken.
+        """
+        return self.position + kept - self.noted_tail[1] > self.hurry_bytes
 
     def has_room(self, size: int, kept: int = 0) -> bool:
         """Return whether a record of *size* bytes fits, even if it must skip the end of a lap.
 
         *kept* bytes must be free besides.
         """
-        return self.position + 2 * size + kept - self.durable_tail[1] <= self.capacity
+        end = self.position + size
+        rest = -self.position % self.capacity
+        if rest < size:  # it starts the next lap
+            end += rest
+        return end + kept - self.durable_tail[1] <= self.capacity
 
     def allocate(self, size: int, stripes: Iterable[Stripe]) -> tuple[int, int, Offset]:
         """Allocate a sequence number and *size* bytes for a record of *stripes*.

@@ -6,11 +6,14 @@ chains of such a stripe (unsettled.py), and by recovery (parity_replay.py).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.layouts.codes.code import Unrecoverable
@@ -23,17 +26,20 @@ from raidx_fuse.layouts.planning.stripe_plan import (
     write_plans,
 )
 from raidx_fuse.store.buffers import Bytes
-from raidx_fuse.store.member_io import MemberIO, MemberLostError, MemberRead
+from raidx_fuse.store.member_io import MemberLostError
 from raidx_fuse.store.member_set import MemberSet
+from raidx_fuse.store.observers import PAGE_BYTES
 from raidx_fuse.store.written_map import WrittenMap
 from raidx_fuse.store.xor import sources, xor_into
 
 Part = tuple[CellIndex, int, int]  # data cell, first byte, end byte: a range of new content
-Choose = Callable[[BandPlan | None, BandPlan | None, Stripe], BandPlan]
-Content = Callable[
-    [Stripe, CellIndex, int, int], Any
-]  # (stripe, cell, first byte, size) -> new bytes
-Read = Callable[[Sequence[MemberRead]], Awaitable[None]]
+Plans = tuple[BandPlan | None, BandPlan | None]  # read-modify-write, reconstruct-write
+# (byte offset, one buffer, size) of reads in order of their offsets, by role
+Reads = dict[Role, list[tuple[int, list[memoryview], int]]]
+Read = Callable[[Reads], Awaitable[None]]
+
+
+_offset_of = itemgetter(0)
 
 
 def bands_of(parts: Sequence[Part]) -> list[Band]:
@@ -45,6 +51,9 @@ def bands_of(parts: Sequence[Part]) -> list[Band]:
     if len(parts) == 1:
         ((cell, low, high),) = parts
         return [(low, high, 1 << cell)]
+    ordered = sorted([(low, high, 1 << cell) for cell, low, high in parts])
+    if all(one[1] <= other[0] for one, other in pairwise(ordered)):
+        return ordered
     cuts = sorted({edge for _, low, high in parts for edge in (low, high)})
     found = []
     for low, high in pairwise(cuts):
@@ -57,11 +66,62 @@ def bands_of(parts: Sequence[Part]) -> list[Band]:
     return found
 
 
-def reconstruct(rmw: BandPlan | None, rcw: BandPlan | None, _stripe: Stripe) -> BandPlan:
-    """Choose reconstruct-write if it is possible: it does not need the parity as it was."""
-    plan = rcw or rmw
-    assert plan is not None, "write_plans gives at least one plan"
-    return plan
+class Chooser(Protocol):
+    """Chooses by which plan a parity is computed."""
+
+    def fixed(self, plans: Plans) -> BandPlan | None:
+        """Return the choice for all stripes, or None if `choose` is to be asked for each."""
+        ...
+
+    def choose(self, plans: Plans, stripe: Stripe) -> BandPlan:
+        """Return the choice for *stripe*."""
+        ...
+
+    def count(self, plan: BandPlan, bands: int) -> None:
+        """Count that *plan* is carried out for *bands*."""
+
+
+class Reconstruct:
+    """Chooses reconstruct-write if it is possible: it does not need the parity as it was."""
+
+    def fixed(self, plans: Plans) -> BandPlan | None:
+        """Return the choice."""
+        rmw, rcw = plans
+        return rcw or rmw
+
+    def choose(self, plans: Plans, stripe: Stripe) -> BandPlan:
+        """Not asked: `fixed` has the choice."""
+        raise AssertionError(f"write_plans gives at least one plan, not {plans} for {stripe}")
+
+    def count(self, plan: BandPlan, bands: int) -> None:
+        """Count nothing."""
+
+
+class Bands(NamedTuple):
+    """Ranges of one size at equal bytes of their cells: *stripes*, and the first byte of each."""
+
+    stripes: NDArray[np.int64]
+    lows: NDArray[np.int64]
+    size_bytes: int
+
+
+class Places(NamedTuple):
+    """Where the ranges of one cell are: *roles*, byte *offsets* on the members."""
+
+    roles: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+
+
+# (cell, bands, their places) -> the new bytes of each
+Content = Callable[[CellIndex, Bands, Places], Sequence[Any]]
+
+
+class ParityBlock(NamedTuple):
+    """New content of one parity cell in some stripes: the ranges follow one another."""
+
+    places: Places
+    size_bytes: int
+    content: Bytes
 
 
 class StripeParity:
@@ -70,89 +130,214 @@ class StripeParity:
     def __init__(self, member_set: MemberSet, written: WrittenMap) -> None:
         self.member_set = member_set
         self.written = written
-
-    def place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, int]:
-        """Return (role, byte offset on the member) of the first byte of a cell."""
-        layout = self.member_set.layout
-        role, chunk = layout.place(stripe, cell)
-        return role, self.member_set.data_offset + chunk * layout.chunk_bytes
+        self._scratch = Scratch()
 
     async def compute(
         self,
-        stripes: Iterable[tuple[Stripe, Sequence[Part]]],
+        stripes: Sequence[tuple[Stripe, Sequence[Part]]],
         content: Content,
         read: Read,
-        choose: Choose,
-    ) -> dict[Stripe, list[MemberIO]]:
-        """Return the writes of the parities of each stripe after its parts got new *content*.
+        chooser: Chooser,
+    ) -> list[ParityBlock]:
+        """Return the parities of *stripes* after their parts got new *content*.
 
-        *read* reads the cells as they are before. Raises MemberError, or UnrecoverableError if the
-        code cannot give back what a plan needs.
+        *read* reads the cells as they are before. Bands with the same plan and size are computed
+        together. The contents of the blocks are valid until the next call. Raises MemberError, or
+        UnrecoverableError if the code cannot give back what a plan needs.
         """
-        member_set = self.member_set
-        layout, code = member_set.layout, member_set.layout.code
-        place, shift = layout.place, layout.chunk_bytes.bit_length() - 1
-        start, empty = member_set.data_offset, np.empty
-        wanted = list(stripes)
         while True:
-            reads: list[MemberRead] = []
-            steps: list[tuple[Stripe, int, int, BandPlan, dict[CellIndex, Bytes], int, bool]] = []
-            for stripe, parts in wanted:
-                lost = 0
-                if member_set.lost:
-                    lost = layout.lost_cells(stripe, member_set.lost_at(stripe))
-                unwritten = self.written.unwritten_data(layout, stripe)
+            groups = self._group(stripes, chooser)
+            scratch, self._scratch = self._scratch, Scratch()
+            scratch.clear()
+            reads: Reads = defaultdict(list)
+            for group in groups:
+                group.add_reads(reads, scratch)
+            for of_role in reads.values():
+                of_role.sort(key=_offset_of)
+            try:
+                await read(reads)
+            except MemberLostError:
+                continue  # plan again without that member, which may still fill its buffers
+            self._scratch = scratch
+            for group in groups:
+                chooser.count(group.plan, len(group.stripes))
+            return [block for group in groups for block in group.parities(content)]
+
+    def _group(
+        self, wanted: Sequence[tuple[Stripe, Sequence[Part]]], chooser: Chooser
+    ) -> Collection[BandGroup]:
+        """Plan the bands of the *wanted* stripes; return them by plan and size."""
+        member_set = self.member_set
+        code = member_set.layout.code
+        kinds: dict[tuple[int, int, int], tuple[Plans, BandPlan | None]] = {}
+        groups: dict[tuple[int, int], BandGroup] = {}
+        all_written = self._all_written([stripe for stripe, _ in wanted])
+        plain_stripes = all_written and not member_set.lost
+        plain: dict[tuple[int, int], BandGroup] = {}  # of healthy stripes: (touched, size)
+        lost = unwritten = 0
+        for stripe, parts in wanted:
+            if member_set.lost:
+                lost = member_set.layout.lost_cells(stripe, member_set.lost_at(stripe))
+            if not all_written:
+                unwritten = self.written.unwritten_data(member_set.layout, stripe)
                 if unwritten:
                     unwritten = unwritten_cells(code, unwritten)
-                for low, high, touched in bands_of(parts):
+            for low, high, touched in bands_of(parts):
+                group = plain.get((touched, high - low))
+                if group is not None:
+                    group.stripes.append(stripe)
+                    group.lows.append(low)
+                    continue
+                kind = touched, lost, unwritten & ~touched
+                known = kinds.get(kind)
+                if known is None:
                     try:
-                        plans = write_plans(code, touched, lost, unwritten & ~touched)
+                        plans = write_plans(code, *kind)
                     except Unrecoverable as error:
                         raise UnrecoverableError(
                             f"the parity of stripe {stripe}, which the journal lacks, cannot be "
                             "computed: too many members are lost",
                             action="attach the missing members",
                         ) from error
-                    plan = choose(*plans, stripe)
-                    if not plan.outputs:
-                        continue
-                    size = high - low
-                    old: dict[CellIndex, Bytes] = {}
-                    for cell in plan.reads:
-                        buffer = old[cell] = empty(size, np.uint8)
-                        role, chunk = place(stripe, cell)
-                        reads.append((role, start + (chunk << shift) + low, [buffer.data], size))
-                    steps.append((stripe, low, size, plan, old, touched, bool(lost)))
-            try:
-                # Not joined: the buffers are patched one by one. In order of their places.
-                reads.sort(key=_by_place)
-                await read(reads)
-            except MemberLostError:
-                continue  # plan again without that member
-            writes: dict[Stripe, list[MemberIO]] = {stripe: [] for stripe, _ in wanted}
-            for stripe, low, size, plan, old, touched, degraded in steps:
-                new = {
-                    cell: np.frombuffer(content(stripe, cell, low, size), np.uint8)
-                    for cell in cells_of(touched)
-                }
-                changes = plan.kind == "rmw" and not degraded
-                if changes:  # the change of each cell goes into each of its parities
-                    for cell, data in new.items():
-                        change = old[cell]
-                        np.bitwise_xor(change, data, change)
-                for output in plan.outputs:
-                    if changes:
-                        out = old[output.cell]
-                        for cell in output.new:
-                            np.bitwise_xor(out, old[cell], out)
-                    else:
-                        out = empty(size, np.uint8)
-                        xor_into(out, sources(output, old, new))
-                    role, chunk = place(stripe, output.cell)
-                    offset = start + (chunk << shift) + low
-                    writes[stripe].append((role, offset, [out.data], size))
-            return writes
+                    known = kinds[kind] = plans, chooser.fixed(plans)
+                plan = known[1] or chooser.choose(known[0], stripe)
+                if not plan.outputs:
+                    continue
+                key = id(plan), high - low  # *kinds* keeps the plan
+                group = groups.get(key)
+                if group is None:
+                    changes = plan.kind == "rmw" and not lost
+                    group = BandGroup(member_set, plan, high - low, touched, changes)
+                    groups[key] = group
+                    if plain_stripes and known[1]:
+                        plain[touched, high - low] = group
+                group.stripes.append(stripe)
+                group.lows.append(low)
+        return groups.values()
+
+    def _all_written(self, stripes: Sequence[Stripe]) -> bool:
+        """Return whether all chunks of *stripes* were written; perhaps False if they were."""
+        layout = self.member_set.layout
+        if not layout.contiguous:
+            return False
+        count = layout.code.data_count
+        chunks = np.array(stripes, np.int64)[:, None] * count + np.arange(count)
+        return bool(self.written.is_written_many(chunks).all())
 
 
-def _by_place(request: MemberRead) -> tuple[int, int]:
-    return request[:2]
+class BandGroup:
+    """Bands of *size_bytes* with one *plan*, which are computed together.
+
+    *stripes* and *lows* (first bytes) have an item for each. *touched*: the cells with new content.
+    *changes*: the change of each cell goes into each of its parities.
+    """
+
+    __slots__ = (
+        *("_bands", "_member_set", "_old", "_places"),
+        *("changes", "lows", "plan", "size_bytes", "stripes", "touched"),
+    )
+
+    def __init__(
+        self, member_set: MemberSet, plan: BandPlan, size_bytes: int, touched: int, changes: bool
+    ) -> None:
+        self.plan = plan
+        self.size_bytes = size_bytes
+        self.touched = touched
+        self.changes = changes
+        self.stripes: list[Stripe] = []
+        self.lows: list[int] = []
+        self._member_set = member_set
+        self._bands: Bands | None = None
+        self._old: dict[CellIndex, Bytes] = {}
+        self._places: dict[CellIndex, Places] = {}
+
+    @property
+    def bands(self) -> Bands:
+        """The bands; none must be added later."""
+        if self._bands is None:
+            stripes, lows = np.array(self.stripes, np.int64), np.array(self.lows, np.int64)
+            self._bands = Bands(stripes, lows, self.size_bytes)
+        return self._bands
+
+    def places(self, cell: CellIndex) -> Places:
+        """Return the places of *cell* in all bands."""
+        places = self._places.get(cell)
+        if places is None:
+            member_set, bands = self._member_set, self.bands
+            roles, chunks = member_set.layout.places(bands.stripes, cell)
+            offsets = member_set.data_offset + chunks * member_set.layout.chunk_bytes + bands.lows
+            places = self._places[cell] = Places(roles, offsets)
+        return places
+
+    def add_reads(self, reads: Reads, scratch: Scratch) -> None:
+        """Add what the plan reads to *reads*, into memory of *scratch*."""
+        size = self.size_bytes
+        for cell in self.plan.reads:
+            self._old[cell], slots = scratch.take(len(self.stripes), size)
+            places = self.places(cell)
+            for role, offset, slot in zip(
+                places.roles.tolist(), places.offsets.tolist(), slots, strict=True
+            ):
+                reads[role].append((offset, slot, size))
+
+    def parities(self, content: Content) -> Iterator[ParityBlock]:
+        """Compute and yield the parities from what was read and the new *content*."""
+        size, plan, old = self.size_bytes, self.plan, self._old
+        new: dict[CellIndex, Bytes] = {}
+        for cell in cells_of(self.touched):
+            parts = content(cell, self.bands, self.places(cell))
+            whole = parts[0] if len(parts) == 1 else b"".join(parts)
+            new[cell] = np.frombuffer(whole, np.uint8)
+        if self.changes:
+            for cell, data in new.items():
+                xor_into(old[cell], (old[cell], data))
+        for output in plan.outputs:
+            if self.changes:
+                out = old[output.cell]
+                for cell in output.new:
+                    xor_into(out, (out, old[cell]))
+            else:
+                out = np.empty(len(self.stripes) * size, np.uint8)
+                xor_into(out, sources(output, old, new))
+            yield ParityBlock(self.places(output.cell), size, out)
+
+
+class Scratch:
+    """Memory for ranges that are read, in rows of equal size; it is used again after `clear`.
+
+    Fresh memory costs a page fault for each page, and a view as much as a small read. So both are
+    kept, for the first SIZES_MAX sizes.
+    """
+
+    SIZES_MAX = 4
+    ROWS_MAX = 1024
+
+    def __init__(self) -> None:
+        self._rows: dict[int, tuple[Bytes, list[list[memoryview]]]] = {}
+        self._used: dict[int, int] = {}
+
+    def clear(self) -> None:
+        """Let all memory be taken again."""
+        self._used.clear()
+
+    def take(self, count: int, size_bytes: int) -> tuple[Bytes, list[list[memoryview]]]:
+        """Return memory for *count* ranges in a row, and the buffers of each."""
+        first = self._used.get(size_bytes, 0)
+        end = first + count
+        kept = self._rows.get(size_bytes)
+        if kept is None or end * size_bytes > len(kept[0]):
+            if size_bytes > PAGE_BYTES or count > self.ROWS_MAX or first or kept is not None:
+                return _rows(count, size_bytes)
+            if len(self._rows) == self.SIZES_MAX:
+                return _rows(count, size_bytes)
+            kept = self._rows[size_bytes] = _rows(self.ROWS_MAX, size_bytes)
+        self._used[size_bytes] = end
+        memory, buffers = kept
+        return memory[first * size_bytes : end * size_bytes], buffers[first:end]
+
+
+def _rows(count: int, size_bytes: int) -> tuple[Bytes, list[list[memoryview]]]:
+    memory = np.empty(count * size_bytes, np.uint8)
+    view = memory.data
+    ends = range(size_bytes, count * size_bytes + 1, size_bytes)
+    return memory, [[view[end - size_bytes : end]] for end in ends]

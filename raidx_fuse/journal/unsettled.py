@@ -22,32 +22,42 @@ of the data. Then everything is as if each write had logged its parity. Laws:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import trio
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.log_record import (
+    DATA,
     ENTRY_BYTES,
     RECORD_HEADER_BYTES,
     SEQUENCE_MASK,
     SETTLED,
-    entry_fields,
+    Fields,
+    pack_entries,
 )
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import RecordsInFlight
-from raidx_fuse.journal.stripe_parity import Choose, Part, StripeParity, reconstruct
+from raidx_fuse.journal.stripe_parity import (
+    Bands,
+    Chooser,
+    Part,
+    Places,
+    Reads,
+    Reconstruct,
+    StripeParity,
+)
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import ReadBuffer
-from raidx_fuse.store.member_io import MemberIO, MemberRead
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.written_map import WrittenMap
 
-STRIPES_AT_ONCE = 64  # in one round of reads
-RECORD_SHARE = 8  # a record of parities takes at most 1/RECORD_SHARE of the ring
+STRIPES_AT_ONCE = 256
+RECORD_SHARE = 8  # the parities of a stripe take at most 1/RECORD_SHARE of the ring
+BATCH_SHARE = 16  # and those of a batch of stripes 1/BATCH_SHARE: the end of a lap may waste it
+BATCH_BYTES_MAX = 4 << 20  # of parities, and about as much of each cell that is read for them
 
 
 class RecordLog(Protocol):
@@ -63,7 +73,7 @@ class RecordLog(Protocol):
     async def append(
         self,
         stripes: Sequence[Stripe],
-        fields: Sequence[int],
+        fields: Fields,
         parts: Sequence[ReadBuffer],
         total: int,
     ) -> tuple[int, bytes]:
@@ -74,25 +84,32 @@ class RecordLog(Protocol):
         """Return when all records before *sequence* are written."""
 
 
-@dataclass(slots=True)
 class NewData:
-    """The new data of one unsettled stripe: its *parts*, and the newest record with some of it."""
+    """The new data of one unsettled stripe.
 
-    sequence: int = 0
-    parts: list[Part] = field(default_factory=list)
-    reserve_bytes: int = 0
+    *sequence*: the newest record with some of it. *parts*: where it is. *reserve_bytes*: the space
+    of the ring that is kept for their parities.
+    """
 
-    def add(self, sequence: int, part: Part, space_bytes: int) -> int:
-        """Note that record *sequence* has *part*, whose parities take *space_bytes* of the ring.
+    __slots__ = ("parts", "reserve_bytes", "sequence")
 
-        Returns how much more space the stripe needs: none if it had this part already.
+    def __init__(self, sequence: int, parts: Sequence[Part], reserve_bytes: int) -> None:
+        self.sequence = sequence
+        self.parts = parts
+        self.reserve_bytes = reserve_bytes
+
+    def add(self, sequence: int, parts: Sequence[Part], reserve_bytes: int) -> int:
+        """Note that record *sequence* has *parts*, too, whose parities take *reserve_bytes*.
+
+        Returns how much more space the stripe needs: none if it had all of them already.
         """
         self.sequence = sequence
-        if part in self.parts:
+        more = [part for part in parts if part not in self.parts]
+        if not more:
             return 0
-        self.parts.append(part)
-        self.reserve_bytes += space_bytes
-        return space_bytes
+        self.parts = (*self.parts, *more)
+        self.reserve_bytes += reserve_bytes
+        return reserve_bytes
 
 
 NewLayer = dict[Stripe, NewData]
@@ -101,8 +118,9 @@ NewLayer = dict[Stripe, NewData]
 class Unsettled:
     """The unsettled stripes of a log: *current* and *frozen*, as the layers of the overlay.
 
-    *with_parity*: the stripes that have parity in the current layer.
-    *enabled*: the setting `journal.parity` is "checkpoint". *choose* is the parity policy.
+    *held_bytes*: of the parities of all of them, at most. *batch_bytes*: of parities in one record,
+    unless one stripe has more. *with_parity*: the stripes that have parity in the current layer.
+    *enabled*: the setting `journal.parity` is "checkpoint". *chooser* asks the parity policy.
     """
 
     def __init__(
@@ -111,15 +129,18 @@ class Unsettled:
         self.enabled = False
         self.current: NewLayer = {}
         self.frozen: NewLayer = {}
-        self.choose: Choose = reconstruct
+        self.chooser: Chooser = Reconstruct()
         self.parity = StripeParity(member_set, written)
         self._log = log
         self._member_set = member_set
         self.with_parity: set[int] = set()  # stripes that have parity in the current layer
-        self._held_bytes = 0
-        self._layout: Layout | None = None  # for which *_layout_fits* holds
-        self._layout_fits = False
-        self._record_bytes = capacity // RECORD_SHARE  # of data in one record of parities
+        self.held_bytes = 0
+        self._layout: Layout | None = None  # for which *_fits* and *_parities* hold
+        self._fits = False
+        self._parities = 0  # that a data cell affects, at most
+        self._record_bytes = capacity // RECORD_SHARE  # the most that a stripe's parities may take
+        self.batch_bytes = min(capacity // BATCH_SHARE, BATCH_BYTES_MAX)
+        self._largest_bytes = self.batch_bytes  # of the records that settle what is unsettled
         self.settling = trio.Lock()  # held while stripes are settled, and while layers change
 
     def __bool__(self) -> bool:
@@ -131,57 +152,59 @@ class Unsettled:
     @property
     def reserve_bytes(self) -> int:
         """The space of the ring that is kept for the parities of all unsettled stripes."""
-        held = self._held_bytes
-        return held + held // 16 + self._record_bytes + 4096 if held else 0
+        held = self.held_bytes
+        return held + held // 16 + self._largest_bytes + 4096 if held else 0
 
-    def more_bytes(self, parts: Iterable[Part]) -> int:
-        """Return by how much *parts* raise `reserve_bytes`, at most."""
-        more = self.space_of(parts)
-        return more + more // 8 + (0 if self._held_bytes else self._record_bytes + 4096)
+    def more_bytes(self, space_bytes: int) -> int:
+        """Return by how much data rises `reserve_bytes`, at most, if its `space_of` is given."""
+        more = 2 * space_bytes + space_bytes // 8  # twice: the largest record may grow as much
+        return more if self.held_bytes else more + self._largest_bytes + 4096
 
     def admits(self, stripe: Stripe) -> bool:
         """Return whether data of *stripe* may be logged without its parity now."""
-        return (
-            self.enabled
-            and (stripe in self.current or stripe not in self.with_parity)
-            and self._fits()
-        )
+        if not self.enabled or (stripe in self.with_parity and stripe not in self.current):
+            return False
+        if self._member_set.layout is not self._layout:
+            self._take_layout()
+        return self._fits
 
-    def _fits(self) -> bool:
-        """Return whether the code has parity to compute, and a record has space for a stripe's."""
-        layout = self._member_set.layout
-        if layout is not self._layout:
-            code = layout.code
-            parity_bytes = code.parity_count * (layout.chunk_bytes + 4 * ENTRY_BYTES)
-            self._layout_fits = 0 < parity_bytes <= self._record_bytes and not code.is_copies
-            self._layout = layout
-        return self._layout_fits
+    def _take_layout(self) -> None:
+        """Note whether the code has parity to compute that one record can hold, and how many."""
+        layout = self._layout = self._member_set.layout
+        code = layout.code
+        parity_bytes = code.parity_count * (layout.chunk_bytes + 4 * ENTRY_BYTES)
+        self._fits = 0 < parity_bytes <= self._record_bytes and not code.is_copies
+        self._parities = max(map(len, code.affects), default=0)
 
-    def space_of(self, parts: Iterable[Part]) -> int:
+    def space_of(self, parts: Sequence[Part]) -> int:
         """Return the space of the ring to keep for the parities of *parts*."""
-        affects = self._member_set.layout.code.affects
         total = 0
-        for cell, low, high in parts:
-            total += _space_of(len(affects[cell]), high - low)
+        for _, low, high in parts:
+            total += self._parities * (high - low + 2 * ENTRY_BYTES) + ENTRY_BYTES
         return total
 
     def enable(self, enabled: bool) -> None:
         """Let parity follow its data from now on, or not."""
         self.enabled = enabled
 
-    def choose_by(self, choose: Choose) -> None:
-        """Let *choose* decide by which plan a parity is computed."""
-        self.choose = choose
+    def choose_by(self, chooser: Chooser) -> None:
+        """Let *chooser* decide by which plan a parity is computed."""
+        self.chooser = chooser
 
-    def note(self, stripe: Stripe, sequence: int, parts: Iterable[Part]) -> None:
-        """Note that record *sequence* has new data *parts* of *stripe*, now in the overlay."""
+    def note(self, stripe: Stripe, sequence: int, parts: Sequence[Part], space_bytes: int) -> None:
+        """Note that record *sequence* has new data *parts* of *stripe*, now in the overlay.
+
+        *space_bytes* is their `space_of`.
+        """
         new = self.current.get(stripe)
         if new is None:
-            new = self.current[stripe] = NewData()
-        affects = self._member_set.layout.code.affects
-        for part in parts:
-            more = _space_of(len(affects[part[0]]), part[2] - part[1])
-            self._held_bytes += new.add(sequence, part, more)
+            self.current[stripe] = NewData(sequence, parts, space_bytes)
+            self.held_bytes += space_bytes
+        else:
+            self.held_bytes += new.add(sequence, parts, space_bytes)
+            space_bytes = new.reserve_bytes
+        if space_bytes > self._largest_bytes:
+            self._largest_bytes = min(space_bytes, self._record_bytes)
 
     def note_parity(self, stripes: Iterable[Stripe]) -> None:
         """Note that the current layer gets content of *stripes* with its parity."""
@@ -205,85 +228,103 @@ class Unsettled:
         async with self.settling:
             for layer in (self.frozen, self.current):
                 mine = sorted(stripe for stripe in stripes if stripe in layer)
-                for at in range(0, len(mine), STRIPES_AT_ONCE):
-                    await self._settle(layer, mine[at : at + STRIPES_AT_ONCE])
+                for batch in self._batches(layer, mine):
+                    await self._settle(layer, batch)
 
-    async def settle_frozen(self) -> None:
-        """Settle the frozen layer. Raises RaidxError."""
+    async def settle_frozen(self) -> list[int]:
+        """Settle the frozen layer; return the sequence numbers of the records. Raises RaidxError.
+
+        If nothing has to be waited for, no other task runs before STRIPES_AT_ONCE are settled.
+        """
+        sequences: list[int] = []
         while self.frozen:
-            async with self.settling:
-                await self._settle(self.frozen, sorted(self.frozen)[:STRIPES_AT_ONCE])
+            try:
+                self.settling.acquire_nowait()
+            except trio.WouldBlock:
+                await self.settling.acquire()
+            settled = 0
+            try:
+                for batch in self._batches(self.frozen, sorted(self.frozen)):
+                    sequences.append(await self._settle(self.frozen, batch))
+                    settled += len(batch)
+                    if settled >= STRIPES_AT_ONCE:
+                        break
+            finally:
+                self.settling.release()
             await trio.lowlevel.checkpoint()
+        return sequences
 
-    async def _settle(self, layer: NewLayer, stripes: Sequence[Stripe]) -> None:
-        """Settle *stripes* of *layer*; nothing else settles stripes or changes the layers."""
+    def _batches(self, layer: NewLayer, stripes: Sequence[Stripe]) -> Iterator[list[Stripe]]:
+        """Yield *stripes* of *layer* in batches whose parities fit into one record.
+
+        A single stripe always fits (`admits`).
+        """
+        batch: list[Stripe] = []
+        size = 0
+        for stripe in stripes:
+            more = layer[stripe].reserve_bytes
+            if batch and (size + more > self.batch_bytes or len(batch) == STRIPES_AT_ONCE):
+                yield batch
+                batch, size = [], 0
+            batch.append(stripe)
+            size += more
+        if batch:
+            yield batch
+
+    async def _settle(self, layer: NewLayer, stripes: Sequence[Stripe]) -> int:
+        """Settle *stripes* of *layer* by one record; return its sequence number.
+
+        Nothing else settles stripes or changes the layers meanwhile.
+        """
         overlay, is_frozen = self._log.overlay, layer is self.frozen
         pages = overlay.frozen if is_frozen else overlay.current
         member_set = self._member_set
 
-        async def read(requests: Sequence[MemberRead]) -> None:
-            await member_set.read_base(requests, frozen=not is_frozen)
+        async def read(reads: Reads) -> None:
+            await member_set.read_base(reads, frozen=not is_frozen)
 
-        def content(stripe: Stripe, cell: CellIndex, low: int, size: int) -> Any:
-            role, offset = self.parity.place(stripe, cell)
-            return overlay.content(pages, role, offset + low, size)
+        def content(_cell: CellIndex, bands: Bands, places: Places) -> Sequence[Any]:
+            return overlay.contents(pages, *places, bands.size_bytes)
 
-        writes = await self.parity.compute(
+        blocks = await self.parity.compute(
             [(stripe, layer[stripe].parts) for stripe in stripes],
             content,
             read,
-            self.choose,
+            self.chooser,
         )
-        group: list[Stripe] = []
-        size = 0
-        for stripe in stripes:
-            more = sum(request[3] + ENTRY_BYTES for request in writes[stripe]) + ENTRY_BYTES
-            if group and size + more > self._record_bytes:
-                await self._commit(layer, group, writes)
-                group, size = [], 0
-            group.append(stripe)
-            size += more
-        if group:
-            await self._commit(layer, group, writes)
-
-    async def _commit(
-        self, layer: NewLayer, stripes: Sequence[Stripe], writes: dict[Stripe, list[MemberIO]]
-    ) -> None:
-        """Log the parities of *stripes* and put them into the layer of their data."""
         log = self._log
         await log.mend()
         if not log.roles:
             raise RaidxError("the journal is lost: its records wait for the next mount")
-        requests = [request for stripe in stripes for request in writes[stripe]]
-        fields, parts, total = entry_fields(requests)
-        fields += settled_fields((stripe, layer[stripe].sequence) for stripe in stripes)
-        sequence, record = await log.append(stripes, fields, parts, total)
+        fields = b"".join(
+            pack_entries(DATA, block.places.roles, block.size_bytes, block.places.offsets)
+            for block in blocks
+        ) + settled_entries(stripes, [layer[stripe].sequence for stripe in stripes])
+        parts = [block.content.data for block in blocks]
+        sequence, record = await log.append(stripes, fields, parts, sum(map(len, parts)))
         try:
             await log.wait_for_earlier(sequence)
-            put = log.overlay.put_frozen if layer is self.frozen else log.overlay.put
             view = memoryview(record)
-            at = RECORD_HEADER_BYTES + len(fields) // 4 * ENTRY_BYTES
-            for role, offset, _, size in requests:
-                put(role, offset, view[at : at + size])
-                at += size
+            at = RECORD_HEADER_BYTES + len(fields)
+            for block in blocks:
+                end = at + len(block.content)
+                overlay.put_places(pages, *block.places, block.size_bytes, view[at:end])
+                at = end
             for stripe in stripes:
-                self._held_bytes -= layer.pop(stripe).reserve_bytes
+                self.held_bytes -= layer.pop(stripe).reserve_bytes
+            if not self.held_bytes:
+                self._largest_bytes = self.batch_bytes
             if layer is self.current:
                 self.with_parity.update(stripes)
         finally:
             log.inflight.end(sequence)
+        return sequence
 
 
-def _space_of(parities: int, size: int) -> int:
-    return parities * (size + 2 * ENTRY_BYTES) + ENTRY_BYTES
+def settled_entries(stripes: Sequence[int], sequences: Sequence[int]) -> bytes:
+    """Return packed entries that say: the record has the parity of *stripes*.
 
-
-def settled_fields(stripes: Iterable[tuple[int, int]]) -> list[int]:
-    """Return the fields of entries that say: the record has the parity of these stripes.
-
-    *stripes* are pairs: a stripe, and the sequence number of the last record whose data it covers.
+    *sequences*: the sequence number of the last record whose data it covers, for each of them.
     """
-    fields: list[int] = []
-    for stripe, sequence in stripes:
-        fields += (SETTLED, 0, sequence & SEQUENCE_MASK, stripe)
-    return fields
+    last = [sequence & SEQUENCE_MASK for sequence in sequences]
+    return pack_entries(SETTLED, 0, last, stripes)

@@ -149,12 +149,12 @@ class ArrayCounters:
         """Count pre-reads that the chunk cache answered."""
         self.cache_pre_reads += count
 
-    def count_plan(self, kind: str, pre_reads: int) -> None:
-        """Count one stripe's write by the *kind* of its plan (rmw, rcw or full stripe)."""
-        self.pre_reads += pre_reads
+    def count_plan(self, kind: str, pre_reads: int, times: int = 1) -> None:
+        """Count the writes of stripes by the *kind* of their plan (rmw, rcw or full stripe)."""
+        self.pre_reads += pre_reads * times
         if kind == "rmw":
-            self.rmw += 1
+            self.rmw += times
         elif kind == "rcw":
-            self.rcw += 1
+            self.rcw += times
         else:
-            self.full_stripe += 1
+            self.full_stripe += times

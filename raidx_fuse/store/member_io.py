@@ -15,7 +15,7 @@ An I/O is a plain tuple: a NamedTuple makes a small write 9 % slower.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from raidx_fuse.errors import MemberError
@@ -127,20 +127,31 @@ class NewestReads(ABC):
             for role, offset, buffers, _size in requests:
                 overlay.patch(role, offset, buffers)
 
-    async def read_base(self, requests: Sequence[MemberRead], *, frozen: bool) -> None:
-        """Fill the buffers (one for each request) with what lies under the current layer.
+    async def read_base(
+        self, reads: Mapping[Role, Sequence[tuple[int, list[memoryview], int]]], *, frozen: bool
+    ) -> None:
+        """Fill the buffers of *reads* with what lies under the current layer.
 
-        That is the home content, with the frozen layer over it if *frozen*. Raises as `read`.
+        That is the home content, with the frozen layer over it if *frozen*. *reads* are (byte
+        offset, one buffer, size) by role, in the order in which a disk does them best. Raises as
+        `read`.
         """
         epoch, role_epoch = -1, self.role_epoch
         while epoch != self.place_epoch:  # as in `read`
             if role_epoch != self.role_epoch:
                 raise MemberLostError  # as in `read`
             epoch = self.place_epoch
-            await self._read_members(requests, True)
-        if frozen:
-            for role, offset, buffers, _size in requests:
-                self.overlay.patch_frozen(role, offset, buffers[0])
+            left: list[MemberRead] = []
+            for role, of_role in reads.items():
+                queue = self.queues[role]
+                if queue is None:
+                    raise MemberLostError
+                left += [(role, *read) for read in of_role[queue.try_reads(of_role) :]]
+            await self._read_members(left, True)
+        if frozen and self.overlay.frozen:
+            for role, of_role in reads.items():
+                for offset, (buffer,), _size in of_role:
+                    self.overlay.patch_frozen(role, offset, buffer)
 
     def lend(self, role: Role, offset: int, size: int, share: float) -> memoryview | None:
         """Return a RAM member's own memory of a range, or None if that is not its newest content.

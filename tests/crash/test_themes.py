@@ -138,7 +138,7 @@ def test_a_log_that_hands_out_what_a_replay_needs_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def has_room(ring: Ring, size: int, kept: int = 0) -> bool:
-        return ring.position + 2 * size + kept - ring.noted_tail[1] <= ring.capacity
+        return ring.position + size + kept - ring.noted_tail[1] <= ring.capacity
 
     monkeypatch.setattr(Ring, "has_room", has_room)
     cell = Cell("raid4", "partial", theme="squeeze")

@@ -177,10 +177,10 @@ def test_a_full_log_has_room_for_the_parities_that_it_lacks(
             size = await _full(rig, "rmw")
             journal = rig.running.context.journal
             number, data_bytes = 0, 2 * CHUNK + 512
-            while journal.ring.has_room(data_bytes + 1024):
+            while journal.ring.has_room(0, data_bytes + 4096):
                 await rig.put(30 * size + number * 512, random.Random(number).randbytes(512))
                 number += 1
-            assert journal.ring.has_room(data_bytes), "the data alone would fit"
+            assert journal.ring.has_room(0, data_bytes), "the data alone would fit"
             await rig.put(STRIPE * size, random.Random(1).randbytes(2 * CHUNK))
             await journal.place()
             await _check(rig)

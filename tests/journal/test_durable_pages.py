@@ -141,13 +141,13 @@ def test_space_and_stripes_are_free_when_the_tail_behind_them_is_durable() -> No
                 if used >= ring.capacity // 4:  # not so much that it is placed by itself
                     break
                 await array.write(2 * stripe * CHUNK, b"s" * CHUNK)
-            size = (ring.capacity - used) // 2 + 512
-            assert not ring.has_room(size)
+            kept = ring.capacity - used
+            assert not ring.has_room(512, kept)
             await journal.place()
-            assert not ring.has_room(size), "a replay still needs what lies there"
+            assert not ring.has_room(512, kept), "a replay still needs what lies there"
             await array.write(2 * CHUNK, b"1" * 512)
             await array.flush()
-            assert ring.has_room(size)
+            assert ring.has_room(512, kept)
             assert not journal.holds(0)
             assert journal.holds(1), "its record is the first that would be replayed"
 

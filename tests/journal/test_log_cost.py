@@ -9,6 +9,14 @@ from itertools import pairwise
 import pytest
 import trio
 
+from raidx_fuse.format.log_record import (
+    DATA,
+    count_entries,
+    decode_record,
+    encode_record,
+    pack_entries,
+    pack_fields,
+)
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import FLUSH, WRITE, SpyRig, spying
 
@@ -164,3 +172,19 @@ def test_without_the_log_nothing_is_logged_from_the_first_write_on() -> None:
             await rig.compare()
 
     run(main)
+
+
+def test_packed_entries_are_the_record_that_fields_are() -> None:
+    for count in (3, 700):  # 700 are packed one by one
+        numbers = list(range(count))
+        fields = [field for n in numbers for field in (DATA, n % 5, 2, n << 33)]
+        packed = pack_entries(DATA, [n % 5 for n in numbers], 2, [n << 33 for n in numbers])
+        records = [
+            encode_record(3, 4, 512, bytes(16), entries, [b"ab" * count], 2 * count)
+            for entries in (fields, packed, pack_fields(fields))
+        ]
+        assert records[0] == records[1] == records[2]
+        found = decode_record(records[0])
+        assert found is not None
+        assert found.data[-1] == ((count - 1) % 5, count - 1 << 33, b"ab")
+        assert count_entries(fields) == count_entries(packed) == count

@@ -88,6 +88,43 @@ def test_a_stripe_that_became_whole_reads_nothing() -> None:
     with_rig("raid5", 4, body)
 
 
+def test_many_stripes_are_settled_by_one_record_and_the_tail_goes_behind_it() -> None:
+    async def body(rig: SpyRig) -> None:
+        journal = rig.running.context.journal
+        await rig.in_place()
+        for number in range(24):
+            await rig.put(number * 3 * CHUNK, bytes([number]) * 512)
+        commits = journal.commits
+        await journal.place()
+        assert journal.commits == commits + 1
+        assert not journal.ring.open, "the parities are in their places, too"
+        assert journal.ring.placed_tail[:2] == (journal.ring.next_sequence, journal.ring.position)
+        await check(rig)
+
+    with_rig("raid5", 4, body)
+
+
+def test_the_tail_stays_before_data_that_came_while_parities_were_logged() -> None:
+    async def body(rig: SpyRig) -> None:
+        journal = rig.running.context.journal
+        for number in range(4):
+            await rig.put(number * 3 * CHUNK, bytes([number]) * CHUNK)
+        freeze = journal._freeze
+
+        async def then_more_data() -> None:
+            await freeze()
+            await rig.put(30 * CHUNK, b"n" * CHUNK)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(journal, "_freeze", then_more_data)
+            await journal.place()
+        assert len(journal.ring.open) == 2, "the data, and the parities behind it"
+        assert journal.ring.placed_tail[0] == journal.ring.next_sequence - 2
+        await check(rig)
+
+    with_rig("raid5", 4, body)
+
+
 def test_a_job_sees_chains_that_hold() -> None:
     async def body(rig: SpyRig) -> None:
         await rig.put(CHUNK + 512, b"not settled yet")

@@ -112,9 +112,9 @@ def may_follow(context: ArrayContext, stripe: Stripe) -> bool:
     """
     journal = context.journal
     return (
-        journal.unsettled.enabled
-        and journal.parity_may_follow
-        and journal.unsettled.admits(stripe)
+        journal.unsettled.admits(stripe)
+        and not journal.forced
+        and not journal.deferred.paused
         and context.growth is None
         and context.cache is None
         and not context.bad_chunks

@@ -308,8 +308,8 @@ SPACE = (
     Mutant(
         "space-given-before-the-tail-is-durable",
         RING,
-        "self.position + 2 * size + kept - self.durable_tail[1] <= self.capacity",
-        "self.position + 2 * size + kept - self.noted_tail[1] <= self.capacity",
+        "end + kept - self.durable_tail[1] <= self.capacity",
+        "end + kept - self.noted_tail[1] <= self.capacity",
         "records that a replay still needs are overwritten",
         ("raid5:full", *SQUEEZE),
         (*ORDER, *MOMENTS),

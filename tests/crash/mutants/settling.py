@@ -15,10 +15,19 @@ TESTS = ("tests/crash/test_checkpoints.py", "tests/journal/test_unsettled.py")
 
 MUTANTS = (
     Mutant(
+        "tail-behind-records-of-new-data",
+        "raidx_fuse/journal/checkpoint.py",
+        "            if number == sequence:\n                sequence += 1\n",
+        "            sequence = number + 1\n",
+        "the ring is given away with data that is in no home place",
+        CELLS,
+        TESTS,
+    ),
+    Mutant(
         "base-with-the-new-data-in-it",
         UNSETTLED,
-        "            await member_set.read_base(requests, frozen=not is_frozen)",
-        "            await member_set.read(requests)",
+        "            await member_set.read_base(reads, frozen=not is_frozen)",
+        "            await member_set.read([(r, *read) for r in reads for read in reads[r]])",
         "read-modify-write XORs the new data with itself: the parity stays as it was",
         CELLS,
         TESTS,
@@ -26,8 +35,8 @@ MUTANTS = (
     Mutant(
         "base-without-the-frozen-layer",
         UNSETTLED,
-        "            await member_set.read_base(requests, frozen=not is_frozen)",
-        "            await member_set.read_base(requests, frozen=False)",
+        "            await member_set.read_base(reads, frozen=not is_frozen)",
+        "            await member_set.read_base(reads, frozen=False)",
         "parity is computed from home places that are about to be overwritten",
         CELLS,
         TESTS,
@@ -35,7 +44,7 @@ MUTANTS = (
     Mutant(
         "placed-without-being-settled",
         "raidx_fuse/journal/checkpoint.py",
-        "            await self.unsettled.settle_frozen()\n",
+        "            tail = self._behind(tail, await self.unsettled.settle_frozen())\n",
         "            self.unsettled.frozen.clear()\n",
         "data goes to its home place and its parity never does (law 1)",
         CELLS,
@@ -44,7 +53,7 @@ MUTANTS = (
     Mutant(
         "data-without-parity-over-data-with-parity",
         UNSETTLED,
-        "            and (stripe in self.current or stripe not in self.with_parity)\n",
+        " or (stripe in self.with_parity and stripe not in self.current)",
         "",
         "the parity lacks a change that the base does not show (law 2)",
         CELLS,
@@ -71,8 +80,8 @@ MUTANTS = (
     Mutant(
         "replay-settles-and-does-not-log-it",
         "raidx_fuse/journal/recovery.py",
-        "        copies.append(end.append(parities, settled_fields(stripes)))",
-        "        end.append(parities, settled_fields(stripes))",
+        "        copies.append(end.append(parities, settled_entries(*zip(*stripes, strict=True))))",
+        "        end.append(parities, settled_entries(*zip(*stripes, strict=True)))",
         "cut again and with a member lost, it computes parity from places that it has half written",
         CELLS,
         TESTS,
@@ -89,8 +98,8 @@ MUTANTS = (
     Mutant(
         "no-space-kept-for-the-parity-that-follows",
         UNSETTLED,
-        "            self._held_bytes += new.add(sequence, part, more)",
-        "            new.add(sequence, part, more)",
+        "            self.held_bytes += space_bytes\n",
+        "",
         "the ring is full when the parities have to be logged",
         CELLS,
         TESTS,
