@@ -48,7 +48,7 @@ Fields = Sequence[int] | bytes  # kind, role, length, offset of each entry; or t
 DATA, WRITTEN, TABLE, UNWRITTEN, MARK, PARITY, UNSETTLED, SETTLED = 1, 2, 3, 4, 5, 6, 7, 8
 SEQUENCE_MASK = (1 << 32) - 1  # the bits of a sequence number that SETTLED holds
 _HEADS: dict[int, struct.Struct] = {}  # number of entries -> header and entries together
-_HEADS_MAX = 256  # entries
+_FIELDS_MAX = 1024  # of records that get a Struct of their own, which is large
 _ZEROS = bytes(SECTOR_BYTES)
 HEAD = struct.Struct("<QQQQQQ")
 """The head page: epoch, sequence and position of the tail, the first record that is perhaps not
@@ -139,19 +139,23 @@ def encode_record(
     *fields* are the fields of every entry, end to end; *buffers* hold the bytes of the data entries
     in order, *data_bytes* in all.
     """
-    count = count_entries(fields)
-    if not isinstance(fields, bytes) and count > _HEADS_MAX:  # a Struct for each count is large
-        fields = pack_fields(fields)
-    body = count * ENTRY_BYTES + data_bytes
-    values = RECORD_MAGIC, 0, epoch, sequence, position, body, count, 0, array_uuid
-    if isinstance(fields, bytes):
+    if fields.__class__ is not list or len(fields) > _FIELDS_MAX:
+        if not isinstance(fields, bytes):
+            fields = pack_fields(fields)
+        count = len(fields) // ENTRY_BYTES
+        body = count * ENTRY_BYTES + data_bytes
+        values = RECORD_MAGIC, 0, epoch, sequence, position, body, count, 0, array_uuid
         head = bytearray(RECORD_HEADER.pack(*values) + fields)
     else:
+        count = len(fields) >> 2
         heads = _HEADS.get(count)
         if heads is None:
             heads = _HEADS[count] = struct.Struct(RECORD_HEADER.format + ENTRY.format[1:] * count)
+        body = count * ENTRY_BYTES + data_bytes
         head = bytearray(heads.size)
-        heads.pack_into(head, 0, *values, *fields)
+        heads.pack_into(
+            head, 0, RECORD_MAGIC, 0, epoch, sequence, position, body, count, 0, array_uuid, *fields
+        )
     crc = crc32c(head)
     for buffer in buffers:
         crc = crc32c(buffer, crc)

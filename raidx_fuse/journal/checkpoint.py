@@ -71,7 +71,7 @@ class Checkpoint(LogWriter):
         *space_bytes*: the `Unsettled.space_of` of data that is about to be logged.
         """
         unsettled, kept = self.unsettled, 2 * self.deferred.reserve_bytes
-        if unsettled.current or unsettled.frozen:
+        if unsettled.held_bytes:
             kept += unsettled.reserve_bytes
         return kept + unsettled.more_bytes(space_bytes) if space_bytes else kept
 

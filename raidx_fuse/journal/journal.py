@@ -258,7 +258,10 @@ class Journal(Checkpoint):
         if data_parts:
             fields[:0] = (UNSETTLED, 0, len(writes), stripe)
         size = record_bytes(len(fields) >> 2, total)
-        if not ring.has_room(size, self.kept_bytes(space_bytes)):
+        kept_bytes = 0
+        if space_bytes or unsettled.held_bytes or deferred.reserve_bytes:
+            kept_bytes = self.kept_bytes(space_bytes)
+        if not ring.has_room(size, kept_bytes):
             return None
         sequence, position, offset = ring.take(size)
         ring.stripes[stripe] = sequence

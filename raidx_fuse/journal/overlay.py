@@ -47,7 +47,11 @@ class Overlay:
 
     def put(self, role: Role, offset: int, data: ReadBuffer) -> None:
         """Put *data* over the role's bytes from *offset*; the buffer is kept, not copied."""
-        self._put(self.current, role, offset, data)
+        if len(data) == PAGE_BYTES and not offset & PAGE_MASK:  # as in `_put`, without the call
+            self.held_bytes += PAGE_BYTES
+            self.current[role << _ROLE_SHIFT | offset >> PAGE_SHIFT] = data
+        else:
+            self._put(self.current, role, offset, data)
 
     def put_places(
         self, pages: Pages, roles: Numbers, offsets: Numbers, size: int, view: memoryview

@@ -82,7 +82,7 @@ class SmallWrite:
             return None
         journal = context.journal
         routes = self._routes[journal.mode]
-        logged = routes.part[journal.holds(stripe)] is Route.LOG
+        logged = routes.part[0] is Route.LOG or routes.part[journal.holds(stripe)] is Route.LOG
         if logged and context.unflushed_writes.may_tear(offset, length):
             return None
         unsettled = journal.unsettled
