@@ -83,9 +83,7 @@ class LogWriter(ReshapePosition):
         self.roles: tuple[Role, ...] = ()
         self.leaving = -1  # a role about to be released: it gets no more records
         self.locks: LocksOfStripes | None = None  # of the array
-        self.batch: CommitBatch | None = (
-            None  # changes that are not in the ring yet (group_commit.py)
-        )
+        self.batch: CommitBatch | None = None  # changes that are not in the ring yet
         most_bytes = min(BATCH_BYTES_MAX, self.capacity // 8)
         self._change_bytes = min(CHANGE_BYTES_MAX, most_bytes // 2)
         # Of a batch that takes one more write, and of a full one with its header.
@@ -169,24 +167,35 @@ class LogWriter(ReshapePosition):
         The record is in flight until the caller ends it (`inflight.end`). Raises what the members
         raise; then the record is withdrawn.
         """
-        ring = self.ring
-        size = record_bytes(count_entries(fields), total)
         self.write_batch()
-        sequence, position, offset = ring.allocate(size, stripes)
-        roles = [role for role in self.roles if self.member_set.queues[role] is not None]
-        assert roles, "there are more log members than the code may lose"
-        record = encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)
+        sequence, position, record, left = self.append_now(fields, parts, total)
+        self.ring.hold(stripes, sequence)
         self.inflight.add(sequence, position)
         try:
-            await self.member_set.write([(role, offset, [record], size) for role in roles])
+            if left:
+                await self.member_set.write(left)
         except BaseException as error:
             if isinstance(error, RaidxError):
                 self.withdraw(sequence, position)
             self.inflight.end(sequence)
             raise
         self.commits += 1
-        self.commit_bytes += size
         return sequence, record
+
+    def append_now(
+        self, fields: Fields, parts: Sequence[ReadBuffer], total: int
+    ) -> tuple[int, int, bytes, list[MemberIO]]:
+        """Write a record to the ring, which has room for it, without suspending.
+
+        Returns its sequence number, position and bytes, and the requests that did not complete.
+        """
+        ring = self.ring
+        sequence, position, offset = ring.take(record_bytes(count_entries(fields), total))
+        # One contiguous record costs a copy, but each member takes one buffer instead of four.
+        record = encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)
+        self.commit_bytes += len(record)
+        self.hurry()
+        return sequence, position, record, self.write_now(offset, record)
 
     async def finish(self, sequence: int, left: Sequence[MemberIO]) -> None:
         """Write the requests that `commit_now` returned (*left*), then show the change to readers.
@@ -260,9 +269,7 @@ class LogWriter(ReshapePosition):
             if self.inflight.open or not ring.has_room(self._batch_bytes, kept_bytes):
                 return None
             batch = CommitBatch(self.write_batch, ring.next_sequence)
-        total = 0
-        for _, _, _, length in writes:
-            total += length
+        total = sum([length for _, _, _, length in writes])
         if total > self._change_bytes:
             return None
         self.batch = batch
@@ -290,16 +297,9 @@ class LogWriter(ReshapePosition):
             return
         self.batch = None
         batch.mark_written()
-        ring = self.ring
         fields, total = batch.fields, batch.data_bytes
-        size = record_bytes(len(fields) >> 2, total)
-        sequence, position, offset = ring.take(size)
-        parts = batch.take_parts()
-        record = encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)
-        left = self.write_now(offset, record)
+        _, position, _, left = self.append_now(fields, batch.take_parts(), total)
         self.commits += len(batch.stripes)
-        self.commit_bytes += size
-        self.hurry()
         if left:
             self.be_late(batch, left, position)
 

@@ -25,7 +25,6 @@ from typing import Any
 
 from raidx_fuse.format.log_record import (
     UNSETTLED,
-    encode_record,
     entry_fields,
     map_fields,
     record_bytes,
@@ -201,18 +200,15 @@ class Journal(Checkpoint):
         if not ring.has_room(size, self.kept_bytes()):
             return False
         deferred.begin((filling,), ring.stripes)
-        sequence, position, offset = ring.allocate(size, (filling.stripe,))
-        record = encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)
-        left = self.write_now(offset, record)
+        sequence, position, record, left = self.append_now(fields, parts, total)
+        ring.hold((filling.stripe,), sequence)
         if len(left) == len(self.roles):
             ring.take_back(sequence, position)
             return False
         self.commits += 1
-        self.commit_bytes += size
         self.take_effect(record, len(fields) // 4, filling.data)
         self.unsettled.note_parity((filling.stripe,))
         deferred.take_effect((filling,))
-        self.hurry()
         if left:
             late = CommitBatch(self.write_batch, sequence)
             late.mark_written()
@@ -263,14 +259,10 @@ class Journal(Checkpoint):
             kept_bytes = self.kept_bytes(space_bytes)
         if not ring.has_room(size, kept_bytes):
             return None
-        sequence, position, offset = ring.take(size)
+        sequence, position, _record, left = self.append_now(fields, parts, total)
         ring.stripes[stripe] = sequence
-        self.hurry()
         if deferred.held_cells:
             deferred.note_others((stripe,))
-        # One contiguous record costs a copy, but each member takes one buffer instead of four.
-        record = encode_record(ring.epoch, sequence, position, ring.array, fields, parts, total)
-        left = self.write_now(offset, record)
         if left:
             self.inflight.add(sequence, position)
             self.unfinished[sequence] = writes, data_parts, stripe
@@ -281,5 +273,4 @@ class Journal(Checkpoint):
             if data_parts:
                 unsettled.note(stripe, sequence, data_parts, space_bytes)
         self.commits += 1
-        self.commit_bytes += size
         return sequence, left

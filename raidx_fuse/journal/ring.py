@@ -277,18 +277,16 @@ class Ring:
             end += rest
         return end + kept - self.durable_tail[1] <= self.capacity
 
-    def allocate(self, size: int, stripes: Iterable[Stripe]) -> tuple[int, int, Offset]:
-        """Allocate a sequence number and *size* bytes for a record of *stripes*.
+    def hold(self, stripes: Iterable[Stripe], sequence: int) -> None:
+        """Note that the record *sequence* is one of *stripes*."""
+        for stripe in stripes:
+            self.stripes[stripe] = sequence
+
+    def take(self, size: int) -> tuple[int, int, Offset]:
+        """Allocate a sequence number and *size* bytes for a record.
 
         Returns the sequence number, the position and the byte offset on the members.
         """
-        taken = self.take(size)
-        for stripe in stripes:
-            self.stripes[stripe] = taken[0]
-        return taken
-
-    def take(self, size: int) -> tuple[int, int, Offset]:
-        """Allocate like `allocate`; the caller notes the stripes."""
         sequence, position = self.next_sequence, self.position
         lap = position % self.capacity
         if lap + size > self.capacity:  # records do not wrap: this one starts the next lap

@@ -260,7 +260,7 @@ COMMITTING = (
     Mutant(
         "stripes-of-a-record-not-held",
         RING,
-        "            self.stripes[stripe] = taken[0]",
+        "            self.stripes[stripe] = sequence",
         "            pass",
         "a write past the log is undone by the older record (law 3)",
         (*LOGGED, *STREAMS),
