@@ -8,6 +8,7 @@ from dataclasses import replace
 from raidx_fuse.engine.access_stats import AccessStats
 from raidx_fuse.engine.chunk_cache import ChunkCache, address_of
 from raidx_fuse.engine.growth_position import GrowthPosition
+from raidx_fuse.engine.in_flight import InFlight
 from raidx_fuse.engine.parity_policy.policy import POLICIES, BpuPolicy, Policy
 from raidx_fuse.engine.stripe_locks import StripeLocks
 from raidx_fuse.errors import UnrecoverableError
@@ -105,6 +106,7 @@ class ArrayContext:
         "member_set",
         "on_layout",
         "policy",
+        "reads_in_flight",
         "reuse_epoch",
         "shift",
         "synchronous",
@@ -135,6 +137,7 @@ class ArrayContext:
         self.unflushed_writes = UnflushedWrites()
         member_set.flush_observers.append(self.unflushed_writes)
         self.locks = StripeLocks()
+        self.reads_in_flight = InFlight()  # those that have suspended
         journal.connect(self.locks, self._take_mark)
         self.arenas = ArenaPool()
         self.counters = ArrayCounters()
@@ -235,6 +238,22 @@ class ArrayContext:
     def take_lost_chunks(self, chunks: LostChunks) -> None:
         """Use *chunks* as the list of lost chunks from now on."""
         self.bad_chunks = chunks
+
+    async def writes_drained(self) -> None:
+        """Return when the writes that are in flight now have ended.
+
+        A write that is suspended while its content cannot be read yet holds or awaits stripe
+        locks, or it waits for the superblocks to exclude a member. One that awaited its locks while
+        a chunk moved awaits them once more; hence two passes. Raises ArrayFailedError.
+        """
+        while True:
+            epoch = self.layout_epoch
+            await self.locks.passed()
+            await self.member_set.published()
+            await self.locks.passed()
+            await self.locks.passed()
+            if epoch == self.layout_epoch:
+                return
 
     def note_reuse(self) -> None:
         """Note that places that chunks have left are given to others from now on."""

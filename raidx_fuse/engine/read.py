@@ -145,7 +145,11 @@ class Reader:
                     self._keep(offset, reply)
                 context.count_synchronous(started_s)
                 return reply
-        answer = await self._read_general(offset, length)
+        flight = context.reads_in_flight.begin()
+        try:
+            answer = await self._read_general(offset, length)
+        finally:
+            flight.end()
         context.touch(started_s)
         return answer
 

@@ -87,6 +87,10 @@ class Job(ABC):
         """Return the keys that this kind of job adds to `status`."""
         return {}
 
+    def busy(self) -> bool:
+        """Return whether users access the array, so that the job runs at *speed_min*."""
+        return self.context.member_set.clock() - self.context.foreground_s < BUSY_S
+
     # -- control by users and by the array -----------------------------------------------------
 
     def pause(self) -> None:
@@ -204,9 +208,8 @@ class Job(ABC):
         await trio.lowlevel.checkpoint()
         while not self._cancelled:
             now = clock()
-            busy = now - self.context.foreground_s < BUSY_S
             limits = [self.speed_max_bytes] if self.speed_max_bytes else []
-            if busy and self.speed_min_bytes:
+            if self.speed_min_bytes and self.busy():
                 limits.append(self.speed_min_bytes)
             if not limits:
                 return
