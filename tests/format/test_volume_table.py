@@ -18,8 +18,12 @@ from raidx_fuse.format.configuration.config import (
     encode_config,
 )
 from raidx_fuse.format.configuration.volumes import (
+    SOURCE,
+    TARGET,
     VOLUMES_MAX,
+    Arrived,
     Extent,
+    MoveMark,
     VolumeRecord,
     VolumeTable,
     decode_table,
@@ -71,6 +75,57 @@ def test_the_whole_image_has_no_size() -> None:
     assert whole.is_whole
     assert decode_table(encode_table(whole)) == whole
     encode_config(with_volumes(encode_table(whole)))
+
+
+def test_moves_are_read_as_they_were_written() -> None:
+    leaving = MoveMark(UUID.format(3), SOURCE, UUID.format(4), "other")
+    coming = MoveMark(UUID.format(5), TARGET, UUID.format(4), "other", 4096, back=True)
+    first, second = TABLE.volumes
+    table = replace(
+        TABLE,
+        volumes=(replace(first, move=leaving), replace(second, move=coming)),
+        arrived=(Arrived(UUID.format(6), UUID.format(4)),),
+    )
+    config = with_volumes(encode_table(table))
+    again = decode_config(encode_config(config)).volumes
+    assert again is not None
+    assert decode_table(again) == table
+    assert "watermark" not in again["table"][0]["move"]  # the target alone says how far it is
+
+
+def mark(**changes: Any) -> dict[str, Any]:
+    ids = {"uuid": UUID.format(3), "array": UUID.format(4)}
+    return {**ids, "role": "target", "name": "other", "watermark": 0, "back": False, **changes}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"role": "source"},  # with a watermark
+        {"role": "both"},
+        {"role": None},
+        {"uuid": "x"},
+        {"array": 7},
+        {"name": "a/b"},
+        {"name": "a\nb"},
+        {"watermark": 100},
+        {"watermark": 8192},  # beyond the volume
+        {"watermark": -4096},
+        {"watermark": 4096.0},
+        {"back": 1},
+        {"more": 1},
+    ],
+)
+def test_impossible_moves_are_refused(changes: dict[str, Any]) -> None:
+    encode_config(with_volumes({"table": [volume(move=mark())], "wiping": []}))
+    with pytest.raises(FormatError, match="the move of a is not possible"):
+        encode_config(with_volumes({"table": [volume(move=mark(**changes))], "wiping": []}))
+
+
+@pytest.mark.parametrize("arrived", [{}, [[UUID.format(1)]], [[UUID.format(1), 2]], ["ab"], [7]])
+def test_impossible_arrivals_are_refused(arrived: Any) -> None:
+    with pytest.raises(FormatError, match="the moves that have ended here are not possible"):
+        encode_config(with_volumes({"table": [], "wiping": [], "arrived": arrived}))
 
 
 def volume(**changes: Any) -> dict[str, Any]:

@@ -9,6 +9,10 @@ of pages are written page by page, so that a table of several pages could be tor
     "volumes": {"table": [{"uuid": U, "name": N, "size": S, "extents": [[offset, length], ...]}],
                 "wiping": [[offset, length], ...]}
 
+A volume that is on its way to another array is in the tables of both, each with a "move"
+(`MoveMark`), and "arrived" lists the moves that have ended here (pool/transfer.py). Both keys are
+absent where there is nothing to say.
+
 An array without the field has one volume: the whole image, under the array's name. *size* null also
 means the whole image, as large as it is; such a volume is alone and has no extents. All other
 places are byte ranges of the image in multiples of 4096 that do not overlap. *wiping* are ranges
@@ -30,6 +34,9 @@ VOLUMES_MAX = 128
 """So many fit a superblock beside the members and settings of an ordinary array."""
 
 _KEYS = {"uuid", "name", "size", "extents"}
+SOURCE, TARGET = "source", "target"
+_MARK_KEYS = {"uuid", "role", "array", "name"}
+_TARGET_KEYS = {*_MARK_KEYS, "watermark", "back"}
 
 
 class Extent(NamedTuple):
@@ -45,6 +52,23 @@ class Extent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class MoveMark:
+    """A volume is on its way between this array and another one, *array* (its UUID) or *name*.
+
+    *uuid* names the move; *role* is what this array is, SOURCE or TARGET. Only the target's mark
+    says how far the move has come: the bytes below *watermark* are valid on the target, the others
+    on the source. *back*: the move was cancelled, and the watermark falls.
+    """
+
+    uuid: str
+    role: str
+    array: str
+    name: str
+    watermark: int = 0
+    back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class VolumeRecord:
     """One volume; *size_bytes* None: the whole image. Its *extents* hold at least its size."""
 
@@ -52,14 +76,23 @@ class VolumeRecord:
     name: str
     size_bytes: int | None
     extents: tuple[Extent, ...] = ()
+    move: MoveMark | None = None
+
+
+class Arrived(NamedTuple):
+    """A move that has ended here, by UUID, from the array *source*, which may not know it yet."""
+
+    move: str
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeTable:
-    """The volumes of an array, and the ranges that are being wiped."""
+    """The volumes of an array, the ranges that are being wiped, the moves that have ended here."""
 
     volumes: tuple[VolumeRecord, ...] = ()
     wiping: tuple[Extent, ...] = ()
+    arrived: tuple[Arrived, ...] = ()
 
     def find(self, uuid: str) -> VolumeRecord | None:
         """Return the volume with that UUID, None if there is none."""
@@ -81,35 +114,47 @@ class VolumeTable:
 
 def encode_table(table: VolumeTable) -> dict[str, Any]:
     """Return *table* as JSON values."""
-    return {
-        "table": [
-            {
-                "uuid": record.uuid,
-                "name": record.name,
-                "size": record.size_bytes,
-                "extents": [list(extent) for extent in record.extents],
-            }
-            for record in table.volumes
-        ],
+    values: dict[str, Any] = {
+        "table": [_encode_record(record) for record in table.volumes],
         "wiping": [list(extent) for extent in table.wiping],
     }
+    if table.arrived:
+        values["arrived"] = [list(one) for one in table.arrived]
+    return values
+
+
+def _encode_record(record: VolumeRecord) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "uuid": record.uuid,
+        "name": record.name,
+        "size": record.size_bytes,
+        "extents": [list(extent) for extent in record.extents],
+    }
+    if record.move is not None:
+        keys = _TARGET_KEYS if record.move.role == TARGET else _MARK_KEYS
+        values["move"] = {key: getattr(record.move, key) for key in keys}
+    return values
 
 
 def decode_table(values: dict[str, Any]) -> VolumeTable:
     """Return the table in *values*, of which `table_problem` has found nothing."""
     return VolumeTable(
         tuple(
-            VolumeRecord(v["uuid"], v["name"], v["size"], _extents(v["extents"]))
+            VolumeRecord(
+                *(v["uuid"], v["name"], v["size"], _extents(v["extents"])),
+                move=MoveMark(**v["move"]) if "move" in v else None,
+            )
             for v in values["table"]
         ),
         _extents(values["wiping"]),
+        tuple(Arrived(*one) for one in values.get("arrived", ())),
     )
 
 
 def table_problem(values: Any, is_uuid: Any) -> str | None:
     """Return in words why the JSON *values* are no volume table, or None."""
-    if not isinstance(values, dict) or values.keys() != {"table", "wiping"}:
-        return "it has other fields than table and wiping"
+    if not isinstance(values, dict) or values.keys() - {"arrived"} != {"table", "wiping"}:
+        return "it has other fields than table, wiping and arrived"
     listed, wiping = values["table"], values["wiping"]
     if not isinstance(listed, list) or len(listed) > VOLUMES_MAX:
         return f"it is no list of at most {VOLUMES_MAX} volumes"
@@ -122,6 +167,11 @@ def table_problem(values: Any, is_uuid: Any) -> str | None:
             return f"two volumes have the same {key}"
     if not _are_ranges(wiping):
         return "the ranges to be wiped are not possible"
+    arrived = values.get("arrived", [])
+    if not isinstance(arrived, list) or not all(
+        isinstance(one, list) and len(one) == 2 and all(map(is_uuid, one)) for one in arrived
+    ):
+        return "the moves that have ended here are not possible"
     if any(one["size"] is None for one in listed) and (len(listed) > 1 or wiping):
         return "a volume of the whole image is not alone"
     ranges = sorted([*(tuple(e) for one in listed for e in one["extents"]), *map(tuple, wiping)])
@@ -143,8 +193,8 @@ def volume_name_problem(name: str) -> str | None:
 
 
 def _record_problem(one: Any, is_uuid: Any) -> str | None:
-    if not isinstance(one, dict) or one.keys() != _KEYS:
-        return "a volume has other fields than uuid, name, size and extents"
+    if not isinstance(one, dict) or one.keys() - {"move"} != _KEYS:
+        return "a volume has other fields than uuid, name, size, extents and move"
     if not is_uuid(one["uuid"]):
         return f"{brief(one['uuid'])} is not a UUID"
     if not isinstance(one["name"], str) or volume_name_problem(one["name"]):
@@ -153,11 +203,33 @@ def _record_problem(one: Any, is_uuid: Any) -> str | None:
     if not _are_ranges(extents):
         return f"the extents of {one['name']} are not possible"
     if size is None:
-        return f"{one['name']} has a place but no size" if extents else None
+        placed = extents or "move" in one
+        return f"{one['name']} has a place but no size" if placed else None
     held = sum(length for _, length in extents)
     if type(size) is not int or not 0 < size <= held or size % ALIGN_BYTES:
         return f"{one['name']} cannot have {brief(size)} bytes in {held} bytes of extents"
+    if "move" in one and not _is_mark(one["move"], size, is_uuid):
+        return f"the move of {one['name']} is not possible"
     return None
+
+
+def _is_mark(mark: Any, size: int, is_uuid: Any) -> bool:
+    if not isinstance(mark, dict) or not isinstance(mark.get("role"), str):
+        return False
+    if mark.keys() != {SOURCE: _MARK_KEYS, TARGET: _TARGET_KEYS}.get(mark["role"]):
+        return False
+    at = mark.get("watermark", 0)
+    return (
+        is_uuid(mark["uuid"])
+        and is_uuid(mark["array"])
+        and isinstance(mark["name"], str)
+        and is_clean(mark["name"])
+        and not name_problem(mark["name"])
+        and isinstance(mark.get("back", False), bool)
+        and type(at) is int
+        and 0 <= at <= size
+        and not at % ALIGN_BYTES
+    )
 
 
 def _are_ranges(values: Any) -> bool:
