@@ -45,7 +45,7 @@ async def rebuild_estimate(array: RunningArray, role: Role) -> dict[str, Any]:
     cells = sum(_reads(array, column) for column in columns) / phases
     # Not every bundle has a chunk on the role.
     written = round(stripes * layout.cells_on([role]) * context.chunk_bytes)
-    rate, source = _rate(array, "rebuild", ASSUMED_RATE_BYTES)
+    rate, source = copy_rate(array, "rebuild", ASSUMED_RATE_BYTES)
     speed_min = array.jobs.speed_min_bytes
     return {
         "bytes_read": round(stripes * cells * context.chunk_bytes),
@@ -144,7 +144,7 @@ def copy_estimate(
     array: RunningArray, kind: str, read_bytes: int, written_bytes: int, members: int
 ) -> dict[str, Any]:
     """Return the cost of a job of *kind* that writes to *members* members in parallel."""
-    rate, source = _rate(array, kind, ASSUMED_RATE_BYTES * members)
+    rate, source = copy_rate(array, kind, ASSUMED_RATE_BYTES * members)
     speed_min = array.jobs.speed_min_bytes
     return {
         "bytes_read": read_bytes,
@@ -177,7 +177,7 @@ async def restripe_estimate(array: RunningArray, layout: RestripeLayout) -> dict
     # Read from all old members, written to all new ones, one after the other.
     cost = 1 / (ASSUMED_RATE_BYTES * old.code.data_count / old.code.rows)
     cost += (written + logged) / max(1, moved) / (ASSUMED_RATE_BYTES * new.width)
-    rate, source = _rate(array, "restripe", round(1 / cost))
+    rate, source = copy_rate(array, "restripe", round(1 / cost))
     speed_min = array.jobs.speed_min_bytes
     return {
         "bytes_read": moved,
@@ -191,7 +191,7 @@ async def restripe_estimate(array: RunningArray, layout: RestripeLayout) -> dict
     }
 
 
-def _rate(array: RunningArray, kind: str, assumed: int) -> tuple[int, str]:
+def copy_rate(array: RunningArray, kind: str, assumed: int) -> tuple[int, str]:
     """Return (bytes a second that a job of *kind* writes, the source of this number)."""
     limit = array.jobs.speed_max_bytes or None
     earlier = [job for job in array.jobs.list() if job["kind"] == kind]

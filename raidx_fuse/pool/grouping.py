@@ -49,9 +49,13 @@ async def by_array(members: Sequence[Member]) -> list[list[Member]]:
 
 
 def check_names(pool: Sequence[ArrayVolumes]) -> None:
-    """Raise UsageError if two arrays of *pool*, or two of their volumes, have the same name."""
+    """Raise UsageError if two arrays of *pool*, or two of their volumes, have the same name.
+
+    Or if two of their volumes are the same one: members of one of the arrays are outdated then.
+    """
     arrays: dict[str, ArrayVolumes] = {}
     held: dict[str, ArrayVolumes] = {}
+    uuids: dict[str, ArrayVolumes] = {}
     for volumes in pool:
         array = volumes.array
         other = arrays.setdefault(array.name, volumes)
@@ -61,6 +65,12 @@ def check_names(pool: Sequence[ArrayVolumes]) -> None:
                 action="mount each on a mount point of its own",
             )
         for volume in volumes.volumes:
+            if uuids.setdefault(volume.uuid, volumes) is not volumes:
+                raise UsageError(
+                    f"arrays {uuids[volume.uuid].array.name} and {array.name} both say that volume "
+                    f"{volume.name} is theirs",
+                    action="mount one alone, and delete the volume on the outdated one",
+                )
             first = held.setdefault(volume.name, volumes)
             if first is not volumes:
                 raise UsageError(

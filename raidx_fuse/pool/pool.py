@@ -1,19 +1,62 @@
-"""The arrays of one mount with their volumes."""
+"""The arrays of one mount with their volumes, and those that are on their way between two of them.
+
+When arrays are opened, what their tables say of moves is settled (transfer.py, law 1):
+
+    source's mark   target's record          what it means
+    this move       with a mark of it        under way: shown, as far as the watermark says
+    this move       the move has arrived     the source gives its places up
+    this move       nothing of it            these tables are not of one time: not shown
+    no such mark    with a mark, watermark 0 never begun, or given back: the target gives up
+    no such mark    with a mark, above 0     not of one time: shown from neither array
+    array absent    -                        not shown
+
+Nothing is given up but for a record that says so, so that outdated members of one array cannot make
+the other one lose anything.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import trio
+
+from raidx_fuse.array.array import Array
 from raidx_fuse.errors import UsageError
+from raidx_fuse.format.configuration.volumes import SOURCE, TARGET, MoveMark, VolumeRecord
+from raidx_fuse.pool.transfer import Transfer, forget_arrival, give_up
 from raidx_fuse.pool.volume import Volume
 from raidx_fuse.pool.volume_table import ArrayVolumes
 
 
+class Unshown(NamedTuple):
+    """A volume of which *volumes* has a *record*, and *why* it is not shown."""
+
+    volumes: ArrayVolumes
+    record: VolumeRecord
+    why: str
+
+    @property
+    def text(self) -> str:
+        """What is missing, in one sentence."""
+        return f"volume {self.record.name} is not shown: {self.why}"
+
+
 class Pool:
-    """The arrays of one mount, each with its volumes."""
+    """The *arrays* of one mount; *transfers*: moves under way, by the UUID of the volume.
+
+    *unshown* are volumes that cannot be shown now.
+    """
 
     def __init__(self, arrays: Sequence[ArrayVolumes]) -> None:
         self.arrays = list(arrays)
+        self.transfers: dict[str, Transfer] = {}
+        self.unshown: list[Unshown] = []
+        self.starting = trio.Lock()  # moves start one after the other
+        self.closing = False
+        self._by_uuid = {volumes.array.uuid: volumes for volumes in self.arrays}
+
+    # -- questions -------------------------------------------------------------------------------
 
     def array(self, ref: str) -> ArrayVolumes:
         """Return the array with that name or UUID. Raises UsageError."""
@@ -29,5 +72,129 @@ class Pool:
             for volume in volumes.volumes:
                 if ref in (volume.name, volume.uuid):
                     return volumes, volume
+        for one in self.unshown:
+            if ref in (one.record.name, one.record.uuid):
+                raise UsageError(one.text)
         names = [volume.name for volumes in self.arrays for volume in volumes.volumes]
         raise UsageError(f"there is no volume {ref[:100]}; there is {', '.join(names) or 'none'}")
+
+    def find_unshown(self, ref: str) -> Unshown | None:
+        """Return the volume that is not shown with that name or UUID, None if there is none."""
+        for one in self.unshown:
+            if ref in (one.record.name, one.record.uuid):
+                return one
+        return None
+
+    # -- changes ---------------------------------------------------------------------------------
+
+    def add(self, transfer: Transfer) -> None:
+        """Note that *transfer* is under way."""
+        self.transfers[transfer.volume_uuid] = transfer
+
+    def remove(self, transfer: Transfer) -> None:
+        """Note that *transfer* has ended."""
+        self.transfers.pop(transfer.volume_uuid, None)
+
+    def close(self) -> None:
+        """Let no move start any more."""
+        self.closing = True
+
+    async def forget(self, unshown: Unshown) -> None:
+        """Delete what the arrays here have of a volume that is not shown. Raises RaidxError."""
+        unshown.volumes.array.require_writable()
+        await give_up(unshown.volumes, unshown.record.uuid)
+        self.unshown.remove(unshown)
+        unshown.volumes.array.warnings.remove(unshown.text)
+
+    async def settle(self) -> None:
+        """Find the moves under way, and end what only the record of the other array has ended.
+
+        See the module. Raises RaidxError.
+        """
+        for volumes in self.arrays:
+            for record in volumes.table().volumes:
+                if record.move is None:
+                    continue
+                other = self._by_uuid.get(record.move.array)
+                if other is None or other is volumes:
+                    self._withhold(
+                        volumes,
+                        record,
+                        f"it is on its way {_direction(record.move)} array {record.move.name} "
+                        f"({record.move.array[:8]}), which is absent",
+                    )
+                elif record.move.role == SOURCE:
+                    await self._settle_source(volumes, other, record, record.move)
+                else:
+                    await self._settle_target(other, volumes, record, record.move)
+        for volumes in self.arrays:
+            await self._forget_arrivals(volumes)
+
+    async def _settle_source(
+        self, source: ArrayVolumes, target: ArrayVolumes, record: VolumeRecord, mark: MoveMark
+    ) -> None:
+        there = target.table().find(record.uuid)
+        if any(one.move == mark.uuid for one in target.table().arrived):
+            if not source.array.read_only:
+                await give_up(source, record.uuid)
+        elif _is_same(there, record, mark):
+            assert there is not None
+            transfer = Transfer(source, target, record, there, resumed=True)
+            source.adopt(transfer.volume)
+            self.add(transfer)
+        else:
+            self._withhold(source, record, _disagreement(source.array, target.array))
+
+    async def _settle_target(
+        self, source: ArrayVolumes, target: ArrayVolumes, record: VolumeRecord, mark: MoveMark
+    ) -> None:
+        here = source.table().find(record.uuid)
+        if here is not None and here.move is not None and here.move.uuid == mark.uuid:
+            return  # under way, see `_settle_source`
+        if not mark.watermark:
+            if not target.array.read_only:
+                await give_up(target, record.uuid)
+            return
+        why = _disagreement(target.array, source.array)
+        self._withhold(target, record, why)
+        for volume in [one for one in source.volumes if one.uuid == record.uuid]:
+            source.let_go(volume)
+            assert here is not None
+            self._withhold(source, here, why)
+
+    def _withhold(self, volumes: ArrayVolumes, record: VolumeRecord, why: str) -> None:
+        self.unshown.append(Unshown(volumes, record, why))
+        volumes.array.warnings.append(self.unshown[-1].text)
+
+    async def _forget_arrivals(self, volumes: ArrayVolumes) -> None:
+        if volumes.array.read_only:
+            return
+        for arrived in volumes.table().arrived:
+            source = self._by_uuid.get(arrived.source)
+            if source is None:
+                continue  # it may still name the move
+            marks = [record.move for record in source.table().volumes if record.move is not None]
+            if all(mark.role == TARGET or mark.uuid != arrived.move for mark in marks):
+                await forget_arrival(volumes, arrived.move)
+
+
+def _is_same(there: VolumeRecord | None, here: VolumeRecord, mark: MoveMark) -> bool:
+    """Return whether both tables name one move of one volume."""
+    return (
+        there is not None
+        and there.move is not None
+        and there.move.role == TARGET
+        and there.move.uuid == mark.uuid
+        and (there.size_bytes, there.name) == (here.size_bytes, here.name)
+    )
+
+
+def _direction(mark: MoveMark) -> str:
+    return "to" if mark.role == SOURCE else "from"
+
+
+def _disagreement(array: Array, other: Array) -> str:
+    return (
+        f"array {array.name} names a move that array {other.name} does not know; "
+        "are members of one of them outdated?"
+    )

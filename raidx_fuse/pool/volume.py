@@ -99,15 +99,17 @@ class Volume:
         self,
         read: Read,
         write: Write,
+        flush: Flush,
         discard: Discard | None = None,
         allocation: Allocation | None = None,
     ) -> None:
-        """Read, write, discard and ask what is written by these functions from now on.
+        """Read, write, flush, discard and ask what is written by these functions from now on.
 
         Without *discard*, zeros are written; without *allocation* everything counts as written.
         """
         self.read = read
         self.write = write
+        self.flush = flush
         self._discard, self._allocation = discard, allocation
 
     async def discard(self, offset: int, length: int) -> None:

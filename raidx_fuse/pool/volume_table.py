@@ -18,7 +18,6 @@ Laws:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -27,7 +26,7 @@ from typing import Any, Protocol
 import trio
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.errors import BusyError, FormatError, RaidxError, UsageError
+from raidx_fuse.errors import BusyError, FormatError, UsageError
 from raidx_fuse.format.configuration.volumes import (
     ALIGN_BYTES,
     VOLUMES_MAX,
@@ -41,12 +40,9 @@ from raidx_fuse.format.configuration.volumes import (
 from raidx_fuse.format.create import new_uuid
 from raidx_fuse.pool.allocate import allocate, cut, extended, free_ranges, unit_bytes
 from raidx_fuse.pool.volume import Volume, allocation_of, discard_of, read_of, write_of
-from raidx_fuse.pool.wipe import wipe, written_bytes
-
-log = logging.getLogger(__name__)
+from raidx_fuse.pool.wipe import Wiper, to_be_wiped, written_bytes
 
 CLOSING_S, CLOSING_LOOKS = 1.0, 100  # the kernel reports the last close a moment after it
-AGAIN_S = 30.0  # after a wipe that failed
 
 
 class FrontEnd(Protocol):
@@ -67,15 +63,15 @@ class ArrayVolumes:
         self.front_ends: list[FrontEnd] = []
         self._uuid_source = uuid_source
         self._changes = trio.Lock()
-        self._to_wipe = trio.Event()
-        self._range_wiped = trio.Event()
+        self.wiper = Wiper(array, self.table, self.change)
         table = self.table()
         if table.end() > array.size_bytes:
             raise FormatError(
                 f"array {array.name!r}: its volumes end at byte {table.end()}, the image at "
                 f"{array.size_bytes}"
             )
-        self.volumes = [self._volume(record) for record in table.volumes]
+        # one that is on its way is shown by the pool, which knows the other array (pool.py)
+        self.volumes = [self._volume(one) for one in table.volumes if one.move is None]
 
     # -- questions -------------------------------------------------------------------------------
 
@@ -104,7 +100,7 @@ class ArrayVolumes:
 
     def written_bytes(self, volume: Volume) -> int:
         """Return how much of *volume* was ever written, in whole chunks."""
-        return written_bytes(self.array, self._extents(volume))
+        return written_bytes(self.array, self.extents(volume))
 
     def describe(self, volume: Volume) -> dict[str, Any]:
         """Return *volume* as JSON values: name, uuid, size, written, extents, open."""
@@ -113,11 +109,12 @@ class ArrayVolumes:
             "uuid": volume.uuid,
             "size": volume.size_bytes,
             "written": self.written_bytes(volume),
-            "extents": [list(extent) for extent in self._extents(volume)],
+            "extents": [list(extent) for extent in self.extents(volume)],
             "open": volume.opened,
         }
 
-    def _extents(self, volume: Volume) -> tuple[Extent, ...]:
+    def extents(self, volume: Volume) -> tuple[Extent, ...]:
+        """Return where *volume* lies on this array."""
         record = self.table().find(volume.uuid)
         if record is None or record.size_bytes is None:
             return (Extent(0, volume.size_bytes),)
@@ -189,18 +186,19 @@ class ArrayVolumes:
             self._require_present(volume)
             self._require_loss("delete", volume.name, self.written_bytes(volume), lose_data)
             async with self._unused(volume):
-                table, extents = self.table(), self._extents(volume)
+                table, extents = self.table(), self.extents(volume)
                 rest = tuple(r for r in table.volumes if r.uuid != volume.uuid)
-                await self._save(VolumeTable(rest, (*table.wiping, *self._to_be_wiped(extents))))
+                wiping = (*table.wiping, *to_be_wiped(self.array, extents))
+                await self._save(replace(table, volumes=rest, wiping=wiping))
                 self.volumes.remove(volume)
-        self._to_wipe.set()
+        self.wiper.ask()
 
     def require_loss(self, volume: Volume, size_bytes: int, *, lose_data: bool) -> int:
         """Return how many written bytes a size of *size_bytes* (0: none) cuts off.
 
         Raises UsageError if there are any, unless *lose_data*.
         """
-        _, off = cut(self._extents(volume), size_bytes)
+        _, off = cut(self.extents(volume), size_bytes)
         verb = "shrink" if size_bytes else "delete"
         return self._require_loss(verb, volume.name, written_bytes(self.array, off), lose_data)
 
@@ -209,7 +207,7 @@ class ArrayVolumes:
         problem = volume_name_problem(name)
         if problem is not None:
             raise UsageError(f"{name[:80]!r} cannot be a volume's name: {problem}")
-        if any(volume.name == name for volume in self.volumes):
+        if any(record.name == name for record in self.table().volumes):
             raise UsageError(f"there is a volume {name} already", action="choose another name")
 
     async def _enlarge(self, volume: Volume, size_bytes: int) -> None:
@@ -226,24 +224,13 @@ class ArrayVolumes:
         await volume.resize(size_bytes)
 
     async def _shrink(self, volume: Volume, size_bytes: int, lose_data: bool) -> None:
-        kept, off = cut(self._extents(volume), size_bytes)
+        kept, off = cut(self.extents(volume), size_bytes)
         self._require_loss("shrink", volume.name, written_bytes(self.array, off), lose_data)
         table = self._replaced(volume, size_bytes=size_bytes, extents=kept)
-        await self._save(replace(table, wiping=(*table.wiping, *self._to_be_wiped(off))))
+        await self._save(replace(table, wiping=(*table.wiping, *to_be_wiped(self.array, off))))
         await volume.resize(size_bytes)
         self._bind(volume, kept)
-        self._to_wipe.set()
-
-    def _to_be_wiped(self, extents: Sequence[Extent]) -> list[Extent]:
-        """Return those of *extents* in which anything was written, in whole blocks.
-
-        An image may end inside a block, which nobody gets.
-        """
-        return [
-            Extent(extent.offset, extent.length // ALIGN_BYTES * ALIGN_BYTES)
-            for extent in extents
-            if extent.length >= ALIGN_BYTES and written_bytes(self.array, [extent])
-        ]
+        self.wiper.ask()
 
     def _replaced(self, volume: Volume, **changes: Any) -> VolumeTable:
         table = self.table()
@@ -255,12 +242,29 @@ class ArrayVolumes:
             ),
         )
 
-    async def _save(self, table: VolumeTable) -> None:
+    async def change(
+        self, change: Callable[[VolumeTable], VolumeTable], *, asked: bool = False
+    ) -> None:
+        """Change the table by *change*, when it is its turn. Raises as the superblocks do.
+
+        *asked*: by a user, so that it leaves room for changes that cannot be refused.
+        """
+        async with self._changes:
+            await self._save(change(self.table()), asked=asked)
+
+    async def _save(self, table: VolumeTable, *, asked: bool = True) -> None:
         """Write *table* into the superblocks: the commit point of every change."""
         values = encode_table(table)
         await self.array.member_set.update(
-            lambda config: replace(config, volumes=values), asked=True
+            lambda config: replace(config, volumes=values), asked=asked
         )
+
+    def places_for(self, size_bytes: int, more: Sequence[Extent] = ()) -> tuple[Extent, ...]:
+        """Return extents for *size_bytes*; *more* count as free. UsageError, NoSpaceError."""
+        table = self.table()
+        self._require_table(table)
+        taken = [extent for extent in table.taken() if extent not in more]
+        return allocate(free_ranges(taken, self.array.size_bytes), size_bytes, self._unit())
 
     def _require_table(self, table: VolumeTable) -> None:
         if table.is_whole:
@@ -271,8 +275,18 @@ class ArrayVolumes:
             )
 
     def _require_present(self, volume: Volume) -> None:
+        """Raise UsageError, or BusyError if *volume* is on its way to another array."""
         if volume not in self.volumes:
-            raise UsageError(f"volume {volume.name} is deleted")
+            raise UsageError(
+                f"volume {volume.name} was deleted, or has left array {self.array.name}",
+                action="see raidx volume list",
+            )
+        record = self.table().find(volume.uuid)
+        if record is not None and record.move is not None:
+            raise BusyError(
+                f"volume {volume.name} is on its way to array {record.move.name}",
+                action="wait until it is there, or cancel the job: raidx job ARRAY cancel",
+            )
 
     def _require_loss(self, verb: str, name: str, written: int, lose_data: bool) -> int:
         if written and not lose_data:
@@ -281,6 +295,22 @@ class ArrayVolumes:
                 action="--lose-data accepts it",
             )
         return written
+
+    def adopt(self, volume: Volume) -> None:
+        """Take *volume*, which front ends show already, as one of this array."""
+        self.volumes.append(volume)
+
+    def let_go(self, volume: Volume) -> None:
+        """*volume* lies on another array from now on; front ends go on to show it."""
+        self.volumes.remove(volume)
+
+    def bind(self, volume: Volume) -> None:
+        """Let *volume* read and write this array alone."""
+        self._bind(volume, self.extents(volume))
+
+    async def wiped(self) -> None:
+        """Return when nothing is left to be wiped."""
+        await self.wiper.wiped()
 
     # -- front ends ------------------------------------------------------------------------------
 
@@ -305,6 +335,7 @@ class ArrayVolumes:
         volume.bind(
             read_of(array.read, extents),
             write_of(array.write, extents),
+            array.flush,
             discard_of(array.discard, extents),
             allocation_of(array.allocation, extents),
         )
@@ -346,42 +377,13 @@ class ArrayVolumes:
             if volume in self.volumes:
                 self._show(volume)
 
-    # -- wiping ----------------------------------------------------------------------------------
-
-    async def wiped(self) -> None:
-        """Return when nothing is left to be wiped."""
-        while self.table().wiping:
-            await self._range_wiped.wait()
-
-    async def wipe_for_ever(self) -> None:
-        """Wipe the ranges of the table that are to be wiped, now and whenever there are some."""
-        while not self.array.read_only:
-            self._to_wipe = trio.Event()
-            try:
-                while wiping := self.table().wiping:
-                    await self._wipe(wiping[0])
-            except RaidxError as error:
-                log.error("a deleted volume's space cannot be wiped now: %s", error)
-                await trio.sleep(AGAIN_S)
-                continue
-            await self._to_wipe.wait()
-
-    async def _wipe(self, extent: Extent) -> None:
-        await wipe(self.array, extent)
-        async with self._changes:
-            table = self.table()
-            rest = tuple(one for one in table.wiping if one != extent)
-            await self._save(replace(table, wiping=rest))
-        self._range_wiped.set()
-        self._range_wiped = trio.Event()
-
 
 @asynccontextmanager
 async def open_volumes(array: Array) -> AsyncIterator[ArrayVolumes]:
     """Yield the volumes of *array*; wipe in the background until the block ends."""
     volumes = ArrayVolumes(array)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(volumes.wipe_for_ever)
+        nursery.start_soon(volumes.wiper.run)
         yield volumes
         nursery.cancel_scope.cancel()
 

@@ -1,0 +1,514 @@
+"""Volumes that move between two arrays of RAM members, in virtual time."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import pytest
+import trio
+
+from raidx_fuse.errors import BusyError, FormatError, NoSpaceError, UsageError
+from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.pool.allocate import free_ranges
+from raidx_fuse.pool.move import cost, plan_move, plan_swap, start, start_move, start_swap
+from raidx_fuse.pool.pool import Pool
+from raidx_fuse.pool.volume import Volume
+from tests.support.two_arrays import PAGE, Arrays, Spec, content, move_of, noise
+
+PAGES = 40
+BIG_PAGES = 24 << 8  # 24 MiB
+SLOW_BYTES = 16 * PAGE  # a second: a move of 40 pages lasts for some seconds
+
+
+def play(scene: Callable[[Arrays], Awaitable[None]], **options: bool) -> None:
+    async def whole() -> None:
+        arrays = Arrays(**options)
+        await arrays.create()
+        await scene(arrays)
+
+    run(whole)
+
+
+async def make(pool: Pool, array: str = "fast", name: str = "mail", pages: int = PAGES) -> Volume:
+    """Create a volume that is written half."""
+    volume = await pool.array(array).create(name, pages * PAGE)
+    await volume.write(0, noise(pages // 2 * PAGE))
+    await volume.flush()
+    return volume
+
+
+async def slow_move(pool: Pool, volume: str = "mail", array: str = "slow") -> None:
+    """Start a move of small windows that takes some seconds."""
+    source, _ = pool.find(volume)
+    await start_move(pool, volume, array)
+    move_of(source).limit(0, SLOW_BYTES)
+    move_of(source).set_window(1)
+
+
+async def ended(pool: Pool) -> None:
+    """Return when all moves have ended."""
+    for volumes in pool.arrays:
+        for job in volumes.array.jobs.running():
+            await job.finished.wait()
+            assert job.state in ("done", "cancelled"), job.status()
+
+
+async def is_tidy(pool: Pool) -> None:
+    """Assert that no table names a move, and that every free byte reads as zero."""
+    for volumes in pool.arrays:
+        await volumes.wiped()
+        table = volumes.table()
+        assert not table.arrived
+        assert all(record.move is None for record in table.volumes)
+        assert {record.uuid for record in table.volumes} == {v.uuid for v in volumes.volumes}
+        for extent in free_ranges(table.taken(), volumes.array.size_bytes):
+            assert not any(await volumes.array.read(extent.offset, extent.length))
+
+
+def test_a_volume_moves_and_is_all_there() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            volume = await make(pool)
+            before, uuid = await content(volume), volume.uuid
+            free = pool.array("fast").free_bytes()
+            source = pool.array("fast").array
+            read = source.context.counters.read_bytes
+            job = await start_move(pool, "mail", "slow")
+            status = await source.jobs.wait(job)
+            assert (status["kind"], status["state"]) == ("move", "done")
+            # written chunks alone are read, once
+            assert source.context.counters.read_bytes - read == PAGES // 2 * PAGE
+            assert pool.find("mail") == (pool.array("slow"), volume)
+            assert await content(volume) == before
+            await is_tidy(pool)
+            assert pool.array("fast").free_bytes() == free + PAGES * PAGE
+            await volume.write(PAGE, noise(3 * PAGE, 2))
+        async with arrays.mounted("slow") as pool:
+            _, volume = pool.find(uuid)
+            assert await content(volume) == before[:PAGE] + noise(3 * PAGE, 2) + before[4 * PAGE :]
+
+    play(scene)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_users_read_and_write_everywhere_meanwhile(slow: bool, cancelled: bool, seed: int) -> None:
+    async def scene(arrays: Arrays) -> None:
+        rng = random.Random(seed)
+        async with arrays.mounted() as pool:
+            volume = await make(pool)
+            model = bytearray(await content(volume))
+
+            async def write(low: int, size: int) -> None:
+                data = rng.randbytes(size)
+                model[low : low + size] = data
+                await volume.write(low, data)
+
+            async def use(part: int) -> None:  # each its own part, so that the model is exact
+                first = part * PAGES // 4 * PAGE
+                while not done:
+                    size = rng.choice((512, 700, PAGE, 5 * PAGE))
+                    low = first + rng.randrange(PAGES // 4 * PAGE - size)
+                    await write(low, size)
+                    assert bytes(await volume.read(low, size)) == model[low : low + size]
+                    if rng.random() < 0.1:
+                        await volume.flush()
+                    await trio.sleep(rng.uniform(0, 0.05))
+
+            done = False
+            async with trio.open_nursery() as nursery:
+                for part in range(4):
+                    nursery.start_soon(use, part)
+                await trio.sleep(0.01)
+                await slow_move(pool)
+                job = move_of(pool.array("fast"))
+                if cancelled:
+                    await trio.sleep(1.5)
+                    assert job.detail()["watermark"] > 0
+                    job.cancel()
+                await ended(pool)
+                done = True
+            assert await content(volume) == model
+            assert pool.find("mail")[0] is pool.array("fast" if cancelled else "slow")
+            await is_tidy(pool)
+        async with arrays.mounted() as pool:
+            assert await content(pool.find("mail")[1]) == model
+
+    play(scene, slow=slow)
+
+
+def test_unmounted_in_the_middle_it_goes_on() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            volume = await make(pool)
+            before = await content(volume)
+            await slow_move(pool)
+            await trio.sleep(0.6)
+        for name in ("fast", "slow"):
+            async with arrays.mounted(name) as pool:
+                assert pool.array(name).volumes == []
+                (unshown,) = pool.unshown
+                word = "to array slow" if name == "fast" else "from array fast"
+                assert f"volume mail is not shown: it is on its way {word}" in unshown.text
+                assert "which is absent" in unshown.text
+                assert unshown.text in pool.array(name).array.warnings
+                with pytest.raises(UsageError, match="there is a volume mail already"):
+                    await pool.array(name).create("mail", PAGE)
+                with pytest.raises(UsageError, match="which is absent"):
+                    await start_move(pool, "mail", name)
+        async with arrays.mounted(read_only=True) as pool:
+            _, volume = pool.find("mail")
+            assert await content(volume) == before
+            assert not pool.array("fast").array.jobs.running()
+        async with arrays.mounted() as pool:
+            _, volume = pool.find("mail")
+            job = move_of(pool.array("fast"))
+            assert 0 < job.detail()["watermark"] < volume.size_bytes
+            assert await content(volume) == before
+            await ended(pool)
+            assert pool.find("mail")[0] is pool.array("slow")
+            assert await content(volume) == before
+            await is_tidy(pool)
+
+    play(scene)
+
+
+def test_paused_it_holds_nobody_up_and_resumes() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            volume = await make(pool)
+            await slow_move(pool)
+            await trio.sleep(0.6)
+            job = move_of(pool.array("fast"))
+            job.pause()
+            await trio.sleep(1)
+            here = job.detail()["watermark"]
+            for at in range(PAGES):
+                await volume.write(at * PAGE, noise(PAGE, at))
+            await trio.sleep(5)
+            assert job.status()["state"] == "paused"
+            assert here <= job.detail()["watermark"] < volume.size_bytes
+            job.resume()
+            await ended(pool)
+            for at in range(PAGES):
+                assert await volume.read(at * PAGE, PAGE) == noise(PAGE, at)
+
+    play(scene)
+
+
+def test_a_volume_that_is_the_whole_array_moves_too() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            volume = await make(pool)
+            await start_move(pool, "mail", "slow")
+            await ended(pool)
+        assert volume.uuid
+
+    async def whole() -> None:
+        arrays = Arrays((Spec("old", "raid0", 2, data_pages=20), Spec("new", "raid5", 4)))
+        await arrays.create()
+        async with arrays.mounted("old") as pool:
+            old = pool.array("old").array
+            # as an array of before: without a volume table
+            await old.member_set.update(lambda config: dataclasses.replace(config, volumes=None))
+        async with arrays.mounted() as pool:
+            _, volume = pool.find("old")
+            data = noise(volume.size_bytes)
+            await volume.write(0, data)
+            await start_move(pool, "old", "new")
+            await ended(pool)
+            assert await content(volume) == data
+            assert pool.array("old").volumes == []
+            assert pool.array("new").volumes == [volume]
+            await is_tidy(pool)
+
+    run(whole)
+    play(scene)
+
+
+def test_refused_with_one_line() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            await make(pool)
+            await make(pool, name="news", pages=8)
+            big = pool.array("fast").free_bytes() // PAGE + 1
+            await make(pool, "slow", "big", big)
+            tables = [volumes.table() for volumes in pool.arrays]
+            for words, error, said in (
+                (("none", "slow"), UsageError, "there is no volume none; there is mail, news, big"),
+                (("mail", "none"), UsageError, "there is no array none here; there is fast, slow"),
+                (("mail", "fast"), UsageError, "volume mail is on array fast already"),
+                (("big", "fast"), NoSpaceError, "do not fit"),
+            ):
+                with pytest.raises(error) as caught:
+                    await start_move(pool, *words)
+                assert said in str(caught.value)
+            assert [volumes.table() for volumes in pool.arrays] == tables
+            await slow_move(pool)
+            for call in (
+                lambda: start_move(pool, "mail", "slow"),
+                lambda: pool.array("fast").rename(pool.find("mail")[1], "post"),
+                lambda: pool.array("fast").resize(pool.find("mail")[1], PAGE),
+                lambda: pool.array("fast").delete(pool.find("mail")[1], lose_data=True),
+            ):
+                with pytest.raises(BusyError, match="volume mail is on its way"):
+                    await call()
+            with pytest.raises(BusyError, match="a move from array fast is running already"):
+                await start_move(pool, "news", "slow")
+            await ended(pool)
+            await pool.array("slow").array.fail_disk(1)
+            with pytest.raises(UsageError, match="array slow is degraded: role 1 is lost"):
+                await start_move(pool, "news", "slow")
+            await start_move(pool, "news", "slow", accept_degraded=True)
+            await ended(pool)
+            assert await content(pool.find("news")[1]) == noise(4 * PAGE) + bytes(4 * PAGE)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("name", ["fast", "slow"])
+def test_a_member_that_fails_in_the_middle_is_its_arrays_own_business(name: str) -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            volume = await make(pool)
+            before = await content(volume)
+            await slow_move(pool)
+            await trio.sleep(0.6)
+            arrays.shelf[name][1].vanish()
+            await ended(pool)
+            assert await content(volume) == before
+            assert pool.array(name).array.member_set.lost == {1}
+
+    play(scene)
+
+
+@pytest.mark.parametrize("name", ["fast", "slow"])
+def test_an_array_that_fails_in_the_middle_pauses_the_move(name: str) -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            volume = await make(pool)
+            before = await content(volume)
+            await slow_move(pool)
+            await trio.sleep(0.6)
+            for member in arrays.shelf[name]:
+                member.vanish()
+            await trio.sleep(60)
+            job = move_of(pool.array("fast"))
+            status = job.status()
+            assert status["state"] == "paused"
+            assert status["error"].endswith("resume`, or cancel it"), status
+            for member in arrays.shelf[name]:
+                member.come_back()
+            job.resume()
+            await ended(pool)
+            assert await content(volume) == before
+
+    play(scene)
+
+
+def test_two_volumes_change_places_through_free_space() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            mail, big = await make(pool), await make(pool, "slow", "big", 60)
+            before = await content(mail), await content(big)
+            assert [leg.volume for leg in plan_swap(pool, "mail", "big").legs] == [mail, big]
+            await start_swap(pool, "mail", "big")
+            await ended(pool)
+            assert pool.find("mail")[0] is pool.array("slow")
+            assert pool.find("big")[0] is pool.array("fast")
+            assert (await content(mail), await content(big)) == before
+            await is_tidy(pool)
+
+    play(scene)
+
+
+def test_a_superblock_without_room_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            volume = await make(pool)
+            tables = [volumes.table() for volumes in pool.arrays]
+
+            async def full(*_: object, **__: object) -> None:
+                raise FormatError("the configuration does not fit")
+
+            monkeypatch.setattr(pool.array("fast"), "change", full)
+            with pytest.raises(FormatError, match="does not fit"):
+                await start_move(pool, "mail", "slow")
+            monkeypatch.undo()
+            assert [volumes.table() for volumes in pool.arrays] == tables
+            assert pool.transfers == {}
+            await start_move(pool, "mail", "slow")
+            await ended(pool)
+            assert await content(volume) == noise(PAGES // 2 * PAGE) + bytes(PAGES // 2 * PAGE)
+
+    play(scene)
+
+
+def test_volumes_change_places_by_way_of_a_third_array() -> None:
+    async def whole() -> None:
+        specs = (Spec("a", "raid0", 2), Spec("b", "raid0", 2), Spec("c", "raid0", 2))
+        arrays = Arrays(specs)
+        await arrays.create()
+        async with arrays.mounted() as pool:
+            room = pool.array("a").free_bytes() // PAGE
+            one, two = (
+                await make(pool, "a", "one", room - 5),
+                await make(pool, "b", "two", room - 6),
+            )
+            before = await content(one), await content(two)
+            planned = plan_swap(pool, "one", "two")
+            assert [(leg.volume.name, leg.target.array.name) for leg in planned.legs] == [
+                *(("two", "c"), ("one", "b"), ("two", "a"))
+            ]
+            price = cost(planned)
+            assert price["volume_bytes"] == (2 * room - 11) * PAGE  # Eq. 3
+            written = [(room - 5) // 2 * PAGE, (room - 6) // 2 * PAGE]
+            assert price["bytes_moved"] == written[0] + 2 * written[1]
+            await start_swap(pool, "one", "two")
+            with pytest.raises(BusyError, match="volume one is on its way already"):
+                await start_move(pool, "one", "c")  # its leg is still to come
+            await ended(pool)
+            assert pool.find("one")[0] is pool.array("b")
+            assert pool.find("two")[0] is pool.array("a")
+            assert (await content(one), await content(two)) == before
+            await make(pool, "c", "three", room)
+            with pytest.raises(NoSpaceError, match="volumes one and two cannot change places"):
+                await start_swap(pool, "one", "two")
+            await is_tidy(pool)
+
+    run(whole)
+
+
+def test_a_volume_that_is_deleted_before_its_leg_ends_the_swap() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            await make(pool)
+            big = await make(pool, "slow", "big", 60)
+            await start_swap(pool, "mail", "big")
+            job = move_of(pool.array("fast"))
+            job.limit(0, SLOW_BYTES)
+            await pool.array("slow").delete(big, lose_data=True)
+            await ended(pool)
+            assert job.status()["state"] == "cancelled"
+            assert pool.find("mail")[0] is pool.array("slow")
+            await is_tidy(pool)
+
+    play(scene)
+
+
+def test_a_volume_that_changes_while_its_move_begins_stays() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            volume = await make(pool)
+            fast, size = pool.array("fast"), (PAGES - 5) * PAGE
+            planned = plan_move(pool, "mail", "slow")
+            async with trio.open_nursery() as nursery:
+                resize = partial(fast.resize, volume, size, lose_data=True)
+                nursery.start_soon(resize)
+                with pytest.raises(BusyError, match="volume mail has changed meanwhile; try again"):
+                    await start(pool, planned)
+            await ended(pool)
+            assert volume.size_bytes == size
+            await is_tidy(pool)
+
+    play(scene, slow=True)
+
+
+def test_a_cancel_takes_back_every_move_that_one_mount_goes_on_with() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            await make(pool)
+            for name in ("big", "bigger"):
+                await make(pool, "slow", name, 30)
+            await slow_move(pool, "big", "fast")
+            await start_swap(pool, "mail", "bigger")
+            swap = move_of(pool.array("fast"))
+            swap.set_window(1)
+            swap.limit(0, 2 * SLOW_BYTES)  # its first leg ends before the other move does
+            move_of(pool.array("slow")).limit(0, SLOW_BYTES // 4)
+            while swap.detail()["legs_left"] == 2:  # noqa: ASYNC110  # a leg has no event
+                await trio.sleep(0.01)
+            await trio.sleep(0.3)
+            assert len(pool.transfers) == 2
+        async with arrays.mounted() as pool:
+            job = move_of(pool.array("slow"))
+            assert job.detail()["legs_left"] == 2
+            job.cancel()
+            await ended(pool)
+            assert pool.find("big")[0] is pool.find("bigger")[0] is pool.array("slow")
+            await is_tidy(pool)
+
+    play(scene)
+
+
+def test_a_cancelled_swap_ends_where_it_is() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            await make(pool)
+            await make(pool, "slow", "big", 60)
+            await start_swap(pool, "mail", "big")
+            job = move_of(pool.array("fast"))
+            job.limit(0, SLOW_BYTES)
+            job.set_window(1)
+            while job.detail()["legs_left"] == 2:  # noqa: ASYNC110  # a leg has no event
+                await trio.sleep(0.1)
+            await trio.sleep(0.5)
+            assert job.detail()["volume"] == "big"
+            job.cancel()
+            await ended(pool)
+            assert job.status()["state"] == "cancelled"
+            assert pool.find("mail")[0] is pool.find("big")[0] is pool.array("slow")
+            await is_tidy(pool)
+
+    play(scene)
+
+
+def test_a_move_alone_reads_and_writes_each_byte_once_at_the_disks_speed() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            volume = await pool.array("fast").create("mail", BIG_PAGES * PAGE)
+            data = noise(BIG_PAGES * PAGE)
+            await volume.write(0, data)
+            await volume.flush()
+            other = await pool.array("slow").create("other", BIG_PAGES * PAGE)
+            seconds = []
+            for low in range(2):  # what either array takes by itself
+                started_s = trio.current_time()
+                if low:
+                    await other.write(0, data)
+                    await other.flush()
+                else:
+                    for at in range(0, len(data), 1 << 20):
+                        await volume.read(at, 1 << 20)
+                seconds.append(trio.current_time() - started_s)
+            await pool.array("slow").delete(other, lose_data=True)
+            await pool.array("slow").wiped()
+            counters = [pool.array(name).array.context.counters for name in ("fast", "slow")]
+            before = counters[0].read_bytes, counters[1].write_bytes
+            started_s = trio.current_time()
+            await start_move(pool, "mail", "slow")
+            while pool.find("mail")[0] is pool.array("fast"):  # noqa: ASYNC110  # not its end
+                await trio.sleep(0.001)
+            taken_s = trio.current_time() - started_s
+            copied = counters[0].read_bytes - before[0] + counters[1].write_bytes - before[1]
+            assert copied <= 2.02 * len(data)
+            assert max(seconds) >= 0.85 * taken_s, (seconds, taken_s)
+            await ended(pool)
+            assert await content(volume) == data
+
+    async def whole() -> None:
+        arrays = Arrays(
+            (
+                Spec("fast", "raid1", 2, 64 << 10, BIG_PAGES),
+                Spec("slow", "raid5", 4, 64 << 10, BIG_PAGES),
+            ),
+            slow=True,
+        )
+        await arrays.create()
+        await scene(arrays)
+
+    run(whole)

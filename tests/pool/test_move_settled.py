@@ -1,0 +1,205 @@
+"""What a mount makes of two tables that name a move, and what a move waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+import trio
+
+from raidx_fuse.errors import UsageError
+from raidx_fuse.format.configuration.volumes import VolumeTable
+from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.pool.grouping import check_names
+from raidx_fuse.pool.move import start_move
+from raidx_fuse.pool.pool import Pool
+from raidx_fuse.pool.transfer import with_record
+from tests.support.two_arrays import PAGE, Arrays, content, move_of, noise
+
+PAGES = 16
+DATA = noise(PAGES * PAGE)
+
+
+def play(scene: Callable[[Arrays], Awaitable[None]]) -> None:
+    """Play *scene* on two arrays; "fast" has the volume mail, written whole."""
+
+    async def whole() -> None:
+        arrays = Arrays()
+        await arrays.create()
+        async with arrays.mounted() as pool:
+            volume = await pool.array("fast").create("mail", PAGES * PAGE)
+            await volume.write(0, DATA)
+        await scene(arrays)
+
+    run(whole)
+
+
+async def half_way(arrays: Arrays) -> None:
+    """Move mail half, and unmount."""
+    async with arrays.mounted() as pool:
+        await start_move(pool, "mail", "slow")
+        move_of(pool.array("fast")).limit(0, 8 * PAGE)
+        move_of(pool.array("fast")).set_window(1)
+        await trio.sleep(0.9)
+    async with arrays.mounted("slow") as pool:
+        (one,) = pool.unshown
+        assert one.record.move is not None
+        assert 0 < one.record.move.watermark < PAGES * PAGE
+
+
+async def change(arrays: Arrays, name: str, change: Callable[[VolumeTable], VolumeTable]) -> None:
+    """Change the table of one array as if its members were of another time."""
+    async with arrays.mounted(name) as pool:
+        await pool.array(name).change(change)
+
+
+def plain(table: VolumeTable) -> VolumeTable:
+    """Return *table* as it was before the move began."""
+    (record,) = table.volumes
+    return with_record(table, replace(record, move=None))
+
+
+def shown(pool: Pool) -> list[str]:
+    return [volume.name for volumes in pool.arrays for volume in volumes.volumes]
+
+
+def test_a_source_of_before_the_move_makes_nobody_lose_anything() -> None:
+    async def scene(arrays: Arrays) -> None:
+        await half_way(arrays)
+        await change(arrays, "fast", plain)
+        async with arrays.mounted() as pool:
+            before = [volumes.table() for volumes in pool.arrays]
+            assert shown(pool) == []
+            assert len(pool.unshown) == 2
+            for one in pool.unshown:
+                assert one.text == (
+                    "volume mail is not shown: array slow names a move that array fast does not "
+                    "know; are members of one of them outdated?"
+                )
+            await trio.sleep(60)
+            assert [volumes.table() for volumes in pool.arrays] == before
+
+    play(scene)
+
+
+def test_a_target_of_before_the_move_makes_nobody_lose_anything() -> None:
+    async def scene(arrays: Arrays) -> None:
+        await half_way(arrays)
+        await change(arrays, "slow", lambda table: VolumeTable())
+        async with arrays.mounted() as pool:
+            assert shown(pool) == []
+            (one,) = pool.unshown
+            assert "array fast names a move that array slow does not know" in one.text
+            (record,) = pool.array("fast").table().volumes
+            assert record.move is not None
+            # The user may give it up.
+            await pool.forget(one)
+            assert pool.array("fast").table().volumes == ()
+            assert pool.array("fast").array.warnings == []
+            await pool.array("fast").wiped()
+
+    play(scene)
+
+
+def test_a_source_that_missed_the_end_gives_its_places_up() -> None:
+    async def scene(arrays: Arrays) -> None:
+        await half_way(arrays)
+        async with arrays.mounted("fast") as pool:
+            left = pool.array("fast").table()
+        async with arrays.mounted() as pool:
+            await move_of(pool.array("fast")).finished.wait()
+            ended = pool.array("slow").table()
+            mark = left.volumes[0].move
+            assert mark is not None
+        # The end of the move is there, and the source is as it was before.
+        await change(arrays, "fast", lambda table: replace(left, wiping=()))
+        arrived = ((mark.uuid, pool.array("fast").array.uuid),)
+        values = replace(ended, arrived=arrived)
+        await change(arrays, "slow", lambda table: values)
+        async with arrays.mounted("slow") as pool:
+            assert await content(pool.find("mail")[1]) == DATA
+            assert pool.array("slow").table().arrived == arrived  # the source may still need it
+            await pool.array("slow").delete(pool.find("mail")[1], lose_data=True)
+        async with arrays.mounted(read_only=True) as pool:
+            assert shown(pool) == []
+        async with arrays.mounted() as pool:
+            assert shown(pool) == []
+            assert pool.unshown == []
+            for volumes in pool.arrays:
+                await volumes.wiped()
+                assert volumes.table() == VolumeTable()
+
+    play(scene)
+
+
+def test_a_move_that_never_began_is_none() -> None:
+    async def scene(arrays: Arrays) -> None:
+        await half_way(arrays)
+        await change(arrays, "fast", plain)
+
+        def never_copied(table: VolumeTable) -> VolumeTable:
+            (record,) = table.volumes
+            assert record.move is not None
+            return with_record(table, replace(record, move=replace(record.move, watermark=0)))
+
+        await change(arrays, "slow", never_copied)
+        async with arrays.mounted() as pool:
+            assert await content(pool.find("mail")[1]) == DATA
+            await pool.array("slow").wiped()
+            assert pool.array("slow").table() == VolumeTable()
+
+    play(scene)
+
+
+def test_one_volume_on_two_arrays_is_refused() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            (record,) = pool.array("fast").table().volumes
+            extents = pool.array("slow").places_for(PAGES * PAGE)
+            twin = replace(record, name="twin", extents=extents)
+            await pool.array("slow").change(lambda table: replace(table, volumes=(twin,)))
+        async with arrays.mounted() as pool:
+            with pytest.raises(UsageError, match="arrays fast and slow both say that volume twin"):
+                check_names(pool.arrays)
+
+    play(scene)
+
+
+def test_nothing_is_copied_under_a_write_from_before_the_move() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            source, volume = pool.find("mail")
+            locks = source.array.context.locks
+            stripes = [Stripe(stripe) for stripe in range(PAGES)]
+            await locks.acquire_all(stripes)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(volume.write, 0, bytes(PAGES * PAGE))  # waits for its stripes
+                await trio.sleep(0.1)
+                await start_move(pool, "mail", "slow")
+                await trio.sleep(30)
+                assert move_of(source).detail()["watermark"] == 0
+                assert move_of(source).done_bytes == 0
+                locks.release_all(stripes)
+                await move_of(source).finished.wait()
+            assert await content(volume) == bytes(PAGES * PAGE)
+
+    play(scene)
+
+
+def test_no_place_is_given_up_under_a_read_from_before_the_move() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            source, volume = pool.find("mail")
+            reading = source.array.context.reads_in_flight.begin()
+            await start_move(pool, "mail", "slow")
+            await trio.sleep(30)
+            assert pool.find("mail")[0] is pool.array("slow")  # it is there
+            assert source.table().find(volume.uuid) is not None
+            assert not source.table().wiping
+            reading.end()
+            await move_of(source).finished.wait()
+            assert source.table().find(volume.uuid) is None
+
+    play(scene)
