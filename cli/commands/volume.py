@@ -12,6 +12,9 @@ from raidx_fuse.cli.app import Nouns, verb
 from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import SIZE
+from raidx_fuse.cli.progress import exit_status, wait_for_jobs
+from raidx_fuse.cli.status_text import dry_run_text, redundancy
+from raidx_fuse.errors import UsageError
 
 mount_argument = click.argument("mount")
 volume_argument = click.argument("name")
@@ -21,6 +24,11 @@ dry_run_option = click.option(
 lose_data_option = click.option(
     "--lose-data", is_flag=True, help="Accept that content that was written is lost."
 )
+
+accept_degraded_option = click.option(
+    "--accept-degraded", is_flag=True, help="Accept an array that lacks members."
+)
+wait_option = click.option("--wait", is_flag=True, help="Return when the job has ended.")
 
 
 @click.group("volume", cls=Nouns)
@@ -57,7 +65,19 @@ def list_volumes(out: Output, mount: str) -> None:
     for one in result["volumes"]:
         sizes = (out.size(one["size"]), out.size(one["written"]))
         table.add_row(one["name"], *sizes, one["array"], str(len(one["extents"])), one["uuid"])
+    for one in result["volumes"]:
+        if one.get("moving"):
+            table.add_row(f"{one['name']}: {_moving(one)}")
+    for one in result["unshown"]:
+        table.add_row(f"{one['name']} is not shown: {one['why']}")
     out.emit(result, table)
+
+
+def _moving(one: dict[str, Any]) -> str:
+    moving = one["moving"]
+    where = f"to {moving['to']}" if not moving["going_back"] else f"back from {moving['to']}"
+    job = "" if moving["job"] is None else f" (job {moving['job']} of {one['array']})"
+    return f"on its way {where}{job}"
 
 
 @verb(group=volume)
@@ -97,6 +117,84 @@ def delete(out: Output, mount: str, name: str, lose_data: bool, dry_run: bool) -
     """Delete a volume that nobody has open; its space is wiped, then free."""
     result = ask(out, mount, "volume-delete", volume=name, lose_data=lose_data, dry_run=dry_run)
     out.emit(result, Text(_would(result, out) if dry_run else f"{result['deleted']} is deleted"))
+
+
+@verb(group=volume)
+@mount_argument
+@volume_argument
+@click.argument("array", required=False)
+@click.option("--to", metavar="ARRAY", help="The same as ARRAY.")
+@accept_degraded_option
+@wait_option
+@dry_run_option
+def move(
+    out: Output,
+    mount: str,
+    name: str,
+    array: str | None,
+    to: str | None,
+    accept_degraded: bool,
+    wait: bool,
+    dry_run: bool,
+) -> int:
+    """Move a volume to another array of the mount while it is used.
+
+    The job belongs to the array that the volume leaves. It continues after a crash, when both
+    arrays are mounted together; a cancel moves everything back.
+    """
+    if (array is None) == (to is None):
+        raise UsageError("name one array", action="type: raidx volume move MOUNT NAME ARRAY")
+    options = {"accept_degraded": accept_degraded, "dry_run": dry_run}
+    result = ask(out, mount, "volume-move", volume=name, to=array or to, **options)
+    return _begun(out, mount, result, wait)
+
+
+@verb(group=volume)
+@mount_argument
+@volume_argument
+@click.argument("other")
+@accept_degraded_option
+@wait_option
+@dry_run_option
+def swap(
+    out: Output,
+    mount: str,
+    name: str,
+    other: str,
+    accept_degraded: bool,
+    wait: bool,
+    dry_run: bool,
+) -> int:
+    """Let two volumes of two arrays change places while they are used.
+
+    One moves after the other, through free space: of either array, or of a third one. After a crash
+    the move under way continues; type the command again for what is left.
+    """
+    options = {"accept_degraded": accept_degraded, "dry_run": dry_run}
+    result = ask(out, mount, "volume-swap", first=name, second=other, **options)
+    return _begun(out, mount, result, wait)
+
+
+def _begun(out: Output, mount: str, result: dict[str, Any], wait: bool) -> int:
+    """Print a move that has begun, or its dry run; with *wait* wait for its job."""
+    if result.get("dry_run"):
+        text = dry_run_text(result, out)
+        text.append(
+            f"\nvolumes: {out.size(result['volume_bytes'])} change their array; "
+            f"there: {redundancy(result['redundancy_after'])}"
+        )
+        out.emit(result, text)
+        return 0
+    where = f"{mount}:{result['in_array']}"
+    line = f"{result['does']} (job {result['job']}): raidx job {where} list"
+    if not wait:
+        out.emit(result, Text(line))
+        return 0
+    out.note(line)
+    (job,) = wait_for_jobs(where, [result["job"]], out)
+    if out.json:
+        out.emit({**result, "result": job})
+    return exit_status(job)
 
 
 def _would(plan: dict[str, Any], out: Output) -> str:

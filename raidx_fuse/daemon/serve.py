@@ -1,9 +1,10 @@
 """Serves one mount: opens its members, runs their arrays, serves volumes and commands.
 
-    daemonize.start(body(request)) -> members -> arrays -> volumes -> commands -> mount.serve
+    daemonize.start(body(request)) -> members -> arrays -> volumes -> pool -> commands
+        -> mount.serve
 
-Everything is closed in reverse order: the mount, then the arrays (flushed, marked clean), then the
-members, whose locks are released last.
+Everything is closed in reverse order: the mount, the moves between arrays, then the arrays
+(flushed, marked clean), then the members, whose locks are released last.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from raidx_fuse.errors import single
 from raidx_fuse.fuse.mountpoint import loop_devices
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.pool.grouping import by_array, check_names
+from raidx_fuse.pool.move import open_pool
 from raidx_fuse.pool.volume_table import open_volumes
 
 # For asking the daemon of another array, whose image a new member is on, for its members.
@@ -96,8 +98,9 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
             array.nursery.start_soon(watch.run)
             events = EventCommands(array.uuid, delivery, watch)
             parts.append(Part(volumes, Commands(array, volumes.volumes, disks, events)))
-        check_names([part.volumes for part in parts])
-        commands = PoolCommands(parts, _loop_devices)
+        pool = await stack.enter_async_context(open_pool([part.volumes for part in parts]))
+        check_names(pool.arrays)
+        commands = PoolCommands(parts, _loop_devices, pool)
 
         def on_ready(report: MountReport) -> None:
             for part in parts:

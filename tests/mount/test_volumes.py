@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import signal
+import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -178,6 +183,101 @@ def test_two_arrays_are_one_mount(make_array: Callable[..., RealArray]) -> None:
     assert (second.mnt / "beside").read_bytes()[: 7 * MIB] == content["beside"]
     first.mount()
     assert first.read(7 * MIB) == content[first.image.name]
+
+
+def two_arrays(make_array: Callable[..., RealArray]) -> tuple[RealArray, list[Path]]:
+    """Return a mount of two arrays, "fast" and "slow", without volumes, and all their members."""
+    first, second = make_array(), make_array()
+    for array, name, layout, width in ((first, "fast", "raid1", 2), (second, "slow", "raid5", 3)):
+        array.members = [array.folder / f"{name}{role}.raidx" for role in range(width)]
+        words = ["--layout", layout, "--size", "40MiB", "--no-volume", "--name", name]
+        array.raidx("create", *words, *array.members)
+    members = [*first.members, *second.members]
+    first.raidx("mount", *members, first.mnt)
+    return first, members
+
+
+class Overwriter(threading.Thread):
+    """Overwrites pages of *image* at random, until the disk goes away; *model* has what it wrote.
+
+    *unsure* is the page that was not answered.
+    """
+
+    def __init__(self, image: Path, model: bytearray) -> None:
+        super().__init__()
+        self.image = image
+        self.model = model
+        self.unsure = -1
+        self.ending = threading.Event()
+
+    def run(self) -> None:
+        draw = random.Random(7)
+        with suppress(OSError), self.image.open("r+b", buffering=0) as image:
+            while not self.ending.is_set():
+                page = draw.randrange(len(self.model) // 4096)
+                data = draw.randbytes(4096)
+                self.unsure = page
+                image.seek(page * 4096)
+                image.write(data)
+                self.model[page * 4096 : (page + 1) * 4096] = data
+                self.unsure = -1
+
+    def check(self) -> None:
+        """Compare every page."""
+        found = self.image.read_bytes()
+        if self.unsure >= 0:  # old or new
+            place = slice(self.unsure * 4096, (self.unsure + 1) * 4096)
+            self.model[place] = found[place]
+        assert found == self.model
+
+
+def test_a_volume_moves_under_its_users_and_kills(make_array: Callable[..., RealArray]) -> None:
+    pool, members = two_arrays(make_array)
+    pool.raidx("volume", "create", pool.mnt, "mail", "--size", "24MiB", "--on", "fast")
+    image = pool.mnt / "mail"
+    model = bytearray(os.urandom(24 * MIB))
+    image.write_bytes(model)
+    plan = pool.ask("volume", "move", pool.mnt, "mail", "slow", "-n")
+    assert (plan["bytes_moved"], plan["volume_bytes"]) == (24 * MIB, 24 * MIB)
+    assert "is on array fast already" in pool.refused(
+        *("volume", "move", pool.mnt, "mail", "--to", "fast"), status=2
+    )
+    for limit in ("speed_min", "speed_max"):
+        pool.raidx("set", f"{pool.mnt}:fast", f"{limit}=1MiB")
+    pool.raidx("volume", "move", pool.mnt, "mail", "--to", "slow")
+    for kill in range(2):
+        writer = Overwriter(image, model)
+        writer.start()
+        time.sleep(1.5)  # in real time: so long the move goes on
+        (one,) = pool.ask("volume", "list", pool.mnt)["volumes"]
+        assert one["array"] == "fast"
+        assert one["moving"]["to"] == "slow"
+        pool.send(signal.SIGKILL)
+        writer.join()
+        pool.clear()
+        if kill:  # each array alone names what it cannot show
+            said = pool.raidx("mount", *members[:2], pool.mnt).stderr
+            assert "volume mail is not shown: it is on its way to array slow" in said
+            assert names(pool) == []
+            (unshown,) = pool.ask("volume", "list", pool.mnt)["unshown"]
+            assert (unshown["name"], unshown["array"]) == ("mail", "fast")
+            pool.unmount()
+        pool.raidx("mount", *members, pool.mnt)
+        writer.check()
+    pool.raidx("set", f"{pool.mnt}:fast", "speed_max=0")
+    writer = Overwriter(image, model)
+    writer.start()
+    jobs = pool.ask("job", f"{pool.mnt}:fast", "list")["jobs"]  # a resync, too
+    (job,) = [one["id"] for one in jobs if one["kind"] == "move"]
+    pool.raidx("job", f"{pool.mnt}:fast", "wait", str(job))
+    writer.ending.set()
+    writer.join()
+    writer.check()
+    (one,) = pool.ask("volume", "list", pool.mnt)["volumes"]
+    assert (one["array"], one.get("moving")) == ("slow", None)
+    pool.unmount()
+    pool.raidx("mount", *members[2:], pool.mnt)
+    writer.check()
 
 
 @pytest.mark.loop

@@ -16,8 +16,11 @@ from raidx_fuse.daemon.commands.arguments import check_arguments
 from raidx_fuse.daemon.commands.commands import Commands
 from raidx_fuse.errors import BusyError, UsageError
 from raidx_fuse.pool.monitor import VolumeCounters
+from raidx_fuse.pool.move import Planned, cost, job_of, plan_move, plan_swap, start
+from raidx_fuse.pool.pool import Pool, Unshown
 from raidx_fuse.pool.volume import Volume
 from raidx_fuse.pool.volume_table import ArrayVolumes
+from raidx_fuse.pool.wipe import written_bytes
 
 Result = dict[str, Any]
 WORST = ("failed", "degraded", "rebuilding", "restoring")
@@ -34,11 +37,18 @@ class Part(NamedTuple):
 class PoolCommands:
     """The commands of a mount of *parts*. *users* names the loop devices on a file of the mount.
 
-    `handle` is a `control_server.Handler`.
+    *pool* knows the moves between them (None: there is none). `handle` is a
+    `control_server.Handler`.
     """
 
-    def __init__(self, parts: Sequence[Part], users: Callable[[str], list[str]]) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        users: Callable[[str], list[str]],
+        pool: Pool | None = None,
+    ) -> None:
         self._parts = parts
+        self._pool = pool or Pool([part.volumes for part in parts])
         self._users = users
         self._naming = trio.Lock()  # names are unique in the mount
         self._handlers: dict[str, Callable[..., Awaitable[Result]]] = {
@@ -47,6 +57,8 @@ class PoolCommands:
             "volume-resize": self.resize,
             "volume-rename": self.rename,
             "volume-delete": self.delete,
+            "volume-move": self.move,
+            "volume-swap": self.swap,
             "array-list": self.array_list,
         }
 
@@ -97,13 +109,23 @@ class PoolCommands:
         return self._described(part, volume)
 
     async def list(self) -> Result:
-        """Return the volumes."""
+        """Return the volumes, and those that cannot be shown now."""
         return {
             "volumes": [
                 self._described(part, volume)
                 for part in self._parts
                 for volume in part.volumes.volumes
-            ]
+            ],
+            "unshown": [
+                {
+                    "name": one.record.name,
+                    "uuid": one.record.uuid,
+                    "size": one.record.size_bytes,
+                    "array": one.volumes.array.name,
+                    "why": one.why,
+                }
+                for one in self._pool.unshown
+            ],
         }
 
     async def rename(self, volume: str, name: str) -> Result:
@@ -134,6 +156,9 @@ class PoolCommands:
 
     async def delete(self, volume: str, lose_data: bool = False, dry_run: bool = False) -> Result:
         """Delete a volume; *lose_data* permits it even if it was written to."""
+        unshown = self._pool.find_unshown(volume)
+        if unshown is not None:
+            return await self._forget(unshown, lose_data, dry_run)
         part, found = self._find(volume)
         lost = part.volumes.require_loss(found, 0, lose_data=lose_data)
         if dry_run:
@@ -143,6 +168,37 @@ class PoolCommands:
         except BusyError as error:
             raise self._named(part, found, error) from None
         return {"deleted": found.name, "free": part.volumes.free_bytes(), "loses": lost}
+
+    async def _forget(self, unshown: Unshown, lose_data: bool, dry_run: bool) -> Result:
+        """Delete what is here of a volume that cannot be shown."""
+        name, volumes = unshown.record.name, unshown.volumes
+        if not lose_data:
+            raise UsageError(unshown.text, action="--lose-data deletes what is here of it")
+        if dry_run:
+            lost = written_bytes(volumes.array, unshown.record.extents)
+            return _dry_run(self._part(volumes.array.uuid), f"deletes volume {name}", lost)
+        await self._pool.forget(unshown)
+        return {"deleted": name, "free": volumes.free_bytes(), "loses": 0}
+
+    async def move(
+        self, volume: str, to: str, accept_degraded: bool = False, dry_run: bool = False
+    ) -> Result:
+        """Start to move a volume to array *to*, which may lack members with *accept_degraded*."""
+        planned = plan_move(self._pool, volume, to, accept_degraded=accept_degraded)
+        return await self._start(planned, dry_run)
+
+    async def swap(
+        self, first: str, second: str, accept_degraded: bool = False, dry_run: bool = False
+    ) -> Result:
+        """Start to let two volumes change places."""
+        planned = plan_swap(self._pool, first, second, accept_degraded=accept_degraded)
+        return await self._start(planned, dry_run)
+
+    async def _start(self, planned: Planned, dry_run: bool) -> Result:
+        if dry_run:
+            return cost(planned)
+        job = await start(self._pool, planned)
+        return {"job": job, "does": planned.does, "in_array": planned.legs[0].source.array.name}
 
     async def array_list(self) -> Result:
         """Return the arrays of the mount, with their free space."""
@@ -160,12 +216,8 @@ class PoolCommands:
         return ", ".join(part.volumes.array.name for part in self._parts)
 
     def _find(self, ref: str) -> tuple[Part, Volume]:
-        for part in self._parts:
-            for volume in part.volumes.volumes:
-                if ref in (volume.name, volume.uuid):
-                    return part, volume
-        names = [volume.name for part in self._parts for volume in part.volumes.volumes]
-        raise UsageError(f"there is no volume {ref[:100]}; there is {', '.join(names) or 'none'}")
+        volumes, volume = self._pool.find(ref)
+        return self._part(volumes.array.uuid), volume
 
     def _check_new_name(self, name: str) -> None:
         for part in self._parts:
@@ -176,11 +228,21 @@ class PoolCommands:
         return f"{where.rstrip('/')}/{volume.name}" if where else None
 
     def _described(self, part: Part, volume: Volume) -> Result:
-        return {
+        described = {
             **part.volumes.describe(volume),
             "array": part.volumes.array.name,
             "path": self._path(part, volume),
         }
+        transfer = self._pool.transfers.get(volume.uuid)
+        if transfer is not None and not transfer.arrived:
+            job = job_of(self._pool, volume.uuid)
+            described["moving"] = {
+                "to": transfer.target.array.name,
+                "job": job.job_id if job is not None else None,
+                "watermark": transfer.saved,
+                "going_back": transfer.back,
+            }
+        return described
 
     def _named(self, part: Part, volume: Volume, error: BusyError) -> BusyError:
         """Return *error*, naming the loop devices on *volume* if there are any."""

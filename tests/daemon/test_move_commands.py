@@ -1,0 +1,135 @@
+"""The commands that move volumes, as the control socket gives them, without a mount."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+
+from raidx_fuse.daemon.commands.commands import Commands
+from raidx_fuse.daemon.commands.volumes import Part, PoolCommands
+from raidx_fuse.errors import UsageError
+from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.pool.pool import Pool
+from tests.daemon.conftest import Report, Shelf
+from tests.support.arrays import Rig
+from tests.support.two_arrays import PAGE, Arrays, noise
+
+Ask = Callable[..., Awaitable[dict[str, Any]]]
+PAGES = 16
+
+
+def asking(pool: Pool) -> Ask:
+    """Return a function that sends a command to a mount of *pool*."""
+    parts = []
+    for volumes in pool.arrays:
+        commands = Commands(volumes.array, volumes.volumes, Shelf(Rig("raid0", 2)))
+        commands.mounted(Report())
+        parts.append(Part(volumes, commands))
+    desk = PoolCommands(parts, lambda path: [], pool)
+
+    async def ask(command: str, /, **arguments: Any) -> dict[str, Any]:
+        return await desk.handle(command, arguments)
+
+    return ask
+
+
+def play(scene: Callable[[Arrays], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        arrays = Arrays()
+        await arrays.create()
+        await scene(arrays)
+
+    run(whole)
+
+
+def test_a_move_from_its_dry_run_to_its_end() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            ask = asking(pool)
+            await ask("volume-create", name="mail", size=PAGES * PAGE, on="fast")
+            await pool.find("mail")[1].write(0, noise(PAGES // 2 * PAGE))
+            plan = await ask("volume-move", volume="mail", to="slow", dry_run=True)
+            assert plan["does"] == "moves volume mail from fast to slow"
+            assert (plan["volume_bytes"], plan["bytes_moved"]) == (PAGES * PAGE, PAGES // 2 * PAGE)
+            assert plan["bytes_read"] == PAGES // 2 * PAGE
+            assert plan["bytes_written"] == -(-PAGES // 2 * PAGE * 4 // 3)  # and parity
+            lowest, after = plan["redundancy_lowest"], plan["redundancy_after"]
+            assert (plan["redundancy_left"], lowest, after) == (1, 1, 1)
+            assert pool.transfers == {}
+            for name in ("speed_min", "speed_max"):
+                await ask("set", in_array="fast", key=name, value=f"{2 * PAGE}")
+            begun = await ask("volume-move", volume="mail", to="slow")
+            assert (begun["does"], begun["in_array"]) == (plan["does"], "fast")
+            await trio.sleep(1)
+            (one,) = (await ask("volume-list"))["volumes"]
+            assert one["array"] == "fast"
+            assert (one["moving"]["to"], one["moving"]["job"]) == ("slow", begun["job"])
+            (job,) = (await ask("job-list", in_array="fast"))["jobs"]
+            assert (job["kind"], job["volume"], job["to"]) == ("move", "mail", "slow")
+            await ask("job-wait", in_array="fast", job=begun["job"])
+            (one,) = (await ask("volume-list"))["volumes"]
+            assert one["array"] == "slow"
+            assert "moving" not in one
+
+    play(scene)
+
+
+def test_what_cannot_be_shown_is_listed_and_may_be_given_up() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            ask = asking(pool)
+            await ask("volume-create", name="mail", size=PAGES * PAGE, on="fast")
+            await pool.find("mail")[1].write(0, noise(PAGES * PAGE))
+            await ask("set", in_array="fast", key="speed_max", value=f"{PAGE}")
+            await ask("volume-move", volume="mail", to="slow")
+            await trio.sleep(1)
+        async with arrays.mounted("slow") as pool:
+            ask = asking(pool)
+            listed = await ask("volume-list")
+            assert listed["volumes"] == []
+            (unshown,) = listed["unshown"]
+            assert (unshown["name"], unshown["size"]) == ("mail", PAGES * PAGE)
+            assert "from array fast" in unshown["why"]
+            assert any("mail is not shown" in line for line in (await ask("status"))["warnings"])
+            for command, more in (
+                ("volume-resize", {"size": PAGE}),
+                ("volume-rename", {"name": "post"}),
+                ("volume-move", {"to": "slow"}),
+                ("volume-delete", {}),
+            ):
+                with pytest.raises(UsageError, match="volume mail is not shown: it is on its way"):
+                    await ask(command, volume="mail", **more)
+            plan = await ask("volume-delete", volume="mail", lose_data=True, dry_run=True)
+            assert plan["does"] == "deletes volume mail"
+            gone = await ask("volume-delete", volume="mail", lose_data=True)
+            assert gone["deleted"] == "mail"
+            assert (await ask("volume-list"))["unshown"] == []
+            assert (await ask("status"))["warnings"] == []
+        async with arrays.mounted() as pool:  # the other half is of no use, and says so
+            (one,) = pool.unshown
+            assert "array fast names a move that array slow does not know" in one.text
+
+    play(scene)
+
+
+def test_a_swap_from_its_dry_run_to_its_end() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            ask = asking(pool)
+            for name, on in (("one", "fast"), ("two", "slow")):
+                await ask("volume-create", name=name, size=PAGES * PAGE, on=on)
+            plan = await ask("volume-swap", first="one", second="two", dry_run=True)
+            assert plan["volume_bytes"] == 2 * PAGES * PAGE
+            assert plan["bytes_moved"] == 0  # nothing was written
+            begun = await ask("volume-swap", first="one", second="two")
+            assert begun["does"] == "swaps volumes one on fast and two on slow"
+            await ask("job-wait", in_array=begun["in_array"], job=begun["job"])
+            arrays_of = {v["name"]: v["array"] for v in (await ask("volume-list"))["volumes"]}
+            assert arrays_of == {"one": "slow", "two": "fast"}
+            with pytest.raises(UsageError, match="is on array fast already"):
+                await ask("volume-move", volume="two", to="fast")
+
+    play(scene)
