@@ -42,6 +42,7 @@ from tests.crash.mutants import (
     log,
     maps,
     members,
+    moves,
     replay,
     settling,
     shapes,
@@ -52,7 +53,9 @@ from tests.crash.mutants.mutant import Mutant
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("raidx_fuse", "cli", "layouts", "tests", "README.md", "pyproject.toml")
-MODULES = (log, replay, maps, superblocks, members, tables, shapes, late, settling, discards)
+MODULES = (
+    *(log, replay, maps, superblocks, members, tables, shapes, late, settling, discards, moves),
+)
 MUTANTS: tuple[Mutant, ...] = tuple(mutant for module in MODULES for mutant in module.MUTANTS)
 PROGRAM = "python -m tests.crash.mutations"
 STATES = 2000

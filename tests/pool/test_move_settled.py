@@ -203,3 +203,28 @@ def test_no_place_is_given_up_under_a_read_from_before_the_move() -> None:
             assert source.table().find(volume.uuid) is None
 
     play(scene)
+
+
+def test_a_copy_of_what_a_crash_has_taken_back_does_not_stay() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            volume = await pool.array("fast").create("late", PAGES * PAGE)
+            await volume.write(0, DATA[: PAGES // 2 * PAGE])  # the rest was never written
+            await start_move(pool, "late", "slow")
+            move_of(pool.array("fast")).limit(0, 4 * PAGE)
+            move_of(pool.array("fast")).set_window(1)
+            await trio.sleep(0.9)
+        async with arrays.mounted("slow") as pool:
+            # As if the last page had been written and copied, and the crash had taken the write
+            # back on the source alone: its first write was not durable there.
+            (one,) = pool.unshown
+            (extent,) = one.record.extents
+            await pool.array("slow").array.write(extent.end - PAGE, DATA[:PAGE])
+        async with arrays.mounted() as pool:
+            volume = pool.find("late")[1]
+            assert await content(volume) == DATA[: PAGES // 2 * PAGE] + bytes(PAGES // 2 * PAGE)
+            await move_of(pool.array("fast")).finished.wait()
+            assert pool.find("late")[0] is pool.array("slow")
+            assert await content(volume) == DATA[: PAGES // 2 * PAGE] + bytes(PAGES // 2 * PAGE)
+
+    play(scene)

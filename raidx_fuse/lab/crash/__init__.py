@@ -14,6 +14,7 @@ the same instant.
     oracle.py    mounts the disks as a cut left them, and compares; knows what each mode promises
     walk.py      visits the boundaries of one workload, and crashes the recoveries as well
     state.py     names one crashed state, so that a printed line replays it exactly
+    pool/        the same for the volumes of two arrays: created, deleted, moved, ...
     matrix.py    counts states and violations for layout x journal x verb x fault
 
 ``python -m raidx_fuse.lab.crash`` runs it.

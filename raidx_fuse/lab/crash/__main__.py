@@ -21,6 +21,8 @@ from rich.table import Table
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.journal.journal import MODES
 from raidx_fuse.lab.crash import matrix
+from raidx_fuse.lab.crash.pool.player import has_pool
+from raidx_fuse.lab.crash.pool.walk import POOL
 from raidx_fuse.lab.crash.state import PROGRAM, Cell, State
 from raidx_fuse.lab.crash.walk import FAULTS, Tally, replay
 from raidx_fuse.lab.crash.workload import themes_of
@@ -88,10 +90,16 @@ def _cells(layouts: Sequence[str], journals: Sequence[str], broken: bool, theme:
         if journal not in MODES:
             raise UsageError(f"unknown journal mode {journal!r}: use one of {', '.join(MODES)}")
     cells = [Cell(name, mode, broken, theme) for name in names for mode in journals or MODES]
-    cells = [cell for cell in cells if not theme or theme in themes_of(cell)]
+    cells = [cell for cell in cells if not theme or _has(cell, theme)]
     if not cells:
         raise UsageError(f"none of the layouts {', '.join(names)} has the theme {theme!r}")
     return cells
+
+
+def _has(cell: Cell, theme: str) -> bool:
+    if theme == POOL:
+        return cell.journal != "none" and has_pool(cell.layout)
+    return theme in themes_of(cell)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from raidx_fuse.lab.crash.disks import is_member
 from raidx_fuse.lab.crash.oracle import Left, judge_inside
+from raidx_fuse.lab.crash.pool.walk import POOL, crash_pool, replay_pool
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import DROPPED, KEPT, Cell, Cut, State, Violation, ViolationError
 from raidx_fuse.lab.crash.workload import record_workload
@@ -93,6 +94,8 @@ def crash_workloads(
 def replay(state: State) -> tuple[str, str | None]:
     """Run exactly *state* again; return its verb and the broken promise, None if there is none."""
     with _quiet():
+        if state.cell.theme == POOL:
+            return replay_pool(state)
         recording = record_workload(state.cell, state.seed)
         verb = recording.history.verb_at(state.cut.moment)
         for index, disks, _event in recording.record.moments():
@@ -125,6 +128,10 @@ def _crash_one(
     tally: Tally,
 ) -> None:
     tally.count_workload()
+    if cell.theme == POOL:
+        generator = random.Random(f"{cell} {seed} {turn} cuts")
+        crash_pool(cell, seed, budget, generator, tally, _decisions)
+        return
     try:
         recording = record_workload(cell, seed)
     except Exception as error:  # a workload that fails without a power cut is a violation, too

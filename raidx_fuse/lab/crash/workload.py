@@ -26,6 +26,7 @@ Only on request by name:
     hangs      writes that hang and reach the disk late (themes/hangs.py)
     discards   ranges are discarded and written again (requests/discards.py); many workloads of the
                other themes have some of that, too
+    pool       volumes of two arrays (pool/)
 """
 
 from __future__ import annotations

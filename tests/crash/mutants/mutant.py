@@ -28,6 +28,7 @@ SQUEEZE = ("raid5:full:squeeze", "raid4:partial:squeeze", "evenodd:partial:squee
 HUGE = ("raid5:partial:huge", "raid0:none:huge", "raid5:none:huge")
 HANGS = ("raid5:partial:hangs", "raid0:none:hangs", "raid4:full:hangs")
 DISCARDS = ("raid5:partial:discards", "raid0:full:discards", "evenodd:none:discards")
+POOL = ("raid5:partial:pool", "raid1:full:pool")
 RESTRIPE = ("raid5:partial:restripe", "upc:full:restripe", "raid0:none:restripe")
 
 

@@ -1,0 +1,397 @@
+"""One workload on two arrays while it runs: what is done, on which disks, and what it promises."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import trio
+
+from raidx_fuse.array.open import open_array
+from raidx_fuse.errors import BusyError, NoSpaceError, UsageError
+from raidx_fuse.format.create import create_array
+from raidx_fuse.format.shapes import layout_of
+from raidx_fuse.lab.crash.broken import break_order
+from raidx_fuse.lab.crash.disks import PACES, SectorDisk
+from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, MEMBER_BYTES_MIN, MEMBER_UNIT_BYTES, WIDTHS
+from raidx_fuse.lab.crash.pool.content import Deed, Tracked, Version
+from raidx_fuse.lab.crash.state import Cell, ViolationError
+from raidx_fuse.layouts.registry import allowed_widths, find_layout
+from raidx_fuse.members.base import SECTOR_BYTES, Member
+from raidx_fuse.members.simulated.powercut import CutRecord
+from raidx_fuse.members.simulated.sparse import Image
+from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.pool.grouping import check_names
+from raidx_fuse.pool.move import open_pool, start_move, start_swap
+from raidx_fuse.pool.move_job import MoveVolumes
+from raidx_fuse.pool.pool import Pool
+from raidx_fuse.pool.volume import Volume
+from raidx_fuse.pool.volume_table import open_volumes
+
+PAGE = 4096
+NAMES = ("here", "there")
+OTHERS = ("raid1", "raid5", "raid0", "raid4")
+STRIPES = 14
+PAGES_MAX = 14
+VOLUMES_MAX = 4
+WRITE_SECTORS = 7  # at most: a write that fills a stripe promises less without its log
+SLOW_BYTES = (8192, 32768, 131072)  # a second: a move lasts for several steps
+MOVE_LIMIT_S, POLL_S = 3600.0, 1.0
+STEPS = {"write": 8, "flush": 4, "wait": 3, "create": 3, "move": 6, "swap": 2, "resize": 3}
+STEPS |= {"delete": 2, "remount": 1, "cancel": 1, "pause": 1}
+WITHOUT_A_VOLUME = ("create", "remount", "cancel", "pause")
+
+
+@dataclass
+class PoolRecording:
+    """One workload that was run: the *record* of its disks and what it did to its volumes.
+
+    *array_of*: the array of each disk; *tolerances* by array; *filling*: (from event, to event) in
+    which writes of whole stripes are under way, so that no member may be lost; *memory*: the images
+    of the state that was checked last, used again.
+    """
+
+    cell: Cell
+    seed: int
+    record: CutRecord
+    volumes: list[Tracked]
+    deeds: list[Deed]
+    array_of: list[int]
+    tolerances: list[int]
+    filling: list[tuple[int, float]]
+    promised: set[int] = field(default_factory=set)
+    memory: dict[int, Image] = field(default_factory=dict)
+
+    def verb_at(self, moment: int) -> str:
+        """Return the verb of the move at *moment*, else of the latest action."""
+        running = [deed.verb for deed in self.deeds if deed.begin <= moment < deed.end]
+        moves = [verb for verb in running if verb in ("move", "swap")]
+        return (moves or running or ["idle"])[-1]
+
+    def losses(self, moment: int, generator: random.Random) -> tuple[int, ...]:
+        """Draw the disks to lose at *moment*: of each array at most what its code tolerates."""
+        if any(begin < moment < end for begin, end in self.filling):
+            return ()
+        lost: list[int] = []
+        for number, most in enumerate(self.tolerances):
+            disks = [disk for disk, array in enumerate(self.array_of) if array == number]
+            lost += generator.sample(disks, generator.randint(0, most))
+        return tuple(sorted(lost))
+
+
+@asynccontextmanager
+async def mounted(arrays: Sequence[Sequence[Member]], cell: Cell) -> AsyncIterator[Pool]:
+    """Mount *arrays* as one pool, as the daemon does; unmount it cleanly."""
+    async with AsyncExitStack() as stack:
+        opened = []
+        for members in arrays:
+            array = await stack.enter_async_context(open_array(members))
+            if cell.broken:
+                break_order(array, "")
+            opened.append(await stack.enter_async_context(open_volumes(array)))
+        pool = await stack.enter_async_context(open_pool(opened))
+        check_names(pool.arrays)
+        yield pool
+
+
+def moves_of(pool: Pool) -> list[MoveVolumes]:
+    """Return the running moves and swaps."""
+    jobs = [job for volumes in pool.arrays for job in volumes.array.jobs.running()]
+    return [job for job in jobs if isinstance(job, MoveVolumes)]
+
+
+class PoolPlayer:
+    """One workload on two arrays while it runs."""
+
+    def __init__(self, cell: Cell, seed: int) -> None:
+        self.cell = cell
+        self.seed = seed
+        self.rng = random.Random(f"{cell.layout}:{cell.journal}:pool {seed}")
+        self.record = CutRecord()
+        self.disks: list[SectorDisk] = []
+        self.recording = PoolRecording(cell, seed, self.record, [], [], [], [], [])
+        self._stack = AsyncExitStack()
+        self._running: list[tuple[MoveVolumes, Deed]] = []
+        self.pool: Pool
+
+    @property
+    def event(self) -> int:
+        """Number of the next event of the record."""
+        return len(self.record.events)
+
+    # -- the whole workload --------------------------------------------------------------------
+
+    async def play(self) -> PoolRecording:
+        """Run it; return what happened. Raises ViolationError if a read is wrong meanwhile."""
+        layouts = [self.cell.layout, self.rng.choice(OTHERS)]
+        if self.rng.random() < 0.5:
+            layouts.reverse()
+        images = [await self._create(number, name) for number, name in enumerate(layouts)]
+        for number, several in enumerate(images):
+            for image in several:
+                self._add_disk(number, image)
+        await self._open()
+        try:
+            for _ in range(self.rng.randint(1, 2)):
+                await self.create()
+            for _ in range(self.rng.randint(6, 14)):
+                await self.step()
+            await self.compare()
+            if self.rng.random() < 0.8:
+                await self.settle()
+                await self.compare()
+        finally:
+            await self._stack.aclose()
+        return self.recording
+
+    async def _create(self, number: int, layout: str) -> list[Image]:
+        """Make an array on the smallest members that hold its stripes; return their images."""
+        widths = WIDTHS.get(layout) or allowed_widths(layout)[:2]
+        width = self.rng.choice(widths)
+        self.recording.tolerances.append(find_layout(layout).tolerance(width))
+        for size in range(MEMBER_BYTES_MIN, 8 << 20, MEMBER_UNIT_BYTES):
+            blank = [
+                SectorDisk(bytearray(size), self.rng, name=f"{NAMES[number]}{role}")
+                for role in range(width)
+            ]
+            with suppress(UsageError):  # too small for the metadata
+                config = await create_array(
+                    blank,
+                    layout,
+                    chunk_bytes=CHUNK_BYTES << self.rng.randrange(2) * number,
+                    name=NAMES[number],
+                    now_s=0,
+                    with_volume=False,
+                )
+                if layout_of(config).stripes >= STRIPES:
+                    return [disk.cut.state.image for disk in blank]
+        raise AssertionError(f"{layout} over {width} members needs larger members")
+
+    def _add_disk(self, array: int, image: Image) -> None:
+        pace = PACES[self.seed % len(PACES)]
+        name = f"disk{len(self.disks)}"
+        disk = SectorDisk(image, self.rng, name=name, record=self.record, pace=pace)
+        self.disks.append(disk)
+        self.recording.array_of.append(array)
+
+    async def _open(self) -> None:
+        arrays: list[list[Member]] = [[], []]
+        for disk, array in zip(self.disks, self.recording.array_of, strict=True):
+            arrays[array].append(disk)
+        self.pool = await self._stack.enter_async_context(mounted(arrays, self.cell))
+        for volumes in self.pool.arrays:
+            if volumes.array.get("journal") != self.cell.journal:
+                await volumes.array.set("journal", self.cell.journal)
+        self._running = []
+        for job in moves_of(self.pool):
+            self._watch(job, self._begin("move"))
+
+    def _begin(self, verb: str) -> Deed:
+        deed = Deed(verb, self.event)
+        self.recording.deeds.append(deed)
+        return deed
+
+    def _done(self, deed: Deed, *versions: Version[bool] | Version[int] | Version[bytes]) -> None:
+        """Note that *deed* has ended, and what is sure now."""
+        deed.finish(self.event)
+        for version in versions:
+            version.confirm(self.event)
+        if versions:
+            self.recording.promised.add(self.event)
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    async def step(self) -> None:
+        """Do one random step."""
+        kind = self.rng.choices(list(STEPS), list(STEPS.values()))[0]
+        self._reap()
+        if kind == "create" and len(self._present()) >= VOLUMES_MAX:
+            kind = "move"
+        if kind == "wait":
+            await trio.sleep(self.rng.choice((0.02, 0.2, 1.0, 5.0)))
+        elif kind in WITHOUT_A_VOLUME:
+            await getattr(self, kind)()
+        elif self._present():
+            await getattr(self, kind)(self.rng.choice(self._present()))
+        self._reap()
+
+    def _present(self) -> list[Tracked]:
+        return [tracked for tracked in self.recording.volumes if tracked.is_there]
+
+    def _volume(self, tracked: Tracked) -> Volume:
+        return self.pool.find(tracked.uuid)[1]
+
+    async def create(self) -> None:
+        """Create a volume, and write most of it."""
+        number = len(self.recording.volumes)
+        size = self.rng.randint(1, PAGES_MAX) * PAGE
+        there = [Version(False, -1, -1), Version(True, self.event)]
+        tracked = Tracked(number, f"v{number}", there)
+        tracked.resize(size, self.event)
+        tracked.sizes[0].confirm(-1)
+        deed = self._begin("create")
+        self.recording.volumes.append(tracked)
+        try:
+            volume = await self.rng.choice(self.pool.arrays).create(tracked.name, size)
+        except NoSpaceError:
+            self.recording.volumes.remove(tracked)
+            deed.finish(self.event)
+            return
+        tracked.name_uuid(volume.uuid)
+        self._done(deed, there[1])
+        if self.rng.random() < 0.8:
+            low = self.rng.randrange(2) * self.rng.randrange(size // PAGE) * PAGE
+            self.recording.filling.append((self.event, float("inf")))
+            begin = self.event
+            await self._write(tracked, low // SECTOR_BYTES, (size - low) // SECTOR_BYTES)
+            await self.flush(tracked)
+            self.recording.filling[-1] = begin, self.event
+
+    async def write(self, tracked: Tracked) -> None:
+        """Write some sectors, perhaps in several places at the same time."""
+        sectors = tracked.size // SECTOR_BYTES
+        starts = sorted(self.rng.sample(range(0, sectors, 8), min(sectors // 8, 3)))
+        async with trio.open_nursery() as nursery:
+            for start in starts[: self.rng.randint(1, 3)]:
+                count = self.rng.randint(1, WRITE_SECTORS)
+                first = start + self.rng.randint(0, 8 - count)
+                nursery.start_soon(self._write, tracked, first, count)
+
+    async def _write(self, tracked: Tracked, first: int, count: int) -> None:
+        deed = self._begin("write")
+        data = tracked.write(self.seed, first, count, self.event)
+        await self._volume(tracked).write(first * SECTOR_BYTES, data)
+        self._done(deed)
+
+    async def flush(self, tracked: Tracked) -> None:
+        """Flush a volume: what was written is sure then."""
+        deed = self._begin("flush")
+        versions = [version for _, version in tracked.newest()]
+        await self._volume(tracked).flush()
+        self._done(deed, *versions)
+
+    async def resize(self, tracked: Tracked) -> None:
+        """Make a volume larger or smaller."""
+        size = self.rng.randint(1, PAGES_MAX) * PAGE
+        await self.flush(tracked)  # what it loses is lost for good
+        volumes, volume = self.pool.find(tracked.uuid)
+        deed = self._begin("resize")
+        zeros = tracked.resize(size, self.event)
+        try:
+            await volumes.resize(volume, size, lose_data=True)
+        except (BusyError, NoSpaceError, UsageError):  # it is on its way, or there is no room
+            tracked.undo_resize(zeros)
+            deed.finish(self.event)
+            return
+        self._done(deed, tracked.sizes[-1], *zeros)
+
+    async def delete(self, tracked: Tracked) -> None:
+        """Delete a volume."""
+        volumes, volume = self.pool.find(tracked.uuid)
+        deed = self._begin("delete")
+        tracked.there.append(Version(False, self.event))
+        try:
+            await volumes.delete(volume, lose_data=True)
+        except (BusyError, UsageError):  # it is on its way, or there already
+            tracked.there.pop()
+            deed.finish(self.event)
+            return
+        self._done(deed, tracked.there[-1])
+
+    async def move(self, tracked: Tracked) -> None:
+        """Start to move a volume to the other array."""
+        volumes, _ = self.pool.find(tracked.uuid)
+        other = next(one for one in self.pool.arrays if one is not volumes)
+        await self._start("move", start_move(self.pool, tracked.uuid, other.array.name))
+
+    async def swap(self, tracked: Tracked) -> None:
+        """Start to swap a volume for another one."""
+        other = self.rng.choice(self._present())
+        await self._start("swap", start_swap(self.pool, tracked.uuid, other.uuid))
+
+    async def _start(self, verb: str, starting: Awaitable[int]) -> None:
+        deed = self._begin(verb)
+        try:
+            await starting
+        except (BusyError, NoSpaceError, UsageError):
+            deed.finish(self.event)
+            return
+        known = [job for job, _ in self._running]
+        (job,) = [job for job in moves_of(self.pool) if job not in known]
+        self._watch(job, deed)
+
+    def _watch(self, job: MoveVolumes, deed: Deed) -> None:
+        job.limit(0, self.rng.choice(SLOW_BYTES))
+        job.set_window(1)
+        self._running.append((job, deed))
+
+    def _reap(self) -> None:
+        """Note which moves have ended."""
+        for job, deed in list(self._running):
+            if job.finished.is_set():
+                if job.state == "failed":
+                    raise ViolationError(f"a move ended as {job.state}: {job.error}")
+                self._running.remove((job, deed))
+                deed.finish(self.event)
+
+    async def cancel(self) -> None:
+        """Cancel a move."""
+        if self._running:
+            self.rng.choice(self._running)[0].cancel()
+
+    async def pause(self) -> None:
+        """Pause a move, or resume it."""
+        if self._running:
+            job = self.rng.choice(self._running)[0]
+            if job.state == "paused":
+                job.resume()
+            else:
+                job.pause()
+
+    async def remount(self) -> None:
+        """Unmount and mount again: moves go on."""
+        deed = self._begin("remount")
+        await self._stack.aclose()
+        self._stack = AsyncExitStack()
+        for _, running in self._running:
+            running.finish(self.event)
+        await self._open()
+        self._done(deed)
+        for tracked in self._present():
+            for _, version in tracked.newest():
+                version.confirm(self.event)
+
+    async def settle(self) -> None:
+        """Wait until all moves have ended and all is wiped."""
+        for job, _ in self._running:
+            job.resume()
+            job.limit(0, 0)
+        with trio.fail_after(MOVE_LIMIT_S):
+            for job, _ in self._running:
+                while not job.finished.is_set():
+                    if job.error is not None:  # a swap without room for its next leg
+                        job.cancel()
+                    with trio.move_on_after(POLL_S):
+                        await job.finished.wait()
+            for volumes in self.pool.arrays:
+                await volumes.wiped()
+        self._reap()
+
+    async def compare(self) -> None:
+        """Read every volume, and compare it with its newest content."""
+        for tracked in self._present():
+            volume = self._volume(tracked)
+            if bytes(await volume.read(0, volume.size_bytes)) != tracked.content():
+                raise ViolationError(f"before any cut: volume {tracked.name} is wrong")
+
+
+def record_pool(cell: Cell, seed: int) -> PoolRecording:
+    """Run workload *seed* on *cell*. Raises ViolationError, and whatever the arrays raise."""
+    return run(PoolPlayer(cell, seed).play, seed=seed)
+
+
+def has_pool(layout: str) -> bool:
+    """Return whether the theme can be had on *layout*: an array that has free space."""
+    return find_layout(layout).build is not None

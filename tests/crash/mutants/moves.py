@@ -1,0 +1,116 @@
+"""Bugs of volumes that move between two arrays."""
+
+from __future__ import annotations
+
+from tests.crash.mutants.mutant import POOL, Mutant
+
+TRANSFER = "raidx_fuse/pool/transfer.py"
+POOLS = "raidx_fuse/pool/pool.py"
+JOB = "raidx_fuse/pool/move_job.py"
+MOVE_TESTS = ("tests/pool/test_move.py", "tests/pool/test_move_settled.py")
+
+MUTANTS = (
+    Mutant(
+        "handed-over-before-the-copies-are-durable",
+        TRANSFER,
+        "                await self.target.array.flush()\n",
+        "",
+        "a cut keeps the record that ends the move and drops what it is about (law 2)",
+        POOL,
+        MOVE_TESTS,
+    ),
+    Mutant(
+        "given-up-before-it-is-handed-over",
+        TRANSFER,
+        "                await self.target.change(self._arrived)\n",
+        "                await give_up(self.source, self.volume_uuid)\n"
+        "                await self.target.change(self._arrived)\n",
+        "a cut between the two finds the volume on neither array (law 1)",
+        POOL,
+        MOVE_TESTS,
+    ),
+    Mutant(
+        "arrival-forgotten-before-the-source-gives-up",
+        TRANSFER,
+        "        await give_up(self.source, self.volume_uuid)\n"
+        "        await forget_arrival(self.target, self.uuid)\n",
+        "        await forget_arrival(self.target, self.uuid)\n"
+        "        await give_up(self.source, self.volume_uuid)\n",
+        "nobody can tell any more what the source's mark is about",
+        POOL,
+        MOVE_TESTS,
+    ),
+    Mutant(
+        "watermark-before-the-copies-are-durable",
+        TRANSFER,
+        "            await (self.source if self.back else self.target).array.flush()\n",
+        "",
+        "a start reads copies that a cut has dropped (law 2)",
+        POOL,
+        MOVE_TESTS,
+    ),
+    Mutant(
+        "write-behind-a-watermark-that-is-not-durable",
+        TRANSFER,
+        "                await self.save()\n                continue\n",
+        "                self.saved = self.position\n                continue\n",
+        "a cut takes the watermark back and with it what was written below it (law 3)",
+        POOL,
+        MOVE_TESTS,
+    ),
+    Mutant(
+        "window-copied-under-writes-in-flight",
+        TRANSFER,
+        "            await self._writes.drained()\n",
+        "",
+        "a write reaches the source when its place has been copied (law 4)",
+        POOL,
+        MOVE_TESTS,
+    ),
+    Mutant(
+        "first-window-copied-under-older-writes",
+        JOB,
+        "            await leg.source.array.context.writes_drained()\n",
+        "",
+        "a write from before the move reaches the source when its place has been copied",
+        POOL,
+        MOVE_TESTS,
+    ),
+    Mutant(
+        "places-wiped-under-reads-in-flight",
+        TRANSFER,
+        "        await self.source.array.context.reads_in_flight.drained()\n",
+        "",
+        "a read from before the move returns zeros (law 5)",
+        POOL,
+        MOVE_TESTS,
+    ),
+    Mutant(
+        "copy-of-what-a-cut-took-back-stays",
+        TRANSFER,
+        "        if self.resumed:\n",
+        "        if False:\n",
+        "what read as zeros after a cut becomes what was written before it",
+        POOL,
+        MOVE_TESTS,
+    ),
+    Mutant(
+        "target-given-up-before-the-source-is-whole",
+        TRANSFER,
+        "        await self.source.change(self._unmarked)\n",
+        "        await give_up(self.target, self.volume_uuid)\n"
+        "        await self.source.change(self._unmarked)\n",
+        "a cut between the two finds a mark that nobody knows (law 1)",
+        POOL,
+        MOVE_TESTS,
+    ),
+    Mutant(
+        "target-of-another-time-given-up",
+        POOLS,
+        "        if not mark.watermark:\n",
+        "        if True:\n",
+        "outdated members of the source make the target lose what only it has",
+        POOL,
+        MOVE_TESTS,
+    ),
+)
