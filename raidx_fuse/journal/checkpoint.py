@@ -98,7 +98,7 @@ class Checkpoint(LogWriter):
                 continue
             if ring.has_room(size, more_bytes + self.kept_bytes()):
                 break
-            await self.place()
+            await self.place(since=self.placements)
             if not ring.has_room(size, more_bytes + self.kept_bytes()):
                 await self.member_set.flush()  # the durable head page frees the space
             if not ring.has_room(size, more_bytes + self.kept_bytes()):
@@ -107,12 +107,16 @@ class Checkpoint(LogWriter):
 
     # -- checkpoint ----------------------------------------------------------------------------
 
-    async def place(self) -> None:
+    async def place(self, since: int | None = None) -> None:
         """Write everything committed so far to its home place and move the tail behind it.
 
-        Raises what the members raise; then the content stays in the overlay and the log.
+        *since*, the number of checkpoints so far, makes one that ends while this one waits for its
+        turn count for both. Raises what the members raise; then the content stays in the overlay
+        and the log.
         """
         async with self.placing:
+            if since is not None and self.placements != since:
+                return
             ring = self.ring
             self.write_batch()
             if self._begun is None:

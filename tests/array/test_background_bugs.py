@@ -39,7 +39,7 @@ async def wrong(*_args: Any) -> Any:
 
 
 async def place(array: Array) -> None:
-    array.context.journal.place = wrong  # type: ignore[method-assign]
+    array.context.journal.place = wrong  # type: ignore[method-assign,assignment]
     await array.write(0, b"logged")
 
 

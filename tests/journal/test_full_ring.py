@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 
 from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.arrays import Rig
 from tests.support.gated import gated
 from tests.support.spy import noise
 
@@ -41,5 +42,25 @@ def test_a_commit_waits_for_the_record_in_flight_that_keeps_the_tail() -> None:
                     member.open.set()
             for number, content in enumerate(contents):
                 assert bytes(await array.read(number * size, size)) == content
+
+    run(main)
+
+
+def test_writers_that_wait_for_one_checkpoint_do_not_run_one_each() -> None:
+    """Many writers find the ring full at once; the checkpoint of the first has room for all."""
+
+    async def main() -> None:
+        rig = Rig("raid5", 4, stripes=400, slow=True)
+        array = await rig.create()
+        journal, size = array.context.journal, CHUNK
+        await array.set("journal", "full")
+        writers = 3 * journal.ring.capacity // size
+        async with trio.open_nursery() as nursery:
+            for number in range(writers):
+                nursery.start_soon(array.write, number % 300 * 3 * CHUNK, noise(size, number))
+        made = journal.placements
+        await rig.close()
+        assert writers > 150
+        assert made <= 20, made  # 133 while each writer that waited ran one of its own, now 12
 
     run(main)
