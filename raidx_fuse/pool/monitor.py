@@ -6,11 +6,12 @@ each volume: rates and mean sizes of its requests. A history keeps the newest *l
 
 An array is a hotspot if more than *share* (75 %) of the observations of the *window* violate the
 threshold: utilisation above *tau*, or, where it is set, latency above *latency_s*. Fewer
-observations than a window are no hotspot: a pool that was just mounted moves nothing.
+observations than a window are no hotspot: a pool that was just created moves nothing. After volumes
+have moved, `begin_window` has the observations of before count no longer.
 
 Pure: counters and times are given. `to_bytes` and `from_bytes` carry a history over a remount; the
-times of its observations are seconds of any clock that does not go back, and the gap of the remount
-is not bridged: `Monitor.restart` begins the next interval.
+times of its observations are seconds of any clock that does not go back, `resume_at` shifts them to
+the clock of this mount. The gap of the remount is not bridged: the counters begin anew.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from raidx_fuse.errors import FormatError
-from raidx_fuse.pool.balance.system import TAU, Floats
+from raidx_fuse.pool.balance.service_times import ServiceTimes
+from raidx_fuse.pool.balance.system import TAU, Bools, Floats
 from raidx_fuse.pool.balance.utilisation import VolumeLoad
 
 INTERVAL_S = 10.0
 LENGTH = 360  # observations: an hour of intervals
-VERSION = 1
+VERSION = 2
 _BYTES_MAX = 64 << 20
 
 
@@ -66,6 +68,7 @@ class History:
     def __init__(self, width: int, length: int = LENGTH) -> None:
         self._rows = np.zeros((length, width))
         self._count = 0
+        self._window_from = 0
 
     def __len__(self) -> int:
         return min(self._count, len(self._rows))
@@ -74,6 +77,18 @@ class History:
         """Note *row*; the oldest is forgotten if the history is full."""
         self._rows[self._count % len(self._rows)] = tuple(row)
         self._count += 1
+
+    def begin_window(self, fresh: int = 0) -> None:
+        """Let only observations from now on, and the newest *fresh*, count for hotspots."""
+        self._window_from = self._count - min(fresh, len(self))
+
+    def fresh(self) -> int:
+        """Return how many of the newest rows count for hotspots."""
+        return min(self._count - self._window_from, len(self))
+
+    def shift(self, seconds: float) -> None:
+        """Add *seconds* to the first column of every row: its time."""
+        self._rows[:, 0] += seconds
 
     def newest(self, count: int) -> Floats:
         """Return the newest *count* rows, or all if there are fewer, the oldest of them first."""
@@ -96,13 +111,15 @@ def is_hotspot(history: History, rule: HotspotRule) -> bool:
 
 def violated_share(history: History, rule: HotspotRule) -> float:
     """Return the share of the window's observations that violate *rule*; 0.0: too few of them."""
-    rows = history.newest(rule.window)
-    if len(rows) < rule.window:
-        return 0.0
+    rows = history.newest(min(rule.window, history.fresh()))
+    return float(_violations(rows, rule).mean()) if len(rows) == rule.window else 0.0
+
+
+def _violations(rows: Floats, rule: HotspotRule) -> Bools:
     hot = rows[:, 1] > rule.tau
     if rule.latency_s:
         hot |= rows[:, 3] > rule.latency_s
-    return float(hot.mean())
+    return np.asarray(hot)
 
 
 def load_between(before: VolumeCounters, after: VolumeCounters, seconds: float) -> VolumeLoad:
@@ -118,17 +135,44 @@ def load_between(before: VolumeCounters, after: VolumeCounters, seconds: float) 
 
 @dataclass
 class Monitor:
-    """Histories of arrays and volumes by UUID (any text that names them for good)."""
+    """Histories of arrays and volumes by UUID (any text that names them for good).
+
+    *times*: what the members of each array need for an operation.
+    """
 
     length: int = LENGTH
     arrays: dict[str, History] = field(default_factory=dict)
     volumes: dict[str, History] = field(default_factory=dict)
+    times: dict[str, ServiceTimes] = field(default_factory=dict)
     _last: dict[str, VolumeCounters] = field(default_factory=dict)
     _last_s: float | None = None
 
-    def restart(self) -> None:
-        """Forget the last reading of the counters: they begin anew."""
-        self._last, self._last_s = {}, None
+    def begin_window(self) -> None:
+        """Let only observations from now on count for hotspots: volumes have moved."""
+        for history in self.arrays.values():
+            history.begin_window()
+
+    def resume_at(self, now_s: float) -> None:
+        """Shift the histories so that the newest observation was made at *now_s*."""
+        histories = (*self.arrays.values(), *self.volumes.values())
+        newest = [float(history.newest(1)[0, 0]) for history in histories if len(history)]
+        for history in histories:
+            history.shift(now_s - max(newest, default=0.0))
+
+    def part(self, array: str, volumes: Iterable[str]) -> Monitor:
+        """Return a monitor with the histories of *array* and *volumes* only, which it shares."""
+        return Monitor(
+            self.length,
+            {array: self.arrays[array]} if array in self.arrays else {},
+            {name: self.volumes[name] for name in volumes if name in self.volumes},
+            {array: self.times[array]} if array in self.times else {},
+        )
+
+    def take_over(self, other: Monitor) -> None:
+        """Add what *other* knows of arrays and volumes that are unknown here."""
+        self.arrays = {**other.arrays, **self.arrays}
+        self.volumes = {**other.volumes, **self.volumes}
+        self.times = {**other.times, **self.times}
 
     def note_volumes(
         self, now_s: float, counters: Mapping[str, VolumeCounters]
@@ -164,12 +208,29 @@ class Monitor:
             if name in self.arrays and is_hotspot(self.arrays[name], rule)
         ]
 
-    def mean_load(self, volume: str, window: int) -> VolumeLoad:
-        """Return the load of *volume* over its newest *window* observations; sizes by request."""
+    def violated_share(self, array: str, rule: HotspotRule) -> float:
+        """Return the share of the window's observations of *array* that violate *rule*."""
+        return violated_share(self.arrays[array], rule) if array in self.arrays else 0.0
+
+    def hot_times(self, array: str, rule: HotspotRule) -> Floats:
+        """Return at which times of the window *array* violated *rule*; empty: no hotspot."""
+        history = self.arrays.get(array)
+        if history is None or not is_hotspot(history, rule):
+            return np.empty(0)
+        rows = history.newest(rule.window)
+        return np.asarray(rows[_violations(rows, rule), 0])
+
+    def mean_load(self, volume: str, window: int, times: Floats | None = None) -> VolumeLoad:
+        """Return the load of *volume* over its newest *window* observations; sizes by request.
+
+        Of these only the observations at *times* count, unless none of them is at one.
+        """
         history = self.volumes.get(volume)
         if history is None:
             return VolumeLoad()
         rows = history.newest(window)
+        if times is not None and (chosen := np.isin(rows[:, 0], times)).any():
+            rows = rows[chosen]
         reads, writes = rows[:, 1], rows[:, 2]
         return VolumeLoad(
             float(reads.mean()),
@@ -185,7 +246,9 @@ class Monitor:
                 "version": VERSION,
                 "length": self.length,
                 "arrays": _rows_of(self.arrays),
+                "fresh": {name: history.fresh() for name, history in self.arrays.items()},
                 "volumes": _rows_of(self.volumes),
+                "times": {name: times.sums() for name, times in self.times.items()},
             },
             separators=(",", ":"),
         ).encode()
@@ -202,11 +265,15 @@ class Monitor:
             length = int(document["length"])
             if not 0 < length <= 1 << 20:
                 raise ValueError(f"length {length}")
-            return cls(
+            found = cls(
                 length,
                 _histories(document["arrays"], 4, length),
                 _histories(document["volumes"], 5, length),
+                {name: ServiceTimes(sums) for name, sums in document["times"].items()},
             )
+            for name, history in found.arrays.items():
+                history.begin_window(int(document["fresh"][name]))
+            return found
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise FormatError(f"the pool's history cannot be read: {error}") from None
 

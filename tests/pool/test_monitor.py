@@ -66,8 +66,6 @@ def test_loads_are_differences_of_counters() -> None:
     mean = monitor.mean_load("v", 10)
     assert mean == VolumeLoad(1.0, 0.5, 1024.0, 4096.0)  # sizes are means of requests
     assert monitor.mean_load("unknown", 10) == VolumeLoad()
-    monitor.restart()
-    assert monitor.note_volumes(200.0, {"v": VolumeCounters(1, 0, 1, 0)}) == {}
     monitor.note_volumes(210.0, {})
     assert not monitor.volumes
 
@@ -87,16 +85,25 @@ def test_a_monitor_is_saved_and_read_again() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 2},
+        {"version": 1},
         {"length": 0},
         {"length": 1 << 40},
         {"arrays": {"a": [[1, 2, 3]]}},
         {"arrays": {"a": [[1, 2, 3, float("nan")]]}},
         {"volumes": 7},
+        {"times": {"a": [1, 2]}},
+        {"arrays": {"a": []}},
     ],
 )
 def test_what_is_no_history_is_refused(change: dict[str, object]) -> None:
-    document = {"version": 1, "length": 5, "arrays": {}, "volumes": {}} | change
+    document = {
+        "version": 2,
+        "fresh": {},
+        "length": 5,
+        "arrays": {},
+        "volumes": {},
+        "times": {},
+    } | change
     with pytest.raises(FormatError, match="history"):
         Monitor.from_bytes(json.dumps(document).encode())
 
