@@ -11,7 +11,8 @@ from time import process_time
 import numpy as np
 import pytest
 
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import NoSpaceError, UsageError
+from raidx_fuse.pool.balance.actions import Action, actions_of, copied_bytes
 from raidx_fuse.pool.balance.baselines import random_reassign
 from raidx_fuse.pool.balance.dswap import dswap, paper_dswap
 from raidx_fuse.pool.balance.exact import CELLS_MAX, exact, feasible
@@ -48,6 +49,42 @@ def check(plan: Plan) -> None:
     assert (state.array_of == plan.array_of).all()
     assert plan.cost_bytes == sum(int(system.size[m.volume]) for m in plan.moves)
     assert explain(plan)
+
+
+def follow(plan: Plan) -> list[Action] | None:
+    """Return the actions of *plan*; each has room, and they lead there. None: there is no room."""
+    system, state = plan.system, Assignment(plan.system)
+    most = np.maximum(system.capacity, state.used)
+    try:
+        found = actions_of(plan)
+    except NoSpaceError:
+        return None
+    for action in found:
+        assert state.array_of[action.volume] == action.source != action.target
+        assert action.detour or system.allowed[action.volume, action.target]
+        state.move(action.volume, action.target)
+        assert (state.used <= most).all(), "an action has no room"
+    assert (state.array_of == plan.array_of).all()
+    return found
+
+
+def test_the_actions_of_plans_have_room_one_after_the_other() -> None:
+    plans = detours = impossible = 0
+    for seed in range(POOLS):
+        plan = dswap(random_pool(seed))
+        if plan.moves:
+            plans += 1
+            found = follow(plan)
+            impossible += found is None
+            detours += any(action.detour for action in found or ())
+            if found is not None:
+                size = plan.system.size
+                twice = sum(int(size[action.volume]) for action in found if action.detour)
+                assert copied_bytes(plan, found) == plan.cost_bytes + twice
+    # Measured on 1000 pools, which are 50 to 100 % full: of 978 plans with moves 142 find no room:
+    # volumes would change places between arrays that are both full, with no third one to pass by.
+    assert detours > 0
+    assert impossible < 0.2 * plans
 
 
 def test_dswap_on_random_pools() -> None:

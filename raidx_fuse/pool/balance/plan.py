@@ -156,7 +156,7 @@ def explain(plan: Plan) -> list[str]:
             f"{system.arrays[j]} is a hotspot: utilisation {before[j]:.0%}, "
             f"threshold {system.tau[j]:.0%}"
         )
-    if not lines:
+    if not lines and not plan.moves:
         return ["no array is overloaded; nothing is to be moved"]
     lines += [_sentence(system, move) for move in plan.moves]
     for j in np.flatnonzero(np.abs(after - before) > 1e-9).tolist():

@@ -33,6 +33,10 @@ class Strategy:
     plan: Callable[..., Plan]
     seeded: bool = False
 
+    def run(self, system: System, *, seed: int = 0) -> Plan:
+        """Return the plan for *system*; *seed* counts where chance has a part."""
+        return self.plan(system, seed=seed) if self.seeded else self.plan(system)
+
 
 STRATEGIES: dict[str, Strategy] = {
     strategy.name: strategy
@@ -69,15 +73,28 @@ def make(
 
     Raises UsageError for an unknown name, and what the planner raises.
     """
+    strategy = strategy_named(name)
+    return planned(system, together, lambda merged: strategy.run(merged, seed=seed))
+
+
+def strategy_named(name: str) -> Strategy:
+    """Return the strategy called *name*. Raises UsageError."""
     strategy = STRATEGIES.get(name)
     if strategy is None:
         raise UsageError(f"there is no planner {name}; there are: {', '.join(STRATEGIES)}")
+    return strategy
+
+
+def planned(
+    system: System, together: Iterable[Collection[str]], plan_of: Callable[[System], Plan]
+) -> Plan:
+    """Return the plan of *plan_of* for *system*; volumes of *together* move as one."""
     merged, number_of = merge(system, together)
-    plan = strategy.plan(merged, seed=seed) if strategy.seeded else strategy.plan(merged)
+    plan = plan_of(merged)
     if merged is system:
         return plan
     reasons: dict[int, Reason] = {}
     for move in plan.moves:
         for volume in np.flatnonzero(number_of == move.volume).tolist():
             reasons[volume] = move.reason
-    return make_plan(name, system, plan.array_of[number_of], reasons, proven=plan.proven)
+    return make_plan(plan.strategy, system, plan.array_of[number_of], reasons, proven=plan.proven)

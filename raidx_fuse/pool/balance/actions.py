@@ -1,0 +1,86 @@
+"""The moves that carry a plan out, one after the other, each into free space.
+
+Where two volumes change places and one array has room for the other's, these are two moves. Where
+nothing that waits has room, the smallest volume goes to a third array first (*detour*), which
+copies it once more; the places that it leaves let the others go on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raidx_fuse.errors import NoSpaceError
+from raidx_fuse.pool.balance.plan import Move, Plan
+from raidx_fuse.pool.balance.system import Assignment, Bools
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """*volume* leaves the array *source* for *target*; *detour*: it goes on from there later."""
+
+    volume: int
+    source: int
+    target: int
+    detour: bool = False
+
+
+def actions_of(plan: Plan, scratch: Bools | None = None) -> list[Action]:
+    """Return the actions of *plan* in an order in which each has room.
+
+    *scratch* (m, n): the arrays that each volume may pass through; None: all. Raises NoSpaceError
+    if there is no such order: every array is too full.
+    """
+    system = plan.system
+    state = Assignment(system)
+    through = np.ones(system.need.shape, dtype=np.bool_) if scratch is None else scratch
+    waiting = {move.volume: move for move in plan.moves}
+    detoured: set[int] = set()
+    found: list[Action] = []
+    while waiting:
+        action = _move(state, waiting) or _detour(state, waiting, detoured, through)
+        if action is None:
+            names = ", ".join(system.volumes[volume] for volume in waiting)
+            need = min(int(system.size[volume]) for volume in waiting)
+            raise NoSpaceError(
+                f"there is no room to carry the plan out: {names} would change places",
+                action=f"free {need} bytes on any array",
+            )
+        found.append(action)
+        state.move(action.volume, action.target)
+        if action.detour:
+            detoured.add(action.volume)
+        else:
+            del waiting[action.volume]
+    return found
+
+
+def copied_bytes(plan: Plan, actions: list[Action]) -> int:
+    """Return the bytes that *actions* copy: those of Eq. 3, and once more those of detours."""
+    size = plan.system.size
+    detours = sum(int(size[action.volume]) for action in actions if action.detour)
+    return plan.cost_bytes + detours
+
+
+def _move(state: Assignment, waiting: dict[int, Move]) -> Action | None:
+    room = state.spare_bytes()
+    for volume, move in waiting.items():
+        if state.system.size[volume] <= room[move.target]:
+            return Action(volume, int(state.array_of[volume]), move.target)
+    return None
+
+
+def _detour(
+    state: Assignment, waiting: dict[int, Move], detoured: set[int], through: Bools
+) -> Action | None:
+    """Return the move of the smallest volume that a third array has room for."""
+    system = state.system
+    for volume in sorted(waiting.keys() - detoured, key=lambda v: (int(system.size[v]), v)):
+        room: Bools = (state.spare_bytes() >= system.size[volume]) & through[volume]
+        room[[int(state.array_of[volume]), waiting[volume].target]] = False
+        if room.any():
+            spare = np.where(room, -state.excess() / system.bandwidth, -np.inf)
+            target = int(np.argmax(spare))
+            return Action(volume, int(state.array_of[volume]), target, detour=True)
+    return None
