@@ -1,0 +1,176 @@
+"""Watches a running pool, and carries plans out: by command, or by itself (`balance.auto`).
+
+    every interval:  sample the counters -> keep the histories -> hotspot and balance.auto: plan
+    a plan:          its actions one after the other, each a job of the mover; then a new window
+
+A plan is carried out only if it is complete (paper, 3.2.1). If an action fails or is cancelled, the
+rest is dropped: volumes lie where the actions so far have brought them, which is a valid state. An
+unmount ends the plan in the same way; the move that was under way goes on after the remount, and
+what is left of a hotspot is found anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+import trio
+
+from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.pool.hotspots.proposal import Planning, Proposal
+from raidx_fuse.pool.hotspots.sampler import Sampler
+from raidx_fuse.pool.hotspots.settings import PoolSettings
+from raidx_fuse.pool.monitor import Monitor
+from raidx_fuse.pool.volume_table import ArrayVolumes
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+IDLE, RUNNING, DONE, FAILED = "idle", "running", "done", "failed"
+
+
+class Mover(Protocol):
+    """Moves volumes between the arrays of a pool while they are used."""
+
+    async def move(self, volume: str, array: str) -> None:
+        """Return when *volume* lies on *array*. Raises RaidxError if it does not come to that."""
+
+
+class Balancer:
+    """The monitor and balancer of *pool*; call `run` in a task of its own.
+
+    *on_sample* is called after each interval, for instance to keep the histories.
+    """
+
+    def __init__(
+        self, pool: Sequence[ArrayVolumes], mover: Mover, monitor: Monitor | None = None
+    ) -> None:
+        self.pool = pool
+        self.monitor = Monitor() if monitor is None else monitor
+        self.settings = PoolSettings([part.array for part in pool])
+        self.sampler = Sampler(pool, self.monitor, self.settings)
+        self.planning = Planning(pool, self.monitor, self.sampler, self.settings)
+        self.on_sample: list[Callable[[], None]] = []
+        self.finished = trio.Event()
+        self._mover = mover
+        self._state = IDLE
+        self._steps: list[str] = []
+        self._done = 0
+        self._error: str | None = None
+        self._auto_note: str | None = None
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether a plan is being carried out."""
+        return self._state == RUNNING
+
+    async def run(self) -> None:
+        """Sample and, if it is switched on, balance, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self.sampler.sample(trio.current_time())
+            begin_s = trio.current_time()
+            while True:
+                while True:  # the interval may be changed meanwhile
+                    rest_s = begin_s + self.settings.value("hot.interval") - trio.current_time()
+                    if rest_s <= 0:
+                        break
+                    await trio.sleep(min(rest_s, LOOK_S))
+                begin_s = trio.current_time()
+                try:
+                    await self._after_interval()
+                except Exception as error:  # a bug here must not end the mount
+                    log.critical("bug: the pool's monitor", exc_info=error)
+
+    async def _after_interval(self) -> None:
+        self.sampler.sample(trio.current_time())
+        for call in self.on_sample:
+            call()
+        if self.settings.value("balance.auto") == "on" and not self.running:
+            await self._balance_alone()
+
+    def start(self, proposal: Proposal) -> None:
+        """Begin to carry *proposal* out. Raises UsageError or BusyError."""
+        if self.running:
+            raise BusyError(
+                "volumes are being moved by a plan", action="see raidx balance --status"
+            )
+        if not proposal.plan.solved:
+            raise UsageError(
+                f"{proposal.plan.strategy} found no plan that removes the hotspot",
+                action="try --planner exact, or see --dry-run",
+            )
+        self.carry_out(proposal)
+
+    def carry_out(self, proposal: Proposal) -> None:
+        """Begin with the actions of *proposal*, whether or not they remove a hotspot."""
+        if self.running:
+            raise BusyError(
+                "volumes are being moved by a plan", action="see raidx balance --status"
+            )
+        assert self._nursery is not None, "the balancer runs"
+        self._steps, self._done, self._error = proposal.lines(), 0, None
+        if not proposal.actions:
+            self._state = DONE
+            return
+        self._state = RUNNING
+        self.finished = trio.Event()
+        self._nursery.start_soon(self._carry_out, proposal)
+
+    async def _carry_out(self, proposal: Proposal) -> None:
+        try:
+            for action, line in zip(proposal.actions, self._steps, strict=True):
+                log.info("balance: %s", line)
+                system = proposal.plan.system
+                await self._mover.move(system.volumes[action.volume], system.arrays[action.target])
+                self._done += 1
+            self._state = DONE
+        except RaidxError as error:
+            self._state, self._error = FAILED, str(error)
+            log.error("balance ended: %s", error)
+        finally:
+            if self.running:
+                self._state = FAILED
+            self.monitor.begin_window()
+            self.finished.set()
+
+    async def _balance_alone(self) -> None:
+        hot = self.planning.hotspots()
+        if not hot:
+            self._auto_note = None
+            return
+        try:
+            self.start(await self.planning.balance())
+            note = f"{', '.join(hot)}: moving volumes by a plan"
+        except RaidxError as error:
+            note = f"{', '.join(hot)}: {error}"
+        if note != self._auto_note:
+            log.warning("balance.auto: hotspot on %s", note)
+        self._auto_note = note
+
+    def status(self) -> dict[str, Any]:
+        """Return what `status` shows of the plan under way or the last one."""
+        return {
+            "auto": self.settings.value("balance.auto"),
+            "state": self._state,
+            "steps": list(self._steps),
+            "steps_done": self._done,
+            "error": self._error,
+            "note": self._auto_note,
+        }
+
+
+@asynccontextmanager
+async def watched(
+    pool: Sequence[ArrayVolumes], mover: Mover, monitor: Monitor | None = None
+) -> AsyncIterator[Balancer]:
+    """Yield the balancer of *pool*, which runs until the block ends."""
+    balancer = Balancer(pool, mover, monitor)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(balancer.run)
+        await trio.lowlevel.checkpoint()
+        yield balancer
+        nursery.cancel_scope.cancel()
