@@ -26,7 +26,7 @@ SECTIONS = {  # the order of `raidx --help`
         *("add-disk", "reshape", "remove-disk", "fail-disk", "replace-disk"),
         *("scrub", "tune", "job", "get", "set"),
     ),
-    "Volumes": ("volume", "array"),
+    "Volumes": ("volume", "array", "balance"),
     "Experiment": ("replay", "simulate"),
     "Learn (no array needed)": ("layout",),
     "Shell": ("completions",),

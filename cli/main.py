@@ -40,7 +40,8 @@ COMMANDS = {  # name -> place: the module of a command is imported when the comm
     "get": "setting.get",
     "set": "setting.set_value",
     "volume": "volume.volume",
-    "array": "volume.array",
+    "array": "balance.array",
+    "balance": "balance.balance",
     "simulate": "simulate.simulate",
     "layout": "layouts.layout",
 }

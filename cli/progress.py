@@ -53,7 +53,7 @@ def _wait(look: Callable[[], Job], out: Output) -> Job:
     return _bar(look, out) if show.is_terminal else _lines(look, out)
 
 
-def _looks(look: Callable[[], Job]) -> Iterator[Job]:
+def looks(look: Callable[[], Job]) -> Iterator[Job]:
     """Yield the job's status, often at first and then twice a second, until it has ended."""
     pause_s = POLL_FIRST_S
     while True:
@@ -70,7 +70,7 @@ def _bar(look: Callable[[], Job], out: Output) -> Job:
     job = look()
     with Progress(*columns, console=console(stderr=True, live=True)) as progress:
         task = progress.add_task(job["kind"], total=100.0, amount="")
-        for job in _looks(look):  # the last status is returned
+        for job in looks(look):  # the last status is returned
             share = percent(job["done"], job["total"])
             progress.update(task, completed=share, amount=job_amount(job, out))
     return job
@@ -80,7 +80,7 @@ def _lines(look: Callable[[], Job], out: Output) -> Job:
     said = -LINE_PERCENT
     show = console(stderr=True)
     job: Job = {}
-    for job in _looks(look):
+    for job in looks(look):
         share = percent(job["done"], job["total"])
         if share - said >= LINE_PERCENT or job["state"] in ENDED:
             said = share

@@ -68,6 +68,38 @@ def status_page(status: Status, out: Output) -> RenderableType:
     return Group(*parts)
 
 
+def pool_lines(status: Status) -> list[Text]:
+    """Return the load of the arrays of a mount; nothing for one array that is no hotspot."""
+    pool = status.get("pool") or {}
+    arrays = pool.get("arrays") or []
+    hot = any(one["hotspot"] for one in arrays)
+    if len(arrays) < 2 and not hot:
+        return []
+    lines = [Text("load", style="bold"), *map(_load, arrays)]
+    balance = pool.get("balance") or {}
+    if balance.get("state") == "running":
+        done, steps = balance["steps_done"], balance["steps"]
+        lines.append(Text(f"  balance: {steps[done]} ({done + 1} of {len(steps)})"))
+    elif len(arrays) > 1 and hot:
+        where = status.get("mountpoint") or "MOUNT"
+        line = f"  raidx balance {where} --dry-run shows what would help"
+        lines.append(Text(line, style="yellow"))
+    return lines
+
+
+def _load(array: Mapping[str, Any]) -> Text:
+    """Return what was seen of one array over the last interval."""
+    if not array["observations"]:
+        return Text(f"  {array['array']}: not observed yet")
+    line = Text(
+        f"  {array['array']}: utilisation {array['utilisation']:.0%} (threshold "
+        f"{array['tau']:.0%}), busy {array['busy']:.0%}, {array['latency_ms']:.1f} ms a request"
+    )
+    if array["hotspot"]:
+        line.append(f"; hotspot for {array['above']:.0%} of the window", style="yellow")
+    return line
+
+
 def _grid(*, right_first: bool = False) -> Table:
     grid = Table.grid(padding=(0, 1 if right_first else 2))
     grid.add_column(justify="right" if right_first else "left", style="bold")

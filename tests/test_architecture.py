@@ -44,6 +44,7 @@ MAY_TOUCH_THE_SYSTEM = {
     "daemon.backing_devices",  # what a path stands on, by the kernel's tables
     "daemon.member_files",  # does a file exist? removes the ones it made
     "fuse.mountpoint",  # mount table, fusermount3
+    "daemon.history_file",  # what a pool has seen, kept for the next mount
     "daemon.paths",  # where sockets and logs lie
     "daemon.control_socket",  # the socket
     "daemon.control_server",  # the same

@@ -21,17 +21,29 @@ from raidx_fuse.cli.parameters import SIZE, array_argument
 @click.argument("length", type=SIZE, default=4096)
 @click.option("--write", is_flag=True, help="Explain a write instead of a read.")
 @click.option("--stripe", type=int, help="Print the state of this stripe instead.")
+@click.option("--balance", is_flag=True, help="Explain the plan of `raidx balance` instead.")
 def explain(
-    out: Output, array: str, offset: int | None, length: int, write: bool, stripe: int | None
+    out: Output,
+    array: str,
+    offset: int | None,
+    length: int,
+    write: bool,
+    stripe: int | None,
+    balance: bool,
 ) -> None:
     """Print what the array would do for a request, and why: the state of its stripes, the route of
-    a write, the log record, reads, writes and XORs. OFFSET may be left out with --stripe."""
+    a write, the log record, reads, writes and XORs. OFFSET may be left out with --stripe and
+    --balance."""
+    if balance:
+        document = ask(out, array, "balance", dry_run=True)
+        out.emit(document, Text("\n".join(document["explanation"])))
+        return
     if stripe is not None:
         document = ask(out, array, "explain", stripe=stripe)
         out.emit(document, _stripe_page(document))
         return
     if offset is None:
-        raise click.UsageError("name an OFFSET, or a stripe with --stripe")
+        raise click.UsageError("name an OFFSET, a stripe with --stripe, or --balance")
     plan = ask(out, array, "explain", offset=offset, length=length, write=write)
     out.emit(plan, _page(plan))
 

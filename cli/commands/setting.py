@@ -14,6 +14,7 @@ from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.parameters import ASSIGNMENT, KEY, array_argument
 from raidx_fuse.errors import UsageError
+from raidx_fuse.pool.hotspots.settings import POOL_SETTINGS
 from raidx_fuse.units import format_seconds
 
 
@@ -45,7 +46,11 @@ def _print_settings(out: Output, result: dict[str, Any]) -> None:
 
 def _value_text(key: str, value: Any, out: Output) -> str:
     """Return a value as `raidx set` takes it, with its unit."""
-    unit = unit_of(key) if isinstance(value, int | float) else ""
+    ours = POOL_SETTINGS.get(key)
+    unit = unit_of(key) if ours is None else ours.unit
+    if isinstance(value, dict):  # a pool whose arrays differ
+        return ", ".join(f"{array}: {_value_text(key, one, out)}" for array, one in value.items())
+    unit = unit if isinstance(value, int | float) else ""
     if unit == "seconds":
         return format_seconds(value)
     if value is None:

@@ -15,7 +15,7 @@ from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import Found, ask, ask_all, check_status
 from raidx_fuse.cli.output import Output, console, plural, warn
 from raidx_fuse.cli.parameters import ARRAY, PATH, array_argument
-from raidx_fuse.cli.status_text import EXIT_UNKNOWN, brief, exit_status, status_page
+from raidx_fuse.cli.status_text import EXIT_UNKNOWN, brief, exit_status, pool_lines, status_page
 from raidx_fuse.daemon.control_socket import call
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint
@@ -39,7 +39,9 @@ def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> in
         if arrays:
             found = [out.fit(each) for each in _collect(arrays)]
         else:
-            every = ask_all(lambda status: (status_page(status, out), brief(status)))
+            every = ask_all(
+                lambda status: (status_page(status, out), pool_lines(status), brief(status))
+            )
             found = [out.fit(each.status) for each in every if each.status is not None]
             problems = [each for each in every if each.problem is not None]
     except RaidxError as error:
@@ -57,7 +59,12 @@ def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> in
     if short:
         text: RenderableType = Text("\n".join(brief(each) for each in every_array))
     else:
-        pages = [part for each in every_array for part in (status_page(each, out), Text())]
+        pages: list[RenderableType] = []
+        for mount in found:
+            for one in mount.get("arrays", [mount]):
+                pages += [status_page(one, out), Text()]
+            if load := pool_lines(mount):
+                pages += [*load, Text()]
         text = Group(*pages[:-1]) if found else Text("no array is mounted")
         if problems and not found:
             text = Text()
@@ -164,7 +171,20 @@ def _stats_page(stats: dict[str, Any], out: Output) -> RenderableType:
     head = Text.assemble((f"{seconds:.1f} s", "bold"), f": {rate}; {speed}")
     lines = [head, Text(f"latency ms: {waits}"), Text(counts)]
     lines += _cache_lines(totals.get("cache"), out) + _bpu_lines(totals.get("bpu"))
+    lines += [_volume_line(one, out) for one in (stats.get("pool") or {}).get("volumes", [])]
     return Group(*lines, table)
+
+
+def _volume_line(volume: dict[str, Any], out: Output) -> Text:
+    """Return what the monitor saw of a volume over its last interval."""
+    parts = [
+        f"{volume[f'{word}s_per_second']:.1f} {word}s/s of {out.size(volume[f'mean_{word}'])}"
+        for word in ("read", "write")
+    ]
+    return Text(
+        f"volume {volume['volume']} on {volume['array']}: {', '.join(parts)}; "
+        f"{volume['utilisation']:.1%} of the array"
+    )
 
 
 def _cache_lines(cache: dict[str, Any] | None, out: Output) -> list[Text]:

@@ -18,19 +18,24 @@ import trio
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.daemon import control_socket, daemonize
+from raidx_fuse.daemon.commands.balance import BalanceCommands
 from raidx_fuse.daemon.commands.commands import Commands
 from raidx_fuse.daemon.commands.events import EventCommands
 from raidx_fuse.daemon.commands.volumes import Part, PoolCommands
 from raidx_fuse.daemon.events.delivery import Delivery, delivering
 from raidx_fuse.daemon.events.store import EventStore, state_directory
 from raidx_fuse.daemon.events.watch import Watch
+from raidx_fuse.daemon.history_file import HistoryFiles
 from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.daemon.mount import MountOptions, MountReport, serve
+from raidx_fuse.daemon.paths import own_directory
 from raidx_fuse.daemon.wall_clock import unix_s
 from raidx_fuse.errors import single
 from raidx_fuse.fuse.mountpoint import loop_devices
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.pool.grouping import by_array, check_names
+from raidx_fuse.pool.hotspots.balancer import watched
+from raidx_fuse.pool.hotspots.mover import JobMover
 from raidx_fuse.pool.move import open_pool
 from raidx_fuse.pool.volume_table import open_volumes
 
@@ -100,14 +105,23 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
             parts.append(Part(volumes, Commands(array, volumes.volumes, disks, events)))
         pool = await stack.enter_async_context(open_pool([part.volumes for part in parts]))
         check_names(pool.arrays)
-        commands = PoolCommands(parts, _loop_devices, pool)
+        histories = HistoryFiles(own_directory(), pool.arrays, trio.current_time())
+        balancer = await stack.enter_async_context(
+            watched(pool.arrays, JobMover(pool), histories.load())
+        )
+        balancer.on_sample.append(
+            lambda: histories.save_now_and_then(balancer.monitor, trio.current_time())
+        )
+        stack.callback(lambda: histories.save(balancer.monitor))
+        volume_commands = PoolCommands(parts, _loop_devices, pool)
+        commands = BalanceCommands(balancer, volume_commands.handle)
 
         def on_ready(report: MountReport) -> None:
             for part in parts:
                 part.commands.mounted(report)
                 part.volumes.attach(report.operations)
             disks.mounted(report.device, _members_of)
-            ready(commands.report())
+            ready(volume_commands.report())
 
         options = MountOptions(
             source="+".join(part.volumes.array.name for part in parts),
