@@ -113,3 +113,12 @@ def test_a_hot_spot_is_read_faster_when_tuned_than_striped(
     assert striped > 20, "at the pace of the disk"
     assert tuned >= 2.5 * striped
     assert factor >= 2.5
+
+
+@pytest.mark.mount
+def test_a_hotspot_is_found_and_dissolved_under_load(run_example: Callable[[str], str]) -> None:
+    """In real time; the script itself compares the content."""
+    lines = run_example("hotspot-pool.sh")
+    assert "east is a hotspot" in lines
+    assert "move mail from east to west" in lines
+    assert lines.rstrip().endswith("Done: the hotspot is gone\033[0m")

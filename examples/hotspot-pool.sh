@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# Two arrays in one mount, each on four modelled hard disks: a hotspot under a running load is
+# found, explained and dissolved by moving the volume that relieves it with the fewest bytes.
+# Usage: examples/hotspot-pool.sh [FOLDER]
+# FOLDER: where to work (default: a temporary folder); the files are removed at the end.
+# The members are files with the speed of 10k disks; takes about half a minute.
+set -euo pipefail
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+"$top/examples/setup.sh"
+export PATH="$top/.venv/bin:/usr/sbin:/sbin:$PATH"
+
+if [ $# -gt 0 ]; then work=$(mkdir -p "$1/raidx-hotspot-pool" && cd "$1/raidx-hotspot-pool" && pwd)
+else work=$(mktemp -d -t raidx-hotspot-pool.XXXXXX)
+fi
+mnt="$work/mnt"
+load=""
+
+clean_up() {
+    set +e
+    if [ -n "$load" ]; then kill "$load"; wait "$load" 2> /dev/null; fi
+    if mountpoint -q "$mnt"; then raidx umount "$mnt" || umount -l "$mnt"; fi
+    rm -rf --one-file-system "$work"
+}
+trap clean_up EXIT
+
+step() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
+run() { printf '\033[2m$ %s\033[0m\n' "$*"; "$@"; }
+load_lines() { raidx status "$mnt" | sed -n '/^load/,$p'; }
+
+mkdir -p "$mnt"
+cd "$work"
+east=(); west=()
+for i in 0 1 2 3; do east+=("east$i.img,model=sas10k"); west+=("west$i.img,model=sas10k"); done
+
+step "Two arrays, four volumes: mail and web on east, old and logs on west"
+run raidx create --layout raid5 --chunk 16KiB --size 32MiB --no-volume --name east "${east[@]}"
+run raidx create --layout raid5 --chunk 16KiB --size 32MiB --no-volume --name west "${west[@]}"
+run raidx mount "${east[@]}" "${west[@]}" "$mnt"
+for volume in mail:4MiB:east web:8MiB:east old:8MiB:west logs:4MiB:west; do
+    IFS=: read -r name size array <<< "$volume"
+    run raidx volume create "$mnt" "$name" --size "$size" --on "$array"
+    dd if=/dev/urandom of="$mnt/$name" bs=1M count=$((${size%MiB})) conv=notrunc status=none
+done
+before=$(cat "$mnt"/{mail,web,old,logs} | sha256sum)
+
+step "An observation every second; a hotspot is above 50 % in most of five"
+run raidx set "$mnt" hot.interval=1s
+run raidx set "$mnt" hot.window=5
+run raidx set "$mnt" hot.tau=50%
+
+step "Clients read mail and web; one reads old on west"
+"$top/.venv/bin/python" - "$mnt" > "$work/load.txt" <<'PY' &
+import os, random, sys, threading, time
+
+def client(path, think_s, seed):
+    rng, file = random.Random(seed), os.open(path, os.O_RDONLY)
+    size = os.fstat(file).st_size >> 12
+    while True:
+        begin = time.monotonic()
+        os.pread(file, 4096, rng.randrange(size) << 12)
+        done.append(time.monotonic() - begin)
+        time.sleep(rng.expovariate(1 / think_s))
+
+done = []
+clients = {"mail": 14, "web": 14, "old": 1}
+for name, count in clients.items():
+    for number in range(count):
+        seed = f"{name}{number}"
+        thread = threading.Thread(target=client, args=(f"{sys.argv[1]}/{name}", 0.03, seed))
+        thread.daemon = True
+        thread.start()
+while True:
+    time.sleep(2)
+    seen, done = done, []
+    print(f"{len(seen) / 2:.0f} reads a second, {1e3 * sum(seen) / len(seen):.1f} ms", flush=True)
+PY
+load=$!
+sleep 8
+load_lines
+
+step "The hotspot, what would relieve it, and why"
+run raidx balance "$mnt" --dry-run
+
+step "Do it, while the clients go on"
+run raidx balance "$mnt" --wait
+
+sleep 7
+step "Afterwards: no hotspot, and every byte as it was"
+load_lines
+run raidx volume list "$mnt"
+echo "the clients, every two seconds:"; cat "$work/load.txt"
+kill "$load"; wait "$load" 2> /dev/null || true; load=""
+after=$(cat "$mnt"/{mail,web,old,logs} | sha256sum)
+raidx status "$mnt" --json | "$top/.venv/bin/python" -c 'import json, sys
+arrays = json.load(sys.stdin)["pool"]["arrays"]
+sys.exit(any(array["hotspot"] for array in arrays))'
+[ "$before" = "$after" ]
+run raidx umount "$mnt"
+step "Done: the hotspot is gone"
