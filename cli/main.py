@@ -20,6 +20,7 @@ except (ImportError, MemoryError, OSError) as error:
 COMMANDS = {  # name -> place: the module of a command is imported when the command runs
     "create": "create.create",
     "mount": "mount.mount",
+    "serve": "mount.serve",
     "umount": "mount.umount",
     "status": "show.status",
     "stats": "show.stats",
@@ -39,6 +40,7 @@ COMMANDS = {  # name -> place: the module of a command is imported when the comm
     "job": "change.job",
     "get": "setting.get",
     "set": "setting.set_value",
+    "trim": "volume.trim",
     "volume": "volume.volume",
     "array": "balance.array",
     "balance": "balance.balance",

@@ -1,8 +1,10 @@
-"""`raidx mount` and `raidx umount`."""
+"""`raidx mount`, `raidx serve` and `raidx umount`."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import signal
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
@@ -14,6 +16,25 @@ from raidx_fuse.daemon import control_socket, paths
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.open import absolute
+
+if TYPE_CHECKING:
+    from raidx_fuse.daemon.serve import MountRequest
+
+
+_read_only_option = click.option("--read-only", is_flag=True, help="Never write to a member.")
+_start_degraded_option = click.option(
+    "--start-degraded",
+    is_flag=True,
+    help="Start a crashed array without a journal that misses a member: blocks that were being "
+    "written may be wrong (write hole).",
+)
+_tls_option = click.option(
+    "--tls",
+    metavar="DIR",
+    type=PATH,
+    help="Serve NBD only over TLS, and only to clients with a certificate. DIR has server-cert.pem,"
+    " server-key.pem and ca-cert.pem, that of the clients.",
+)
 
 
 @verb()
@@ -28,7 +49,7 @@ from raidx_fuse.members.open import absolute
     type=PATH,
     help="Where to look for them (repeat); default: all disks of the machine.",
 )
-@click.option("--read-only", is_flag=True, help="Never write to a member.")
+@_read_only_option
 @click.option(
     "--foreground", is_flag=True, help="Do not detach; log to standard error; ^C unmounts."
 )
@@ -39,12 +60,9 @@ from raidx_fuse.members.open import absolute
     metavar="MODE",
     help="For --allow-other: permissions of the images, as for chmod (default: 644).",
 )
-@click.option(
-    "--start-degraded",
-    is_flag=True,
-    help="Start a crashed array without a journal that misses a member: blocks that were being "
-    "written may be wrong (write hole).",
-)
+@_start_degraded_option
+@click.option("--nbd", metavar="ADDRESS", help="Serve the volumes by NBD, too: see raidx serve.")
+@_tls_option
 def mount(
     out: Output,
     members: tuple[str, ...],
@@ -56,28 +74,28 @@ def mount(
     allow_other: bool,
     mode: int | None,
     start_degraded: bool,
+    nbd: str | None,
+    tls: str | None,
 ) -> None:
     """Assemble arrays from their members and mount all their volumes.
 
     The members may be given in any order, also those of several arrays. The images are ready when
     this command returns. Where a command is about one of several arrays: MOUNTPOINT:ARRAY.
     """
-    from raidx_fuse.daemon import daemonize  # late: `umount` does not need the engine
-
     try:
-        from raidx_fuse.daemon.serve import MountRequest, body
-    except ModuleNotFoundError as error:
-        if error.name != "pyfuse3":
-            raise
+        import pyfuse3  # noqa: F401  # before anything is done
+    except ModuleNotFoundError:
         raise RaidxError(
             "raidx mount needs pyfuse3, which is not installed",
             action="apt install gcc pkg-config libfuse3-dev fuse3, then: pip install pyfuse3",
         ) from None
+    from raidx_fuse.daemon.serve import MountRequest  # late: `umount` does not need the engine
 
     if name is not None or uuid is not None:
         members = (*_found(members, folders, name, uuid), members[-1])
     elif folders:
         raise UsageError("--scan goes with --name or --uuid only")
+    address, folder = _door(nbd, tls)
     if len(members) < 2:
         raise UsageError("mount needs members and a mount point", action="see raidx mount --help")
     if mode is not None and not allow_other:
@@ -89,7 +107,71 @@ def mount(
         allow_other=allow_other,
         start_degraded=start_degraded,
         mode=mode or (0o644 if allow_other else 0o600),
+        nbd=address,
+        tls=folder,
     )
+    _run(out, request, request.mountpoint, foreground)
+
+
+@verb()
+@click.argument("members", metavar="MEMBER...", nargs=-1, required=True, type=PATH)
+@click.option(
+    "--nbd",
+    metavar="ADDRESS",
+    required=True,
+    help="unix:PATH, a socket that only you can use; PORT, on this machine; HOST:PORT with --tls.",
+)
+@_read_only_option
+@_tls_option
+@click.option("--foreground", is_flag=True, help="Do not detach; log to standard error; ^C ends.")
+@_start_degraded_option
+def serve(
+    out: Output,
+    members: tuple[str, ...],
+    nbd: str,
+    read_only: bool,
+    tls: str | None,
+    foreground: bool,
+    start_degraded: bool,
+) -> None:
+    """Assemble arrays from their members and serve all their volumes by NBD, without a mount.
+
+    Each volume is an export with its name; the only one is also the default. Nothing of FUSE is
+    needed. Commands take the path of the socket (of a port: /HOST:PORT) where they take a mount
+    point; `raidx umount` ends it.
+    """
+    from raidx_fuse.daemon.serve import MountRequest
+    from raidx_fuse.nbd.address import parse_address
+
+    address, folder = _door(nbd, tls)
+    request = MountRequest(
+        tuple(absolute(member) for member in members),
+        read_only=read_only,
+        start_degraded=start_degraded,
+        nbd=address,
+        tls=folder,
+    )
+    _run(out, request, parse_address(address, tls=bool(folder)).place, foreground)
+
+
+def _door(nbd: str | None, tls: str | None) -> tuple[str, str]:
+    """Return the address and the folder of certificates with absolute paths. Raises UsageError."""
+    from raidx_fuse.nbd.address import parse_address, tls_context
+
+    if nbd is None:
+        if tls is not None:
+            raise UsageError("--tls is for --nbd", action="give --nbd ADDRESS, too")
+        return "", ""
+    folder = "" if tls is None else absolute(tls)
+    if folder:
+        tls_context(folder)  # before anything is done
+    return str(parse_address(nbd, tls=bool(folder))), folder
+
+
+def _run(out: Output, request: MountRequest, place: str, foreground: bool) -> None:
+    """Run the daemon of *request*, whose commands are sent to *place*."""
+    from raidx_fuse.daemon import daemonize
+    from raidx_fuse.daemon.serve import body
 
     def ready(status: dict[str, Any]) -> None:
         lines = []
@@ -97,16 +179,19 @@ def mount(
             for warning in array["warnings"]:
                 warn(f"warning: {warning}")
             if array["state"] != "clean":
-                advice = array["action"] or f"see raidx status {request.mountpoint}"
+                advice = array["action"] or f"see raidx status {place}"
                 warn(f"warning: {array['name']} is {array['state']}; {advice}")
-            images = ", ".join(volume["path"] for volume in array["volumes"]) or "no volume"
+            paths_shown = [volume["path"] for volume in array["volumes"] if volume["path"]]
+            uris = status["nbd"]["exports"] if "nbd" in status else {}
+            shown = [uris[v["name"]] for v in array["volumes"] if v["name"] in uris]
+            images = ", ".join(paths_shown + shown) or "no volume"
             lines.append(f"{array['name']}: {array['layout']}, {out.size(array['size'])}: {images}")
         out.emit(status, Text("\n".join(lines)))
 
     if foreground:
         daemonize.run_in_foreground(body(request), ready)
     else:
-        ready(daemonize.start(body(request), paths.own_files(request.mountpoint).log))
+        ready(daemonize.start(body(request), paths.own_files(place).log))
 
 
 def _found(
@@ -127,7 +212,7 @@ def _found(
 @click.argument("path", metavar="MOUNTPOINT", type=ARRAY)
 @click.option("--timeout", type=float, help="Seconds to wait for the daemon (default: no limit).")
 def umount(out: Output, path: str, timeout: float | None) -> None:
-    """Flush the array, mark it clean and unmount it.
+    """Flush the array, mark it clean and unmount it, or end its `raidx serve`.
 
     The members are no longer in use when this command returns.
     """
@@ -140,7 +225,10 @@ def umount(out: Output, path: str, timeout: float | None) -> None:
         pid = 0  # the daemon has ended without unmounting: clear its mount point
     if pid:
         control_socket.require_running(pid)  # umount(8) would wait for a stopped daemon
-    mountpoint.unmount(path)
+    if pid and mountpoint.find(path) is None:  # `raidx serve`
+        os.kill(pid, signal.SIGTERM)
+    else:
+        mountpoint.unmount(path)
     if pid and not control_socket.wait_for_exit(pid, timeout):
         raise BusyError(f"{path} is unmounted, but its daemon (process {pid}) still writes")
     out.emit({"unmounted": path}, Text(f"{path} is unmounted"))

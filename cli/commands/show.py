@@ -16,6 +16,7 @@ from raidx_fuse.cli.asking import Found, ask, ask_all, check_status
 from raidx_fuse.cli.output import Output, console, plural, warn
 from raidx_fuse.cli.parameters import ARRAY, PATH, array_argument
 from raidx_fuse.cli.status_text import EXIT_UNKNOWN, brief, exit_status, pool_lines, status_page
+from raidx_fuse.daemon import paths
 from raidx_fuse.daemon.control_socket import call
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint
@@ -79,7 +80,7 @@ def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> in
 def _collect(arrays: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return the status of the mounts in *arrays*, or of the array whose member paths they are."""
     mounts = [mountpoint.split_array(path)[0] for path in arrays]
-    if all(mountpoint.find(path) or os.path.isdir(path) for path in mounts):
+    if all(mountpoint.find(p) or os.path.isdir(p) or paths.is_served(p) for p in mounts):
         return [call(path, "status", timeout_s=STATUS_TIMEOUT_S) for path in arrays]
     members = [absolute(path) for path in arrays]
     running = _of_mount(_at_rest("array_in_use", members[0]))

@@ -11,7 +11,7 @@ from rich.text import Text
 from raidx_fuse.cli.app import Nouns, verb
 from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.output import Output, plural
-from raidx_fuse.cli.parameters import SIZE
+from raidx_fuse.cli.parameters import ARRAY, SIZE
 from raidx_fuse.cli.progress import exit_status, wait_for_jobs
 from raidx_fuse.cli.status_text import dry_run_text, redundancy
 from raidx_fuse.errors import UsageError
@@ -195,6 +195,37 @@ def _begun(out: Output, mount: str, result: dict[str, Any], wait: bool) -> int:
     if out.json:
         out.emit({**result, "result": job})
     return exit_status(job)
+
+
+@verb()
+@click.argument("mount", metavar="ARRAY", type=ARRAY)
+@click.argument("offset", type=SIZE)
+@click.argument("length", type=SIZE)
+@click.option("--volume", "name", metavar="NAME", help="Which volume, if there are several.")
+@lose_data_option
+@dry_run_option
+def trim(
+    out: Output,
+    mount: str,
+    offset: int,
+    length: int,
+    name: str | None,
+    lose_data: bool,
+    dry_run: bool,
+) -> None:
+    """Discard a range of a volume: it reads as zeros, and whole stripes give their space back."""
+    result = ask(
+        out,
+        mount,
+        "volume-trim",
+        **{"offset": offset, "length": length, "volume": name},
+        **{"lose_data": lose_data, "dry_run": dry_run},
+    )
+    if dry_run:
+        text = _would(result, out)
+    else:
+        text = f"{result['volume']}: {out.size(result['given_back'])} given back"
+    out.emit(result, Text(text))
 
 
 def _would(plan: dict[str, Any], out: Output) -> str:

@@ -54,6 +54,7 @@ class MountOptions:
     without it each read and write of the image reaches the array. *signals*: end on SIGTERM, SIGINT
     and SIGHUP (main thread only). *protect*: ask for the `protections` against memory pressure.
     *mode* are the permissions of the images.
+    *nbd* describes the door for NBD clients beside the mount, if there is one.
     """
 
     source: str = "raidx"
@@ -63,6 +64,7 @@ class MountOptions:
     mode: int = 0o600
     signals: bool = True
     protect: bool = True
+    nbd: Callable[[], dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class MountReport:
     tuning: Protection
     cpu_latency: Protection
     operations: VolumeOperations
+    nbd: Callable[[], dict[str, Any]] | None = None
 
     @property
     def bugs(self) -> int:
@@ -98,6 +101,7 @@ class MountReport:
             "tuning": {"active": self.tuning.active, "reason": self.tuning.reason},
             "awake": {"active": self.cpu_latency.active, "reason": self.cpu_latency.reason},
             "bugs": self.bugs,
+            **({"nbd": self.nbd()} if self.nbd is not None else {}),
         }
 
 
@@ -148,6 +152,7 @@ async def serve(
                             tuning=_tune(path),
                             cpu_latency=_cpu_latency(readers),
                             operations=operations,
+                            nbd=options.nbd,
                         )
                         on_ready(report)
                         # Only now, because commands need this report. Clients that connect earlier

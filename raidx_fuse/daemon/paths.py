@@ -111,6 +111,11 @@ def _sweep(directory: Path, kept: Iterable[str]) -> None:
                 log.unlink()
 
 
+def is_served(place: str | os.PathLike[str]) -> bool:
+    """Return whether a daemon of this user serves *place* without a mount (`raidx serve`)."""
+    return files_in(directory_of(os.getuid()), place).socket.exists()
+
+
 def _is_served(path: Path) -> bool:
     """Return whether a daemon listens on *path*; after an unmount it still flushes its members."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

@@ -1,38 +1,42 @@
 """Serves one mount: opens its members, runs their arrays, serves volumes and commands.
 
     daemonize.start(body(request)) -> members -> arrays -> volumes -> pool -> commands
-        -> mount.serve
+        -> mount.serve or stand.serve
 
-Everything is closed in reverse order: the mount, the moves between arrays, then the arrays
-(flushed, marked clean), then the members, whose locks are released last.
+Everything is closed in reverse order: the mount and the door for NBD clients, the moves between
+arrays, then the arrays (flushed, marked clean), then the members, whose locks are released last.
+Without a mount point nothing of FUSE is imported.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.daemon import control_socket, daemonize
+from raidx_fuse.daemon import control_socket, daemonize, stand
 from raidx_fuse.daemon.commands.balance import BalanceCommands
 from raidx_fuse.daemon.commands.commands import Commands
 from raidx_fuse.daemon.commands.events import EventCommands
 from raidx_fuse.daemon.commands.volumes import Part, PoolCommands
+from raidx_fuse.daemon.control_server import Handler
 from raidx_fuse.daemon.events.delivery import Delivery, delivering
 from raidx_fuse.daemon.events.store import EventStore, state_directory
 from raidx_fuse.daemon.events.watch import Watch
 from raidx_fuse.daemon.history_file import HistoryFiles
 from raidx_fuse.daemon.member_files import Disks
-from raidx_fuse.daemon.mount import MountOptions, MountReport, serve
 from raidx_fuse.daemon.paths import own_directory
 from raidx_fuse.daemon.wall_clock import unix_s
 from raidx_fuse.errors import single
 from raidx_fuse.fuse.mountpoint import loop_devices
 from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.nbd.door import Door
 from raidx_fuse.pool.grouping import by_array, check_names
 from raidx_fuse.pool.hotspots.balancer import watched
 from raidx_fuse.pool.hotspots.mover import JobMover
@@ -45,17 +49,20 @@ ASK_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class MountRequest:
-    """The arguments of `raidx mount`; *members* and *mountpoint* are absolute paths.
+    """The arguments of `raidx mount` and `raidx serve`; all paths are absolute.
 
-    *mode* are the permissions of the images.
+    *mode* are the permissions of the images. Without a *mountpoint* there is only *nbd*, the
+    address of the door for NBD clients; *tls* is the folder of its certificates.
     """
 
     members: tuple[str, ...]
-    mountpoint: str
+    mountpoint: str = ""
     read_only: bool = False
     allow_other: bool = False
     start_degraded: bool = False
     mode: int = 0o600
+    nbd: str = ""
+    tls: str = ""
 
 
 def body(request: MountRequest) -> daemonize.Body:
@@ -81,7 +88,7 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
         delivery = Delivery(EventStore(state_directory()))
         await stack.enter_async_context(delivering(delivery))
         for members in await by_array(disks.attach(request.members)):
-            watch = Watch(delivery.emit, request.mountpoint, unix_s)
+            watch = Watch(delivery.emit, request.mountpoint or request.nbd, unix_s)
             stack.callback(watch.ended)
             array = await stack.enter_async_context(
                 open_array(
@@ -116,21 +123,63 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
         volume_commands = PoolCommands(parts, _loop_devices, pool)
         commands = BalanceCommands(balancer, volume_commands.handle)
 
-        def on_ready(report: MountReport) -> None:
+        door = stand.make_door(request.nbd, request.tls) if request.nbd else None
+        if door is not None:
             for part in parts:
+                for volume in part.volumes.volumes:
+                    door.show(volume)
+                part.volumes.attach(door)
+        serving = _Serving(request, disks, parts, commands.handle, volume_commands.report, ready)
+        if request.mountpoint:
+            await serving.mount(door)
+        else:
+            assert door is not None, "a mount point or an address is given"
+            await serving.stand(door)
+
+
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    """What serves the volumes of *parts*, with or without a mount."""
+
+    request: MountRequest
+    disks: Disks
+    parts: list[Part]
+    handle: Handler
+    report: Callable[[], dict[str, Any]]
+    ready: daemonize.Ready
+
+    async def stand(self, door: Door) -> None:
+        """Serve NBD clients alone until a signal comes."""
+
+        def on_ready(report: stand.StandReport) -> None:
+            for part in self.parts:
+                part.commands.mounted(report)
+            self.ready(self.report())
+
+        await stand.serve(door, self.handle, on_ready)
+
+    async def mount(self, door: Door | None) -> None:
+        """Serve the mount, and NBD clients if there is a *door*, until it is unmounted."""
+        from raidx_fuse.daemon.mount import MountOptions, MountReport, serve  # late: needs FUSE
+
+        def on_ready(report: MountReport) -> None:
+            for part in self.parts:
                 part.commands.mounted(report)
                 part.volumes.attach(report.operations)
-            disks.mounted(report.device, _members_of)
-            ready(volume_commands.report())
+            self.disks.mounted(report.device, _members_of)
+            self.ready(self.report())
 
+        request = self.request
         options = MountOptions(
-            source="+".join(part.volumes.array.name for part in parts),
+            source="+".join(part.volumes.array.name for part in self.parts),
             allow_other=request.allow_other,
             read_only=request.read_only,
             mode=request.mode,
+            nbd=None if door is None else partial(stand.described, door),
         )
-        shown = [volume for part in parts for volume in part.volumes.volumes]
-        await serve(shown, request.mountpoint, commands.handle, on_ready, options)
+        shown = [volume for part in self.parts for volume in part.volumes.volumes]
+        async with stand.opened(door):
+            await serve(shown, request.mountpoint, self.handle, on_ready, options)
 
 
 def _note_failed(disks: Disks, array: Array, role: Role) -> None:

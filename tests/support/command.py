@@ -30,7 +30,11 @@ class Done(NamedTuple):
 
 def raidx(folder: Path, line: str) -> Done:
     """Run a command line in *folder*."""
-    if line.split()[0] in ("mount", "umount"):  # they fork: not in the process of the tests
+    if line.split()[0] in (
+        "mount",
+        "serve",
+        "umount",
+    ):  # they fork: not in the process of the tests
         done = subprocess.run(
             [RAIDX, *line.split()],
             cwd=folder,

@@ -59,6 +59,7 @@ class PoolCommands:
             "volume-delete": self.delete,
             "volume-move": self.move,
             "volume-swap": self.swap,
+            "volume-trim": self.trim,
             "array-list": self.array_list,
         }
 
@@ -199,6 +200,36 @@ class PoolCommands:
             return cost(planned)
         job = await start(self._pool, planned)
         return {"job": job, "does": planned.does, "in_array": planned.legs[0].source.array.name}
+
+    async def trim(
+        self,
+        offset: int,
+        length: int,
+        volume: str | None = None,
+        lose_data: bool = False,
+        dry_run: bool = False,
+    ) -> Result:
+        """Discard a range of a volume (None: the only one): it reads as zeros afterwards."""
+        volumes = [one.name for part in self._parts for one in part.volumes.volumes]
+        if volume is None and len(volumes) != 1:
+            raise UsageError(
+                f"this mount has {len(volumes)} volumes", action=f"name one: {', '.join(volumes)}"
+            )
+        part, found = self._find(volumes[0] if volume is None else volume)
+        if not 0 <= offset <= offset + length <= found.size_bytes:
+            raise UsageError(f"volume {found.name} has bytes 0 to {found.size_bytes} only")
+        lost = sum(size for size, written in found.allocation(offset, length) if written)
+        if dry_run:
+            return _dry_run(part, f"discards {length} bytes of volume {found.name}", lost)
+        if lost and not lose_data:
+            raise UsageError(
+                f"to discard that of volume {found.name} loses {lost} bytes that were written",
+                action="--lose-data accepts it",
+            )
+        await found.discard(offset, length)
+        await found.flush()
+        left = sum(size for size, written in found.allocation(offset, length) if written)
+        return {"volume": found.name, "discarded": length, "loses": lost, "given_back": lost - left}
 
     async def array_list(self) -> Result:
         """Return the arrays of the mount, with their free space."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import subprocess
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import trio
 from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.members.nbd.member import NbdMember
 from raidx_fuse.members.open import open_export
+from tests.support.certificates import make_certificates
 from tests.support.nbd_proxy import Proxy
 from tests.support.nbd_real import real_server, running, server_command
 
@@ -221,24 +221,7 @@ def test_errors_and_delays_of_a_server_are_errors_and_delays(tmp_path: Path) -> 
 
 @pytest.fixture
 def certificates(tmp_path: Path) -> Path:
-    """Make a certificate authority, and certificates of it for a server and a client."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    folder = tmp_path / "pki"
-    folder.mkdir()
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    new = ["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "9"]
-    openssl(*new, "-x509", "-subj", "/CN=ca", "-keyout", "ca-key.pem", "-out", "ca-cert.pem")
-    (folder / "names").write_text("subjectAltName=DNS:store")
-    signed = ["-CA", "ca-cert.pem", "-CAkey", "ca-key.pem", "-CAcreateserial", "-days", "9"]
-    for name in ("server", "client"):
-        openssl(*new, "-subj", f"/CN={name}", "-keyout", f"{name}-key.pem", "-out", f"{name}.csr")
-        request = ["x509", "-req", "-in", f"{name}.csr", "-out", f"{name}-cert.pem"]
-        openssl(*request, *signed, "-extfile", "names")
-    return folder
+    return make_certificates(tmp_path)
 
 
 def test_tls_with_certificates_of_both_sides(tmp_path: Path, certificates: Path) -> None:

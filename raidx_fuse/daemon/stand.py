@@ -1,0 +1,115 @@
+"""The lifecycle of `raidx serve`: volumes by NBD without a mount.
+
+    listen -> make the control socket -> on_ready(report) -> clients ... -> SIGTERM -> serve returns
+
+The caller flushes and closes the array after `serve` has returned or raised. This module needs no
+FUSE.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from raidx_fuse.daemon import control_server, paths
+from raidx_fuse.daemon.memory_protection import Protections, protect
+from raidx_fuse.errors import single
+from raidx_fuse.nbd.address import parse_address, tls_context
+from raidx_fuse.nbd.door import Door
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StandReport:
+    """What is served where, for `status`."""
+
+    door: Door
+    log: Path
+    protections: Protections
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return {
+            "log": str(self.log),
+            "nbd": described(self.door),
+            "protections": self.protections.as_dict(),
+            "bugs": self.door.bugs,
+        }
+
+
+def described(door: Door) -> dict[str, Any]:
+    """Return *door* as JSON values."""
+    return {
+        "address": str(door.address),
+        "place": door.address.place,
+        "exports": door.uris(),
+        "clients": door.clients,
+        "refused": door.refused,
+    }
+
+
+def make_door(address: str, tls: str) -> Door:
+    """Listen on *address* (raidx_fuse/nbd/address.py), with the certificates in *tls* if given.
+
+    Raises UsageError, RaidxError.
+    """
+    context = tls_context(tls) if tls else None
+    return Door(parse_address(address, tls=bool(tls)), context)
+
+
+@contextlib.asynccontextmanager
+async def opened(door: Door | None) -> AsyncIterator[None]:
+    """Serve the clients of *door*, if there is one, inside the block."""
+    if door is None:
+        yield
+        return
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(door.run)
+            try:
+                yield
+            finally:
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise single(group) from None
+    finally:
+        door.close()
+
+
+async def serve(
+    door: Door, control_handler: control_server.Handler, on_ready: Callable[[StandReport], None]
+) -> None:
+    """Serve the clients of *door*, and commands, until SIGTERM, SIGINT or SIGHUP."""
+    files = paths.own_files(door.address.place)
+    server = control_server.ControlServer(files.socket, control_handler)
+    gc.collect()
+    gc.freeze()  # as for a mount (daemon/mount.py)
+    try:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async with opened(door), trio.open_nursery() as nursery:
+                on_ready(StandReport(door, files.log, protect()))
+                nursery.start_soon(_serve_control, server)
+                async for number in signals:
+                    log.info("%s: serving ends", signal.Signals(number).name)
+                    break
+                nursery.cancel_scope.cancel()
+    finally:
+        gc.unfreeze()
+        server.close()
+
+
+async def _serve_control(server: control_server.ControlServer) -> None:
+    try:
+        await server.run()
+    except Exception:
+        # Exports without a control socket are better than none.
+        log.critical("bug: the control socket is closed", exc_info=True)

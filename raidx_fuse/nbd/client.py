@@ -1,0 +1,292 @@
+"""One client in the transmission phase: requests that wait together are answered together.
+
+A task reads what the socket has, carries the requests out one after the other, and sends their
+replies in one call. A request whose members answer synchronously does not suspend, so nothing is
+paid for it to the event loop, and small writes share log records (journal/group_commit.py). If a
+request suspends, its task stays with it, and another task reads on:
+
+    reader: receive --> request, request, ... --> send --> receive
+                               `-- suspends: a new task becomes the reader, this one answers later
+
+A client may have so much under way that memory is bounded; beyond it, nobody reads its socket until
+a request has ended. It also waits while it does not take its replies. What was begun is carried out
+to its end, whatever becomes of the client.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import deque
+from collections.abc import Coroutine, Generator, Iterator
+from contextlib import contextmanager, suppress
+from math import inf
+from typing import Any
+
+import trio
+
+from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch
+from raidx_fuse.members.nbd.protocol.server import Pieces, Request, Server
+from raidx_fuse.members.nbd.protocol.wire import Command, ProtocolError
+from raidx_fuse.nbd.exports import Handler
+from raidx_fuse.nbd.pipe import ClientPipe
+from raidx_fuse.pool.volume import Volume
+
+RUNNING_MAX = 64
+RUNNING_BYTES_MAX = 64 << 20
+UNSENT_BYTES_MAX = 4 << 20
+SEND_S = 30.0  # a client that takes nothing for so long is gone
+HELD_MAX = 8  # as in fuse/deferred_replies.py
+RECEIVE_BYTES = 1 << 18
+KEPT_BYTES = 32 << 10  # longer replies are sent at once, shorter ones copied to go together
+TURN_S = 0.001  # then the event loop runs once
+
+Task = Coroutine[Any, Any, None]
+
+
+class Client:
+    """Serves *volume* to the client at the other end of *pipe* until it leaves or `stop`."""
+
+    def __init__(self, pipe: ClientPipe, volume: Volume) -> None:
+        self._pipe = pipe
+        self._link = Server(pipe.export)
+        self.handler = Handler(volume, self._link)
+        self._nursery: trio.Nursery | None = None
+        self._requests: deque[Request] = deque()
+        self._output: Pieces = []
+        self._buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self._running = self._running_bytes = 0
+        self._reads = True  # whether a task reads
+        self._sends = False  # whether a task waits for the client to take replies...
+        self._sent = trio.Event()  # ...and when it has ended
+        self._ended = False
+        self._waits: set[trio.CancelScope] = set()  # for the client, to be ended by `stop`
+        self._left_loop_s = 0.0
+
+    async def serve(self, first: bytes) -> None:
+        """Serve until the client leaves; *first* are bytes that came with the handshake."""
+        with trio.CancelScope(shield=True):  # what was begun ends; `stop` ends the waits
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self._take(first)
+                await self._work()
+
+    def stop(self) -> None:
+        """Take no more requests, and end when those under way are answered."""
+        self._ended = True
+        for wait in self._waits:
+            wait.cancel()
+
+    # -- the reader ----------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        """Read and carry out requests until one suspends; then stay with that one.
+
+        Afterwards read on if nobody else does.
+        """
+        await self._turns()
+
+    @types.coroutine
+    def _turns(self) -> Generator[Any, Any, None]:
+        while True:
+            suspended = self._carry_out()
+            if suspended is not None:
+                yield from self._stay_with(*suspended)
+                if self._reads or not self._may_read():
+                    return
+                self._reads = True
+                continue
+            if self._requests:  # the client must take its replies first
+                yield from self._sent.wait().__await__()
+                continue
+            if self._ended or not self._may_read():
+                self._reads = False
+                return
+            yield from self._receive().__await__()
+
+    def _may_read(self) -> bool:
+        return self._running < RUNNING_MAX and self._running_bytes < RUNNING_BYTES_MAX
+
+    def _carry_out(self) -> tuple[Task, Any, Request] | None:
+        """Carry out the requests that have arrived; send the replies.
+
+        Returns a task that suspended, with its trap and its request; the caller goes on with it.
+        """
+        held: list[tuple[Task, CommitBatch, Request]] = []
+        requests = self._requests
+        stopped: tuple[Task, Any, Request] | None = None
+        unsent = self._pipe
+        while requests and stopped is None and unsent.waiting_bytes <= UNSENT_BYTES_MAX:
+            request = requests.popleft()
+            task = self._answer(request)
+            DEFERRAL.allow(bool(requests) and request.command is Command.WRITE)
+            trap = _step(task)
+            if trap.__class__ is CommitBatch:
+                held.append((task, trap, request))
+                if len(held) == HELD_MAX:
+                    stopped = self._release(held)
+            elif trap is not None:
+                stopped = task, trap, request
+        if stopped is None:
+            stopped = self._release(held)
+        self._write_held(held)  # only if a task has suspended
+        DEFERRAL.allow(False)
+        for task, _, request in held:
+            self._start(self._finish, task, request)
+        self._send()
+        return stopped
+
+    def _write_held(self, held: list[tuple[Task, CommitBatch, Request]]) -> None:
+        for _, batch, _ in held:
+            if not batch.written:
+                batch.write()
+
+    def _release(
+        self, held: list[tuple[Task, CommitBatch, Request]]
+    ) -> tuple[Task, Any, Request] | None:
+        """Write the records of the *held* tasks and let these answer; return one that suspends."""
+        self._write_held(held)
+        DEFERRAL.allow(False)
+        while held:
+            task, _, request = held.pop(0)
+            trap = _step(task)
+            if trap is not None:
+                return task, trap, request
+        return None
+
+    @types.coroutine
+    def _stay_with(self, task: Task, trap: Any, request: Request) -> Generator[Any, Any, None]:
+        """Run *task*, which has suspended, to its end, while another task reads."""
+        self._begin(request)
+        if self._reads:
+            self._reads = self._may_read()
+            if self._reads:
+                self._start(self._work)
+        try:
+            yield from _to_its_end(task, trap)
+        finally:
+            self._end(request)
+        self._send()
+
+    async def _finish(self, task: Task, request: Request) -> None:
+        """Run *task*, whose record is being written, to its end."""
+        self._begin(request)
+        try:
+            trap = _step(task)
+            if trap is not None:
+                await _to_its_end(task, trap)
+        finally:
+            self._end(request)
+        self._send()
+        if not self._reads and self._may_read():
+            self._reads = True
+            await self._work()
+
+    def _begin(self, request: Request) -> None:
+        self._running += 1
+        self._running_bytes += request.size_bytes
+
+    def _end(self, request: Request) -> None:
+        self._running -= 1
+        self._running_bytes -= request.size_bytes
+
+    def _start(self, run: Any, *args: Any) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(run, *args)
+
+    async def _answer(self, request: Request) -> None:
+        pieces = await self.handler.answer(request)
+        if request.command is Command.READ and request.size_bytes > KEPT_BYTES:
+            self._output += pieces
+            self._send()  # the content is valid until the next await
+        else:
+            self._output += map(bytes, pieces)
+
+    # -- bytes -----------------------------------------------------------------------------------
+
+    async def _receive(self) -> None:
+        """Wait for bytes of the client, and take them."""
+        try:
+            if self._pipe.waiting_bytes > UNSENT_BYTES_MAX:
+                await self._sent.wait()
+                return
+            count = self._pipe.try_receive(self._buffer)
+            now_s = trio.current_time()
+            if count >= 0:
+                if now_s - self._left_loop_s > TURN_S:
+                    await trio.lowlevel.checkpoint()
+                    self._left_loop_s = trio.current_time()
+            else:
+                with self._until_stop():
+                    count = await self._pipe.receive_into(self._buffer)
+                self._left_loop_s = trio.current_time()
+        except OSError:
+            count = 0
+        if count <= 0 or self._ended:
+            self._ended = True
+        else:
+            self._take(self._buffer[:count])
+
+    def _take(self, data: bytes | memoryview) -> None:
+        try:
+            self._requests += self._link.receive(data)
+            self._output += self._link.output()
+            self._ended = self._ended or self._link.ended
+        except ProtocolError:
+            self._ended = True
+
+    def _send(self) -> None:
+        """Send the replies that are ready; what the socket does not take is left to a task."""
+        output, self._output = self._output, []
+        if not output:
+            return
+        try:
+            if not self._pipe.put(output) and not self._sends:
+                self._sends, self._sent = True, trio.Event()
+                self._start(self._drain)
+        except OSError:
+            self._ended = True
+
+    async def _drain(self) -> None:
+        """Send what the client did not take at once; one that takes nothing is gone."""
+        with suppress(OSError), self._until_stop(SEND_S):
+            await self._pipe.drain()
+        self._sends = False
+        self._sent.set()
+        if self._pipe.waiting_bytes:
+            self._pipe.close()
+            self._ended = True
+            self._requests.clear()
+
+    @contextmanager
+    def _until_stop(self, limit_s: float = inf) -> Iterator[None]:
+        """Leave the block after *limit_s*, or when `stop` is called."""
+        with trio.move_on_after(limit_s) as wait:
+            self._waits.add(wait)
+            try:
+                yield
+            finally:
+                self._waits.discard(wait)
+
+
+def _step(task: Task) -> Any:
+    """Return the trap of one step of *task*, None when it has ended."""
+    try:
+        return task.send(None)
+    except StopIteration:
+        return None
+
+
+@types.coroutine
+def _to_its_end(task: Task, trap: Any) -> Generator[Any, Any, None]:
+    """Run *task*, which has suspended with *trap*, to its end."""
+    step: Any = task.send
+    try:
+        while True:
+            try:
+                sent: Any = yield trap
+                step = task.send
+            except BaseException as error:
+                sent, step = error, task.throw
+            trap = step(sent)
+    except StopIteration:
+        pass

@@ -1,0 +1,157 @@
+"""The door: accepts clients, carries out their handshakes, and serves them side by side."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+from contextlib import suppress
+
+import trio
+
+from raidx_fuse.members.nbd.protocol.server_handshake import ServerHandshake
+from raidx_fuse.members.nbd.protocol.wire import ProtocolError
+from raidx_fuse.nbd.address import Address, listener, remove
+from raidx_fuse.nbd.client import Client
+from raidx_fuse.nbd.exports import exports_of
+from raidx_fuse.nbd.pipe import ClientPipe
+from raidx_fuse.pool.volume import Volume
+
+log = logging.getLogger(__name__)
+
+CLIENTS_MAX = 128
+HANDSHAKE_S = 10.0
+ACCEPT_AGAIN_S = 1.0
+_RECEIVE_BYTES = 1 << 16
+
+
+class Door:
+    """Serves volumes on *address* until cancelled; with *tls*, only to clients that use it.
+
+    It is a front end: `show` and `hide` say which volumes are exports. The constructor listens;
+    `close` stops that. *bugs* counts requests that met a bug, *refused* the clients turned away.
+    """
+
+    def __init__(self, address: Address, tls: ssl.SSLContext | None = None) -> None:
+        self.address = address
+        self.refused = 0
+        self._tls = tls
+        self._volumes: list[Volume] = []
+        self._clients: set[Client] = set()
+        self._connected = 0
+        self._bugs = 0
+        self._listener = listener(address, CLIENTS_MAX)
+
+    @property
+    def bugs(self) -> int:
+        """How many requests met a bug; each got EIO and a traceback in the log."""
+        return self._bugs + sum(client.handler.bugs for client in self._clients)
+
+    @property
+    def clients(self) -> int:
+        """How many clients are connected."""
+        return self._connected
+
+    def uris(self) -> dict[str, str]:
+        """Return the URI of each export, by name."""
+        tls = self._tls is not None
+        return {volume.name: self.address.uri(volume.name, tls=tls) for volume in self._volumes}
+
+    def show(self, volume: Volume) -> None:
+        """Make *volume* an export under its present name."""
+        if volume not in self._volumes:
+            self._volumes.append(volume)
+
+    def hide(self, volume: Volume) -> None:
+        """Let nobody open *volume* any more."""
+        if volume in self._volumes:
+            self._volumes.remove(volume)
+
+    def close(self) -> None:
+        """Stop listening, and remove a Unix socket."""
+        self._listener.close()
+        remove(self.address)
+
+    async def run(self) -> None:
+        """Serve clients until cancelled; what they began is carried out then."""
+        sock = trio.socket.from_stdlib_socket(self._listener)
+        async with trio.open_nursery() as nursery:
+            try:
+                while True:
+                    try:
+                        client, _ = await sock.accept()
+                    except OSError as error:
+                        # Out of file descriptors: such clients wait, and the others go on.
+                        log.warning("an NBD client could not be accepted: %s", error)
+                        await trio.sleep(ACCEPT_AGAIN_S)
+                        continue
+                    if self._connected >= CLIENTS_MAX:
+                        self.refused += 1
+                        client.close()
+                        continue
+                    self._connected += 1
+                    nursery.start_soon(self._serve, ClientPipe(_stdlib(client)))
+            finally:
+                for served in self._clients:
+                    served.stop()
+
+    async def _serve(self, pipe: ClientPipe) -> None:
+        try:
+            opened = None
+            with suppress(OSError, ProtocolError), trio.move_on_after(HANDSHAKE_S):
+                opened = await self._handshake(pipe)
+            if opened is not None:
+                await self._serve_volume(pipe, *opened)
+        finally:
+            self._connected -= 1
+            pipe.close()
+
+    async def _serve_volume(self, pipe: ClientPipe, volume: Volume, first: bytes) -> None:
+        client = Client(pipe, volume)
+        self._clients.add(client)
+        volume.note_opened()
+        try:
+            await client.serve(first)
+        finally:
+            volume.note_closed()
+            self._clients.remove(client)
+            self._bugs += client.handler.bugs
+
+    async def _handshake(self, pipe: ClientPipe) -> tuple[Volume, bytes] | None:
+        """Return the volume that the client opens, and what came behind; None if it leaves.
+
+        Raises OSError, ProtocolError.
+        """
+        volumes = {volume.name: volume for volume in self._volumes}
+        tls = "off" if self._tls is None else "required"
+        handshake = ServerHandshake(exports_of(self._volumes), tls=tls)
+        buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        while True:
+            if output := handshake.output():
+                pipe.put([output])
+                await pipe.drain()
+            if handshake.ended:
+                break
+            if handshake.tls_due:
+                assert self._tls is not None
+                await pipe.start_tls(self._tls)
+                handshake.tls_started()
+                continue
+            count = await pipe.receive_into(buffer)
+            if not count:
+                return None
+            handshake.receive(buffer[:count])
+        if handshake.export is None:
+            return None
+        pipe.opened(handshake.export)
+        return volumes[handshake.export.name], handshake.rest
+
+
+def _stdlib(client: trio.socket.SocketType) -> socket.socket:
+    """Return the socket of *client* for use without trio's wrapper."""
+    sock = socket.socket(fileno=client.detach())
+    sock.setblocking(False)
+    if sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return sock

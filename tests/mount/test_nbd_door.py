@@ -1,0 +1,45 @@
+"""`raidx mount --nbd`: the file in the mount and the export are one disk."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from raidx_fuse.members.nbd.dial import dial
+from raidx_fuse.members.nbd.protocol.wire import Command
+from raidx_fuse.members.nbd.uri import parse_uri
+
+if TYPE_CHECKING:
+    from tests.mount.real_array import RealArray
+
+pytestmark = [pytest.mark.mount]
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("cache", ["0", "4MiB"])
+def test_what_one_door_writes_the_other_shows(array: RealArray, cache: str) -> None:
+    place = array.mnt.parent / "nbd.sock"
+    array.create("raid5", 4, "24MiB")
+    array.mount("--nbd", f"unix:{place}")
+    array.ask("set", "ARRAY", f"cache.size={cache}")
+    (image,) = array.mnt.iterdir()
+    uri = f"nbd+unix:///?socket={place}"
+    pipe = dial(parse_uri(uri))
+    file = os.open(image, os.O_RDWR)
+    try:
+        assert pipe.export.size_bytes == image.stat().st_size
+        os.pwrite(file, b"a" * 3 * MIB, 100)
+        assert pipe.read_now(100, 3 * MIB, uri) == b"a" * 3 * MIB
+        pipe.write_now(MIB, b"b" * MIB, uri)
+        assert os.pread(file, MIB, MIB) == b"b" * MIB
+        done = pipe.ask(lambda link: link.command(Command.TRIM, 2 * MIB, MIB))
+        assert not done.error
+        assert os.pread(file, MIB, 2 * MIB) == bytes(MIB)
+        os.pwrite(file, b"c", 2 * MIB)
+        assert pipe.read_now(2 * MIB, 3, uri) == b"c\0\0"
+    finally:
+        os.close(file)
+        pipe.close()
+        pipe.forget()

@@ -1,0 +1,445 @@
+"""The door: one or many clients on sockets of this process, with a volume that tests control."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import stat
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.members.nbd.pipe import Piece
+from raidx_fuse.members.nbd.protocol.client import Client
+from raidx_fuse.members.nbd.protocol.client_handshake import ClientHandshake
+from raidx_fuse.members.nbd.protocol.exchange import Exchange
+from raidx_fuse.members.nbd.protocol.wire import (
+    OPTION,
+    OPTION_MAGIC,
+    REQUEST,
+    REQUEST_MAGIC,
+    Command,
+    CommandFlag,
+    Flag,
+    Option,
+)
+from raidx_fuse.nbd import client as client_module
+from raidx_fuse.nbd import door as door_module
+from raidx_fuse.nbd.address import parse_address
+from raidx_fuse.nbd.door import Door
+from raidx_fuse.nbd.pipe import ClientPipe
+from raidx_fuse.pool.volume import Volume
+
+SIZE = 1 << 20
+PAGE = 4096
+NO_FLAGS = CommandFlag(0)
+Scene = Callable[[Door, "Backing"], Awaitable[None]]
+
+
+class Backing:
+    """The content of a volume. *gates*: reads and writes there wait; *log*: what was asked for."""
+
+    def __init__(self) -> None:
+        self.content = bytearray(SIZE)
+        self.log: list[str] = []
+        self.gates: dict[int, trio.Event] = {}
+        self.broken: Exception | None = None
+
+    def volume(self, *, read_only: bool = False, name: str = "disk") -> Volume:
+        return Volume(
+            name,
+            SIZE,
+            read=self.read,
+            write=self.write,
+            flush=self.flush,
+            discard=self.discard,
+            allocation=self.allocation,
+            read_only=read_only,
+        )
+
+    async def _wait(self, offset: int) -> None:
+        if self.broken is not None:
+            raise self.broken
+        if offset in self.gates:
+            await self.gates[offset].wait()
+
+    async def read(self, offset: int, length: int) -> memoryview:
+        await self._wait(offset)
+        self.log.append("read")
+        return memoryview(self.content)[offset : offset + length]
+
+    async def write(self, offset: int, data: bytes) -> None:
+        await self._wait(offset)
+        self.log.append("write")
+        self.content[offset : offset + len(data)] = data
+
+    async def flush(self) -> None:
+        self.log.append("flush")
+
+    async def discard(self, offset: int, length: int) -> None:
+        self.log.append("discard")
+        self.content[offset : offset + length] = bytes(length)
+
+    def allocation(self, offset: int, length: int) -> Iterator[tuple[int, bool]]:
+        for at in range(offset, offset + length, PAGE):
+            yield PAGE, any(self.content[at : at + PAGE])
+
+
+STREAMS: list[trio.SocketStream] = []  # of the clients of one scene
+
+
+async def dialed(door: Door) -> trio.SocketStream:
+    """Return a connection to *door*, which `play` closes."""
+    STREAMS.append(await trio.open_unix_socket(door.address.path))
+    return STREAMS[-1]
+
+
+class Guest:
+    """A client of the door, by our own client's side of the protocol."""
+
+    def __init__(self, stream: trio.SocketStream, link: Client) -> None:
+        self.stream = stream
+        self.link = link
+
+    @classmethod
+    async def connect(cls, door: Door, export: str = "") -> Guest:
+        stream = await dialed(door)
+        handshake = ClientHandshake(export, allocation=True)
+        while handshake.export is None:
+            handshake.receive(await stream.receive_some())
+            await stream.send_all(handshake.output())
+        return cls(stream, Client(handshake.export))
+
+    async def send(self) -> None:
+        await self.stream.send_all(b"".join(map(bytes, self.link.output())))
+
+    async def answers(self, count: int = 1) -> list[Exchange]:
+        ended: list[Exchange] = []
+        while len(ended) < count:
+            data = await self.stream.receive_some()
+            assert data, "the door has closed the connection"
+            ended += self.link.receive(data)
+        return ended
+
+    async def do(
+        self, command: Command, offset: int = 0, size: int = 0, flags: CommandFlag = NO_FLAGS
+    ) -> Exchange:
+        self.link.command(command, offset, size, flags)
+        await self.send()
+        (exchange,) = await self.answers()
+        return exchange
+
+    async def write(self, offset: int, data: bytes, flags: CommandFlag = NO_FLAGS) -> int:
+        self.link.write(offset, [data], len(data), flags)
+        await self.send()
+        return (await self.answers())[0].error
+
+    async def read(self, offset: int, size: int) -> bytes:
+        buffer = bytearray(size)
+        self.link.read(offset, [buffer], size)
+        await self.send()
+        (exchange,) = await self.answers()
+        assert not exchange.error, exchange.message
+        return bytes(buffer)
+
+
+def play(tmp_path: Path, scene: Scene, *, read_only: bool = False) -> Backing:
+    """Run *scene* with a door on a socket in *tmp_path*; nothing may be left of its clients."""
+    backing = Backing()
+
+    async def main() -> None:
+        door = Door(parse_address(f"unix:{tmp_path}/s", tls=False))
+        volume = backing.volume(read_only=read_only)
+        door.show(volume)
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(door.run)
+                await scene(door, backing)
+                nursery.cancel_scope.cancel()
+            while STREAMS:
+                await STREAMS.pop().aclose()
+        door.close()
+        assert not door.clients
+        assert not volume.opened
+        assert not (tmp_path / "s").exists()
+
+    trio.run(main)
+    return backing
+
+
+def test_every_command_does_what_it_says(tmp_path: Path) -> None:
+    async def scene(door: Door, backing: Backing) -> None:
+        guest = await Guest.connect(door, "disk")
+        flags = guest.link.export.flags
+        for flag in (Flag.FLUSH, Flag.FUA, Flag.TRIM, Flag.WRITE_ZEROES, Flag.MULTI_CONN):
+            assert flags & flag, flag
+        assert not flags & Flag.READ_ONLY
+        assert not await guest.write(1000, b"a" * 9000)
+        assert not await guest.write(1000, b"b" * 500, CommandFlag.FUA)
+        assert await guest.read(999, 502) == b"\0" + b"b" * 500 + b"a"
+        assert not (await guest.do(Command.FLUSH)).error
+        status = await guest.do(Command.BLOCK_STATUS, 0, 5 * PAGE)
+        assert status.extents == [(3 * PAGE, 0), (2 * PAGE, 3)]
+        assert not (await guest.do(Command.TRIM, 0, PAGE, CommandFlag.FUA)).error
+        assert not (await guest.do(Command.WRITE_ZEROES, PAGE, PAGE)).error
+        assert not (await guest.do(Command.WRITE_ZEROES, 2 * PAGE, 9, CommandFlag.NO_HOLE)).error
+        assert backing.log == (
+            ["write", "write", "flush", "read", "flush", "discard", "flush", "discard", "write"]
+        )
+        assert not any(backing.content[: 2 * PAGE])
+        assert await guest.read(SIZE - 300_000, 300_000) == bytes(300_000)
+        assert (await guest.do(Command.TRIM, SIZE, 1)).error == errno.ENOSPC
+
+    play(tmp_path, scene)
+
+
+def test_a_read_only_export_takes_no_change(tmp_path: Path) -> None:
+    async def scene(door: Door, backing: Backing) -> None:
+        guest = await Guest.connect(door)
+        assert guest.link.export.flags & Flag.READ_ONLY
+        assert await guest.write(0, b"a") == errno.EPERM
+        assert await guest.read(0, 1) == b"\0"
+
+    play(tmp_path, scene, read_only=True)
+
+
+def test_requests_that_wait_together_are_answered_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    put = ClientPipe.put
+
+    def counted(pipe: ClientPipe, pieces: Sequence[Piece]) -> bool:
+        sent.append(len(pieces))
+        return put(pipe, pieces)
+
+    monkeypatch.setattr(ClientPipe, "put", counted)
+
+    async def scene(door: Door, backing: Backing) -> None:
+        guest = await Guest.connect(door)
+        sent.clear()
+        buffers = [bytearray(PAGE) for _ in range(16)]
+        for number, buffer in enumerate(buffers):
+            guest.link.read(number * PAGE, [buffer], PAGE)
+        await guest.send()
+        await guest.answers(16)
+        assert len(sent) == 1
+
+    play(tmp_path, scene)
+
+
+def test_a_request_that_waits_does_not_stop_the_others(tmp_path: Path) -> None:
+    async def scene(door: Door, backing: Backing) -> None:
+        guest = await Guest.connect(door)
+        backing.gates = {number * PAGE: trio.Event() for number in range(100)}
+        for number in range(101):
+            guest.link.write(number * PAGE, [bytes([number]) * PAGE], PAGE)
+        sending = guest.link.output()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(guest.stream.send_all, b"".join(map(bytes, sending)))
+            await trio.testing.wait_all_tasks_blocked()
+            assert not backing.log  # so many are under way that nobody reads on
+            backing.gates[0].set()
+            await guest.answers()
+        for gate in backing.gates.values():
+            gate.set()
+        await guest.answers(100)
+        for number in range(101):
+            assert backing.content[number * PAGE] == number
+
+    play(tmp_path, scene)
+
+
+def test_errors_and_bugs_are_answered_and_the_client_goes_on(tmp_path: Path) -> None:
+    async def scene(door: Door, backing: Backing) -> None:
+        guest = await Guest.connect(door)
+        backing.broken = RaidxError("lost")
+        assert await guest.write(0, b"a") == errno.EIO
+        backing.broken = ZeroDivisionError()
+        assert await guest.write(0, b"a") == errno.EIO
+        assert door.bugs == 1
+        backing.broken = None
+        assert not await guest.write(0, b"a")
+
+    play(tmp_path, scene)
+
+
+def test_what_a_client_began_is_carried_out_when_it_leaves(tmp_path: Path) -> None:
+    async def scene(door: Door, backing: Backing) -> None:
+        guest = await Guest.connect(door)
+        backing.gates[0] = trio.Event()
+        guest.link.write(0, [b"kept"], 4)
+        guest.link.write(PAGE, [b"too"], 3)
+        await guest.send()
+        await trio.testing.wait_all_tasks_blocked()
+        await guest.stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        assert door.clients == 1
+        backing.gates[0].set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not door.clients
+        assert backing.content[:4] == b"kept"
+        assert backing.content[PAGE : PAGE + 3] == b"too"
+
+    play(tmp_path, scene)
+
+
+def test_the_end_of_the_door_waits_for_what_is_under_way(tmp_path: Path) -> None:
+    async def scene(door: Door, backing: Backing) -> None:
+        guest = await Guest.connect(door)
+        gate = backing.gates[0] = trio.Event()
+        guest.link.write(0, [b"kept"], 4)
+        await guest.send()
+        await trio.testing.wait_all_tasks_blocked()
+        trio.lowlevel.spawn_system_task(_set_later, gate)
+
+    async def _set_later(gate: trio.Event) -> None:
+        await trio.sleep(0.05)
+        gate.set()
+
+    assert play(tmp_path, scene).content[:4] == b"kept"
+
+
+def test_a_client_that_takes_no_replies_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "SEND_S", 0.05)
+    monkeypatch.setattr(client_module, "UNSENT_BYTES_MAX", 1 << 20)
+
+    async def scene(door: Door, backing: Backing) -> None:
+        guest = await Guest.connect(door)
+        for _ in range(64):
+            guest.link.read(0, [bytearray(SIZE)], SIZE)
+        await guest.send()
+        await trio.sleep(0.2)
+        assert not door.clients
+        assert backing.log.count("read") < 8
+
+    play(tmp_path, scene)
+
+
+def test_half_requests_and_garbage_harm_nobody(tmp_path: Path) -> None:
+    request = REQUEST.pack(REQUEST_MAGIC, 0, Command.WRITE, 1, 0, 8) + b"whatever"
+    option = OPTION.pack(OPTION_MAGIC, Option.GO, 1 << 30)
+
+    async def scene(door: Door, backing: Backing) -> None:
+        for cut in range(0, len(request), 5):
+            guest = await Guest.connect(door)
+            await guest.stream.send_all(request[:cut])
+            await guest.stream.aclose()
+        for garbage in (b"", b"GET / HTTP/1.0\r\n\r\n", b"\0" * 100, b"\0\0\0\1" + option):
+            stream = await dialed(door)
+            await stream.send_all(garbage)
+            if garbage:
+                while await stream.receive_some():
+                    pass
+            await stream.aclose()
+        guest = await Guest.connect(door)
+        await guest.stream.send_all(b"\xff" * 64)
+        assert not await guest.stream.receive_some()
+        assert await (await Guest.connect(door)).read(0, 8) == bytes(8)
+
+    play(tmp_path, scene)
+
+
+def test_more_clients_than_allowed_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door_module, "CLIENTS_MAX", 3)
+
+    async def scene(door: Door, backing: Backing) -> None:
+        guests = [await Guest.connect(door) for _ in range(3)]
+        for _ in range(5):
+            stream = await dialed(door)
+            assert not await stream.receive_some()
+        assert door.refused == 5
+        await guests[0].stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        assert await (await Guest.connect(door)).read(0, 1) == b"\0"
+
+    play(tmp_path, scene)
+
+
+def test_who_does_not_end_the_handshake_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door_module, "HANDSHAKE_S", 0.05)
+
+    async def scene(door: Door, backing: Backing) -> None:
+        stream = await dialed(door)
+        while await stream.receive_some():
+            pass
+        assert not door.clients
+
+    play(tmp_path, scene)
+
+
+def test_exports_come_and_go_with_the_volumes(tmp_path: Path) -> None:
+    async def scene(door: Door, backing: Backing) -> None:
+        other = Backing()
+        second = other.volume(name="second")
+        door.show(second)
+        other.content[0] = 7
+        assert await (await Guest.connect(door, "second")).read(0, 1) == b"\x07"
+        with pytest.raises(RaidxError):
+            await Guest.connect(door)  # two volumes: none is the default
+        assert list(door.uris()) == ["disk", "second"]
+        door.hide(second)
+        with pytest.raises(RaidxError):
+            await Guest.connect(door, "second")
+        assert await (await Guest.connect(door)).read(0, 1) == b"\0"
+
+    play(tmp_path, scene)
+
+
+def test_a_unix_socket_is_for_its_owner_and_replaces_a_stale_one(tmp_path: Path) -> None:
+    with _left(tmp_path / "s"):
+
+        async def scene(door: Door, backing: Backing) -> None:
+            assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o600
+            with pytest.raises(RaidxError, match=r"listens on .* already"):
+                Door(door.address)
+
+        play(tmp_path, scene)
+
+
+@contextmanager
+def _left(path: Path) -> Iterator[None]:
+    """Leave a socket at *path* that nobody listens on."""
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(path))
+    yield
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("9999", "127.0.0.1:9999"),
+        (":9999", "127.0.0.1:9999"),
+        ("127.0.0.1", "127.0.0.1:10809"),
+        ("[::1]:5", "[::1]:5"),
+        ("[::1]", "[::1]:10809"),
+        ("localhost:7", "localhost:7"),
+        ("unix:/a/b", "unix:/a/b"),
+    ],
+)
+def test_addresses_on_this_machine(text: str, shown: str) -> None:
+    assert str(parse_address(text, tls=False)) == shown
+
+
+@pytest.mark.parametrize("text", ["0.0.0.0:9", "store", "192.168.0.1:7", "[::]:7"])
+def test_addresses_for_others_need_tls(text: str) -> None:
+    with pytest.raises(UsageError, match="needs TLS; give --tls DIR"):
+        parse_address(text, tls=False)
+    assert parse_address(text, tls=True).host
+
+
+@pytest.mark.parametrize("text", ["unix:", "host:port", "a/b:1", "host:0", "host:70000"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_address(text, tls=True)
