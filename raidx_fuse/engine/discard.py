@@ -77,6 +77,8 @@ class Discarder:
             for start, last in context.written.runs(at >> context.shift, -(-stop >> context.shift)):
                 await self._zero(max(at, start << context.shift), min(stop, last << context.shift))
             at = stop
+            if at < end:
+                await trio.lowlevel.checkpoint()  # a range of any size, of which nothing is written
         if context.member_set.unpublished:
             await context.member_set.published()
 

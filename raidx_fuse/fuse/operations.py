@@ -16,6 +16,9 @@ request needs: ``2 * index of the volume + 1 if each write must be durable``.
 direct I/O. The same holds for the flag of a single write (``pwritev2`` with ``RWF_DSYNC``), but
 pyfuse3 does not pass it on: under direct I/O such a caller must call ``fsync``.
 
+There is no discard: pyfuse3 3.5 has no handler for ``fallocate``, so the kernel answers EOPNOTSUPP.
+A file system on a loop device goes on without it. Volumes are discarded by NBD or `raidx trim`.
+
 A new size is pushed into the kernel (`VolumeOperations._resizing`). Invalidating the old size is
 not enough: the kernel discards the attributes of an answer if a write completed while it was under
 way, so that on a busy image the inode would keep its old size for ever. `stat` and ``losetup -c``

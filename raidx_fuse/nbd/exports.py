@@ -91,7 +91,7 @@ class Handler:
                 await volume.write_zeros(offset, size)
             else:
                 await volume.discard(offset, size)
-        if command is Command.FLUSH or request.flags & CommandFlag.FUA:
+        if command is Command.FLUSH or (request.flags and request.flags & CommandFlag.FUA):
             await volume.flush()
         return link.done(request)
 
