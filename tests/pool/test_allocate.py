@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,7 @@ from raidx_fuse.errors import NoSpaceError
 from raidx_fuse.format.configuration.volumes import Extent
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.allocate import EXTENTS_MAX, allocate, cut, extended, free_ranges, unit_bytes
-from raidx_fuse.pool.volume import Volume, read_of, write_of
+from raidx_fuse.pool.volume import Volume, allocation_of, discard_of, read_of, write_of
 
 PAGE = 4096
 
@@ -94,6 +95,14 @@ class Bytes:
         self.asked.append((offset, len(data)))
         self.content[offset : offset + len(data)] = data
 
+    async def discard(self, offset: int, size: int) -> None:
+        self.asked.append((offset, size))
+        self.content[offset : offset + size] = bytes(size)
+
+    def allocation(self, offset: int, size: int) -> Iterator[tuple[int, bool]]:
+        for at in range(offset, offset + size):
+            yield 1, bool(self.content[at])
+
     async def flush(self) -> None:
         """Nothing waits."""
 
@@ -105,6 +114,8 @@ def volume_in(array: Bytes, extents: list[Extent]) -> Volume:
         read=read_of(array.read, extents),
         write=write_of(array.write, extents),
         flush=array.flush,
+        discard=discard_of(array.discard, extents),
+        allocation=allocation_of(array.allocation, extents),
     )
 
 
@@ -130,8 +141,15 @@ def test_volumes_of_several_extents_read_and_write_like_one_disk() -> None:
             for _ in range(40):
                 offset = rng.randrange(volume.size_bytes)
                 size = rng.randrange(1, volume.size_bytes - offset + 1)
-                if rng.random() < 0.5:
+                draw = rng.random()
+                if draw < 0.5:
                     assert bytes(await volume.read(offset, size)) == model[offset : offset + size]
+                elif draw < 0.7:
+                    await volume.discard(offset, size)
+                    model[offset : offset + size] = bytes(size)
+                    found = list(volume.allocation(offset, size))
+                    assert sum(length for length, _ in found) == size
+                    assert not any(written for _, written in found)
                 else:
                     data = rng.randbytes(size)
                     await volume.write(offset, data)
@@ -152,5 +170,19 @@ def test_a_request_inside_one_extent_is_one_request_of_the_array() -> None:
         await volume.write(2 * PAGE, bytes(100))
         await volume.read(2 * PAGE - 1, 2)
         assert array.asked == [(9 * PAGE, PAGE), (0, 100), (10 * PAGE - 1, 1), (0, 1)]
+
+    run(play)
+
+
+def test_a_volume_without_a_discard_of_its_own_writes_zeros() -> None:
+    async def play() -> None:
+        array = Bytes(8 * PAGE)
+        volume = volume_in(array, [Extent(0, 8 * PAGE)])
+        volume.bind(array.read, array.write)  # while it moves, say
+        array.asked.clear()
+        await volume.discard(PAGE, 2 * PAGE)
+        assert array.asked == [(PAGE, 2 * PAGE)]
+        assert not any(array.content[PAGE : 3 * PAGE])
+        assert list(volume.allocation(0, PAGE)) == [(PAGE, True)]
 
     run(play)
