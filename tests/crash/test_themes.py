@@ -276,7 +276,7 @@ def test_a_restripe_that_does_not_wait_for_its_watermark_is_found_out(
 ) -> None:
     monkeypatch.setattr(Journal, "durable_mark", property(lambda journal: journal.mark))
     cell = Cell("raid5", "partial", theme="restripe")
-    tally = crash_workloads(cell, range(500, 700), BROKEN_STATES, stop_after=1)
+    tally = crash_workloads(cell, range(1100, 1300), BROKEN_STATES, stop_after=1)
     assert tally.violations, "it overwrites what a crash goes back to"
 
 
@@ -302,7 +302,7 @@ def test_streams_of_which_only_the_data_is_logged_keep_their_promises(
 
 @pytest.mark.parametrize(
     ("cell", "first"),
-    [("upc:partial", 100), ("evenodd:partial", 300), ("upc:full", 100), ("pcode:full", 100)],
+    [("upc:partial", 200), ("evenodd:partial", 300), ("upc:full", 100), ("pcode:full", 100)],
 )
 def test_places_written_before_the_parity_of_streams_is_logged_are_found_out(
     cell: str, first: int

@@ -96,7 +96,9 @@ def replay(state: State) -> tuple[str, str | None]:
     with _quiet():
         if state.cell.theme == POOL:
             return replay_pool(state)
-        recording = record_workload(state.cell, state.seed)
+        recording = _recorded(state.cell, state.seed)
+        if isinstance(recording, str):
+            return "running", recording
         verb = recording.history.verb_at(state.cut.moment)
         for index, disks, _event in recording.record.moments():
             if index == state.cut.moment:
@@ -120,6 +122,14 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
+def _recorded(cell: Cell, seed: int) -> Recording | str:
+    """Return the workload of *seed*, or how it fails without a power cut: a violation, too."""
+    try:
+        return record_workload(cell, seed)
+    except Exception as error:
+        return f"the workload fails while running: {error!r}\n{traceback.format_exc()}"
+
+
 def _crash_one(
     cell: Cell,
     seed: int,
@@ -132,11 +142,9 @@ def _crash_one(
         generator = random.Random(f"{cell} {seed} {turn} cuts")
         crash_pool(cell, seed, budget, generator, tally, _decisions)
         return
-    try:
-        recording = record_workload(cell, seed)
-    except Exception as error:  # a workload that fails without a power cut is a violation, too
-        what = f"the workload fails while running: {error!r}\n{traceback.format_exc()}"
-        tally.count(State(cell, seed, Cut(0, KEPT)), "running", what)
+    recording = _recorded(cell, seed)
+    if isinstance(recording, str):
+        tally.count(State(cell, seed, Cut(0, KEPT)), "running", recording)
         return
     generator = random.Random(f"{cell} {seed} {turn} cuts")
     run(_crash_at_moments, recording, budget, generator, tally)
