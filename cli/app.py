@@ -20,13 +20,13 @@ from raidx_fuse.errors import RaidxError, shortage
 from raidx_fuse.layouts.registry import LayoutError
 
 SECTIONS = {  # the order of `raidx --help`
-    "Arrays": ("create", "mount", "umount"),
+    "Arrays": ("create", "mount", "serve", "umount"),
     "Look": ("status", "stats", "events", "scan", "examine", "check", "explain"),
     "Change": (
         *("add-disk", "reshape", "remove-disk", "fail-disk", "replace-disk"),
         *("scrub", "tune", "job", "get", "set"),
     ),
-    "Volumes": ("volume", "array", "balance"),
+    "Volumes": ("volume", "trim", "array", "balance"),
     "Experiment": ("replay", "simulate"),
     "Learn (no array needed)": ("layout",),
     "Shell": ("completions",),

@@ -185,14 +185,13 @@ def add_disk(
     )
     if role is not None or dry_run:
         return _finish(out, array, result, f"added as spare: {', '.join(members)}", wait=False)
-    if result["size_after"] == result["size_before"]:
-        width, job = result["members_after"], result["job"]
-        same = f"{width} members when job {job} ends; the image keeps its size"
-        return _finish(out, array, result, same, wait)
     line = (
         f"growing from {result['members_before']} to {result['members_after']} members "
-        f"(job {result['job']}); the image has {out.size(result['size_after'])} when it ends"
+        f"(job {result['job']}); the image "
     )
+    if result["size_after"] == result["size_before"]:
+        return _finish(out, array, result, f"{line}keeps its size", wait)
+    line += f"has {out.size(result['size_after'])} when it ends"
     steps = "\n".join(("then:", *_steps_after_growth(array)))
     status = _finish(out, array, result, line if wait else f"{line}\n{steps}", wait)
     if wait and not status:
