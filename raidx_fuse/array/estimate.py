@@ -9,6 +9,7 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.services import RunningArray
+from raidx_fuse.array.status import redundancy_left
 from raidx_fuse.engine.growth_position import LIVE, PARITY_WORDS, PIGGYBACK
 from raidx_fuse.format.configuration.config import MemberRecord
 from raidx_fuse.jobs.grow.copy import live_moves
@@ -64,6 +65,32 @@ def _reads(array: RunningArray, column: int) -> int:
     for _, sources in array.context.code.recover(column):
         union |= sources
     return len(list(bits(union)))
+
+
+async def of_member_change(
+    array: RunningArray,
+    does: str,
+    rebuilds: int | None,
+    chunks: int = 0,
+    excludes: bool = False,
+) -> dict[str, Any]:
+    """Return the cost of a change of members; *rebuilds* is the role it rebuilds, None for none.
+
+    *chunks* is the number of chunks that it may lose; *excludes*: it takes a member out.
+    """
+    costs = {"bytes_read": 0, "bytes_written": 0, "bytes_moved": 0, "seconds": 0.0}
+    if rebuilds is not None:
+        costs |= await rebuild_estimate(array, Role(rebuilds))
+    until_replaced = excludes and rebuilds is None
+    return {
+        "dry_run": True,
+        "does": does,
+        **costs,
+        "chunks_at_stake": chunks,
+        "redundancy_left": redundancy_left(array),
+        "redundancy_reduced": rebuilds is not None or excludes,
+        "redundancy_reduced_seconds": None if until_replaced else costs["seconds"],
+    }
 
 
 async def growth_estimate(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raidx_fuse.daemon.events.wall_clock import unix_s
 from raidx_fuse.daemon.member_files import Disks, check_distinct, is_there, size_in
-from raidx_fuse.daemon.wall_clock import unix_s
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.create import check_array_name, create_array, shape
 from raidx_fuse.format.regions import SECTOR_BYTES

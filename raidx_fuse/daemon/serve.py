@@ -28,11 +28,11 @@ from raidx_fuse.daemon.commands.volumes import Part, PoolCommands
 from raidx_fuse.daemon.control_server import Handler
 from raidx_fuse.daemon.events.delivery import Delivery, delivering
 from raidx_fuse.daemon.events.store import EventStore, state_directory
+from raidx_fuse.daemon.events.wall_clock import unix_s
 from raidx_fuse.daemon.events.watch import Watch
 from raidx_fuse.daemon.history_file import HistoryFiles
 from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.daemon.paths import own_directory
-from raidx_fuse.daemon.wall_clock import unix_s
 from raidx_fuse.errors import single
 from raidx_fuse.fuse.mountpoint import loop_devices
 from raidx_fuse.layouts.numbers import Role

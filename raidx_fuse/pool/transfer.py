@@ -343,8 +343,7 @@ def runs_of(
     for extent in places:
         first, last = max(low, start), min(high, start + extent.length)
         if first < last:
-            shift = extent.offset - start
-            at = first
+            at, shift = first, extent.offset - start
             for length, is_written in volumes.array.allocation(first + shift, last - first):
                 if is_written:
                     yield at, at + length

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 
 from raidx_fuse.cli.main import main
@@ -49,6 +50,9 @@ def test_commands_and_options_in_scripts_exist() -> None:
         for name, rest in re.findall(r"(?m)^[^#\n]*?\braidx ([a-z][a-z-]*)([^\n;|&]*)", text):
             command = main.commands.get(name)
             assert command is not None, f"{script.name}: raidx {name}"
+            if isinstance(command, click.Group):
+                name, _, rest = rest.strip().partition(" ")
+                command = command.commands[name]
             known = {"--help"} | {opt for parameter in command.params for opt in parameter.opts}
             assert set(re.findall(r"(?<!\w)--[a-z-]+", rest)) <= known, f"{script.name}: {name}"
             seen += 1

@@ -178,7 +178,7 @@ def test_a_volume_without_a_discard_of_its_own_writes_zeros() -> None:
     async def play() -> None:
         array = Bytes(8 * PAGE)
         volume = volume_in(array, [Extent(0, 8 * PAGE)])
-        volume.bind(array.read, array.write)  # while it moves, say
+        volume.bind(array.read, array.write, volume.flush)  # while it moves, say
         array.asked.clear()
         await volume.discard(PAGE, 2 * PAGE)
         assert array.asked == [(PAGE, 2 * PAGE)]

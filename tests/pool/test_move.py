@@ -375,6 +375,7 @@ def test_volumes_change_places_by_way_of_a_third_array() -> None:
             assert pool.find("one")[0] is pool.array("b")
             assert pool.find("two")[0] is pool.array("a")
             assert (await content(one), await content(two)) == before
+            await pool.array("c").wiper.wiped()
             await make(pool, "c", "three", room)
             with pytest.raises(NoSpaceError, match="volumes one and two cannot change places"):
                 await start_swap(pool, "one", "two")

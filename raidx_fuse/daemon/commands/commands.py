@@ -16,7 +16,6 @@ import trio
 from raidx_fuse.array import advice, statistics
 from raidx_fuse.array import estimate as reshape_cost
 from raidx_fuse.array.array import Array
-from raidx_fuse.array.estimate import rebuild_estimate
 from raidx_fuse.daemon.commands.arguments import WORD_CHARS_MAX, check_arguments, check_newcomers
 from raidx_fuse.daemon.commands.events import EventCommands
 from raidx_fuse.daemon.commands.reshape import Newcomers, ReshapeCommand
@@ -147,7 +146,9 @@ class Commands:
         chunks = self._require_spare_loss(record.role, lose_data)
         spares = len(self._array.member_set.spares)
         does = f"excludes role {record.role}" + (", rebuilds it onto a spare" if spares else "")
-        return await self._dry_run(does, record.role if spares else None, chunks, excludes=True)
+        return await reshape_cost.of_member_change(
+            self._array, does, record.role if spares else None, chunks, excludes=True
+        )
 
     async def replace_disk(
         self,
@@ -167,8 +168,8 @@ class Commands:
             chunks = 0
             if record.role < 0 or record.state not in ("failed", "missing"):
                 chunks = self._require_spare_loss(record.role, lose_data)
-            return await self._dry_run(
-                f"rebuilds role {record.role} onto {new}", record.role, chunks
+            return await reshape_cost.of_member_change(
+                self._array, f"rebuilds role {record.role} onto {new}", record.role, chunks
             )
         member = await self._open(new, overwrite_signature, record.size_bytes if create else None)
         try:
@@ -227,7 +228,9 @@ class Commands:
                 return await reshape_cost.of_growing(self._array, layout, way)
             vacant = [r.role for r in self._records() if r.state in ("failed", "missing")]
             does = f"adds {len(members)} as spare" + (", rebuilds onto it" if vacant else "")
-            return await self._dry_run(does, vacant[0] if vacant else None)
+            return await reshape_cost.of_member_change(
+                self._array, does, vacant[0] if vacant else None
+            )
         size_bytes = None
         if create:  # as small as the others; but a spare must fit every role
             unlike = role is None and rebundle is not None
@@ -279,7 +282,9 @@ class Commands:
             narrower = self._array.removal.narrower(record)
             return await reshape_cost.of_shrinking(self._array, narrower)
         does = f"removes {self._array.membership.path_of(record)}"
-        return await self._dry_run(does, None, excludes=record.role >= 0)
+        return await reshape_cost.of_member_change(
+            self._array, does, None, excludes=record.role >= 0
+        )
 
     async def _open(self, path: str, overwrite_signature: bool, create_bytes: int | None) -> Member:
         self._array.require_writable()
@@ -300,29 +305,6 @@ class Commands:
         if role < 0:
             raise UsageError("that member is a spare", action="use `raidx remove-disk` for it")
         return self._array.membership.require_spare(Role(role), lose_data=lose_data)
-
-    async def _dry_run(
-        self, does: str, rebuilds: int | None, chunks: int = 0, excludes: bool = False
-    ) -> Result:
-        """Return the cost of a change; *rebuilds* is the role it rebuilds, None for no rebuild.
-
-        *chunks* is the number of chunks that it may lose; *excludes*: it takes a member out.
-        """
-        status = self._array.status()
-        costs = {"bytes_read": 0, "bytes_written": 0, "bytes_moved": 0, "seconds": 0.0}
-        if rebuilds is not None:
-            costs |= await rebuild_estimate(self._array, Role(rebuilds))
-        reduced = rebuilds is not None or excludes
-        until_replaced = excludes and rebuilds is None
-        return {
-            "dry_run": True,
-            "does": does,
-            **costs,
-            "chunks_at_stake": chunks,
-            "redundancy_left": status["redundancy_left"],
-            "redundancy_reduced": reduced,
-            "redundancy_reduced_seconds": None if until_replaced else costs["seconds"],
-        }
 
     # -- jobs ----------------------------------------------------------------------------------
 
