@@ -341,10 +341,9 @@ def runs_of(
     """Yield the written parts of bytes *low* .. *high* - 1 of a volume that lies in *places*."""
     start = 0
     for extent in places:
-        first, last = max(low, start), min(high, start + extent.length)
-        if first < last:
-            at, shift = first, extent.offset - start
-            for length, is_written in volumes.array.allocation(first + shift, last - first):
+        at, last, shift = max(low, start), min(high, start + extent.length), extent.offset - start
+        if at < last:
+            for length, is_written in volumes.array.allocation(at + shift, last - at):
                 if is_written:
                     yield at, at + length
                 at += length
