@@ -191,8 +191,13 @@ class Membership:
         self.check_joining(member, record.role)
         self._require_no_rebuild()
         self.waiting = True  # this member takes the role, not a spare
+        width = self.member_set.config.width
         try:
             async with self.attaching:
+                if self.member_set.config.width != width:  # a copy left: others took its role
+                    raise BusyError(
+                        "members joined or left meanwhile", action="see `raidx status`, then retry"
+                    )
                 record = self.find(record.role)  # a spare may have taken the role meanwhile
                 self._require_no_rebuild()
                 if record.state not in ("failed", "missing"):

@@ -6,9 +6,11 @@ import random
 
 import pytest
 import trio
+import trio.lowlevel
 
-from raidx_fuse.errors import ArrayFailedError, RaidxError, UsageError
+from raidx_fuse.errors import ArrayFailedError, BusyError, RaidxError, UsageError
 from raidx_fuse.lab.crash.disks import is_member
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import SpyRig, fill, noise, restarted, spying
@@ -183,5 +185,46 @@ def test_copies_come_and_go_under_load() -> None:
                 nursery.cancel_scope.cancel()
             scrub = await rig.running.start_scrub(repair=False)
             assert (await rig.running.jobs.wait(scrub))["mismatches"] == 0
+
+    run(main)
+
+
+def test_two_copies_that_leave_at_once_are_those_that_were_named() -> None:
+    """The first one changes the role of the other while that waits."""
+
+    async def main() -> None:
+        async with spying("raid1", 4, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            records = [rig.running.member_set.config.record(Role(role)) for role in range(4)]
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(rig.running.remove_disk, 0)
+                await trio.lowlevel.checkpoint()
+                nursery.start_soon(rig.running.remove_disk, 2)
+            left = {record.member_uuid for record in rig.running.member_set.config.members}
+            assert left == {records[1].member_uuid, records[3].member_uuid}
+            assert await rig.get(0, len(rig.model)) == rig.model
+
+    run(main)
+
+
+def test_a_copy_is_not_replaced_in_a_role_that_changed_meanwhile() -> None:
+    async def main() -> None:
+        async with spying("raid1", 4, chunk_bytes=CHUNK) as rig:
+            await fill(rig)
+            refused = []
+
+            async def replace_last() -> None:
+                try:
+                    await rig.running.replace_disk(2, rig.new_member())
+                except BusyError as error:
+                    refused.append(error)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(rig.running.remove_disk, 0)
+                await trio.lowlevel.checkpoint()
+                nursery.start_soon(replace_last)
+            members = rig.running.member_set.config.members
+            assert refused
+            assert [record.state for record in members] == ["active"] * 3
 
     run(main)

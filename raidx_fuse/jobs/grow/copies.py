@@ -8,7 +8,7 @@ More: the wider shape at once, then a rebuild of the new members.
 Copies move nothing: every chunk keeps its places, and a new role is a member that awaits its
 rebuild. A crash before the superblocks leaves the narrower array and spares, a crash after them an
 array that goes on with the rebuild. No record of the log names a new role before the superblocks
-do: nothing is written to a role below whose watermark no stripe lies.
+do: writes leave out the stripes that a rebuild has not reached, and it begins afterwards.
 
 Fewer: all locks, an empty log -> the member leaves, the roles behind it move up by one
     -> superblocks -> the member's superblock is erased
@@ -162,14 +162,23 @@ class CopiesOperation:
         member_set = self.member_set
         async with self.array.membership.attaching:
             async with undisturbed(self.array):
-                layout = self.require_removable(record)
                 await drain_for_new_roles(self.context)
-                layout = self.require_removable(record)
-                queue = self._narrow(layout, record)
+                record = self._newest(record)
+                queue = self._narrow(self.require_removable(record), record)
                 self.context.journal.choose_roles()
             await member_set.update(lambda config: config)
         await release([queue.member] if queue else [], self.array.grow_operation.on_release)
         return {"path": record.path_hint, "member_uuid": record.member_uuid}
+
+    def _newest(self, record: MemberRecord) -> MemberRecord:
+        """Return the present record of the member of *record*: its role may be another one by now.
+
+        Raises UsageError if the member has no role any more.
+        """
+        for newest in self.member_set.config.members:
+            if newest.member_uuid == record.member_uuid and newest.role >= 0:
+                return newest
+        raise UsageError(f"{record.path_hint} has left role {record.role} meanwhile")
 
     def _narrow(self, layout: Layout, record: MemberRecord) -> MemberQueue | None:
         """Change to the narrower shape in memory, without an await; return the member's queue."""
