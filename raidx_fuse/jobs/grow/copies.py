@@ -22,11 +22,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from raidx_fuse.errors import ArrayFailedError, BusyError, RaidxError, UsageError
+from raidx_fuse.errors import ArrayFailedError, BusyError, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.log_record import record_bytes
-from raidx_fuse.jobs.attach import assign_role, join, leave, release
-from raidx_fuse.jobs.grow.operation import drain_for_new_roles, undisturbed
+from raidx_fuse.jobs.attach import assign_role, release
+from raidx_fuse.jobs.grow.change_shape import drain_for_new_roles, take_in, undisturbed
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.numbers import Role, Stripe
@@ -71,32 +71,15 @@ class CopiesOperation:
 
     async def add(self, members: Sequence[Member]) -> dict[str, Any]:
         """Make a copy of each of *members*; return a summary with the id of the rebuild's job."""
-        layout = self.wider(len(members))
-        membership, member_set = self.array.membership, self.member_set
+        self.wider(len(members))
+        membership = self.array.membership
         for member in members:
             membership.check_joining(member)
         async with membership.attaching:
-            layout = self.wider(len(members))
-            membership.hold_spares()  # the new members must not replace a member that fails now
-            try:
-                records = await join(member_set, members, layout.chunks)
-                try:
-                    self.context.journal.deferred.pause()
-                    await self.context.journal.drain()
-                    async with self.context.locks.alone():
-                        layout = self.wider(len(members))  # checked again, under the locks
-                        before = member_set.config.width
-                        self._widen(layout, records)
-                except RaidxError:
-                    await leave(member_set, records)
-                    raise
-            finally:
-                self.context.journal.deferred.resume()
-                membership.release_spares()
-            for pages in member_set.page_stores:
-                await pages.save_all()
-            await member_set.flush()  # the maps before the superblock that gives a role
-            await member_set.update(lambda config: config)
+            before = self.member_set.config.width
+            layout = await take_in(
+                self.array, members, lambda: self.wider(len(members)), self._widen
+            )
             roles = tuple(Role(role) for role in range(before, layout.width))
             job = self.array.start_rebuild(roles)
         return {

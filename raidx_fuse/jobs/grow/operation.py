@@ -13,21 +13,17 @@ therefore moves nothing, and after a crash around it the array is intact in eith
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import trio
-import trio.lowlevel
-
-from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.growth_position import JOB_KEY, LIVE, MIGRATED, PARITY, SURROGATE
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
-from raidx_fuse.jobs.attach import assign_role, join, leave, release
+from raidx_fuse.jobs.attach import assign_role, release
+from raidx_fuse.jobs.grow.change_shape import drain_for_new_roles, take_in, undisturbed
 from raidx_fuse.jobs.grow.job import Grow
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.elastic_params import next_rules, parity_stays
@@ -146,33 +142,17 @@ class GrowOperation:
             parity = SURROGATE
         added = len(members)
         self.wider(added, parity)
-        membership, member_set = self.array.membership, self.member_set
+        membership = self.array.membership
         members = [*members, *([] if surrogate is None else [surrogate])]
         for member in members:
             membership.check_joining(member)
         async with membership.attaching:
-            layout = self.wider(added, parity)
-            membership.hold_spares()  # the new members must not replace a member that fails now
-            try:
-                records = await join(member_set, members, layout.chunks)
-                try:
-                    # No record that names a new role's former member may ever be redone by
-                    # recovery.
-                    self.context.journal.deferred.pause()
-                    await self.context.journal.drain()
-                    async with self.context.locks.alone():
-                        layout = self.wider(added, parity)  # checked again, under the locks
-                        self._widen(layout, records, parity)
-                except RaidxError:
-                    await leave(member_set, records)
-                    raise
-            finally:
-                self.context.journal.deferred.resume()
-                membership.release_spares()
-            for pages in member_set.page_stores:
-                await pages.save_all()
-            await member_set.flush()  # the maps before the superblock that gives a role
-            await member_set.update(lambda config: config)
+            layout = await take_in(
+                self.array,
+                members,
+                lambda: self.wider(added, parity),
+                lambda layout, records: self._widen(layout, records, parity),
+            )
             job = self.start(back=False)
         return {
             "job": job,
@@ -344,32 +324,6 @@ class GrowOperation:
         for queue in gone:
             queue.close()
         return [queue.member for queue in gone]
-
-
-@asynccontextmanager
-async def undisturbed(array: ArrayServices) -> AsyncIterator[None]:
-    """Run the block with all stripe locks, and while no other job than a growth runs."""
-    while True:
-        for job in array.jobs.running():  # those jobs rely on the current shape
-            if job.kind != Grow.kind:
-                await job.finished.wait()
-        await array.context.journal.drain()
-        async with array.context.locks.alone():
-            if all(job.kind == Grow.kind for job in array.jobs.running()):
-                yield
-                return
-
-
-async def drain_for_new_roles(context: ArrayContext) -> None:
-    """Empty the log before members change their roles: no record may be redone under the new ones.
-
-    The caller holds all stripe locks (`undisturbed`). Writes that take no lock end meanwhile.
-    """
-    while True:
-        await context.journal.drain(context.journal.believe_all)
-        if not context.locks.held:
-            return
-        await trio.lowlevel.checkpoint()
 
 
 def without_last_growth(params: dict[str, Any]) -> dict[str, Any]:

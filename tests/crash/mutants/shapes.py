@@ -6,6 +6,7 @@ from tests.crash.mutants.mutant import GROWTH, RESTRIPE, Mutant
 
 GROWTH_FILE = "raidx_fuse/engine/growth_position.py"
 GROWER = "raidx_fuse/jobs/grow/operation.py"
+SHAPE = "raidx_fuse/jobs/grow/change_shape.py"
 GROW = "raidx_fuse/jobs/grow/job.py"
 GROW_COPY = "raidx_fuse/jobs/grow/copy.py"
 RESTRIPER = "raidx_fuse/jobs/restripe/operation.py"
@@ -87,12 +88,10 @@ MUTANTS = (
     ),
     Mutant(
         "wider-with-records-of-before",
-        GROWER,
-        "                    await self.context.journal.drain()\n"
-        "                    async with self.context.locks.alone():\n"
-        "                        layout",
-        "                    async with self.context.locks.alone():\n                        "
-        "layout",
+        SHAPE,
+        "            await context.journal.drain()\n            async with context.locks.alone():\n"
+        "                layout = wider()",
+        "            async with context.locks.alone():\n                layout = wider()",
         "a record of a role's former member is replayed onto the newcomer",
         GROWTH,
         GROWTH_TESTS,
@@ -105,9 +104,9 @@ MUTANTS = (
     ),
     Mutant(
         "role-before-its-maps-are-durable",
-        GROWER,
-        "            await member_set.flush()  # the maps before the superblock that gives a role",
-        "            pass",
+        SHAPE,
+        "    await member_set.flush()  # the maps before the superblock that gives a role",
+        "    pass",
         "after a cut newcomers are members whose maps are empty",
         GROWTH,
         GROWTH_TESTS,
