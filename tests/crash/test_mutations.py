@@ -9,7 +9,7 @@ from dataclasses import replace
 import click
 import pytest
 
-from raidx_fuse.lab.crash.pool.walk import POOL
+from raidx_fuse.lab.crash.pool.workloads import POOL
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.lab.crash.workload import themes_of
 from tests.crash import mutations

@@ -12,7 +12,8 @@ the same instant.
     history.py   records every write, and derives which contents a cut may leave in each sector
     recording.py the record of one workload, and when which roles had no member
     oracle.py    mounts the disks as a cut left them, and compares; knows what each mode promises
-    walk.py      visits the boundaries of one workload, and crashes the recoveries as well
+    crashing.py  visits the boundaries of one workload, and crashes the recoveries as well
+    walk.py      crashes many workloads, counts their states, and replays one
     state.py     names one crashed state, so that a printed line replays it exactly
     pool/        the same for the volumes of two arrays: created, deleted, moved, ...
     matrix.py    counts states and violations for layout x journal x verb x fault

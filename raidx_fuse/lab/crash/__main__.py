@@ -22,7 +22,7 @@ from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.journal.journal import MODES
 from raidx_fuse.lab.crash import matrix
 from raidx_fuse.lab.crash.pool.player import has_pool
-from raidx_fuse.lab.crash.pool.walk import POOL
+from raidx_fuse.lab.crash.pool.workloads import POOL
 from raidx_fuse.lab.crash.state import PROGRAM, Cell, State
 from raidx_fuse.lab.crash.walk import FAULTS, Tally, replay
 from raidx_fuse.lab.crash.workload import themes_of

@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import trio
@@ -111,9 +111,20 @@ class Left:
     expected: Expectation
     exempt: frozenset[int] = frozenset()
 
-    def exempt_from_now(self, sectors: frozenset[int]) -> None:
-        """Expect nothing of *sectors*: a mount after this cut could not recover them."""
-        self.exempt = sectors
+    async def judge(self, generator: random.Random, record: CutRecord | None = None) -> None:
+        """Check the promises: `judge` below. Raises ViolationError.
+
+        With *record*, sectors that this recovery could not recover are exempt from now on.
+        """
+        exempt = await judge_inside(self, generator, record)
+        if record is not None:
+            self.exempt = exempt
+
+    def again(self, images: Mapping[int, Image], lost: tuple[int, ...]) -> Left:
+        """Return what a cut of the recovery left: *images*, without the disks *lost*."""
+        roles = self.recording.roles_of(lost, self.moment)
+        away = self.away | self.recording.away(self.moment, roles)
+        return replace(self, images=images, away=away)
 
 
 def judge(left: Left, generator: random.Random, record: CutRecord | None = None) -> frozenset[int]:

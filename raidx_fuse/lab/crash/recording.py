@@ -14,6 +14,7 @@ from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image
 
+PROMISED = 4  # weight of a moment at which a flush has just returned; other moments have 1
 NO_DISK = -1
 """The disk number of a role that was given up."""
 
@@ -46,6 +47,15 @@ class Recording:
     zeroed: bool = False
     memory: dict[int, Image] = field(default_factory=dict)
     lent: dict[int, RamMember] = field(default_factory=dict)
+
+    def verb_at(self, moment: int) -> str:
+        """Return the verb of what was done at *moment*."""
+        return self.history.verb_at(moment)
+
+    def weights(self) -> list[int]:
+        """Return for each moment how much likelier than others it is to be tried."""
+        promised = {span.end_event for span in self.history.flushes}
+        return [PROMISED if m in promised else 1 for m in range(len(self.record.events) + 1)]
 
     def tolerance(self, moment: int) -> int:
         """Return how many members may be lost at *moment*."""

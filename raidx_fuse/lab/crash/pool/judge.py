@@ -11,14 +11,15 @@ from __future__ import annotations
 import random
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import trio
 
 from raidx_fuse.errors import RaidxError, ungrouped
 from raidx_fuse.lab.crash.disks import SectorDisk
 from raidx_fuse.lab.crash.pool.content import allowed
-from raidx_fuse.lab.crash.pool.player import SLOW_BYTES, PoolRecording, mounted, moves_of
+from raidx_fuse.lab.crash.pool.player import SLOW_BYTES, mounted, moves_of
+from raidx_fuse.lab.crash.pool.recording import PoolRecording
 from raidx_fuse.lab.crash.state import ViolationError
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.simulated.powercut import CutRecord
@@ -40,6 +41,14 @@ class PoolLeft:
     recording: PoolRecording
     moment: int
     images: Mapping[int, Image]
+
+    async def judge(self, generator: random.Random, record: CutRecord | None = None) -> None:
+        """Check the promises: `judge` below. Raises ViolationError."""
+        await judge(self, generator, record)
+
+    def again(self, images: Mapping[int, Image], _lost: tuple[int, ...]) -> PoolLeft:
+        """Return what a cut of the recovery left: *images*."""
+        return replace(self, images=images)
 
 
 async def judge(left: PoolLeft, generator: random.Random, record: CutRecord | None = None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
 
 import trio
 
@@ -17,6 +16,7 @@ from raidx_fuse.lab.crash.broken import break_order
 from raidx_fuse.lab.crash.disks import PACES, SectorDisk
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, MEMBER_BYTES_MIN, MEMBER_UNIT_BYTES, WIDTHS
 from raidx_fuse.lab.crash.pool.content import Deed, Tracked, Version
+from raidx_fuse.lab.crash.pool.recording import PoolRecording
 from raidx_fuse.lab.crash.state import Cell, ViolationError
 from raidx_fuse.layouts.registry import allowed_widths, find_layout
 from raidx_fuse.members.base import SECTOR_BYTES, Member
@@ -42,43 +42,6 @@ MOVE_LIMIT_S, POLL_S = 3600.0, 1.0
 STEPS = {"write": 8, "flush": 4, "wait": 3, "create": 3, "move": 6, "swap": 2, "resize": 3}
 STEPS |= {"delete": 2, "remount": 1, "cancel": 1, "pause": 1}
 WITHOUT_A_VOLUME = ("create", "remount", "cancel", "pause")
-
-
-@dataclass
-class PoolRecording:
-    """One workload that was run: the *record* of its disks and what it did to its volumes.
-
-    *array_of*: the array of each disk; *tolerances* by array; *filling*: (from event, to event) in
-    which writes of whole stripes are under way, so that no member may be lost; *memory*: the images
-    of the state that was checked last, used again.
-    """
-
-    cell: Cell
-    seed: int
-    record: CutRecord
-    volumes: list[Tracked]
-    deeds: list[Deed]
-    array_of: list[int]
-    tolerances: list[int]
-    filling: list[tuple[int, float]]
-    promised: set[int] = field(default_factory=set)
-    memory: dict[int, Image] = field(default_factory=dict)
-
-    def verb_at(self, moment: int) -> str:
-        """Return the verb of the move at *moment*, else of the latest action."""
-        running = [deed.verb for deed in self.deeds if deed.begin <= moment < deed.end]
-        moves = [verb for verb in running if verb in ("move", "swap")]
-        return (moves or running or ["idle"])[-1]
-
-    def losses(self, moment: int, generator: random.Random) -> tuple[int, ...]:
-        """Draw the disks to lose at *moment*: of each array at most what its code tolerates."""
-        if any(begin < moment < end for begin, end in self.filling):
-            return ()
-        lost: list[int] = []
-        for number, most in enumerate(self.tolerances):
-            disks = [disk for disk, array in enumerate(self.array_of) if array == number]
-            lost += generator.sample(disks, generator.randint(0, most))
-        return tuple(sorted(lost))
 
 
 @asynccontextmanager

@@ -1,0 +1,254 @@
+"""Crashing one recorded workload: moments x decisions x losses; some recoveries are crashed, too.
+
+What a workload is and what it promises is the matter of its `Kind`: one array (oracle.py), or the
+arrays of a pool (pool/).
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from raidx_fuse.lab.crash.disks import is_member
+from raidx_fuse.lab.crash.state import DROPPED, KEPT, Cell, Cut, State, ViolationError
+from raidx_fuse.members.simulated.powercut import CutRecord, DiskState, count_cuts
+from raidx_fuse.members.simulated.sparse import Image
+from raidx_fuse.members.simulated.virtual_time import run
+
+ENUMERATED_MAX = 4  # up to so many combinations of whole writes, all are tried
+DRAWN = 3  # random decisions where there are more combinations; one of them tears all writes
+LOST_SHARE = 0.55  # of the states: members are lost in the cut
+AGAIN_SHARE = 0.03  # of the states: their recovery is crashed as well
+AGAIN_LOST_SHARE = 0.5  # of those: members are lost in the second cut
+AGAIN_MOMENTS = 6
+
+
+class Recorded(Protocol):
+    """One workload that was run."""
+
+    cell: Cell
+    seed: int
+    record: CutRecord
+    memory: dict[int, Image]
+
+    def verb_at(self, moment: int) -> str:
+        """Return the verb of what was done at *moment*."""
+        ...
+
+    def weights(self) -> list[int]:
+        """Return for each moment how much likelier than others it is to be tried."""
+        ...
+
+    def losses(self, moment: int, generator: random.Random) -> tuple[int, ...]:
+        """Draw the disks to lose at *moment*: at most as many as the codes tolerate."""
+        ...
+
+
+class Leavings(Protocol):
+    """What a cut left: *images* by disk number."""
+
+    @property
+    def images(self) -> Mapping[int, Image]:
+        """The disks that are there and carry an array."""
+        ...
+
+    async def judge(self, generator: random.Random, record: CutRecord | None = None) -> None:
+        """Check the promises. Raises ViolationError.
+
+        With *record* the disks record their writes, in the order of their numbers, so that the
+        recovery can be cut; what it could not recover is not expected of a second one.
+        """
+
+    def again(self, images: Mapping[int, Image], lost: tuple[int, ...]) -> Leavings:
+        """Return what a cut of the recovery left: *images*, without the disks *lost*."""
+        ...
+
+
+R = TypeVar("R", bound=Recorded)
+
+
+class Kind(Protocol[R]):
+    """A kind of workload; *states_max* states of one workload are tried at most."""
+
+    states_max: int
+
+    def run(self, cell: Cell, seed: int) -> R:
+        """Run workload *seed* on *cell*. Raises what goes wrong."""
+        ...
+
+    def left(
+        self, recorded: R, moment: int, images: Mapping[int, Image], lost: tuple[int, ...]
+    ) -> Leavings:
+        """Return what a cut at *moment* left: *images*, without the disks *lost*."""
+        ...
+
+
+class Counts(Protocol):
+    """What counts states."""
+
+    def count(self, state: State, verb: str, what: str | None) -> None:
+        """Count *state*; *what* is the promise that it breaks, or None."""
+
+
+def crash_one(
+    kind: Kind[R], cell: Cell, seed: int, budget: int, generator: random.Random, counts: Counts
+) -> None:
+    """Crash workload *seed* about *budget* times; *generator* draws the states."""
+    recorded = _recorded(kind, cell, seed)
+    if isinstance(recorded, str):
+        counts.count(State(cell, seed, Cut(0, KEPT)), "running", recorded)
+        return
+    run(_crash_at_moments, kind, recorded, min(budget, kind.states_max), generator, counts)
+
+
+def replay_one(kind: Kind[R], state: State) -> tuple[str, str | None]:
+    """Run exactly *state* again; return its verb and the broken promise, None if there is none."""
+    recorded = _recorded(kind, state.cell, state.seed)
+    if isinstance(recorded, str):
+        return "running", recorded
+    verb = recorded.verb_at(state.cut.moment)
+    for index, disks, _event in recorded.record.moments():
+        if index == state.cut.moment:
+            return verb, run(_what_breaks, kind, recorded, disks, state)
+    return verb, f"the workload has no moment {state.cut.moment}: the code has changed"
+
+
+def _recorded(kind: Kind[R], cell: Cell, seed: int) -> R | str:
+    """Return the workload of *seed*, or how it fails without a power cut: a violation, too."""
+    try:
+        return kind.run(cell, seed)
+    except Exception as error:
+        return f"the workload fails while running: {error!r}\n{traceback.format_exc()}"
+
+
+async def _crash_at_moments(
+    kind: Kind[R], recorded: R, budget: int, generator: random.Random, counts: Counts
+) -> None:
+    """Crash *recorded* about *budget* times and check what is left, all in one run of trio."""
+    weights = recorded.weights()
+    ahead = sum(weights)
+    for index, disks, _event in recorded.record.moments():
+        if budget <= 0:
+            return
+        # There are more moments than states: visit a random share of them.
+        here = weights[index]
+        visit = generator.random() * ahead * (DRAWN + 2) <= here * (budget + DRAWN + 2)
+        ahead -= here
+        if not visit:
+            continue
+        for decision in _decisions(disks, generator):
+            lost: tuple[int, ...] = ()
+            if generator.random() < LOST_SHARE:
+                lost = recorded.losses(index, generator)
+            state = State(recorded.cell, recorded.seed, Cut(index, decision, lost))
+            verb = recorded.verb_at(index)
+            counts.count(state, verb, await _what_breaks(kind, recorded, disks, state))
+            budget -= 1
+            if generator.random() < AGAIN_SHARE:
+                left = _left(kind, recorded, disks, state.cut)
+                budget -= await _crash_recovery(recorded, left, state, generator, counts)
+
+
+def _decisions(disks: Sequence[DiskState], generator: random.Random) -> list[str]:
+    """Return the decisions to try at one moment: all combinations if they are few."""
+    count = count_cuts(disks, torn=False)
+    torn = f"t{generator.getrandbits(24)}"
+    if count == 1:
+        return [KEPT]
+    if count <= ENUMERATED_MAX:
+        return [*(f"e{number}" for number in range(count)), torn]
+    drawn = [f"s{generator.getrandbits(24)}" for _ in range(DRAWN - 1)]
+    return [generator.choice((DROPPED, KEPT)), *drawn, torn]
+
+
+def _images(
+    recorded: Recorded, disks: Sequence[DiskState], cut: Cut, numbers: Sequence[int]
+) -> dict[int, Image]:
+    """Return what *cut* leaves of *disks*, by number; lost disks and non-members are left out.
+
+    The images use the memory of the images that the last call for *recorded* returned.
+    """
+    images = {}
+    memory = recorded.memory
+    for number, disk, decisions in zip(numbers, disks, cut.decisions(disks), strict=True):
+        if number not in cut.lost:
+            image = memory[number] = disk.crash(decisions, into=memory.get(number))
+            if is_member(image):
+                images[number] = image
+    return images
+
+
+def _left(kind: Kind[R], recorded: R, disks: Sequence[DiskState], cut: Cut) -> Leavings:
+    images = _images(recorded, disks, cut, range(len(disks)))
+    return kind.left(recorded, cut.moment, images, cut.lost)
+
+
+async def _what_breaks(
+    kind: Kind[R], recorded: R, disks: Sequence[DiskState], state: State
+) -> str | None:
+    """Return the promise that *state* breaks, or None."""
+    left = _left(kind, recorded, disks, state.cut)
+    try:
+        if state.again is None:
+            await left.judge(state.generator("look"))
+            return None
+        record = await _record_recovery(left, state)
+        for index, again, _event in record.moments():
+            if index == state.again.moment:
+                await _judge_again(recorded, left, again, state)
+                return None
+        return f"the recovery has no moment {state.again.moment}: the code has changed"
+    except ViolationError as error:
+        return str(error)
+
+
+async def _record_recovery(left: Leavings, state: State) -> CutRecord:
+    """Recover from *left*; return the record."""
+    record = CutRecord()
+    await left.judge(replace(state, again=None).generator("recovery"), record)
+    return record
+
+
+async def _judge_again(
+    recorded: Recorded, left: Leavings, disks: Sequence[DiskState], state: State
+) -> None:
+    """Check what the cut of a recovery left of *disks*, the disks of *left*."""
+    assert state.again is not None
+    images = _images(recorded, disks, state.again, sorted(left.images))
+    await left.again(images, state.again.lost).judge(state.generator("look"))
+
+
+async def _crash_recovery(
+    recorded: Recorded,
+    left: Leavings,
+    state: State,
+    generator: random.Random,
+    counts: Counts,
+) -> int:
+    """Crash the recovery from *state* at some of its boundaries; return the number of states."""
+    moment, verb = state.cut.moment, recorded.verb_at(state.cut.moment)
+    try:
+        record = await _record_recovery(left, state)
+    except ViolationError as error:
+        counts.count(state, verb, f"the recovery fails: {error}")
+        return 1
+    moments = len(record.events) + 1
+    chosen = set(generator.sample(range(moments), min(AGAIN_MOMENTS, moments)))
+    for index, again, _event in record.moments():
+        if index not in chosen:
+            continue
+        decision = generator.choice(_decisions(again, generator))
+        lost: tuple[int, ...] = ()
+        if not state.cut.lost and generator.random() < AGAIN_LOST_SHARE:
+            lost = recorded.losses(moment, generator)
+        crashed = replace(state, again=Cut(index, decision, lost))
+        what: str | None = None
+        try:
+            await _judge_again(recorded, left, again, crashed)
+        except ViolationError as error:
+            what = str(error)
+        counts.count(crashed, verb, what)
+    return len(chosen)
