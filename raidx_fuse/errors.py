@@ -13,8 +13,11 @@ Bugs are no `RaidxError`: they end the array (tasks.py) or the process.
 from __future__ import annotations
 
 import errno as _errno
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
+
+NAME_CHARS_MAX = 80  # of a name that an error message repeats
 
 
 class RaidxError(Exception):
@@ -40,6 +43,15 @@ class UsageError(RaidxError):
 
     errno = _errno.EINVAL
     exit_status = 2
+
+
+def unknown(what: str, name: str, known: Collection[str]) -> UsageError:
+    """Return the error for a *name* of a *what* that is not *known*: it suggests the nearest."""
+    near = get_close_matches(name, known, 1)
+    return UsageError(
+        f"unknown {what} {name[:NAME_CHARS_MAX]!r}",
+        action=f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}",
+    )
 
 
 class FormatError(RaidxError):

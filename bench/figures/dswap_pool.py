@@ -95,7 +95,7 @@ class Seen(NamedTuple):
     found_s: float
     gone_s: float
     copied: int
-    response_ms: tuple[float, float, float, float]
+    response_ms: tuple[float, ...]
 
 
 FULL = (1,) * SLOTS
@@ -252,7 +252,7 @@ class _Run:
             self.found_s,
             self.gone_s,
             self.copied,
-            (*(1e3 * fmean(r) if r else float("nan") for r in self.responses),),  # type: ignore[arg-type]
+            tuple(1e3 * fmean(r) if r else float("nan") for r in self.responses),
         )
 
     def iops(self) -> tuple[tuple[float, ...], ...]:

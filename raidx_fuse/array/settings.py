@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
 from raidx_fuse.array.services import RunningArray
 from raidx_fuse.engine.parity_policy.policy import check_policy
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import UsageError, unknown
 from raidx_fuse.jobs.rebundle.self_heal import AFTER_S as RESTORE_AFTER_S
 from raidx_fuse.journal.journal import MODES
 from raidx_fuse.units import parse_seconds, parse_size
@@ -353,11 +352,7 @@ def setting_named(name: str) -> Setting:
     """Return the setting called *name*. Raises UsageError that suggests the nearest name."""
     setting = SETTINGS.get(name)
     if setting is None:
-        near = get_close_matches(name, SETTINGS, 1)
-        raise UsageError(
-            f"unknown setting {name!r}",
-            action=f"did you mean {near[0]}?" if near else f"known: {', '.join(SETTINGS)}",
-        )
+        raise unknown("setting", name, SETTINGS)
     return setting
 
 

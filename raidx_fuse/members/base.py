@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import errno
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from raidx_fuse.errors import MemberError
 
@@ -28,6 +29,28 @@ WriteBuffer = bytearray | memoryview
 Identity = tuple[int, int]
 
 SECTOR_BYTES = 512  # the unit that a disk writes atomically
+
+Buffers = TypeVar("Buffers", Sequence[ReadBuffer], Sequence[WriteBuffer])
+
+
+def _done_at_once(
+    attempt: Callable[[int, Buffers], bool], requests: Sequence[tuple[int, Buffers, int]]
+) -> int:
+    """Return how many of *requests*, in order, *attempt* did before one would block or failed.
+
+    Raises MemberError if the first one fails.
+    """
+    done = 0
+    for offset_bytes, buffers, _ in requests:
+        try:
+            if not attempt(offset_bytes, buffers):
+                break
+        except MemberError:
+            if not done:
+                raise
+            break
+        done += 1
+    return done
 
 
 class Member(ABC):
@@ -81,17 +104,7 @@ class Member(ABC):
         Returns how many were done. Raises MemberError only if the first read fails; if a later one
         fails, it returns the number of reads before it.
         """
-        done = 0
-        for offset_bytes, buffers, _ in reads:
-            try:
-                if not self.try_readv(offset_bytes, buffers):
-                    break
-            except MemberError:
-                if not done:
-                    raise
-                break
-            done += 1
-        return done
+        return _done_at_once(self.try_readv, reads)
 
     def try_writes(self, writes: Sequence[tuple[int, Sequence[ReadBuffer], int]]) -> int:
         """Do writes of (offset, buffers, size in bytes) in order until one would block.
@@ -99,17 +112,7 @@ class Member(ABC):
         Returns how many were done. Raises MemberError only if the first write fails; if a later one
         fails, it returns the number of writes before it.
         """
-        done = 0
-        for offset_bytes, buffers, _ in writes:
-            try:
-                if not self.try_writev(offset_bytes, buffers):
-                    break
-            except MemberError:
-                if not done:
-                    raise
-                break
-            done += 1
-        return done
+        return _done_at_once(self.try_writev, writes)
 
     @abstractmethod
     async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:

@@ -4,68 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Awaitable, Callable
-from functools import partial
 
 import pytest
 import trio
 
-from raidx_fuse.errors import BusyError, FormatError, NoSpaceError, UsageError
+from raidx_fuse.errors import UsageError
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.pool.allocate import free_ranges
-from raidx_fuse.pool.move import cost, plan_move, plan_swap, start, start_move, start_swap
-from raidx_fuse.pool.pool import Pool
-from raidx_fuse.pool.volume import Volume
-from tests.support.two_arrays import PAGE, Arrays, Spec, content, move_of, noise
+from raidx_fuse.pool.move import start_move, start_swap
+from tests.support.two_arrays import (
+    PAGE,
+    PAGES,
+    SLOW_BYTES,
+    Arrays,
+    Spec,
+    content,
+    ended,
+    is_tidy,
+    make,
+    move_of,
+    noise,
+    play,
+    slow_move,
+)
 
-PAGES = 40
 BIG_PAGES = 24 << 8  # 24 MiB
-SLOW_BYTES = 16 * PAGE  # a second: a move of 40 pages lasts for some seconds
-
-
-def play(scene: Callable[[Arrays], Awaitable[None]], **options: bool) -> None:
-    async def whole() -> None:
-        arrays = Arrays(**options)
-        await arrays.create()
-        await scene(arrays)
-
-    run(whole)
-
-
-async def make(pool: Pool, array: str = "fast", name: str = "mail", pages: int = PAGES) -> Volume:
-    """Create a volume that is written half."""
-    volume = await pool.array(array).create(name, pages * PAGE)
-    await volume.write(0, noise(pages // 2 * PAGE))
-    await volume.flush()
-    return volume
-
-
-async def slow_move(pool: Pool, volume: str = "mail", array: str = "slow") -> None:
-    """Start a move of small windows that takes some seconds."""
-    source, _ = pool.find(volume)
-    await start_move(pool, volume, array)
-    move_of(source).limit(0, SLOW_BYTES)
-    move_of(source).set_window(1)
-
-
-async def ended(pool: Pool) -> None:
-    """Return when all moves have ended."""
-    for volumes in pool.arrays:
-        for job in volumes.array.jobs.running():
-            await job.finished.wait()
-            assert job.state in ("done", "cancelled"), job.status()
-
-
-async def is_tidy(pool: Pool) -> None:
-    """Assert that no table names a move, and that every free byte reads as zero."""
-    for volumes in pool.arrays:
-        await volumes.wiped()
-        table = volumes.table()
-        assert not table.arrived
-        assert all(record.move is None for record in table.volumes)
-        assert {record.uuid for record in table.volumes} == {v.uuid for v in volumes.volumes}
-        for extent in free_ranges(table.taken(), volumes.array.size_bytes):
-            assert not any(await volumes.array.read(extent.offset, extent.length))
 
 
 def test_a_volume_moves_and_is_all_there() -> None:
@@ -230,195 +192,6 @@ def test_a_volume_that_is_the_whole_array_moves_too() -> None:
     play(scene)
 
 
-def test_refused_with_one_line() -> None:
-    async def scene(arrays: Arrays) -> None:
-        async with arrays.mounted() as pool:
-            await make(pool)
-            await make(pool, name="news", pages=8)
-            big = pool.array("fast").free_bytes() // PAGE + 1
-            await make(pool, "slow", "big", big)
-            tables = [volumes.table() for volumes in pool.arrays]
-            for words, error, said in (
-                (("none", "slow"), UsageError, "there is no volume none; there is mail, news, big"),
-                (("mail", "none"), UsageError, "there is no array none here; there is fast, slow"),
-                (("mail", "fast"), UsageError, "volume mail is on array fast already"),
-                (("big", "fast"), NoSpaceError, "do not fit"),
-            ):
-                with pytest.raises(error) as caught:
-                    await start_move(pool, *words)
-                assert said in str(caught.value)
-            assert [volumes.table() for volumes in pool.arrays] == tables
-            await slow_move(pool)
-            for call in (
-                lambda: start_move(pool, "mail", "slow"),
-                lambda: pool.array("fast").rename(pool.find("mail")[1], "post"),
-                lambda: pool.array("fast").resize(pool.find("mail")[1], PAGE),
-                lambda: pool.array("fast").delete(pool.find("mail")[1], lose_data=True),
-            ):
-                with pytest.raises(BusyError, match="volume mail is on its way"):
-                    await call()
-            with pytest.raises(BusyError, match="a move from array fast is running already"):
-                await start_move(pool, "news", "slow")
-            await ended(pool)
-            await pool.array("slow").array.fail_disk(1)
-            with pytest.raises(UsageError, match="array slow is degraded: role 1 is lost"):
-                await start_move(pool, "news", "slow")
-            await start_move(pool, "news", "slow", accept_degraded=True)
-            await ended(pool)
-            assert await content(pool.find("news")[1]) == noise(4 * PAGE) + bytes(4 * PAGE)
-
-    play(scene)
-
-
-@pytest.mark.parametrize("name", ["fast", "slow"])
-def test_a_member_that_fails_in_the_middle_is_its_arrays_own_business(name: str) -> None:
-    async def scene(arrays: Arrays) -> None:
-        async with arrays.mounted() as pool:
-            volume = await make(pool)
-            before = await content(volume)
-            await slow_move(pool)
-            await trio.sleep(0.6)
-            arrays.shelf[name][1].vanish()
-            await ended(pool)
-            assert await content(volume) == before
-            assert pool.array(name).array.member_set.lost == {1}
-
-    play(scene)
-
-
-@pytest.mark.parametrize("name", ["fast", "slow"])
-def test_an_array_that_fails_in_the_middle_pauses_the_move(name: str) -> None:
-    async def scene(arrays: Arrays) -> None:
-        async with arrays.mounted() as pool:
-            volume = await make(pool)
-            before = await content(volume)
-            await slow_move(pool)
-            await trio.sleep(0.6)
-            for member in arrays.shelf[name]:
-                member.vanish()
-            await trio.sleep(60)
-            job = move_of(pool.array("fast"))
-            status = job.status()
-            assert status["state"] == "paused"
-            assert status["error"].endswith("resume`, or cancel it"), status
-            for member in arrays.shelf[name]:
-                member.come_back()
-            job.resume()
-            await ended(pool)
-            assert await content(volume) == before
-
-    play(scene)
-
-
-def test_two_volumes_change_places_through_free_space() -> None:
-    async def scene(arrays: Arrays) -> None:
-        async with arrays.mounted() as pool:
-            mail, big = await make(pool), await make(pool, "slow", "big", 60)
-            before = await content(mail), await content(big)
-            assert [leg.volume for leg in plan_swap(pool, "mail", "big").legs] == [mail, big]
-            await start_swap(pool, "mail", "big")
-            await ended(pool)
-            assert pool.find("mail")[0] is pool.array("slow")
-            assert pool.find("big")[0] is pool.array("fast")
-            assert (await content(mail), await content(big)) == before
-            await is_tidy(pool)
-
-    play(scene)
-
-
-def test_a_superblock_without_room_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(arrays: Arrays) -> None:
-        async with arrays.mounted() as pool:
-            volume = await make(pool)
-            tables = [volumes.table() for volumes in pool.arrays]
-
-            async def full(*_: object, **__: object) -> None:
-                raise FormatError("the configuration does not fit")
-
-            monkeypatch.setattr(pool.array("fast"), "change", full)
-            with pytest.raises(FormatError, match="does not fit"):
-                await start_move(pool, "mail", "slow")
-            monkeypatch.undo()
-            assert [volumes.table() for volumes in pool.arrays] == tables
-            assert pool.transfers == {}
-            await start_move(pool, "mail", "slow")
-            await ended(pool)
-            assert await content(volume) == noise(PAGES // 2 * PAGE) + bytes(PAGES // 2 * PAGE)
-
-    play(scene)
-
-
-def test_volumes_change_places_by_way_of_a_third_array() -> None:
-    async def whole() -> None:
-        specs = (Spec("a", "raid0", 2), Spec("b", "raid0", 2), Spec("c", "raid0", 2))
-        arrays = Arrays(specs)
-        await arrays.create()
-        async with arrays.mounted() as pool:
-            room = pool.array("a").free_bytes() // PAGE
-            one, two = (
-                await make(pool, "a", "one", room - 5),
-                await make(pool, "b", "two", room - 6),
-            )
-            before = await content(one), await content(two)
-            planned = plan_swap(pool, "one", "two")
-            assert [(leg.volume.name, leg.target.array.name) for leg in planned.legs] == [
-                *(("two", "c"), ("one", "b"), ("two", "a"))
-            ]
-            price = cost(planned)
-            assert price["volume_bytes"] == (2 * room - 11) * PAGE  # Eq. 3
-            written = [(room - 5) // 2 * PAGE, (room - 6) // 2 * PAGE]
-            assert price["bytes_moved"] == written[0] + 2 * written[1]
-            await start_swap(pool, "one", "two")
-            with pytest.raises(BusyError, match="volume one is on its way already"):
-                await start_move(pool, "one", "c")  # its leg is still to come
-            await ended(pool)
-            assert pool.find("one")[0] is pool.array("b")
-            assert pool.find("two")[0] is pool.array("a")
-            assert (await content(one), await content(two)) == before
-            await pool.array("c").wiper.wiped()
-            await make(pool, "c", "three", room)
-            with pytest.raises(NoSpaceError, match="volumes one and two cannot change places"):
-                await start_swap(pool, "one", "two")
-            await is_tidy(pool)
-
-    run(whole)
-
-
-def test_a_volume_that_is_deleted_before_its_leg_ends_the_swap() -> None:
-    async def scene(arrays: Arrays) -> None:
-        async with arrays.mounted() as pool:
-            await make(pool)
-            big = await make(pool, "slow", "big", 60)
-            await start_swap(pool, "mail", "big")
-            job = move_of(pool.array("fast"))
-            job.limit(0, SLOW_BYTES)
-            await pool.array("slow").delete(big, lose_data=True)
-            await ended(pool)
-            assert job.status()["state"] == "cancelled"
-            assert pool.find("mail")[0] is pool.array("slow")
-            await is_tidy(pool)
-
-    play(scene)
-
-
-def test_a_volume_that_changes_while_its_move_begins_stays() -> None:
-    async def scene(arrays: Arrays) -> None:
-        async with arrays.mounted() as pool:
-            volume = await make(pool)
-            fast, size = pool.array("fast"), (PAGES - 5) * PAGE
-            planned = plan_move(pool, "mail", "slow")
-            async with trio.open_nursery() as nursery:
-                resize = partial(fast.resize, volume, size, lose_data=True)
-                nursery.start_soon(resize)
-                with pytest.raises(BusyError, match="volume mail has changed meanwhile; try again"):
-                    await start(pool, planned)
-            await ended(pool)
-            assert volume.size_bytes == size
-            await is_tidy(pool)
-
-    play(scene, slow=True)
-
-
 def test_a_cancel_takes_back_every_move_that_one_mount_goes_on_with() -> None:
     async def scene(arrays: Arrays) -> None:
         async with arrays.mounted() as pool:
@@ -441,28 +214,6 @@ def test_a_cancel_takes_back_every_move_that_one_mount_goes_on_with() -> None:
             job.cancel()
             await ended(pool)
             assert pool.find("big")[0] is pool.find("bigger")[0] is pool.array("slow")
-            await is_tidy(pool)
-
-    play(scene)
-
-
-def test_a_cancelled_swap_ends_where_it_is() -> None:
-    async def scene(arrays: Arrays) -> None:
-        async with arrays.mounted() as pool:
-            await make(pool)
-            await make(pool, "slow", "big", 60)
-            await start_swap(pool, "mail", "big")
-            job = move_of(pool.array("fast"))
-            job.limit(0, SLOW_BYTES)
-            job.set_window(1)
-            while job.detail()["legs_left"] == 2:  # noqa: ASYNC110  # a leg has no event
-                await trio.sleep(0.1)
-            await trio.sleep(0.5)
-            assert job.detail()["volume"] == "big"
-            job.cancel()
-            await ended(pool)
-            assert job.status()["state"] == "cancelled"
-            assert pool.find("mail")[0] is pool.find("big")[0] is pool.array("slow")
             await is_tidy(pool)
 
     play(scene)

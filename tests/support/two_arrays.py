@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
 
@@ -12,7 +12,9 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.model import model_member
-from raidx_fuse.pool.move import open_pool
+from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.pool.allocate import free_ranges
+from raidx_fuse.pool.move import open_pool, start_move
 from raidx_fuse.pool.move_job import MoveVolumes
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume import Volume
@@ -20,6 +22,8 @@ from raidx_fuse.pool.volume_table import ArrayVolumes, open_volumes
 
 PAGE = 4096
 OVERHEAD_BYTES = 2 << 20
+PAGES = 40  # of a volume
+SLOW_BYTES = 16 * PAGE  # a second: a move of 40 pages lasts for some seconds
 
 
 class Spec(NamedTuple):
@@ -89,3 +93,50 @@ def move_of(volumes: ArrayVolumes, number: int = 0) -> MoveVolumes:
     """Return the running move or swap from an array."""
     jobs = [job for job in volumes.array.jobs.running() if isinstance(job, MoveVolumes)]
     return jobs[number]
+
+
+def play(scene: Callable[[Arrays], Awaitable[None]], **options: bool) -> None:
+    """Run *scene* on two arrays in virtual time."""
+
+    async def whole() -> None:
+        arrays = Arrays(**options)
+        await arrays.create()
+        await scene(arrays)
+
+    run(whole)
+
+
+async def make(pool: Pool, array: str = "fast", name: str = "mail", pages: int = PAGES) -> Volume:
+    """Create a volume that is written half."""
+    volume = await pool.array(array).create(name, pages * PAGE)
+    await volume.write(0, noise(pages // 2 * PAGE))
+    await volume.flush()
+    return volume
+
+
+async def slow_move(pool: Pool, volume: str = "mail", array: str = "slow") -> None:
+    """Start a move of small windows that takes some seconds."""
+    source, _ = pool.find(volume)
+    await start_move(pool, volume, array)
+    move_of(source).limit(0, SLOW_BYTES)
+    move_of(source).set_window(1)
+
+
+async def ended(pool: Pool) -> None:
+    """Return when all moves have ended."""
+    for volumes in pool.arrays:
+        for job in volumes.array.jobs.running():
+            await job.finished.wait()
+            assert job.state in ("done", "cancelled"), job.status()
+
+
+async def is_tidy(pool: Pool) -> None:
+    """Assert that no table names a move, and that every free byte reads as zero."""
+    for volumes in pool.arrays:
+        await volumes.wiped()
+        table = volumes.table()
+        assert not table.arrived
+        assert all(record.move is None for record in table.volumes)
+        assert {record.uuid for record in table.volumes} == {v.uuid for v in volumes.volumes}
+        for extent in free_ranges(table.taken(), volumes.array.size_bytes):
+            assert not any(await volumes.array.read(extent.offset, extent.length))

@@ -12,7 +12,6 @@ resync, rebuild) has ended; then the parity is checked. On a share of the states
 from __future__ import annotations
 
 import random
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,21 +20,20 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.lab.crash.disks import SectorDisk
 from raidx_fuse.lab.crash.history import Expectation
 from raidx_fuse.lab.crash.reading import read_sectors
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.requests.image_parts import Parts
-from raidx_fuse.lab.crash.state import ViolationError
+from raidx_fuse.lab.crash.state import ViolationError, as_violations
 from raidx_fuse.layouts.numbers import Role, Stripe, cell_range
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image
-from raidx_fuse.members.simulated.virtual_time import DeadlockError, begin_anew, run, sleep
+from raidx_fuse.members.simulated.virtual_time import begin_anew, run, sleep
 
 # What each journal mode promises after a cut, and where it promises less.
 #
@@ -142,19 +140,8 @@ async def judge_inside(
 ) -> frozenset[int]:
     """`judge` as a coroutine: one trio run checks many states, one after the other."""
     look = _Oracle(left, generator, record)
-    try:
+    with as_violations("the jobs that the mount started never end"):
         await begin_anew(look.look, seed=generator.getrandbits(32))
-    except ViolationError:
-        raise
-    except RaidxError as error:
-        raise ViolationError(f"does not mount or work: {error}") from error
-    except trio.TooSlowError as error:
-        raise ViolationError("the jobs that the mount started never end") from error
-    except DeadlockError as error:
-        raise ViolationError(f"deadlock: {error}") from error
-    except Exception as error:  # a bug of the engine is a violation like any other
-        trace = "".join(traceback.format_exception(error))
-        raise ViolationError(f"the engine crashed: {trace}") from error
     return look.exempt
 
 

@@ -13,12 +13,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 
-from raidx_fuse.errors import UsageError
+import trio
+
+from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.members.simulated.powercut import DiskState, enumerate_cuts
+from raidx_fuse.members.simulated.virtual_time import DeadlockError
 
 PROGRAM = "python -m raidx_fuse.lab.crash"
 DROPPED, KEPT = "d", "k"
@@ -124,6 +129,24 @@ class State:
 
 class ViolationError(Exception):
     """A state that breaks a promise; the text says which."""
+
+
+@contextmanager
+def as_violations(endless: str) -> Iterator[None]:
+    """Raise ViolationError for every error in the block; *endless* says what took too long."""
+    try:
+        yield
+    except ViolationError:
+        raise
+    except RaidxError as error:
+        raise ViolationError(f"does not mount or work: {error}") from error
+    except trio.TooSlowError as error:
+        raise ViolationError(endless) from error
+    except DeadlockError as error:
+        raise ViolationError(f"deadlock: {error}") from error
+    except Exception as error:  # a bug of the engine is a violation like any other
+        trace = "".join(traceback.format_exception(error))
+        raise ViolationError(f"the engine crashed: {trace}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import UsageError, unknown
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.pool.balance.strategies import STRATEGIES
 from raidx_fuse.pool.balance.system import TAU
@@ -189,11 +188,7 @@ def setting_named(key: str) -> PoolSetting:
     """Return the setting called *key*. Raises UsageError that suggests the nearest name."""
     found = POOL_SETTINGS.get(key)
     if found is None:
-        near = get_close_matches(key, POOL_SETTINGS, 1)
-        raise UsageError(
-            f"unknown setting {key[:80]!r}",
-            action=f"did you mean {near[0]}?" if near else f"known: {', '.join(POOL_SETTINGS)}",
-        )
+        raise unknown("setting", key, POOL_SETTINGS)
     return found
 
 

@@ -7,7 +7,12 @@ from tests.crash.mutants.mutant import POOL, Mutant
 TRANSFER = "raidx_fuse/pool/transfer.py"
 POOLS = "raidx_fuse/pool/pool.py"
 JOB = "raidx_fuse/pool/move_job.py"
-MOVE_TESTS = ("tests/pool/test_move.py", "tests/pool/test_move_settled.py")
+MOVE_TESTS = (
+    "tests/pool/test_move.py",
+    "tests/pool/test_swap.py",
+    "tests/pool/test_move_troubles.py",
+    "tests/pool/test_move_settled.py",
+)
 
 MUTANTS = (
     Mutant(

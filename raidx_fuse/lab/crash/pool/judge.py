@@ -9,22 +9,21 @@ have ended, or were cancelled, all that is the same, no table names a move, and 
 from __future__ import annotations
 
 import random
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import trio
 
-from raidx_fuse.errors import RaidxError, ungrouped
+from raidx_fuse.errors import ungrouped
 from raidx_fuse.lab.crash.disks import SectorDisk
 from raidx_fuse.lab.crash.pool.content import allowed
 from raidx_fuse.lab.crash.pool.player import SLOW_BYTES, mounted, moves_of
 from raidx_fuse.lab.crash.pool.recording import PoolRecording
-from raidx_fuse.lab.crash.state import ViolationError
+from raidx_fuse.lab.crash.state import ViolationError, as_violations
 from raidx_fuse.members.base import SECTOR_BYTES, Member
 from raidx_fuse.members.simulated.powercut import CutRecord
 from raidx_fuse.members.simulated.sparse import Image
-from raidx_fuse.members.simulated.virtual_time import DeadlockError, begin_anew
+from raidx_fuse.members.simulated.virtual_time import begin_anew
 from raidx_fuse.pool.allocate import free_ranges
 from raidx_fuse.pool.pool import Pool
 
@@ -58,20 +57,8 @@ async def judge(left: PoolLeft, generator: random.Random, record: CutRecord | No
     itself can be cut; the additional checks are left out then.
     """
     look = _Judge(left, generator, record)
-    try:
-        with ungrouped():
-            await begin_anew(look.look, seed=generator.getrandbits(32))
-    except ViolationError:
-        raise
-    except RaidxError as error:
-        raise ViolationError(f"does not mount or work: {error}") from error
-    except trio.TooSlowError as error:
-        raise ViolationError("a move or the wiping never ends") from error
-    except DeadlockError as error:
-        raise ViolationError(f"deadlock: {error}") from error
-    except Exception as error:  # a bug is a violation like any other
-        trace = "".join(traceback.format_exception(error))
-        raise ViolationError(f"the engine crashed: {trace}") from error
+    with as_violations("a move or the wiping never ends"), ungrouped():
+        await begin_anew(look.look, seed=generator.getrandbits(32))
 
 
 class _Judge:

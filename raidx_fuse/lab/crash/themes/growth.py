@@ -13,6 +13,7 @@ Afterwards the vacated cells are written as well. The checked content must not c
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import trio
@@ -76,7 +77,19 @@ async def grow(player: Player) -> None:
         await array.grow(joining, surrogate=player.disks[surrogate])
     else:
         await array.grow(joining, parity)
-    turn = player.rng.choice(("", "", "remount", "cancel", "lose", "lose"))
+    await live_through(player, ("", "", "remount", "cancel", "lose", "lose"))
+    player.history.end(span, player.event)
+    if changing is not None:
+        player.history.end(changing, player.event)
+    if surrogate is not None:
+        inherit(player)
+    await let_go(player)
+    await write_beyond(player)
+
+
+async def live_through(player: Player, turns: Sequence[str]) -> None:
+    """Do random steps, and one of *turns* of events, until the growth under way has ended."""
+    turn = player.rng.choice(turns)
     steps = player.rng.randint(1, 4)
     started_s = trio.current_time()
     while (job := growth_of(player)) is not None:
@@ -91,13 +104,6 @@ async def grow(player: Player) -> None:
             await _TURNS[turn](player, job)
             turn, steps = "", player.rng.randint(0, 2)
         await trio.sleep(player.rng.choice((0.05, 0.5)))
-    player.history.end(span, player.event)
-    if changing is not None:
-        player.history.end(changing, player.event)
-    if surrogate is not None:
-        inherit(player)
-    await let_go(player)
-    await write_beyond(player)
 
 
 def inherit(player: Player) -> None:

@@ -7,20 +7,9 @@ of a member that is then replaced. The checked content must not change.
 
 from __future__ import annotations
 
-import trio
-
 from raidx_fuse.lab.crash.player import Player
-from raidx_fuse.lab.crash.themes.growth import (
-    GROWTH_LIMIT_S,
-    SLOW_BYTES,
-    grow,
-    growth_of,
-    lose,
-    remount,
-)
+from raidx_fuse.lab.crash.themes.growth import grow, live_through
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
-
-_TURNS = {"remount": remount, "lose": lose}
 
 
 async def theme_shrink(player: Player) -> None:
@@ -44,18 +33,5 @@ async def shrink(player: Player) -> None:
         return  # old copies of a growth with piggyback
     span = player.history.begin("shrink", player.event)
     await player.array.remove_disk(layout.history[-1] - 1)
-    turn = player.rng.choice(("", "remount", "lose"))
-    steps = player.rng.randint(1, 4)
-    started_s = trio.current_time()
-    while (job := growth_of(player)) is not None:
-        assert trio.current_time() < started_s + GROWTH_LIMIT_S, job.status()
-        job.set_window(player.rng.randint(1, 4))
-        job.limit(None, SLOW_BYTES if steps else 0)
-        if steps:
-            steps -= 1
-            await player.step()
-        elif turn:
-            await _TURNS[turn](player, job)
-            turn, steps = "", player.rng.randint(0, 2)
-        await trio.sleep(player.rng.choice((0.05, 0.5)))
+    await live_through(player, ("", "remount", "lose"))
     player.history.end(span, player.event)
