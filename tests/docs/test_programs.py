@@ -36,3 +36,15 @@ def test_programs_have_help() -> None:
         text, _ = process.communicate()
         assert process.returncode == 0, f"{call}: {text}"
         assert text.lower().startswith("usage:"), f"{call}: {text}"
+
+
+def test_the_benchmarks_of_the_hot_paths_run() -> None:
+    """Each once and untimed, as `pytest bench` collects them; timings are for an idle machine."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "bench", "--benchmark-disable", "-q"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
