@@ -16,12 +16,12 @@ from typing import Any
 import click
 
 from raidx_fuse.cli.output import Output, warn
-from raidx_fuse.errors import RaidxError, shortage
+from raidx_fuse.errors import RaidxError, UsageError, shortage
 from raidx_fuse.layouts.registry import LayoutError
 
 SECTIONS = {  # the order of `raidx --help`
-    "Arrays": ("create", "mount", "serve", "umount"),
-    "Look": ("status", "stats", "events", "scan", "examine", "check", "explain"),
+    "Arrays": ("create", "mount", "serve", "umount", "wipe"),
+    "Look": ("status", "wait", "stats", "events", "scan", "examine", "check", "explain"),
     "Change": (
         *("add-disk", "reshape", "remove-disk", "fail-disk", "replace-disk"),
         *("scrub", "tune", "job", "get", "set"),
@@ -139,6 +139,7 @@ class Verbs(Nouns):
         **extra: Any,
     ) -> Any:
         """Run one command line and exit with its status."""
+        complain = _complain_in_json if _asks_for_json(args) else _complain
         try:
             status = super().main(
                 args, prog_name or "raidx", complete_var, standalone_mode=False, **extra
@@ -147,15 +148,15 @@ class Verbs(Nouns):
             print(error.format_message(), file=sys.stderr)
             status = 2
         except click.UsageError as error:
-            status = _usage(error)
+            status = complain(_usage(error), error.exit_code)
         except click.ClickException as error:
-            status = _complain(error.format_message(), error.exit_code)
+            status = complain(RaidxError(error.format_message()), error.exit_code)
         except LayoutError as error:
-            status = _complain(str(error), 2)
+            status = complain(UsageError(str(error)))
         except RaidxError as error:
-            status = _complain(str(error), error.exit_status)
+            status = complain(error)
         except (click.Abort, KeyboardInterrupt):
-            status = _complain("interrupted", 130)
+            status = _complain(RaidxError("interrupted"), 130)
         except BrokenPipeError:
             sys.stdout = None  # `raidx ... | head`: the reader has closed the pipe
             status = 1
@@ -163,7 +164,7 @@ class Verbs(Nouns):
             short = shortage(error)
             if short is None:
                 raise
-            status = _complain(str(short), short.exit_status)
+            status = complain(short)
         if not standalone_mode:
             return status
         sys.exit(status if isinstance(status, int) else 0)
@@ -176,16 +177,28 @@ class Verbs(Nouns):
                 formatter.write_dl(rows)
 
 
-def _usage(error: click.UsageError) -> int:
-    """Print a usage error on one line that says which --help to read; return the exit status."""
+def _usage(error: click.UsageError) -> UsageError:
+    """Return a usage error as one line that says which --help to read."""
     message = error.format_message().rstrip(".")
     if error.ctx is not None and "did you mean" not in message and "--help" not in message:
-        message += f"; see '{error.ctx.command_path} --help'"
-    return _complain(message, error.exit_code)
+        return UsageError(message, action=f"see '{error.ctx.command_path} --help'")
+    return UsageError(message)
 
 
-def _complain(message: str, status: int) -> int:
-    warn(" ".join(message.split()))
+def _asks_for_json(args: Sequence[str] | None) -> bool:
+    return "--json" in (sys.argv[1:] if args is None else args)
+
+
+def _complain(error: RaidxError, status: int | None = None) -> int:
+    """Print *error* on one line of standard error; return *status*, by default that of *error*."""
+    warn(" ".join(str(error).split()))
+    return error.exit_status if status is None else status
+
+
+def _complain_in_json(error: RaidxError, status: int | None = None) -> int:
+    """As `_complain`, with the error as a document on standard output, too."""
+    status = _complain(error, status)
+    Output(json=True).emit({"error": error.as_dict() | {"exit_status": status}})
     return status
 
 

@@ -19,10 +19,12 @@ except (ImportError, MemoryError, OSError) as error:
 
 COMMANDS = {  # name -> place: the module of a command is imported when the command runs
     "create": "create.create",
+    "wipe": "create.wipe",
     "mount": "mount.mount",
     "serve": "mount.serve",
     "umount": "mount.umount",
     "status": "show.status",
+    "wait": "show.wait",
     "stats": "show.stats",
     "events": "events.events",
     "scan": "scan.scan",

@@ -1,11 +1,11 @@
-"""Waiting for a job: a progress bar and an ETA on a terminal, plain lines otherwise."""
+"""Waiting: for a job, with a progress bar and an ETA on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.progress import BarColumn, Progress, TextColumn
 
@@ -20,6 +20,7 @@ LINE_PERCENT = 10.0  # without a terminal: one line for so much progress
 ENDED = ("done", "cancelled", "failed")
 
 Job = dict[str, Any]
+Seen = TypeVar("Seen")
 
 
 def wait_for_jobs(array: str, job_ids: list[int], out: Output) -> list[Job]:
@@ -63,6 +64,19 @@ def looks(look: Callable[[], Job]) -> Iterator[Job]:
             return
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, POLL_S)
+
+
+def looks_until(
+    look: Callable[[], Seen], is_enough: Callable[[Seen], bool], limit_s: float | None
+) -> Seen:
+    """Look twice a second until *is_enough*, or for *limit_s*; return what was seen last."""
+    begin_s = time.monotonic()
+    while True:
+        seen = look()
+        late = limit_s is not None and time.monotonic() - begin_s >= limit_s
+        if late or is_enough(seen):
+            return seen
+        time.sleep(POLL_S)
 
 
 def _bar(look: Callable[[], Job], out: Output) -> Job:

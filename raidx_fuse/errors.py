@@ -13,21 +13,29 @@ Bugs are no `RaidxError`: they end the array (tasks.py) or the process.
 from __future__ import annotations
 
 import errno as _errno
+import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
+_WORD = re.compile("(?<=[a-z])(?=[A-Z])")
 NAME_CHARS_MAX = 80  # of a name that an error message repeats
 
 
 class RaidxError(Exception):
     """A failure that is reported to the user in one line; *action* says what to do next.
 
-    *errno* is for the kernel, *exit_status* for the shell.
+    *errno* is for the kernel, *exit_status* for the shell, *kind* for scripts: the name of the
+    class in small letters, without "Error".
     """
 
     errno = _errno.EIO
     exit_status = 1
+    kind = "raidx"
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.kind = _WORD.sub("_", cls.__name__.removesuffix("Error")).lower()
 
     def __init__(self, message: str, *, action: str | None = None) -> None:
         super().__init__(message)
@@ -36,6 +44,15 @@ class RaidxError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}; {self.action}" if self.action else self.message
+
+    def as_dict(self) -> dict[str, str | int | None]:
+        """Return the error as JSON values, for another process and for ``--json``."""
+        return {
+            "kind": self.kind,
+            "message": self.message,
+            "action": self.action,
+            "exit_status": self.exit_status,
+        }
 
 
 class UsageError(RaidxError):
@@ -52,6 +69,10 @@ def unknown(what: str, name: str, known: Collection[str]) -> UsageError:
         f"unknown {what} {name[:NAME_CHARS_MAX]!r}",
         action=f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}",
     )
+
+
+class TimedOutError(RaidxError):
+    """What was waited for did not happen in time."""
 
 
 class FormatError(RaidxError):

@@ -105,6 +105,7 @@ CLOCKS = {
     ("daemon.mount", "time_ns"),  # the time stamp that `ls` shows
     ("cli.commands.events", "sleep"),  # between two looks at the events
     ("cli.progress", "sleep"),  # between two looks at a job
+    ("cli.progress", "monotonic"),  # has the user waited for long enough?
     ("lab.crash.__main__", "monotonic"),  # how long a campaign took
     ("lab.crash.__main__", "strftime"),  # the date of its report
 }

@@ -1,7 +1,8 @@
-"""`raidx create`."""
+"""`raidx create` and `raidx wipe`."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
@@ -115,3 +116,30 @@ def _alternative_text(entry: dict[str, Any], out: Output) -> str:
         f"{plural(entry['redundancy_left'], 'loss')} tolerated, "
         f"{out.size(sum(entry['wasted']))} wasted"
     )
+
+
+@verb()
+@click.argument("members", metavar="MEMBER...", nargs=-1, required=True, type=PATH)
+@click.option(
+    "--lose-data",
+    is_flag=True,
+    help="Also members that have a role in their array, or damaged superblocks.",
+)
+def wipe(out: Output, members: tuple[str, ...], lose_data: bool) -> None:
+    """Make members forget their array: overwrite their superblocks with zeros.
+
+    Content stays on the disk, but no array finds it. A member without a superblock is left as it
+    is; a member of a running array is refused.
+    """
+    paths = [absolute(member) for member in members]
+    found = [out.fit(each) for each in trio.run(partial(creation.wipe, paths, lose_data=lose_data))]
+    lines = [
+        f"{each['path']}: "
+        + (
+            f"its superblock of {each['array'] or 'an array'} is gone"
+            if each["wiped"]
+            else "it had no superblock"
+        )
+        for each in found
+    ]
+    out.emit({"members": found}, Text("\n".join(lines)))

@@ -1,4 +1,4 @@
-"""Commands that only read: status, stats, examine, check."""
+"""Commands that only read: status, wait, stats, examine, check."""
 
 from __future__ import annotations
 
@@ -11,14 +11,23 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from raidx_fuse.cli import metrics
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import Found, ask, ask_all, check_status
 from raidx_fuse.cli.output import Output, console, plural, warn
 from raidx_fuse.cli.parameters import ARRAY, PATH, array_argument
-from raidx_fuse.cli.status_text import EXIT_UNKNOWN, brief, exit_status, pool_lines, status_page
+from raidx_fuse.cli.progress import looks_until
+from raidx_fuse.cli.status_text import (
+    EXIT_UNKNOWN,
+    STATE_STYLES,
+    brief,
+    exit_status,
+    pool_lines,
+    status_page,
+)
 from raidx_fuse.daemon import paths
 from raidx_fuse.daemon.control_socket import call
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import RaidxError, TimedOutError, UsageError
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.open import absolute
 
@@ -77,6 +86,48 @@ def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> in
     return max((exit_status(each) for each in every_array), default=0) or unknown
 
 
+@verb()
+@array_argument
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(["healthy", *STATE_STYLES]),
+    default=("healthy",),
+    help="A state of `raidx status`, or healthy, the default; several: any of them.",
+)
+@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds; the default is no limit.")
+def wait(out: Output, array: str, states: tuple[str, ...], timeout: float | None) -> None:
+    """Wait until an array has a state.
+
+    healthy means that no member is missing and nothing is rebuilt or resynchronised.
+    """
+    mount, name = mountpoint.split_array(array)
+
+    def look() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        found = out.fit(call(mount, "status", timeout_s=STATUS_TIMEOUT_S))
+        arrays = [each for each in found.get("arrays", [found]) if name in (None, each["name"])]
+        if not arrays:
+            raise UsageError(f"no array of {mount} is named {name}")
+        return found, arrays
+
+    found, arrays = looks_until(
+        look, lambda seen: all(_is_in(each, states) for each in seen[1]), timeout
+    )
+    wrong = [each for each in arrays if not _is_in(each, states)]
+    if wrong:
+        raise TimedOutError(
+            f"{wrong[0]['name']} is {wrong[0]['state']}, not {' or '.join(states)}, after "
+            f"{timeout:g} s",
+            action=wrong[0]["action"],
+        )
+    out.emit(found, Text("\n".join(f"{each['name']}: {each['state']}" for each in arrays)))
+
+
+def _is_in(status: dict[str, Any], states: tuple[str, ...]) -> bool:
+    return status["state"] in states or ("healthy" in states and exit_status(status) == 0)
+
+
 def _collect(arrays: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return the status of the mounts in *arrays*, or of the array whose member paths they are."""
     mounts = [mountpoint.split_array(path)[0] for path in arrays]
@@ -112,12 +163,30 @@ def _at_rest(question: str, members: Any) -> Any:
 @array_argument
 @click.argument("interval", type=click.FloatRange(min=0, min_open=True), required=False)
 @click.argument("count", type=click.IntRange(min=1), required=False)
-def stats(out: Output, array: str, interval: float | None, count: int | None) -> None:
+@click.option("--prometheus", is_flag=True, help="Print all arrays of the mount as metrics.")
+@click.option("--output", type=PATH, help="With --prometheus: replace this file by the metrics.")
+def stats(
+    out: Output,
+    array: str,
+    interval: float | None,
+    count: int | None,
+    prometheus: bool,
+    output: str | None,
+) -> None:
     """Print operations, bytes and latencies.
 
     They are counted since the mount, or in each INTERVAL seconds. COUNT intervals are shown; the
     default is no limit, with --json one.
+
+    --prometheus needs the extra: pip install 'raidx-fuse[prometheus]'.
     """
+    if prometheus or output is not None:
+        if not prometheus or interval is not None or out.json:
+            raise click.UsageError(
+                "--prometheus takes no INTERVAL and no --json; --output is for --prometheus"
+            )
+        _metrics(array, output)
+        return
     if interval is None:
         document = ask(out, array, "stats")
         out.emit(document, _stats_page(document, out))
@@ -135,6 +204,19 @@ def stats(out: Output, array: str, interval: float | None, count: int | None) ->
         if count is None:
             break
     out.emit(reports[0] if len(reports) == 1 else {"reports": reports})
+
+
+def _metrics(array: str, output: str | None) -> None:
+    """Print the metrics of the mount of *array*, or write them to the file *output*."""
+    mount, _ = mountpoint.split_array(array)
+    found = call(mount, "status", timeout_s=STATUS_TIMEOUT_S)
+    names = [each["name"] for each in found.get("arrays", [])]
+    paths = {name: f"{mount}:{name}" for name in names} or {found["name"]: mount}
+    text = metrics.as_text(found, {name: call(path, "stats") for name, path in paths.items()})
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        metrics.write_text(output, text)
 
 
 def _stats_page(stats: dict[str, Any], out: Output) -> RenderableType:

@@ -22,7 +22,7 @@ from typing import Any
 import trio
 
 from raidx_fuse.daemon.control_socket import peer
-from raidx_fuse.errors import BusyError, RaidxError
+from raidx_fuse.errors import BusyError, RaidxError, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,9 @@ class ControlServer:
                     while (end := waiting.find(b"\n", searched)) < 0:
                         searched = len(waiting)
                         if searched > REQUEST_BYTES_MAX:
-                            await self._send(stream, _error_answer("the request is too long"))
+                            await self._send(
+                                stream, _refusal(UsageError("the request is too long"))
+                            )
                             return
                         received = await stream.receive_some(_RECEIVE_BYTES)
                         if not received:
@@ -143,20 +145,22 @@ class ControlServer:
             request = json.loads(line)
             command, arguments = request["command"], request.get("arguments", {})
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            return _error_answer('not a request: {"command": ..., "arguments": {...}}', status=2)
+            return _refusal(UsageError('not a request: {"command": ..., "arguments": {...}}'))
         if not isinstance(command, str) or not isinstance(arguments, dict):
-            return _error_answer("command must be a string, arguments an object", status=2)
+            return _refusal(UsageError("command must be a string, arguments an object"))
         try:
             # An answer that cannot be encoded is a bug of the handler too.
             return _encoded({"result": await self._handler(command, arguments)})
         except RaidxError as error:
-            return _error_answer(error.message, error.action, error.exit_status)
+            return _refusal(error)
         except Exception as error:
             self.bugs += 1
             log.critical("bug: control command %r", command, exc_info=error)
-            return _error_answer(
-                f"{command} met a bug in raidx: {type(error).__name__}: {error}",
-                "see the mount's log; `raidx status` names it",
+            return _refusal(
+                RaidxError(
+                    f"{command} met a bug in raidx: {type(error).__name__}: {error}",
+                    action="see the mount's log; `raidx status` names it",
+                )
             )
 
 
@@ -164,14 +168,17 @@ def _encoded(answer: dict[str, Any]) -> bytes:
     return json.dumps(answer, separators=(",", ":")).encode() + b"\n"
 
 
-def _error_answer(message: str, action: str | None = None, status: int = 1) -> bytes:
-    return _encoded({"error": {"message": message, "action": action, "exit_status": status}})
+def _refusal(error: RaidxError) -> bytes:
+    return _encoded({"error": error.as_dict()})
 
 
 def _turn_away(client: Any) -> None:
     """Tell *client* that all connections are busy, without waiting for it."""
-    busy = _error_answer(
-        f"{CLIENTS_MAX} commands are under way on this mount", "try again when one has ended"
+    busy = _refusal(
+        BusyError(
+            f"{CLIENTS_MAX} commands are under way on this mount",
+            action="try again when one has ended",
+        )
     )
     with contextlib.suppress(OSError):
         os.write(client.fileno(), busy)  # its buffer is empty, and the socket is non-blocking

@@ -2,7 +2,7 @@
 
     --> {"command": "status", "arguments": {}}
     <-- {"result": {...}}
-    <-- {"error": {"message": "...", "action": "..." or null, "exit_status": 1}}
+    <-- {"error": {"kind": "...", "message": "...", "action": "..." or null, "exit_status": 1}}
 
 `raidx_fuse.daemon.control_server` is the server side. A client does not trust its peer: it bounds
 the size and time of an answer, and the peer must run as the user who mounted. A command may take
@@ -35,9 +35,17 @@ _UCRED = struct.Struct("3i")
 class ControlError(RaidxError):
     """An error answered by the daemon, or the reason why it could not be asked."""
 
-    def __init__(self, message: str, *, action: str | None = None, exit_status: int = 1) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        action: str | None = None,
+        exit_status: int = 1,
+        kind: str | None = None,
+    ) -> None:
         super().__init__(message, action=action)
         self.exit_status = exit_status
+        self.kind = kind or type(self).kind
 
 
 def peer(client: Any) -> tuple[int, int]:
@@ -166,6 +174,7 @@ class Connection:
                     message,
                     action=None if action is None else str(action),
                     exit_status=int(error["exit_status"]) & 0xFF or 1,
+                    kind=str(error["kind"]) if "kind" in error else None,
                 )
             result = answer["result"]
         except (ValueError, LookupError, TypeError, OverflowError, RecursionError):

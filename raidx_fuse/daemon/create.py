@@ -1,4 +1,4 @@
-"""Creating an array from members as the user names them: first check everything, then write."""
+"""Making members an array, and making them forget it: first check everything, then write."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 
 from raidx_fuse.daemon.events.wall_clock import unix_s
 from raidx_fuse.daemon.member_files import Disks, check_distinct, is_there, size_in
-from raidx_fuse.errors import UsageError
+from raidx_fuse.errors import FormatError, UsageError
+from raidx_fuse.format.configuration.config import NO_ROLE
 from raidx_fuse.format.create import check_array_name, create_array, shape
 from raidx_fuse.format.regions import SECTOR_BYTES
+from raidx_fuse.format.superblock import erase_superblocks, newest, read_slots
 from raidx_fuse.format.table_page import share_bytes
 from raidx_fuse.layouts.placements.bundled import SPARE_CHUNKS, BundleLayout
 from raidx_fuse.layouts.placements.layout import Layout
@@ -185,3 +187,52 @@ async def create(request: CreateRequest) -> CreatePlan:
                 await disks.release(opened)
             raise
     return planned
+
+
+async def wipe(specs: Sequence[str], *, lose_data: bool) -> list[dict[str, Any]]:
+    """Overwrite the superblocks of members with zeros; return a document about each of them.
+
+    Nothing else is written: content, log and maps stay, but no array finds them. *lose_data* allows
+    members that have a role in their array, or whose superblocks are damaged. All members are
+    checked before the first one is written. Raises UsageError, BusyError, MemberError.
+    """
+    with Disks() as disks:
+        members = disks.attach(specs)
+        found = [await _look(member, lose_data=lose_data) for member in members]
+        for member, document in zip(members, found, strict=True):
+            if document["wiped"]:
+                await erase_superblocks(member)
+        return found
+
+
+async def _look(member: Member, *, lose_data: bool) -> dict[str, Any]:
+    """Return what is on *member*. Raises UsageError if it is of use and *lose_data* is false."""
+    slots = await read_slots(member)
+    document: dict[str, Any] = {
+        "path": member.path,
+        "wiped": any(slot.ours for slot in slots),
+        "array": None,
+        "array_uuid": None,
+        "role": None,
+    }
+    if not document["wiped"]:
+        return document
+    try:
+        superblock = newest(slots, member.path)
+    except FormatError:
+        what = "has superblocks that are damaged or of another version"
+    else:
+        assert superblock is not None, "a slot is ours"
+        record = superblock.config.find(superblock.member_uuid)
+        role = record.role if record is not None else NO_ROLE
+        document |= {
+            "array": superblock.config.name,
+            "array_uuid": superblock.array_uuid,
+            "role": role if role >= 0 else None,
+        }
+        if role < 0:
+            return document
+        what = f"has role {role} of array {superblock.config.name}"
+    if not lose_data:
+        raise UsageError(f"{member.path} {what}", action="to wipe it all the same, add --lose-data")
+    return document

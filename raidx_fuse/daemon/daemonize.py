@@ -129,15 +129,7 @@ def _run(body: Body, writing: int) -> int:
         if error is None or (reported and error is not caught):
             raise
         log.error("%s", error)
-        report(
-            {
-                "error": {
-                    "message": error.message,
-                    "action": error.action,
-                    "exit_status": error.exit_status,
-                }
-            }
-        )
+        report({"error": error.as_dict()})
         return error.exit_status
     return 0
 

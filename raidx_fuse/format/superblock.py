@@ -277,3 +277,14 @@ async def write_superblock(
     content = encode_superblock(superblock) if content is None else content
     await member.writev(superblock.slot * SUPERBLOCK_SLOT_BYTES, [content])
     await member.flush()
+
+
+async def erase_superblocks(member: Member) -> None:
+    """Overwrite both slots of *member* with zeros, except the beat, and flush.
+
+    Raises MemberError.
+    """
+    zeros = bytes(SUPERBLOCK_SLOT_BYTES - BEAT_BYTES)
+    for number in range(SUPERBLOCK_SLOTS):
+        await member.writev(number * SUPERBLOCK_SLOT_BYTES, [zeros])
+    await member.flush()

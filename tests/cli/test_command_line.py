@@ -215,7 +215,7 @@ def test_usage_mistakes_get_one_line_and_status_2(line: str, words: str) -> None
     assert words in complaint
 
 
-@pytest.mark.parametrize("line", ["stats {}", "status {}", "umount {}", "scrub {} --json"])
+@pytest.mark.parametrize("line", ["stats {}", "status {}", "umount {}", "scrub {}"])
 def test_what_is_not_mounted_gets_one_line_and_status_1(line: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, line.format(tmp_path).split())
     assert (result.exit_code, result.stdout) == (1, "")

@@ -333,7 +333,7 @@ def test_the_daemons_refusals_keep_their_exit_status(daemon: Daemon) -> None:
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "raidx: there is no role 9; see `raidx status`\n"
     daemon.answers["scrub"] = BusyError("a scrub is running already")
-    result = daemon.run("scrub", "ARRAY", "--json")
+    result = daemon.run("scrub", "ARRAY")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == "raidx: a scrub is running already\n"
 

@@ -38,6 +38,8 @@ def status(**changes: Any) -> dict[str, Any]:
         "size": 3 << 30,
         "state": "clean",
         "redundancy_left": 1,
+        "written": 1 << 30,
+        "lost_chunks": 0,
         "members": [member(role) for role in range(4)],
         "jobs": [],
         "volumes": [{"name": "disk", "size": 3 << 30, "path": "/mnt/disk"}],

@@ -1,0 +1,153 @@
+"""What scripts rely on: errors as JSON, `raidx wait`, `raidx wipe`, and metrics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from raidx_fuse.errors import BusyError
+from tests.support.command import USAGE, checked, raidx
+from tests.support.documents import job, member, status
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Daemon
+
+REPORT: dict[str, Any] = {
+    "interval_seconds": 10.0,
+    "members": [
+        {
+            **{"role": role, "path": f"/disks/d{role}.img", "reads": 5 + role, "writes": 2},
+            **{"flushes": 1, "read_bytes": 4096, "write_bytes": 8192, "errors": 0},
+            "utilisation": 0.25,
+        }
+        for role in range(2)
+    ],
+    "volumes": [
+        {"name": "disk", "reads": 7, "writes": 3, "read_bytes": 28672, "write_bytes": 12288}
+    ],
+}
+
+
+def test_an_error_is_a_document_under_json_and_a_line_as_well(daemon: Daemon) -> None:
+    daemon.answers["status"] = BusyError("it is busy", action="wait for it")
+    result = daemon.run("status", "ARRAY", "--json")
+    error = {"kind": "busy", "message": "it is busy", "action": "wait for it", "exit_status": 1}
+    assert json.loads(result.stdout) == {"output_version": 1, "error": error}
+    assert result.stderr == "raidx: it is busy; wait for it\n"
+    assert result.exit_code == 1
+    assert daemon.run("status", "ARRAY").stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "exit_status"),
+    [
+        ("status nowhere --json", "member", 1),
+        ("stats nowhere --json", "control", 1),
+        ("blub --json", "usage", USAGE),
+        ("create --json", "usage", USAGE),
+        ("layout show raid9 --disks 3 --json", "usage", USAGE),
+    ],
+)
+def test_each_kind_of_error_is_named(
+    tmp_path: Path, line: str, kind: str, exit_status: int
+) -> None:
+    done = raidx(tmp_path, line)
+    error = json.loads(done.stdout)["error"]
+    assert (error["kind"], error["exit_status"], done.status) == (kind, exit_status, exit_status)
+    assert error["message"] in done.stderr
+    assert "\n" not in done.stderr.rstrip("\n")
+
+
+def test_wait_returns_when_the_state_is_there(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = iter(["degraded", "rebuilding", "clean"])
+    daemon.answers["status"] = lambda _: status(state=next(states))
+    naps: list[float] = []
+    monkeypatch.setattr("raidx_fuse.cli.progress.time.sleep", naps.append)
+    assert daemon.run("wait", "ARRAY").stdout == "disk: clean\n"
+    assert len(naps) == 2
+    daemon.answers["status"] = status(state="growing")
+    assert daemon.run("wait", "ARRAY", "--state", "clean", "--state", "growing").exit_code == 0
+
+
+def test_wait_says_what_is_there_instead_when_time_is_up(daemon: Daemon) -> None:
+    daemon.answers["status"] = status(state="degraded", action="replace it")
+    result = daemon.run("wait", "ARRAY", "--timeout", "0", "--json")
+    assert result.exit_code == 1
+    error = json.loads(result.stdout)["error"]
+    assert error["kind"] == "timed_out"
+    assert error["message"] == "disk is degraded, not healthy, after 0 s"
+    assert error["action"] == "replace it"
+
+
+def samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            yield sample.name, sample.labels, sample.value
+
+
+def test_metrics_are_read_by_the_parser_of_prometheus(daemon: Daemon, tmp_path: Path) -> None:
+    jobs = [job(done=25, total=100)]
+    members = [member(0), member(1, "failed"), member(-1, "spare")]
+    found = status(state="degraded", jobs=jobs, members=members)
+    daemon.answers["status"] = found
+    daemon.answers["stats"] = REPORT
+    text = daemon.run("stats", "ARRAY", "--prometheus").stdout
+    mount = status()["mountpoint"]
+
+    def value(name: str, **labels: str) -> float:
+        (found,) = [v for n, has, v in samples(text) if n == name and labels.items() <= has.items()]
+        return found
+
+    assert value("raidx_array_health", mount=mount, array="disk") == 1
+    assert value("raidx_array_state", array="disk", state="degraded") == 1
+    assert value("raidx_member_reads_total", role="1", path="/disks/d1.img") == 6
+    assert value("raidx_member_busy_seconds_total", role="0") == 2.5
+    assert value("raidx_volume_written_bytes_total", volume="disk") == 12288
+    assert value("raidx_job_done_ratio", job="rebuild") == 0.25
+    active = [v for name, *_, v in samples(text) if name == "raidx_member_active"]
+    assert active == [1, 0]
+    file = tmp_path / "raidx.prom"
+    assert daemon.run("stats", "ARRAY", "--prometheus", "--output", str(file)).stdout == ""
+    assert file.read_text() == text
+    assert list(tmp_path.glob("raidx.prom*")) == [file]
+    nowhere = str(tmp_path / "no" / "raidx.prom")
+    result = daemon.run("stats", "ARRAY", "--prometheus", "--output", nowhere)
+    assert f"{nowhere} cannot be written" in result.stderr
+    assert daemon.run("stats", "ARRAY", "--output", str(file)).exit_code == USAGE
+
+
+def test_a_wiped_member_is_free_and_one_with_a_role_wants_the_option(tmp_path: Path) -> None:
+    checked(tmp_path, "create --layout raid5 --size 4MiB --name first a b c")
+    refused = raidx(tmp_path, "wipe a b")
+    assert refused.status == USAGE
+    assert f"{tmp_path}/a has role 0 of array first" in refused.stderr
+    assert "add --lose-data" in refused.stderr
+    assert "first" in checked(tmp_path, "scan .")
+    text = checked(tmp_path, "wipe a b --lose-data")
+    assert text.splitlines()[0] == f"{tmp_path}/a: its superblock of first is gone"
+    (found,) = json.loads(checked(tmp_path, "wipe a --json"))["members"]
+    assert found["wiped"] is False
+    assert "it had no superblock" in checked(tmp_path, "wipe a")
+    assert json.loads(checked(tmp_path, "scan . --json"))["arrays"][0]["state"] == "failed"
+    checked(tmp_path, "create --layout raid1 --name second a b")  # without --overwrite-signature
+
+
+def test_damaged_superblocks_are_wiped_with_the_option_only(tmp_path: Path) -> None:
+    checked(tmp_path, "create --layout raid1 --size 4MiB a b")
+    with (tmp_path / "a").open("r+b") as file:
+        for at in (100, (64 << 10) + 100):
+            file.seek(at)
+            file.write(b"\xff" * 600)
+    assert "damaged or of another version" in raidx(tmp_path, "wipe a").stderr
+    checked(tmp_path, "wipe a --lose-data")
+    (tmp_path / "text").write_text("no member " * 1000)
+    before = (tmp_path / "text").read_bytes()
+    raidx(tmp_path, "wipe text")
+    assert (tmp_path / "text").read_bytes() == before
