@@ -78,7 +78,7 @@ class MountReport:
 
     mountpoint: str
     device: tuple[int, int]
-    log: Path
+    files: paths.RuntimeFiles
     poll_first: bool
     protections: Protections | None
     tuning: Protection
@@ -95,7 +95,7 @@ class MountReport:
         """Return the report as JSON values."""
         return {
             "mountpoint": self.mountpoint,
-            "log": str(self.log),
+            **self.files.as_dict(),
             "poll_first": self.poll_first,
             "protections": self.protections.as_dict() if self.protections else {},
             "tuning": {"active": self.tuning.active, "reason": self.tuning.reason},
@@ -146,7 +146,7 @@ async def serve(
                         report = MountReport(
                             mountpoint=path,
                             device=mount.device if mount is not None else (0, 0),
-                            log=files.log,
+                            files=files,
                             poll_first=readers is not None,
                             protections=protect() if options.protect else None,
                             tuning=_tune(path),

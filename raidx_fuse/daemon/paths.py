@@ -24,6 +24,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint as mountpoints
@@ -38,6 +39,15 @@ class RuntimeFiles:
 
     socket: Path
     log: Path
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return where this process is found, as JSON values, for `raidx status`."""
+        return {
+            "pid": os.getpid(),
+            "socket": str(self.socket),
+            "log_path": str(self.log),
+            "log": str(self.log),  # its name until log_path
+        }
 
 
 def directory_of(user: int) -> Path:

@@ -14,7 +14,6 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import trio
@@ -33,13 +32,13 @@ class StandReport:
     """What is served where, for `status`."""
 
     door: Door
-    log: Path
+    files: paths.RuntimeFiles
     protections: Protections
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
         return {
-            "log": str(self.log),
+            **self.files.as_dict(),
             "nbd": described(self.door),
             "protections": self.protections.as_dict(),
             "bugs": self.door.bugs,
@@ -96,7 +95,7 @@ async def serve(
     try:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async with opened(door), trio.open_nursery() as nursery:
-                on_ready(StandReport(door, files.log, protect()))
+                on_ready(StandReport(door, files, protect()))
                 nursery.start_soon(_serve_control, server)
                 async for number in signals:
                     log.info("%s: serving ends", signal.Signals(number).name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -105,6 +106,9 @@ def test_status_and_its_exit_statuses(
     check_shape(status, STATUS)
     assert (status["state"], status["redundancy_left"], status["jobs"]) == ("clean", 1, [])
     assert status["size"] == raid5.image.stat().st_size
+    assert Path(status["socket"]).is_socket()
+    assert "raidx" in Path(f"/proc/{status['pid']}/cmdline").read_text()
+    assert Path(status["log_path"]).read_text()
     assert status["chunk_size"] == CHUNK_BYTES
     assert [member["path"] for member in status["members"]] == [str(m) for m in raid5.members]
     assert status["volumes"][0]["path"] == str(raid5.image)
