@@ -10,7 +10,7 @@ Without a mount point nothing of FUSE is imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +40,7 @@ from raidx_fuse.nbd.door import Door
 from raidx_fuse.pool.grouping import by_array, check_names
 from raidx_fuse.pool.hotspots.balancer import watched
 from raidx_fuse.pool.hotspots.mover import JobMover
+from raidx_fuse.pool.hotspots.sampler import Sampler
 from raidx_fuse.pool.move import open_pool
 from raidx_fuse.pool.volume_table import open_volumes
 
@@ -84,6 +85,7 @@ async def _serve(request: MountRequest, ready: daemonize.Ready) -> None:
 
 async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Ready) -> None:
     parts: list[Part] = []
+    watches: list[Watch] = []
     async with AsyncExitStack() as stack:
         delivery = Delivery(EventStore(state_directory()))
         await stack.enter_async_context(delivering(delivery))
@@ -107,6 +109,7 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
                 shaper.on_release.append(disks.let_go)
             array.member_set.on_fail.append(partial(_note_failed, disks, array))
             watch.begin(array)
+            watches.append(watch)
             array.nursery.start_soon(watch.run)
             events = EventCommands(array.uuid, delivery, watch)
             parts.append(Part(volumes, Commands(array, volumes.volumes, disks, events)))
@@ -119,6 +122,7 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
         balancer.on_sample.append(
             lambda: histories.save_now_and_then(balancer.monitor, trio.current_time())
         )
+        balancer.on_sample.append(partial(_note_loads, watches, balancer.sampler))
         stack.callback(lambda: histories.save(balancer.monitor))
         volume_commands = PoolCommands(parts, _loop_devices, pool)
         commands = BalanceCommands(balancer, volume_commands.handle)
@@ -180,6 +184,12 @@ class _Serving:
         shown = [volume for part in self.parts for volume in part.volumes.volumes]
         async with stand.opened(door):
             await serve(shown, request.mountpoint, self.handle, on_ready, options)
+
+
+def _note_loads(watches: Sequence[Watch], sampler: Sampler) -> None:
+    """Let each watch see the newest load of its array."""
+    for watch, load in zip(watches, sampler.arrays(), strict=True):
+        watch.note_load(load)
 
 
 def _note_failed(disks: Disks, array: Array, role: Role) -> None:

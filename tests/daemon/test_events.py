@@ -78,6 +78,24 @@ def test_a_failure_its_replacement_and_the_end_are_told_in_order(with_desk: With
     assert all(from_dict(event.as_dict()) == event for event in told)
 
 
+def test_a_hotspot_is_told_once_and_its_end_too(with_desk: WithDesk) -> None:
+    told: list[Event] = []
+
+    async def scene(desk: Desk) -> None:
+        watch = Watch(told.append, "/mnt/a", lambda: 7)
+        watch.begin(desk.array)
+        for hot, used in ((False, 0.1), (True, 0.9), (True, 0.95), (False, 0.4), (False, 0.3)):
+            watch.note_load({"hotspot": hot, "utilisation": used, "tau": 0.8})
+
+    with_desk(scene)
+    begin, end = told[1:]
+    assert (begin.event, begin.severity) == ("Hotspot", "warning")
+    assert begin.message == "it is a hotspot: its utilisation is 90%, threshold 80%"
+    assert begin.action == "see what would help: raidx balance /mnt/a --dry-run"
+    assert (end.event, end.severity, end.action) == ("HotspotGone", "info", None)
+    assert end.message == "it is no hotspot any more: its utilisation is 40%, threshold 80%"
+
+
 def test_rot_a_crash_a_stall_and_a_degraded_start_are_told() -> None:
     told: list[Event] = []
 

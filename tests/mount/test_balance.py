@@ -87,4 +87,6 @@ def test_a_hotspot_under_load_is_dissolved_by_itself_and_the_history_is_kept(
     again = [one["observations"] for one in first.ask("status", "ARRAY")["pool"]["arrays"]]
     assert min(seen) >= 4
     assert min(again) >= min(seen)
+    told = [event["event"] for event in first.ask("events", "ARRAY")["events"]]
+    assert "Hotspot" in told
     assert "hot.interval" in first.raidx("get", "ARRAY", "hot.interval").stdout

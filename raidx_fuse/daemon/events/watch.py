@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import trio
@@ -32,6 +32,7 @@ class Watch:
         self._array: Array | None = None
         self._waiting: dict[int, str] = {}  # by id of the job: what it waits for
         self._lost = 0
+        self._hot = False
 
     def begin(self, array: Array) -> None:
         """Watch *array*, which has started."""
@@ -66,6 +67,22 @@ class Watch:
         else:
             message = f"{self._array.name} could not be closed cleanly"
             self._tell("ArrayStopped", ERROR, message, "", "see its log, then mount it again")
+
+    def note_load(self, load: Mapping[str, Any]) -> None:
+        """Tell when the array becomes a hotspot, and when it no longer is one.
+
+        *load* is what `Sampler.arrays` says of it.
+        """
+        if load["hotspot"] == self._hot:
+            return
+        self._hot = load["hotspot"]
+        text = f"its utilisation is {load['utilisation']:.0%}, threshold {load['tau']:.0%}"
+        if self._hot:
+            where = self._mountpoint or "MOUNT"
+            action = f"see what would help: raidx balance {where} --dry-run"
+            self._tell("Hotspot", WARNING, f"it is a hotspot: {text}", "", action)
+        else:
+            self._tell("HotspotGone", INFO, f"it is no hotspot any more: {text}", "")
 
     def event(
         self, kind: str, severity: str, message: str, subject: str, action: str | None = None
