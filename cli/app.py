@@ -139,7 +139,7 @@ class Verbs(Nouns):
         **extra: Any,
     ) -> Any:
         """Run one command line and exit with its status."""
-        complain = _complain_in_json if _asks_for_json(args) else _complain
+        say = _complain_in_json if _asks_for_json(args) else complain
         try:
             status = super().main(
                 args, prog_name or "raidx", complete_var, standalone_mode=False, **extra
@@ -148,15 +148,15 @@ class Verbs(Nouns):
             print(error.format_message(), file=sys.stderr)
             status = 2
         except click.UsageError as error:
-            status = complain(_usage(error), error.exit_code)
+            status = say(_usage(error), error.exit_code)
         except click.ClickException as error:
-            status = complain(RaidxError(error.format_message()), error.exit_code)
+            status = say(RaidxError(error.format_message()), error.exit_code)
         except LayoutError as error:
-            status = complain(UsageError(str(error)))
+            status = say(UsageError(str(error)))
         except RaidxError as error:
-            status = complain(error)
+            status = say(error)
         except (click.Abort, KeyboardInterrupt):
-            status = _complain(RaidxError("interrupted"), 130)
+            status = complain(RaidxError("interrupted"), 130)
         except BrokenPipeError:
             sys.stdout = None  # `raidx ... | head`: the reader has closed the pipe
             status = 1
@@ -164,7 +164,7 @@ class Verbs(Nouns):
             short = shortage(error)
             if short is None:
                 raise
-            status = complain(short)
+            status = say(short)
         if not standalone_mode:
             return status
         sys.exit(status if isinstance(status, int) else 0)
@@ -189,15 +189,15 @@ def _asks_for_json(args: Sequence[str] | None) -> bool:
     return "--json" in (sys.argv[1:] if args is None else args)
 
 
-def _complain(error: RaidxError, status: int | None = None) -> int:
+def complain(error: RaidxError, status: int | None = None) -> int:
     """Print *error* on one line of standard error; return *status*, by default that of *error*."""
     warn(" ".join(str(error).split()))
     return error.exit_status if status is None else status
 
 
 def _complain_in_json(error: RaidxError, status: int | None = None) -> int:
-    """As `_complain`, with the error as a document on standard output, too."""
-    status = _complain(error, status)
+    """As `complain`, with the error as a document on standard output, too."""
+    status = complain(error, status)
     Output(json=True).emit({"error": error.as_dict() | {"exit_status": status}})
     return status
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from raidx_fuse.daemon.control_socket import ControlError
+from raidx_fuse.daemon.events.programs import notify_systemd
 from raidx_fuse.errors import RaidxError, shortage
 
 Ready = Callable[[dict[str, Any]], None]
@@ -71,10 +72,18 @@ def start(body: Body, log_path: Path) -> dict[str, Any]:
 
 
 def run_in_foreground(body: Body, ready: Ready) -> None:
-    """Run *body* in this process, logging to standard error; it reports to *ready*."""
+    """Run *body* in this process, logging to standard error; it reports to *ready*.
+
+    A service manager is told, too (systemd, ``Type=notify``).
+    """
     _log_to(logging.StreamHandler())
     enable_stack_dumps()
-    body(ready)
+
+    def tell(status: dict[str, Any]) -> None:
+        ready(status)
+        notify_systemd("READY=1")
+
+    body(tell)
 
 
 def enable_stack_dumps() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Callable
@@ -87,17 +88,41 @@ def test_signals_end_cleanly(raid5: RealArray, number: signal.Signals) -> None:
     remounts_clean(raid5)
 
 
-def test_foreground_mount_ends_with_control_c(raid5: RealArray, raidx_program: str) -> None:
+def test_foreground_mount_tells_systemd_and_ends_with_control_c(
+    raid5: RealArray, raidx_program: str, tmp_path: Path
+) -> None:
     raid5.unmount()
     words = [raidx_program, "mount", *map(str, raid5.members), str(raid5.mnt), "--foreground"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert "raid5" in process.stdout.readline()
+    environment = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(environment["NOTIFY_SOCKET"])
+        manager.settimeout(60)
+        process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        assert process.stdout is not None
+        assert "raid5" in process.stdout.readline()
+        assert manager.recv(100) == b"READY=1"
     assert load(raid5) == CONTENT
     process.send_signal(signal.SIGINT)
     _, logged = process.communicate(timeout=30)
     assert process.returncode == 0, logged
     assert "Traceback" not in logged
+    remounts_clean(raid5)
+
+
+def test_a_line_of_fstab_mounts_by_name(raid5: RealArray, raidx_program: str) -> None:
+    raid5.unmount()
+    helper = str(Path(raidx_program).with_name("mount.raidx"))
+    folder = raid5.members[0].parent
+    name = raid5.ask("status", *map(str, raid5.members))["name"]
+    options = f"rw,nofail,x-systemd.requires=x.service,allow_other,mode=640,scan={folder}"
+    subprocess.run([helper, name, str(raid5.mnt), "-o", options], check=True, timeout=60)
+    assert load(raid5) == CONTENT
+    assert raid5.image.stat().st_mode & 0o777 == 0o640
+    raid5.unmount()
+    failed = subprocess.run([helper, "none", str(raid5.mnt), "-o", f"scan={folder}"], check=False)
+    assert failed.returncode == 32  # as mount(8) expects it
     remounts_clean(raid5)
 
 

@@ -97,6 +97,15 @@ def mail_text(event: Event, address: str) -> str:
     return "\n".join([*head, "Auto-Submitted: auto-generated", "", *lines, ""])
 
 
+def notify_systemd(state: str) -> None:
+    """Send *state* to the service manager that started this process, if one did (sd_notify(3))."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path.startswith(("/", "@")):
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(state.encode(), "\0" + path[1:] if path.startswith("@") else path)
+
+
 def send_to_journal(event: Event, path: str = JOURNAL) -> None:
     """Send *event* with its fields to systemd's journal, if there is one. Never blocks."""
     fields = {
