@@ -17,7 +17,7 @@ from raidx_fuse.cli.status_text import dry_run_text, job_line
 from raidx_fuse.errors import UsageError
 from raidx_fuse.fuse.mountpoint import loop_devices, real_path, split_array
 from raidx_fuse.members.nbd.uri import is_uri
-from raidx_fuse.members.open import absolute
+from raidx_fuse.members.spec import absolute
 
 dry_run_option = click.option(
     "-n", "--dry-run", is_flag=True, help="Only report what would be moved, and the time it takes."

@@ -16,7 +16,7 @@ from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE
 from raidx_fuse.daemon import create as creation
 from raidx_fuse.daemon import inspect
 from raidx_fuse.layouts.growth_room import prime_for
-from raidx_fuse.members.open import absolute
+from raidx_fuse.members.spec import absolute
 
 
 @verb()

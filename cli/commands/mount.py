@@ -15,7 +15,7 @@ from raidx_fuse.cli.parameters import ARRAY, PATH, Permissions
 from raidx_fuse.daemon import control_socket, paths
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.fuse import mountpoint
-from raidx_fuse.members.open import absolute
+from raidx_fuse.members.spec import absolute
 
 if TYPE_CHECKING:
     from raidx_fuse.daemon.serve import MountRequest

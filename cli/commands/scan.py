@@ -16,7 +16,7 @@ from raidx_fuse.cli.output import Output, warn
 from raidx_fuse.cli.parameters import PATH
 from raidx_fuse.cli.status_text import state_text
 from raidx_fuse.daemon.scan import scan as find_arrays
-from raidx_fuse.members.open import absolute
+from raidx_fuse.members.spec import absolute
 
 
 @verb()

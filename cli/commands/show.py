@@ -29,7 +29,7 @@ from raidx_fuse.daemon import paths
 from raidx_fuse.daemon.control_socket import call
 from raidx_fuse.errors import RaidxError, TimedOutError, UsageError
 from raidx_fuse.fuse import mountpoint
-from raidx_fuse.members.open import absolute
+from raidx_fuse.members.spec import absolute
 
 STATUS_TIMEOUT_S = 30.0
 

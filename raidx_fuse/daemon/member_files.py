@@ -26,7 +26,8 @@ from raidx_fuse.format.create import check_member, check_unsigned
 from raidx_fuse.members.base import Identity, Member
 from raidx_fuse.members.local import identity_of
 from raidx_fuse.members.nbd.uri import is_uri, parse_uri
-from raidx_fuse.members.open import create_member, open_member, parse_spec, path_of
+from raidx_fuse.members.open import create_member, open_member
+from raidx_fuse.members.spec import parse_spec, path_of
 from raidx_fuse.members.threads import CALL_S, in_background, in_thread
 
 log = logging.getLogger(__name__)

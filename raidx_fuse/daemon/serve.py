@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -36,13 +36,15 @@ from raidx_fuse.daemon.paths import own_directory
 from raidx_fuse.errors import single
 from raidx_fuse.fuse.mountpoint import loop_devices
 from raidx_fuse.layouts.numbers import Role
-from raidx_fuse.nbd.door import Door
 from raidx_fuse.pool.grouping import by_array, check_names
 from raidx_fuse.pool.hotspots.balancer import watched
 from raidx_fuse.pool.hotspots.mover import JobMover
 from raidx_fuse.pool.hotspots.sampler import Sampler
 from raidx_fuse.pool.move import open_pool
 from raidx_fuse.pool.volume_table import open_volumes
+
+if TYPE_CHECKING:
+    from raidx_fuse.nbd.door import Door
 
 # For asking the daemon of another array, whose image a new member is on, for its members.
 ASK_S = 5.0

@@ -14,15 +14,16 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from raidx_fuse.daemon import control_server, paths
 from raidx_fuse.daemon.memory_protection import Protections, protect
 from raidx_fuse.errors import single
-from raidx_fuse.nbd.address import parse_address, tls_context
-from raidx_fuse.nbd.door import Door
+
+if TYPE_CHECKING:
+    from raidx_fuse.nbd.door import Door
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,9 @@ def make_door(address: str, tls: str) -> Door:
 
     Raises UsageError, RaidxError.
     """
+    from raidx_fuse.nbd.address import parse_address, tls_context  # late: most mounts have no door
+    from raidx_fuse.nbd.door import Door
+
     context = tls_context(tls) if tls else None
     return Door(parse_address(address, tls=bool(tls)), context)
 

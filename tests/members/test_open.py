@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from raidx_fuse import units
 from raidx_fuse.errors import BusyError, UsageError
 from raidx_fuse.members.local import LocalMember
-from raidx_fuse.members.open import create_member, open_member, parse_spec, path_of
+from raidx_fuse.members.open import create_member, open_member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.model import ModelMember
+from raidx_fuse.members.spec import parse_spec, path_of
 from raidx_fuse.units import format_size, parse_size
 
 

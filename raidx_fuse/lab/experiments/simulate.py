@@ -39,11 +39,11 @@ from raidx_fuse.lab.loads.drive import OUTSTANDING_MAX, drive, read_back
 from raidx_fuse.lab.loads.record import Recorder
 from raidx_fuse.lab.loads.request import Load
 from raidx_fuse.lab.loads.verify import Content
-from raidx_fuse.members.open import parse_spec
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.model import ModelMember
 from raidx_fuse.members.simulated.service import make_model
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.members.spec import parse_spec
 
 MEMBER_BYTES = 8 << 30
 

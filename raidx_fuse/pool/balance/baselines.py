@@ -16,6 +16,7 @@ leaves everything where it is and is not solved.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,8 +25,9 @@ from raidx_fuse.pool.balance.system import Assignment, Bools, Floats, Ints, Syst
 
 TRIES = 100
 
-Choice = Callable[[Assignment, int, Bools, np.random.Generator], int]
-"""(state, volume, arrays where it fits, random numbers) -> the array that it is given to"""
+if TYPE_CHECKING:  # numpy loads its random numbers, 3 MB, when they are first named
+    Choice = Callable[[Assignment, int, Bools, np.random.Generator], int]
+    """(state, volume, arrays where it fits, random numbers) -> the array that it is given to"""
 
 
 def random_packing(system: System, *, seed: int = 0, tries: int = TRIES) -> Plan:

@@ -14,16 +14,19 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
-from raidx_fuse.pool.hotspots.proposal import Planning, Proposal
 from raidx_fuse.pool.hotspots.sampler import Sampler
 from raidx_fuse.pool.hotspots.settings import PoolSettings
 from raidx_fuse.pool.monitor import Monitor
 from raidx_fuse.pool.volume_table import ArrayVolumes
+
+if TYPE_CHECKING:
+    from raidx_fuse.pool.hotspots.proposal import Planning, Proposal
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +54,6 @@ class Balancer:
         self.monitor = Monitor() if monitor is None else monitor
         self.settings = PoolSettings([part.array for part in pool])
         self.sampler = Sampler(pool, self.monitor, self.settings)
-        self.planning = Planning(pool, self.monitor, self.sampler, self.settings)
         self.on_sample: list[Callable[[], None]] = []
         self.finished = trio.Event()
         self._mover = mover
@@ -61,6 +63,13 @@ class Balancer:
         self._error: str | None = None
         self._auto_note: str | None = None
         self._nursery: trio.Nursery | None = None
+
+    @cached_property
+    def planning(self) -> Planning:
+        """What proposes plans; loaded when the first one is asked for: most mounts never plan."""
+        from raidx_fuse.pool.hotspots.proposal import Planning
+
+        return Planning(self.pool, self.monitor, self.sampler, self.settings)
 
     @property
     def running(self) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
+from math import fsum
 from typing import Any
 
 from raidx_fuse.array.array import Array
@@ -101,7 +101,7 @@ class Sampler:
         found = self._times(array)
         if found is None:
             others = [times for part in self._pool if (times := self._times(part.array))]
-            found = _mean(others) if others else UNKNOWN
+            found = _mean_times(others) if others else UNKNOWN
         return DiskTimes(
             found.seek_s if position is None else position,
             found.rotation_s if position is None else 0.0,
@@ -133,7 +133,7 @@ class Sampler:
             )
         requests = after.requests - before.requests
         latency_s = (after.latency_s - before.latency_s) / requests if requests else 0.0
-        return (fmean(shares) if shares else 0.0), latency_s
+        return _mean(shares) if shares else 0.0, latency_s
 
     def arrays(self) -> list[dict[str, Any]]:
         """Return the newest observation of each array as JSON values, and whether it is hot."""
@@ -199,9 +199,13 @@ def _read(array: Array, now_s: float) -> _Reading:
     )
 
 
-def _mean(times: Sequence[DiskTimes]) -> DiskTimes:
+def _mean_times(times: Sequence[DiskTimes]) -> DiskTimes:
     return DiskTimes(
-        fmean(one.seek_s for one in times),
-        fmean(one.rotation_s for one in times),
-        fmean(one.transfer_s_per_byte for one in times),
+        _mean([one.seek_s for one in times]),
+        _mean([one.rotation_s for one in times]),
+        _mean([one.transfer_s_per_byte for one in times]),
     )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return fsum(values) / len(values)  # statistics.fmean, without the rest of that module

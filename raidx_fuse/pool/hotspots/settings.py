@@ -16,7 +16,6 @@ from typing import Any
 from raidx_fuse.array.array import Array
 from raidx_fuse.errors import UsageError, unknown
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
-from raidx_fuse.pool.balance.strategies import STRATEGIES
 from raidx_fuse.pool.balance.system import TAU
 from raidx_fuse.pool.monitor import INTERVAL_S, LENGTH, HotspotRule
 from raidx_fuse.units import parse_seconds, parse_size
@@ -96,6 +95,8 @@ def _redundancy(text: str) -> str:
 
 
 def _planner(text: str) -> str:
+    from raidx_fuse.pool.balance.strategies import STRATEGIES  # late: most mounts never plan
+
     if text not in STRATEGIES:
         raise UsageError(f"there is no planner {text[:40]}; there are: {', '.join(STRATEGIES)}")
     return text

@@ -8,7 +8,8 @@ import pytest
 
 from raidx_fuse.errors import UsageError
 from raidx_fuse.members.nbd.uri import NbdUri, is_uri, parse_uri
-from raidx_fuse.members.open import absolute, open_member, parse_spec
+from raidx_fuse.members.open import open_member
+from raidx_fuse.members.spec import absolute, parse_spec
 
 GOOD = [
     ("nbd://host/export", NbdUri("export", "host")),
