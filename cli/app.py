@@ -17,7 +17,7 @@ import click
 
 from raidx_fuse.cli.output import Output, warn
 from raidx_fuse.errors import RaidxError, UsageError, shortage
-from raidx_fuse.layouts.registry import LayoutError
+from raidx_fuse.layouts.codes.code import LayoutError
 
 SECTIONS = {  # the order of `raidx --help`
     "Arrays": ("create", "mount", "serve", "umount", "wipe"),

@@ -15,15 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import trio
-import trio.lowlevel
-
 from raidx_fuse.cli.output import Output
 from raidx_fuse.daemon import control_socket
 from raidx_fuse.daemon.control_socket import ControlError
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse import mountpoint
-from raidx_fuse.members.threads import in_thread
 
 STATUS_S = 10.0  # for each daemon
 ALL_S = 60.0
@@ -65,6 +61,10 @@ def ask_all(fits: Callable[[Mapping[str, Any]], object]) -> list[Found]:
         asked.append((not own, turns[owner], path))
         turns[owner] += 1
     asked.sort()
+    if not asked:
+        return []
+    import trio  # late: commands to one array need no event loop
+
     return trio.run(_ask_each, [(path, not foreign) for foreign, _, path in asked], fits)
 
 
@@ -77,6 +77,10 @@ def _mounts() -> dict[str, int | None]:
 async def _ask_each(
     mounts: list[tuple[str, bool]], fits: Callable[[Mapping[str, Any]], object]
 ) -> list[Found]:
+    import trio
+
+    from raidx_fuse.members.threads import in_thread
+
     late = "not asked: the others took too long"
     found = {path: Found(path, own, None, late) for path, own in mounts}
     limit = trio.CapacityLimiter(AT_ONCE)

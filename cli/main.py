@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
 
 try:
     import click
@@ -52,7 +51,7 @@ COMMANDS = {  # name -> place: the module of a command is imported when the comm
 
 
 @click.group("raidx", cls=Verbs, commands=Commands(COMMANDS))
-@click.version_option(version("raidx-fuse"), message="raidx %(version)s")
+@click.version_option(package_name="raidx-fuse", message="raidx %(version)s")
 def main() -> None:
     """A virtual disk over member disks: RAID to mount, break, grow and study.
 

@@ -3,9 +3,6 @@
 In JSON mode, standard output carries exactly one document and everything else goes to standard
 error, so that ``raidx ... --json | jq`` always works. Consoles are made at each use, because tests
 and shells replace the streams.
-
-Much of what is printed comes from superblocks, paths and other daemons. It must not send control
-characters to a terminal: `shown` makes any text printable.
 """
 
 from __future__ import annotations
@@ -13,39 +10,18 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
-
+from raidx_fuse.cli.printable import fitting, shown
 from raidx_fuse.units import format_size
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
 
 OUTPUT_VERSION = 1
 UNBROKEN_COLUMNS = 16 << 10  # no line is broken or cut: it may be copied, or read by a program
-_ASCII = str.maketrans({"━": "-", "•": "*", "…": "~"})
-
-
-def shown(text: str, *, lines: bool = False) -> str:
-    r"""Return *text* with every character that is not printable as an escape.
-
-    These are control characters, characters that change the direction of writing or have no width,
-    and bytes that were not UTF-8. With *lines*, ends of lines stay. The escapes are those of Python
-    and bash.
-
-    >>> print(shown("a\x1b[2Jb"), shown("a\nb"), shown("a\udcff"), shown("a\u202eb"), shown("ä 漢"))
-    a\x1b[2Jb a\nb a\xff a\u202eb ä 漢
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or (lines and c == "\n") else _escape(c) for c in text)
-
-
-def _escape(character: str) -> str:
-    if "\udc80" <= character <= "\udcff":  # a byte of a path that is not UTF-8
-        return f"\\x{ord(character) - 0xDC00:02x}"
-    return character.encode("unicode_escape", "surrogatepass").decode()
 
 
 def _shown_all(value: Any) -> Any:
@@ -59,20 +35,11 @@ def _shown_all(value: Any) -> Any:
     return value
 
 
-class _Console(Console):
-    """A console that writes only printable characters of its encoding, and ends of lines."""
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else self._fit(shown(text, lines=True)), style, control)
-
-    def _fit(self, text: str) -> str:
-        if text.isascii() or self.encoding.startswith("utf"):
-            return text
-        known = text.translate(_ASCII) if self.encoding == "ascii" else text
-        return known.encode(self.encoding, "replace").decode(self.encoding)
+def _say(text: str, *, stderr: bool = False) -> None:
+    """Print plain *text* on the present standard output (or error)."""
+    stream = sys.stderr if stderr else sys.stdout
+    encoding = (getattr(stream, "encoding", None) or "utf-8").lower()
+    print(fitting(text, encoding), file=stream, flush=True)
 
 
 def console(*, stderr: bool = False, live: bool = False) -> Console:
@@ -81,9 +48,11 @@ def console(*, stderr: bool = False, live: bool = False) -> Console:
     It breaks and cuts no line: a terminal wraps what is too long, so that a path or a command can
     still be copied. A *live* display, which is drawn again in place, keeps to the terminal's width.
     """
+    from raidx_fuse.cli.console import FittingConsole  # late: a plain line needs no rich
+
     stream = sys.stderr if stderr else sys.stdout
     width = None if live and stream.isatty() else UNBROKEN_COLUMNS
-    return _Console(file=stream, highlight=False, emoji=False, markup=False, width=width)
+    return FittingConsole(file=stream, highlight=False, emoji=False, markup=False, width=width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +66,8 @@ class Output:
         """Print *document* in JSON mode, else *text* (nothing when there is none)."""
         if self.json:
             print(json.dumps({"output_version": OUTPUT_VERSION, **document}, indent=2))
+        elif isinstance(text, str):
+            _say(text)
         elif text is not None:
             console().print(text)
 
@@ -107,7 +78,7 @@ class Output:
 
     def note(self, line: str) -> None:
         """Print a line for people: standard output, or standard error beside JSON."""
-        console(stderr=self.json).print(line, markup=False, soft_wrap=True)
+        _say(line, stderr=self.json)
 
     def size(self, size_bytes: float) -> str:
         """Return *size_bytes* as KiB, MiB, ... or as the exact number under ``--bytes``."""
@@ -120,7 +91,7 @@ class Output:
 
 def warn(line: str) -> None:
     """Print *line* on standard error, behind "raidx: "."""
-    console(stderr=True).print(f"raidx: {shown(line)}", markup=False, soft_wrap=True)
+    _say(f"raidx: {shown(line)}", stderr=True)
 
 
 def duration(seconds: float | None) -> str:

@@ -11,7 +11,6 @@ from click.shell_completion import CompletionItem
 from raidx_fuse.daemon import control_socket
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.fuse import mountpoint
-from raidx_fuse.layouts.registry import LAYOUTS, find_layout
 from raidx_fuse.units import parse_size
 
 COMPLETION_S = 1.0  # for the daemon to answer while a user waits for the shell
@@ -53,12 +52,16 @@ class LayoutName(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name. Raises LayoutError."""
+        from raidx_fuse.layouts.registry import find_layout  # late: few commands name a layout
+
         return find_layout(str(value).lower()).name
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Offer the layouts with their titles."""
+        from raidx_fuse.layouts.registry import LAYOUTS
+
         return [
             CompletionItem(info.name, help=info.title)
             for info in LAYOUTS.values()

@@ -15,8 +15,9 @@ from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
-from raidx_fuse.cli.output import OUTPUT_VERSION, Output, console, shown
+from raidx_fuse.cli.output import OUTPUT_VERSION, Output, console
 from raidx_fuse.cli.parameters import ARRAY
+from raidx_fuse.cli.printable import shown
 from raidx_fuse.daemon.events.event import Event
 from raidx_fuse.daemon.events.store import EventStore, state_directory
 from raidx_fuse.daemon.events.wall_clock import unix_s

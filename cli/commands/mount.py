@@ -7,7 +7,6 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.output import Output, warn
@@ -156,12 +155,12 @@ def serve(
 
 def _door(nbd: str | None, tls: str | None) -> tuple[str, str]:
     """Return the address and the folder of certificates with absolute paths. Raises UsageError."""
-    from raidx_fuse.nbd.address import parse_address, tls_context
-
     if nbd is None:
         if tls is not None:
             raise UsageError("--tls is for --nbd", action="give --nbd ADDRESS, too")
         return "", ""
+    from raidx_fuse.nbd.address import parse_address, tls_context
+
     folder = "" if tls is None else absolute(tls)
     if folder:
         tls_context(folder)  # before anything is done
@@ -186,7 +185,7 @@ def _run(out: Output, request: MountRequest, place: str, foreground: bool) -> No
             shown = [uris[v["name"]] for v in array["volumes"] if v["name"] in uris]
             images = ", ".join(paths_shown + shown) or "no volume"
             lines.append(f"{array['name']}: {array['layout']}, {out.size(array['size'])}: {images}")
-        out.emit(status, Text("\n".join(lines)))
+        out.emit(status, "\n".join(lines))
 
     if foreground:
         daemonize.run_in_foreground(body(request), ready)
@@ -231,4 +230,4 @@ def umount(out: Output, path: str, timeout: float | None) -> None:
         mountpoint.unmount(path)
     if pid and not control_socket.wait_for_exit(pid, timeout):
         raise BusyError(f"{path} is unmounted, but its daemon (process {pid}) still writes")
-    out.emit({"unmounted": path}, Text(f"{path} is unmounted"))
+    out.emit({"unmounted": path}, f"{path} is unmounted")

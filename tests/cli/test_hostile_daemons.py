@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 
 from raidx_fuse.cli import asking
 from raidx_fuse.cli.main import main
-from raidx_fuse.cli.output import shown
+from raidx_fuse.cli.printable import shown
 from raidx_fuse.daemon import control_socket
 from raidx_fuse.daemon import paths as runtime
 from raidx_fuse.daemon.control_socket import ControlError

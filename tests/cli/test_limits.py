@@ -49,7 +49,7 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Path:
             *("ulimit -f 1000", "mount a b c mnt", "only 1024000 bytes of a file may be written"),
             marks=pytest.mark.mount,
         ),
-        ("ulimit -v 60000", "status a b c", "not enough memory or files to begin; allow more"),
+        ("ulimit -v 60000", "status a b c", "not enough memory; free some, or allow more"),
     ],
 )
 def test_a_limit_that_is_too_tight_is_a_line(
@@ -111,3 +111,18 @@ def test_a_name_that_is_no_utf_8_and_a_size_that_nothing_has_are_a_line(
     assert lines[0].startswith("raidx: ")
     assert said in lines[0]
     assert sorted(os.listdir(disks)) == ["a", "b", "c", "mnt"]
+
+
+def test_no_memory_for_the_first_libraries_is_a_line() -> None:
+    program = (
+        "import sys\n"
+        "class Full:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'click': raise MemoryError\n"
+        "sys.meta_path.insert(0, Full())\n"
+        "import raidx_fuse.cli.main\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.returncode == 1
+    said = "raidx: not enough memory or files to begin; allow more: ulimit -v, ulimit -n"
+    assert done.stderr.decode().splitlines() == [said]
