@@ -175,11 +175,11 @@ class RealArray:
         with self.image.open("rb") as image:
             return image.read(length)
 
-    def loop(self, *, direct_io: bool, read_only: bool = False) -> str:
-        """Put a loop device on the image; return its path."""
+    def loop(self, *, direct_io: bool, read_only: bool = False, image: Path | None = None) -> str:
+        """Put a loop device on the image, or another *image*; return its path."""
         options = [f"--direct-io={'on' if direct_io else 'off'}"]
         options += ["--read-only"] if read_only else []
-        device = run("losetup", "--find", "--show", *options, self.image).stdout.strip()
+        device = run("losetup", "--find", "--show", *options, image or self.image).stdout.strip()
         self.loops.append(device)
         return device
 
@@ -199,9 +199,9 @@ class RealArray:
         run("mount", *options, device, where)
         return where
 
-    def file_system(self) -> LoopFileSystem:
-        """Return an ext4 on this image, yet to be made."""
-        return LoopFileSystem(self)
+    def file_system(self, image: Path | None = None) -> LoopFileSystem:
+        """Return an ext4 on the image, or another *image*, yet to be made."""
+        return LoopFileSystem(self, image or self.image)
 
     def fio(self, target: Path, size_bytes: int, *lines: str) -> RestartedFio:
         """Return fio on *target*, that can be stopped and asked what was acknowledged."""
@@ -222,16 +222,17 @@ class RealArray:
 
 
 class LoopFileSystem:
-    """ext4 on a loop device on the image of *array*: on *device*, mounted on *where*."""
+    """ext4 on a loop device on *image* of *array*: on *device*, mounted on *where*."""
 
-    def __init__(self, array: RealArray) -> None:
+    def __init__(self, array: RealArray, image: Path) -> None:
         self.array = array
+        self.image = image
         self.device = ""
         self.where = Path()
 
     def make(self, *options: str) -> None:
         """Make it and mount it."""
-        self.device = self.array.loop(direct_io=True)
+        self.device = self.array.loop(direct_io=True, image=self.image)
         run("mkfs.ext4", "-q", *options, self.device)
         self.where = self.array.mount_loop(self.device)
 
@@ -242,7 +243,7 @@ class LoopFileSystem:
 
     def bring_up(self) -> None:
         """Mount again: ext4 replays its own journal. Then its checker must be content."""
-        self.device = self.array.loop(direct_io=True)
+        self.device = self.array.loop(direct_io=True, image=self.image)
         self.where = self.array.mount_loop(self.device)
         self.again()
 
@@ -281,7 +282,7 @@ class RestartedFio:
         self, array: RealArray, target: Path, size_bytes: int, lines: Sequence[str]
     ) -> None:
         self.target = target
-        self.folder = array.folder / "fio"
+        self.folder = array.folder / f"fio{len(list(array.folder.glob('fio*')))}"
         self.folder.mkdir()
         self.trigger = self.folder / "trigger"
         self._array = array
@@ -314,8 +315,8 @@ class RestartedFio:
     def check(self, seed: int) -> int:
         """Verify every block acknowledged before the state was saved; return their bytes."""
         assert len(list(self.folder.glob("*.state"))) == FIO_JOBS, "fio has not saved its state"
-        words = [*self._words(seed), "--verify_state_load=1", "--verify_only=1"]
-        run(*words, timeout_s=60)
+        words = ["--verify_state_load=1", "--verify_state_save=0", "--verify_only=1"]
+        run(*self._words(seed), *words, timeout_s=60)
         text = (self.folder / "out").read_text()
         jobs = json.loads(text[text.index("{") :])["jobs"]
         assert [job["error"] for job in jobs] == [0] * FIO_JOBS
