@@ -244,4 +244,16 @@ def list_arrays(out: Output, mount: str) -> None:
         sizes = (out.size(one["size"]), out.size(one["free"]) + wiping)
         count = plural(len(one["volumes"]), "volume")
         table.add_row(one["name"], one["layout"], one["state"], *sizes, count)
+    for one in result.get("absent", ()):
+        count = plural(one["total"], "volume")
+        table.add_row(one["name"], "", "absent", "", "", f"{count}: {', '.join(one['volumes'])}")
     out.emit(result, table)
+
+
+@verb("forget", group=array)
+@mount_argument
+@click.argument("name", metavar="ARRAY")
+def forget_array(out: Output, mount: str, name: str) -> None:
+    """Do not name ARRAY as absent any more: it was mounted with the others once, and is gone."""
+    result = ask(out, mount, "array-forget", name=name)
+    out.emit(result, Text(f"array {result['forgotten']} is not expected any more"))

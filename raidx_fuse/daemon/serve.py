@@ -36,6 +36,7 @@ from raidx_fuse.daemon.paths import own_directory
 from raidx_fuse.errors import single
 from raidx_fuse.fuse.mountpoint import loop_devices
 from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.pool.companions import remembering
 from raidx_fuse.pool.grouping import by_array, check_names
 from raidx_fuse.pool.hotspots.balancer import watched
 from raidx_fuse.pool.hotspots.mover import JobMover
@@ -117,6 +118,7 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
             parts.append(Part(volumes, Commands(array, volumes.volumes, disks, events)))
         pool = await stack.enter_async_context(open_pool([part.volumes for part in parts]))
         check_names(pool.arrays)
+        await stack.enter_async_context(remembering(pool))
         histories = HistoryFiles(own_directory(), pool.arrays, trio.current_time())
         balancer = await stack.enter_async_context(
             watched(pool.arrays, JobMover(pool), histories.load())

@@ -23,6 +23,7 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.errors import UsageError
+from raidx_fuse.format.configuration.companions import Companion
 from raidx_fuse.format.configuration.volumes import SOURCE, TARGET, MoveMark, VolumeRecord
 from raidx_fuse.pool.transfer import Transfer, forget_arrival, give_up
 from raidx_fuse.pool.volume import Volume
@@ -45,13 +46,14 @@ class Unshown(NamedTuple):
 class Pool:
     """The *arrays* of one mount; *transfers*: moves under way, by the UUID of the volume.
 
-    *unshown* are volumes that cannot be shown now.
+    *unshown* are volumes that cannot be shown now, *absent* arrays that were mounted with these.
     """
 
     def __init__(self, arrays: Sequence[ArrayVolumes]) -> None:
         self.arrays = list(arrays)
         self.transfers: dict[str, Transfer] = {}
         self.unshown: list[Unshown] = []
+        self.absent: list[Companion] = []
         self.starting = trio.Lock()  # moves start one after the other
         self.closing = False
         self._by_uuid = {volumes.array.uuid: volumes for volumes in self.arrays}
@@ -75,6 +77,9 @@ class Pool:
         for one in self.unshown:
             if ref in (one.record.name, one.record.uuid):
                 raise UsageError(one.text)
+        for absent in self.absent:
+            if ref in absent.volumes:
+                raise UsageError(f"volume {ref} is on array {absent.name}, which is absent")
         names = [volume.name for volumes in self.arrays for volume in volumes.volumes]
         raise UsageError(f"there is no volume {ref[:100]}; there is {', '.join(names) or 'none'}")
 

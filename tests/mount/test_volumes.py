@@ -178,7 +178,9 @@ def test_two_arrays_are_one_mount(make_array: Callable[..., RealArray]) -> None:
     first.raidx("status", "ARRAY", "--check", status=1)
     first.unmount()
     # Each array alone is what it was.
-    second.raidx("mount", *second.members, second.mnt)
+    said = second.raidx("mount", *second.members, second.mnt).stderr
+    assert f"array {first.image.name} (" in said
+    assert f"is absent; not shown: {first.image.name}; give its members too" in said
     assert names(second) == ["beside"]
     assert (second.mnt / "beside").read_bytes()[: 7 * MIB] == content["beside"]
     first.mount()

@@ -15,6 +15,7 @@ from raidx_fuse.array.status import redundancy_left, state
 from raidx_fuse.daemon.commands.arguments import check_arguments
 from raidx_fuse.daemon.commands.commands import Commands
 from raidx_fuse.errors import BusyError, UsageError
+from raidx_fuse.pool.companions import forget
 from raidx_fuse.pool.monitor import VolumeCounters
 from raidx_fuse.pool.move import Planned, cost, job_of, plan_move, plan_swap, start
 from raidx_fuse.pool.pool import Pool, Unshown
@@ -61,6 +62,7 @@ class PoolCommands:
             "volume-swap": self.swap,
             "volume-trim": self.trim,
             "array-list": self.array_list,
+            "array-forget": self.array_forget,
         }
 
     async def handle(self, name: str, arguments: dict[str, Any]) -> Result:
@@ -232,8 +234,16 @@ class PoolCommands:
         return {"volume": found.name, "discarded": length, "loses": lost, "given_back": lost - left}
 
     async def array_list(self) -> Result:
-        """Return the arrays of the mount, with their free space."""
-        return {"arrays": [_array(part.volumes) for part in self._parts]}
+        """Return the arrays of the mount, with their free space, and those that are absent."""
+        return {
+            "arrays": [_array(part.volumes) for part in self._parts],
+            "absent": [one._asdict() for one in self._pool.absent],
+        }
+
+    async def array_forget(self, name: str) -> Result:
+        """Do not name any more an array that was mounted with these and is absent."""
+        gone = await forget(self._pool, name)
+        return {"forgotten": gone.name, "uuid": gone.uuid}
 
     # -- names -----------------------------------------------------------------------------------
 

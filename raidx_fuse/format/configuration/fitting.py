@@ -3,8 +3,8 @@
 A change that a user requests is refused if it does not fit or leaves less than a reserve. The
 reserve is for changes that cannot be refused: members fail, counters rise, chunks are lost. If the
 space is not enough even for these, path hints are shortened first, because they are for messages
-only; then what the array remembers of itself (health.py) is left out; then the list of lost chunks
-is rounded up (lost_chunks.py).
+only; then what the array remembers of itself (health.py) and of its pool (companions.py) is left
+out; then the list of lost chunks is rounded up (lost_chunks.py).
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from raidx_fuse.errors import FormatError
+from raidx_fuse.format.configuration.companions import KEY as POOL_KEY
+from raidx_fuse.format.configuration.companions import with_companions
 from raidx_fuse.format.configuration.config import ArrayConfig, encode_config
 from raidx_fuse.format.configuration.health import KEY as HEALTH_KEY
 from raidx_fuse.format.configuration.health import without_health
@@ -41,8 +43,8 @@ def fitted(config: ArrayConfig, reserve_bytes: int = 0) -> ArrayConfig:
         size = len(encode_config(config))
         if size <= room:
             return config
-    if HEALTH_KEY in config.jobs:
-        config = without_health(config)
+    if config.jobs.keys() & {HEALTH_KEY, POOL_KEY}:
+        config = with_companions(without_health(config), [])
         size = len(encode_config(config))
     lost = config.jobs.get(KEY)
     if lost and size > room:
