@@ -27,17 +27,25 @@ from raidx_fuse.pool.balance.strategies import STRATEGIES
 @dry_run_option
 @wait_option
 @click.option("--status", is_flag=True, help="Only print how far the plan under way is.")
+@click.option("--cancel", is_flag=True, help="Drop the plan under way after its present move.")
 def balance(
-    out: Output, mount: str, planner: str | None, dry_run: bool, wait: bool, status: bool
+    out: Output,
+    mount: str,
+    planner: str | None,
+    dry_run: bool,
+    wait: bool,
+    status: bool,
+    cancel: bool,
 ) -> int:
     """Find hotspots among the arrays of a mount, and move or swap the volumes that relieve them
     with the fewest bytes, online.
 
     A hotspot is an array that was above hot.tau in most observations (raidx get MOUNT hot.tau).
+    A plan that an unmount or a crash has cut goes on after the next mount.
     Rules for volumes are the settings balance.stay, balance.together and balance.apart.
     """
-    if status:
-        result = ask(out, mount, "balance-status")
+    if status or cancel:
+        result = ask(out, mount, "balance-cancel" if cancel else "balance-status")
         out.emit(result, Text("\n".join(progress_lines(result["balance"]))))
         return 0
     result = ask(out, mount, "balance", planner=planner, dry_run=dry_run)
@@ -75,7 +83,7 @@ def _report(out: Output, mount: str, result: dict[str, Any], dry_run: bool, wait
     if state["state"] == "failed":
         warn(f"the plan ended: {state['error']}")
     out.emit({**result, "balance": state}, Text(f"plan {state['state']}"))
-    return int(state["state"] == "failed")
+    return int(state["state"] != "done")
 
 
 def plan_lines(plan: dict[str, Any], out: Output) -> list[str]:
@@ -96,6 +104,7 @@ def progress_lines(state: dict[str, Any]) -> list[str]:
     lines = [f"balance.auto is {state['auto']}; {state['state']}"]
     for number, step in enumerate(state["steps"]):
         done = number < state["steps_done"]
+        word = "dropped" if state["state"] == "cancelled" else "to do"
         now = number == state["steps_done"] and state["state"] == "running"
-        lines.append(f"{'done' if done else 'now' if now else 'to do'}: {step}")
+        lines.append(f"{'done' if done else 'now' if now else word}: {step}")
     return [*lines, *(text for text in (state["error"], state["note"]) if text)]

@@ -52,6 +52,9 @@ def test_a_plan_is_begun_or_waited_for(daemon: Daemon) -> None:
     daemon.answers["balance-status"] = {"balance": {**done, "state": "failed", "error": "no room"}}
     failed = daemon.run("balance", "ARRAY", "--wait")
     assert (failed.exit_code, failed.stderr) == (1, "raidx: the plan ended: no room\n")
+    daemon.answers["balance-cancel"] = {"balance": {**done, "state": "cancelled", "steps_done": 0}}
+    dropped = daemon.run("balance", "ARRAY", "--cancel").stdout.splitlines()
+    assert dropped == ["balance.auto is off; cancelled", "dropped: move mail from fast to slow"]
 
 
 def test_an_evacuation_names_its_array(daemon: Daemon) -> None:

@@ -68,6 +68,10 @@ def test_a_hotspot_in_status_stats_and_balance() -> None:
         assert begun["balance"]["state"] == "running"
         await trio.sleep(1.5)
         assert (await ask("balance-status"))["balance"]["state"] == "done"
+        with pytest.raises(UsageError, match="no plan is being carried out"):
+            await ask("balance-cancel")
+        await ask("array-evacuate", name="slow")
+        assert (await ask("balance-cancel"))["balance"]["state"] == "cancelled"
         gone = await ask("array-evacuate", name="slow", dry_run=True)
         assert gone["steps"] == ["move old from slow to fast"]
         with pytest.raises(UsageError, match="no array other here; there is fast, slow"):

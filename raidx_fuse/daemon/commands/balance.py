@@ -12,6 +12,7 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.commands.arguments import check_arguments
 from raidx_fuse.errors import UsageError
 from raidx_fuse.pool.hotspots.balancer import Balancer
+from raidx_fuse.pool.hotspots.kept_plan import EVACUATE, Goal
 from raidx_fuse.pool.hotspots.settings import (
     POOL_SETTINGS,
     RULES,
@@ -34,6 +35,7 @@ class BalanceCommands:
         self._handlers: dict[str, Callable[..., Awaitable[Result]]] = {
             "balance": self.balance,
             "balance-status": self.balance_status,
+            "balance-cancel": self.cancel,
             "array-evacuate": self.evacuate,
         }
 
@@ -75,8 +77,13 @@ class BalanceCommands:
         assert found is not None
         proposal = await self._balancer.planning.evacuation(found.name)
         if not dry_run:
-            self._balancer.carry_out(proposal)
+            self._balancer.carry_out(proposal, Goal(EVACUATE, array=found.uuid))
         return {**proposal.as_dict(), "dry_run": dry_run, **self._state()}
+
+    async def cancel(self) -> Result:
+        """Drop the plan under way, or one that waits for an array; return how it ended."""
+        await self._balancer.cancel()
+        return self._state()
 
     async def balance_status(self) -> Result:
         """Return how far the plan is that is being carried out, or how the last one ended."""

@@ -4,22 +4,35 @@
     a plan:          its actions one after the other, each a job of the mover; then a new window
 
 A plan is carried out only if it is complete (paper, 3.2.1). If an action fails or is cancelled, the
-rest is dropped: volumes lie where the actions so far have brought them, which is a valid state. An
-unmount ends the plan in the same way; the move that was under way goes on after the remount, and
-what is left of a hotspot is found anew.
+rest is dropped: volumes lie where the actions so far have brought them, which is a valid state. A
+plan that an unmount or a crash has cut goes on after the next mount (kept_plan.py), once the moves
+that were under way have ended; it is planned again if anything that it was made from has changed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
+from raidx_fuse.pool.hotspots.kept_plan import (
+    BALANCE,
+    KEY,
+    MOVING,
+    Goal,
+    KeptPlan,
+    Step,
+    assumed,
+    plan_of,
+    steps_done,
+    with_plan,
+)
 from raidx_fuse.pool.hotspots.sampler import Sampler
 from raidx_fuse.pool.hotspots.settings import PoolSettings
 from raidx_fuse.pool.monitor import Monitor
@@ -31,7 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-IDLE, RUNNING, DONE, FAILED = "idle", "running", "done", "failed"
+IDLE, RUNNING, DONE, FAILED, CANCELLED = "idle", "running", "done", "failed", "cancelled"
 
 
 class Mover(Protocol):
@@ -62,6 +75,8 @@ class Balancer:
         self._done = 0
         self._error: str | None = None
         self._auto_note: str | None = None
+        self._plan_note: str | None = None
+        self._scope: trio.CancelScope | None = None
         self._nursery: trio.Nursery | None = None
 
     @cached_property
@@ -76,12 +91,14 @@ class Balancer:
         """Whether a plan is being carried out."""
         return self._state == RUNNING
 
-    async def run(self) -> None:
-        """Sample and, if it is switched on, balance, until cancelled."""
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Go on with a plan, sample and, if it is switched on, balance, until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            self._take_up()
             self.sampler.sample(trio.current_time())
             begin_s = trio.current_time()
+            task_status.started()
             while True:
                 while True:  # the interval may be changed meanwhile
                     rest_s = begin_s + self.settings.value("hot.interval") - trio.current_time()
@@ -114,37 +131,179 @@ class Balancer:
             )
         self.carry_out(proposal)
 
-    def carry_out(self, proposal: Proposal) -> None:
-        """Begin with the actions of *proposal*, whether or not they remove a hotspot."""
+    def carry_out(self, proposal: Proposal, goal: Goal | None = None) -> None:
+        """Begin with the actions of *proposal*, whether or not they remove a hotspot.
+
+        *goal* is what it is for, if not to remove hotspots.
+        """
         if self.running:
             raise BusyError(
                 "volumes are being moved by a plan", action="see raidx balance --status"
             )
-        assert self._nursery is not None, "the balancer runs"
-        self._steps, self._done, self._error = proposal.lines(), 0, None
-        if not proposal.actions:
-            self._state = DONE
-            return
-        self._state = RUNNING
-        self.finished = trio.Event()
-        self._nursery.start_soon(self._carry_out, proposal)
+        self._plan_note = None
+        kept = self._kept(proposal, goal or Goal(planner=proposal.plan.strategy))
+        lines = proposal.lines()
+        self._begin(partial(self._carry_out, kept, lines), lines)
 
-    async def _carry_out(self, proposal: Proposal) -> None:
+    async def cancel(self) -> None:
+        """Drop the plan under way, or one that waits; a volume on its way arrives all the same.
+
+        Raises UsageError if there is none.
+        """
+        if self._scope is not None:
+            self._scope.cancel()
+            await self.finished.wait()
+        elif any(KEY in part.array.member_set.config.jobs for part in self.pool):
+            await self._keep(None)
+            self._state, self._plan_note = CANCELLED, None
+        else:
+            raise UsageError("no plan is being carried out")
+
+    # -- a plan from its begin to its end ----------------------------------------------------------
+
+    def _begin(self, work: Callable[[], Awaitable[None]], lines: Sequence[str] = ()) -> None:
+        """Let *work* carry a plan out in the background."""
+        assert self._nursery is not None, "the balancer runs"
+        self._state, self._steps, self._done, self._error = RUNNING, list(lines), 0, None
+        self._scope = trio.CancelScope()
+        self.finished = trio.Event()
+        self._nursery.start_soon(self._run, work, self._scope)
+
+    async def _run(self, work: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
+        state = FAILED
         try:
-            for action, line in zip(proposal.actions, self._steps, strict=True):
-                log.info("balance: %s", line)
-                system = proposal.plan.system
-                await self._mover.move(system.volumes[action.volume], system.arrays[action.target])
-                self._done += 1
-            self._state = DONE
+            with scope:
+                await work()
+                state = DONE
+            if scope.cancelled_caught:
+                state = CANCELLED
+            await self._keep(None)
         except RaidxError as error:
-            self._state, self._error = FAILED, str(error)
+            self._error = str(error)
             log.error("balance ended: %s", error)
-        finally:
-            if self.running:
-                self._state = FAILED
+            await self._keep(None)
+        finally:  # also if the mount ends: what is kept of the plan stays
+            self._state, self._scope, self._plan_note = state, None, None
             self.monitor.begin_window()
             self.finished.set()
+
+    async def _carry_out(self, kept: KeptPlan, lines: list[str], done: int = 0) -> None:
+        """Do the steps of *kept* that *lines* say, from the step *done* on. Raises RaidxError."""
+        self._steps, self._done = lines, done
+        if done < len(kept.steps):
+            await self._keep(kept)
+        for step, line in list(zip(kept.steps, lines, strict=True))[done:]:
+            log.info("balance: %s", line)
+            await self._mover.move(self._volume_name(step.volume), self._array_name(step.target))
+            self._done += 1
+
+    def _kept(self, proposal: Proposal, goal: Goal) -> KeptPlan:
+        system = proposal.plan.system
+        arrays = {part.array.name: part.array.uuid for part in self.pool}
+        volumes = {volume.name: volume.uuid for part in self.pool for volume in part.volumes}
+        steps = tuple(
+            Step(
+                volumes[system.volumes[action.volume]],
+                arrays[system.arrays[action.source]],
+                arrays[system.arrays[action.target]],
+            )
+            for action in proposal.actions
+        )
+        return KeptPlan(goal, assumed(self.pool, self.settings), steps)
+
+    async def _keep(self, kept: KeptPlan | None) -> None:
+        """Have the superblocks of the first array name *kept*, and those of no other array."""
+        for number, part in enumerate(self.pool):
+            member_set, mine = part.array.member_set, None if number else kept
+            if mine is None and KEY not in member_set.config.jobs:
+                continue
+            try:
+                fitted(with_plan(member_set.config, mine), RESERVE_BYTES)
+                await member_set.update(partial(with_plan, plan=mine))
+            except RaidxError as error:
+                log.warning("balance: an unmount ends this plan, which cannot be kept: %s", error)
+
+    # -- a plan that an unmount has cut ------------------------------------------------------------
+
+    def _take_up(self) -> None:
+        """Go on with the plan that the last mount has left, if there is one."""
+        found = (plan_of(part.array.member_set.config) for part in self.pool)
+        kept = next((plan for plan in found if plan is not None), None)
+        if kept is None:
+            return
+        here = {part.array.uuid for part in self.pool}
+        needed = {kept.goal.array, *(uuid for _, *ends in kept.steps for uuid in ends)} - {""}
+        if any(part.array.read_only for part in self.pool):
+            self._plan_note = "a plan was cut by an unmount: it goes on when mounted read-write"
+        elif needed - here:
+            self._plan_note = (
+                "a plan was cut by an unmount: it goes on when all of its arrays are mounted; "
+                "raidx balance MOUNT --cancel drops it"
+            )
+        else:
+            self._begin(partial(self._go_on, kept))
+            self._plan_note = "this plan was cut by an unmount and goes on"
+        if self._plan_note:
+            log.warning("balance: %s", self._plan_note)
+
+    async def _go_on(self, kept: KeptPlan) -> None:
+        """Wait until volumes may move, and do the rest of *kept*, or plan anew if it is stale."""
+        await self._moves_under_way()
+        while True:
+            try:
+                self.planning.require_possible()
+                break
+            except BusyError:  # an array rebuilds, for instance
+                await trio.sleep(LOOK_S)
+        where = {volume.uuid: part.array.uuid for part in self.pool for volume in part.volumes}
+        done = steps_done(kept.steps, where)
+        if done is not None and kept.assumed == assumed(self.pool, self.settings):
+            await self._carry_out(kept, self._lines(kept.steps), done)
+            return
+        self._plan_note = "a plan was cut by an unmount, and planned again: it was out of date"
+        log.warning("balance: %s", self._plan_note)
+        proposal = await self._planned_again(kept.goal)
+        await self._carry_out(self._kept(proposal, kept.goal), proposal.lines())
+
+    async def _moves_under_way(self) -> None:
+        """Wait for the moves of before the mount. Raises RaidxError if one does not arrive."""
+        for part in self.pool:
+            for job in part.array.jobs.running():
+                if job.kind in MOVING:
+                    result = await part.array.jobs.wait(job.job_id)
+                    if result["state"] != "done":
+                        raise RaidxError(f"the {job.kind} (job {job.job_id}) {result['state']}")
+
+    async def _planned_again(self, goal: Goal) -> Proposal:
+        if goal.kind != BALANCE:
+            return await self.planning.evacuation(self._array_name(goal.array))
+        rules = {part.array.uuid: self.settings.rule_of(part.array) for part in self.pool}
+        while True:
+            if self.monitor.seen(rules):
+                break
+            await trio.sleep(LOOK_S)
+        proposal = await self.planning.balance(goal.planner or None)
+        if not proposal.plan.solved:
+            raise UsageError(f"{proposal.plan.strategy} found no plan that removes the hotspot")
+        return proposal
+
+    def _lines(self, steps: Sequence[Step]) -> list[str]:
+        found = []
+        for number, step in enumerate(steps):
+            later = any(step.volume == other.volume for other in steps[number + 1 :])
+            source, target = self._array_name(step.source), self._array_name(step.target)
+            line = f"move {self._volume_name(step.volume)} from {source} to {target}"
+            found.append(line + ", to go on later" * later)
+        return found
+
+    def _volume_name(self, uuid: str) -> str:
+        volumes = (volume for part in self.pool for volume in part.volumes)
+        return next((volume.name for volume in volumes if volume.uuid == uuid), uuid)
+
+    def _array_name(self, uuid: str) -> str:
+        return next((p.array.name for p in self.pool if p.array.uuid == uuid), uuid)
+
+    # -- by itself ---------------------------------------------------------------------------------
 
     async def _balance_alone(self) -> None:
         hot = self.planning.hotspots()
@@ -168,7 +327,7 @@ class Balancer:
             "steps": list(self._steps),
             "steps_done": self._done,
             "error": self._error,
-            "note": self._auto_note,
+            "note": self._plan_note or self._auto_note,
         }
 
 
@@ -179,7 +338,6 @@ async def watched(
     """Yield the balancer of *pool*, which runs until the block ends."""
     balancer = Balancer(pool, mover, monitor)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(balancer.run)
-        await trio.lowlevel.checkpoint()
+        await nursery.start(balancer.run)
         yield balancer
         nursery.cancel_scope.cancel()

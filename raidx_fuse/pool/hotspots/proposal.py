@@ -18,6 +18,7 @@ from raidx_fuse.pool.balance.rules import repaid
 from raidx_fuse.pool.balance.strategies import planned, strategy_named
 from raidx_fuse.pool.balance.system import ArraySpec, System, VolumeSpec, make_system
 from raidx_fuse.pool.balance.utilisation import ArrayShape, VolumeLoad, bandwidths, request_s
+from raidx_fuse.pool.hotspots.kept_plan import MOVING
 from raidx_fuse.pool.hotspots.sampler import Sampler
 from raidx_fuse.pool.hotspots.settings import PoolSettings
 from raidx_fuse.pool.monitor import Monitor
@@ -28,7 +29,6 @@ SETTLED = ("clean", "degraded", "failed")
 
 PLAN_S = 120.0  # the planner exact gives up after 30 s by itself
 
-MOVING = ("move", "swap")  # kinds of jobs
 
 RELIEF = 0.9
 """An array that is a hotspot by its latency alone is to lose a tenth of its load."""
