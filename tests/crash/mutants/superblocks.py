@@ -52,8 +52,8 @@ MEMBERSHIP = (
     Mutant(
         "superblock-not-flushed",
         SUPERBLOCK,
-        "    await member.flush()",
-        "    pass",
+        "SUPERBLOCK_SLOT_BYTES, [content])\n    await member.flush()",
+        "SUPERBLOCK_SLOT_BYTES, [content])",
         "what was acknowledged on its strength is not durable",
         (*DISKS, *GROWTH),
         SUPERBLOCKS,
