@@ -26,7 +26,7 @@ import trio
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.growth_position import JOB_KEY, GrowthPosition
 from raidx_fuse.errors import NoSpaceError, RaidxError
-from raidx_fuse.jobs.grow.copy import Batch, Copier, Load, live_moves
+from raidx_fuse.jobs.grow.copy import Batch, Copier, live_moves
 from raidx_fuse.jobs.grow.hole_punching import HolePunching
 from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, StallableJob
 from raidx_fuse.layouts.numbers import Role, Stripe, stripe_range
@@ -34,7 +34,8 @@ from raidx_fuse.store.member_io import MemberLostError
 
 STRIPES_MAX = 4096  # whose locks one window takes
 BATCH_BYTES_MAX = 16 << 20  # read in one batch, from all members together
-BATCHES_IDLE = 32  # per window when nothing slows the job: one is read while one is written
+BATCHES_IDLE = 32  # per window when nothing slows the job: they overlap
+BATCHES_AT_ONCE = 3  # more are no faster, and a user's write waits for all of them
 UNSAVED_BYTES_MAX = 1 << 30  # per member: how far the position may run ahead of its durable copy
 COUNT_STRIPES = 1 << 14
 POLL_S = 0.25
@@ -42,6 +43,34 @@ POLL_S = 0.25
 log = logging.getLogger(__name__)
 
 End = Callable[[bool], Awaitable[None]]
+
+
+class _Line:
+    """The batches of one window, in the order in which the position passes them.
+
+    The position may pass the batches before *end*; *error* is that of the first one that failed.
+    *last* is the position behind all of them. *done* is set for a batch when its place in the order
+    has come.
+    """
+
+    def __init__(self, batches: Sequence[Batch], last: Stripe, window: list[Stripe]) -> None:
+        self.batches = batches
+        self.last = last
+        self.window = window
+        self.end = len(batches)
+        self.error: Exception | None = None
+        self.copied = 0
+        self.done = [trio.Event() for _ in batches]
+
+    def stop(self, number: int, error: Exception | None = None) -> None:
+        """Let the position stop before batch *number*."""
+        if number < self.end:
+            self.end, self.error = number, error
+
+    async def wait_for(self, number: int) -> None:
+        """Wait until the batches before *number* are done."""
+        if number:
+            await self.done[number - 1].wait()
 
 
 class Grow(StallableJob):
@@ -249,43 +278,59 @@ class Grow(StallableJob):
     # -- copying -------------------------------------------------------------------------------
 
     async def _copy_all(self, moves: Batch, window: list[Stripe]) -> int:
-        """Copy in batches, reading the next one while one is written; advance the position.
+        """Copy in batches, several at a time; the position follows them in their order.
 
-        Returns the number of blocks copied. It is less than all if a member failed (`ready` finds
-        out which) or if a user waits for a lock of the window. An error of a read or write pauses
-        the job.
+        In a granule the columns move to some of the new members only, so one batch alone would
+        leave the others idle. Returns the number of blocks copied. It is less than all if a member
+        failed (`ready` finds out which) or if a user waits for a lock of the window. An error of a
+        read or write pauses the job.
         """
         stripes, cells = moves
         if self.back:
             stripes, cells = stripes[::-1], cells[::-1]
         cuts = [0, *self._cuts(stripes), len(stripes)]
         batches = [(stripes[at:to], cells[at:to]) for at, to in itertools.pairwise(cuts)]
-        copied = 0
-        try:
-            load = await self._copier.read(*batches[0])
-            for number, batch in enumerate(batches):
-                following = batches[number + 1] if number + 1 < len(batches) else None
-                read = await self._write_and_read(load, following)
-                for arena in load.arenas:
-                    self.context.arenas.put(arena)
-                if self._reach()[0] <= max(batch[0]):
-                    return copied  # a target failed during the write
-                copied += len(load.views)
-                self.error = None
-                if following is None or read is None:
-                    self.context.migrate_to(Stripe(window[0] if self.back else window[-1] + 1))
-                    return copied
-                self.context.migrate_to(Stripe(following[0][0] + self.back))
-                if self.context.locks.awaited(window):
-                    return copied
-                load = read
-        except MemberLostError:
-            pass
-        except NoSpaceError as error:
+        line = _Line(batches, Stripe(window[0] if self.back else window[-1] + 1), window)
+        slots = trio.Semaphore(BATCHES_AT_ONCE)
+        async with trio.open_nursery() as nursery:
+            for number in range(len(batches)):
+                await slots.acquire()
+                if number >= line.end or (number and self.context.locks.awaited(window)):
+                    break
+                nursery.start_soon(self._copy_one, line, number, slots)
+        error = line.error
+        if isinstance(error, NoSpaceError):
             self.note_wait(error)
-        except RaidxError as error:
+        elif isinstance(error, RaidxError):
             self._stall(error)
-        return copied
+        return line.copied
+
+    async def _copy_one(self, line: _Line, number: int, slots: trio.Semaphore) -> None:
+        """Copy a batch of *line*; when those before it are done, move the position past it."""
+        context, batch = self.context, line.batches[number]
+        try:
+            load = await self._copier.read(*batch)
+            if self._copier.piggyback:  # its parities rely on the position of the batches before
+                await line.wait_for(number)
+            if number >= line.end or (number and context.locks.awaited(line.window)):
+                line.stop(number)
+            else:
+                await self._copier.write(load)
+            for arena in load.arenas:
+                context.arenas.put(arena)
+        except (MemberLostError, RaidxError) as error:
+            line.stop(number, error)
+        await line.wait_for(number)
+        if number < line.end and self._reach()[0] <= max(batch[0]):
+            line.stop(number)  # a target failed during the write
+        if number < line.end:
+            line.copied += len(batch[0])
+            self.error = None
+            behind = line.batches[number + 1 : number + 2]
+            last = Stripe(behind[0][0][0] + self.back) if behind else line.last
+            context.migrate_to(last)
+        line.done[number].set()
+        slots.release()
 
     def _stall(self, error: RaidxError) -> None:
         self.stall(f"stripe {self.layout.migrated}", error)
@@ -301,25 +346,3 @@ class Grow(StallableJob):
             else:
                 at += 1
         return cuts
-
-    async def _write_and_read(self, load: Load, following: Batch | None) -> Load | None:
-        """Write *load* while reading the *following* batch, and return that; raise any error."""
-        errors: list[Exception] = []
-        read: list[Load] = []
-
-        async def read_next(batch: Batch) -> None:
-            try:
-                read.append(await self._copier.read(*batch))
-            except (MemberLostError, RaidxError) as error:
-                errors.append(error)
-
-        async with trio.open_nursery() as nursery:
-            if following is not None:
-                nursery.start_soon(read_next, following)
-            try:
-                await self._copier.write(load)
-            except (MemberLostError, RaidxError) as error:
-                errors.insert(0, error)
-        if errors:
-            raise errors[0]
-        return read[0] if read else None

@@ -1,0 +1,100 @@
+"""The batches of a growth: several are copied at a time, and the position passes them in order."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+
+from raidx_fuse.array.open import open_array
+from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.format.create import create_array
+from raidx_fuse.jobs.grow.copy import Copier, Load
+from raidx_fuse.jobs.grow.job import Grow
+from raidx_fuse.lab.experiments.blank import BlankMember
+from raidx_fuse.lab.experiments.simulate import assume_written
+from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.members.simulated.model import ModelMember
+from raidx_fuse.members.simulated.service import make_model
+from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.arrays import Rig
+from tests.support.growing import SmallRig, grow
+from tests.support.load import fill, play
+
+CHUNK_BYTES = 64 << 10
+MEMBER_BYTES = 112 << 20
+
+
+async def bandwidth_share(layout: str, added: int) -> float:
+    """Grow four full disks by *added*; return the share of a new disk's bandwidth that it takes."""
+    model = make_model("ssd")
+
+    def disk(number: int) -> ModelMember:
+        return ModelMember(BlankMember(MEMBER_BYTES, name=f"disk{number}"), model, seed=number)
+
+    members = [disk(number) for number in range(4)]
+    await create_array(
+        members, layout, name="speed", now_s=0, chunk_bytes=CHUNK_BYTES, overwrite_signature=True
+    )
+    async with open_array(members) as array:
+        assume_written(array)
+        array.grow_operation.set_granule(16)  # as in a larger array
+        start_s = trio.current_time()
+        await array.grow([disk(4 + number) for number in range(added)])
+        (job,) = (job for job in array.jobs.running() if isinstance(job, Grow))
+        await job.finished.wait()
+        assert job.state == "done", job.error
+        moved = job.done_bytes / added
+        return moved / (model.write_mb_s * 1e6) / (trio.current_time() - start_s)
+
+
+@pytest.mark.parametrize(("layout", "added"), [("raid4", 2), ("raid5", 2), ("raid5", 1)])
+def test_all_new_disks_write_all_the_time(layout: str, added: int) -> None:
+    """While some granules move to one of two new disks only, others keep the other one busy."""
+    assert run(bandwidth_share, layout, added, seed=1) > 0.85
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_the_position_passes_no_batch_before_it_and_all_earlier_ones_are_written(
+    back: bool,
+) -> None:
+    async def body(rig: Rig) -> None:
+        await fill(rig)
+        chance = random.Random(2)
+        written: set[tuple[bool, int]] = set()
+        half = trio.Event()
+        under_way: list[Load] = []
+        overtaken = 0
+        job = await grow(rig, 2, windows=2)
+        layout = job.layout
+        write, migrate_to = Copier.write, ArrayContext.migrate_to
+
+        async def slow_write(copier: Copier, load: Load) -> None:
+            nonlocal overtaken
+            under_way.append(load)
+            await trio.sleep(chance.random())
+            await write(copier, load)
+            written.update((copier.back, stripe) for stripe in load.stripes)
+            overtaken += under_way[0] is not load
+            under_way.remove(load)
+
+        def checked(context: ArrayContext, stripe: Stripe) -> None:
+            passed, _ = job._live(*sorted((stripe, layout.migrated)))
+            assert {(job.back, stripe) for stripe in passed} <= written
+            migrate_to(context, stripe)
+            if stripe > layout.stripes // 2:
+                half.set()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Copier, "write", slow_write)
+            patch.setattr(ArrayContext, "migrate_to", checked)
+            if back:
+                await half.wait()
+                job.cancel()
+            await job.finished.wait()
+        assert job.state == ("cancelled" if back else "done"), job.error
+        assert overtaken
+        await rig.compare()
+
+    play(SmallRig(), body)
