@@ -60,18 +60,19 @@ def next_rules(
     params: Mapping[str, object],
     rotated: bool,
     stripes: int,
+    rows: int,
     granule: int | None = None,
 ) -> list[Rule]:
     """Return the rules of an array of *stripes* stripes, *params* those it had before.
 
-    The last number of *history* is that of the members after the growth that is about to begin.
-    Raises LayoutError.
+    The last number of *history* is that of the members after the growth that is about to begin; a
+    stripe has *rows* chunks on each. Raises LayoutError.
     """
     known = _checked_rules(params.get("rules", ()), len(history) - 2)
     rules = (*known, *[None] * (len(history) - 2 - len(known)))
     standing = int(parity_stays(name) and name != "raid0")
     columns = tuple(count - standing for count in history)
-    return [*rules, _chosen(columns, rules, rotated, stripes, granule)]
+    return [*rules, _chosen(columns, rules, rotated, stripes, granule, rows)]
 
 
 @lru_cache(maxsize=8)  # asked for three times: to check, and again under the locks
@@ -81,8 +82,9 @@ def _chosen(
     rotated: bool,
     stripes: int,
     granule: int | None,
+    rows: int,
 ) -> Rule:
-    return choose_rule(columns, rules, rotated, stripes, granule)
+    return choose_rule(columns, rules, rotated, stripes, granule, rows)
 
 
 def parity_stays(name: str) -> bool:

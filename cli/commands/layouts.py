@@ -88,7 +88,7 @@ def _layout(
         for count in range(1, len(after) + 1):
             history = (disks, *after[:count])
             turns = is_rotated(name, params)
-            rules = next_rules(name, history, params, turns, stripes)
+            rules = next_rules(name, history, params, turns, stripes, rows)
             params |= {"rules": rules, "history": history}
     return make_layout(name, after[-1] if after else disks, stripes * rows, CHUNK_BYTES, **params)
 

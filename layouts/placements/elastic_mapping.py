@@ -55,7 +55,7 @@ Rule = tuple[int, int] | None
 
 N = TypeVar("N", int, Numbers)
 
-GRANULE_MAX = 64
+GRANULE_ROWS = 16  # of a member: see `choose_rule`
 TRIED_CELLS = 1 << 17  # looked at for each turn: a growth begins without a noticeable pause
 TRIED_TURNS = 24
 PERIOD_MAX = 1 << 60  # longer ones never repeat in any array
@@ -141,16 +141,23 @@ def choose_rule(
     rotated: bool,
     stripes: int,
     granule: int | None = None,
+    rows: int = 1,
 ) -> tuple[int, int]:
     """Return (granule, turn) for the last growth of *history* in an array of *stripes* stripes.
 
-    The granule is as large as the number of stripes allows; *granule* overrides the choice. The
-    turn is the one after which the columns of each kind are most even.
+    *rows* is the number of chunks that a stripe has on a member. *granule* overrides the choice.
+    The turn is the one after which the columns of each kind are most even.
+
+    A granule has 16 rows, or fewer in an array of few stripes. Longer ones spare rotating disks
+    seeks, but a request meets fewer members: with 64 rows, requests of 1 MiB, four at a time, read
+    the image at 0.87 (raid5, 4 to 5) and 0.79 (4 to 6) of the speed of an array made so wide on
+    modelled SSDs, with 16 rows at 0.99 and 0.88; on modelled rotating disks at 0.75 and 0.67
+    instead of 0.71 and 0.56.
     """
     w = history[-1]
     if granule is None:
-        granule = 1
-        while granule < GRANULE_MAX and 8 * w * w * granule <= stripes:
+        granule, most = 1, -(-GRANULE_ROWS // rows)
+        while granule < most and 8 * w * w * granule <= stripes:
             granule *= 2
     best, chosen = None, 0
     for turn in range(min(w, TRIED_TURNS)):

@@ -108,9 +108,11 @@ class GrowOperation:
         """Return the parameters of the array while it grows by *added*. Raises LayoutError."""
         name, params = config.layout, dict(config.params)
         history = [*params.get(HISTORY, [config.width]), config.width + added]
-        stripes = self.context.layout.stripes
-        turns = is_rotated(name, params)
-        rules = next_rules(name, tuple(history), params, turns, stripes, self._granule)
+        layout = self.context.layout
+        size = layout.stripes, layout.code.rows
+        rules = next_rules(
+            name, tuple(history), params, is_rotated(name, params), *size, self._granule
+        )
         params[RULES] = [None if rule is None else list(rule) for rule in rules]
         return params | {HISTORY: history, MIGRATED: 0, PARITY: parity}
 
