@@ -250,10 +250,8 @@ class ElasticLayout(Layout):
                 return stripe, number
             row, column = divmod(number, self._first_columns)
             return stripe, row * self._data_columns + column  # type: ignore[return-value]
-        generation = self.generation_at(chunk)
-        at, row, column = generation.locate(chunk)
-        cell = row * self._data_columns + generation.first_column + column
-        return at, cell  # type: ignore[return-value]
+        stripe, row, column = self.generations[bisect_right(self._ends, chunk)].locate(chunk)
+        return stripe, row * self._data_columns + column  # type: ignore[return-value]
 
     def logical(self, stripe: Stripe, cell: CellIndex) -> Chunk:
         """Return the logical chunk of the data cell *cell* of *stripe*."""
@@ -276,8 +274,12 @@ class ElasticLayout(Layout):
         """Return (role, member chunk) of the cell with index *cell* of *stripe*."""
         table = self._after if stripe < self.migrated else self._before
         at = stripe % table.period
-        number = at >> BLOCK_SHIFT
-        block = table.blocks.get(number) or table.load(number)
+        try:
+            block = table.blocks[at >> BLOCK_SHIFT]
+        except KeyError:
+            block = table.load(at >> BLOCK_SHIFT)
+        if self._rows == 1:
+            return block[(at & BLOCK_MASK) * table.columns + cell], stripe  # type: ignore[return-value]
         role = block[(at & BLOCK_MASK) * table.columns + self._column_of[cell]]
         return role, stripe * self._rows + self._row_of[cell]  # type: ignore[return-value]
 

@@ -232,19 +232,22 @@ class Generation:
         return not self._regular
 
     def locate(self, chunk: int) -> tuple[int, int, int]:
-        """Return (stripe, row, column of this generation) of the logical *chunk*."""
+        """Return (stripe, row, data column) of the logical *chunk*."""
+        number = chunk - self.start
         if chunk >= self._regular_end:
-            stripe, number = divmod(chunk - self._regular_end, self._each)
-            row, column = divmod(number, self.columns)
-            return self._regular + stripe, row, column
-        region, number = divmod(chunk - self.start, self._region_chunks)
-        column, number = divmod(number, self._column_chunks)
-        number, turn = divmod(number, self.members)
-        first = region * self.region + turn * self.granule
+            stripe, number = number // self._each, number % self._each
+            return stripe, number // self.columns, self.first_column + number % self.columns
+        # Look-ups of grown arrays come here: // and % are twice as fast as divmod.
+        first, number = number // self._region_chunks * self.region, number % self._region_chunks
+        column = self.first_column
+        if self.columns > 1:
+            column += number // self._column_chunks
+            number %= self._column_chunks
+        first += number % self.members * self.granule
+        number //= self.members
         if self.rows == 1:
             return first + number, 0, column
-        stripe, row = divmod(number, self.rows)
-        return first + stripe, row, column
+        return first + number // self.rows, number % self.rows, column
 
     def logical(self, stripe: N, row: N, column: N) -> N:
         """Return the logical chunk at *row* of *column* of *stripe*; numbers or arrays."""

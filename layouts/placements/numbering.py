@@ -59,7 +59,7 @@ class Numbering:
         for generation in self.generations:
             if chunk < generation.end:
                 stripe, row, column = generation.locate(chunk)
-                return (stripe * self.rows + row) * self.columns + generation.first_column + column
+                return (stripe * self.rows + row) * self.columns + column
         return chunk
 
     def chunk(self, index: int) -> int:
