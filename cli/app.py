@@ -27,7 +27,7 @@ SECTIONS = {  # the order of `raidx --help`
         *("scrub", "tune", "job", "get", "set"),
     ),
     "Volumes": ("volume", "trim", "array", "balance"),
-    "Experiment": ("replay", "simulate"),
+    "Experiment": ("replay", "simulate", "inject", "crash"),
     "Learn (no array needed)": ("layout",),
     "Shell": ("completions",),
 }
@@ -58,7 +58,7 @@ class Commands(MutableMapping[str, click.Command]):
 
     def __getitem__(self, name: str) -> click.Command:
         if name not in self._known:
-            module, _, word = self._places[name].partition(".")
+            module, _, word = self._places[name].rpartition(".")
             self._known[name] = getattr(import_module(f"raidx_fuse.cli.commands.{module}"), word)
         return self._known[name]
 

@@ -41,6 +41,8 @@ COMMANDS = {  # name -> place: the module of a command is imported when the comm
     "job": "change.job",
     "get": "setting.get",
     "set": "setting.set_value",
+    "inject": "teach.lab.inject",
+    "crash": "teach.lab.crash",
     "trim": "volume.trim",
     "volume": "volume.volume",
     "array": "balance.array",

@@ -61,6 +61,9 @@ _tls_option = click.option(
 )
 @_start_degraded_option
 @click.option("--nbd", metavar="ADDRESS", help="Serve the volumes by NBD, too: see raidx serve.")
+@click.option(
+    "--lab", is_flag=True, help="For teaching: let `raidx inject` and `raidx crash` break members."
+)
 @_tls_option
 def mount(
     out: Output,
@@ -74,6 +77,7 @@ def mount(
     mode: int | None,
     start_degraded: bool,
     nbd: str | None,
+    lab: bool,
     tls: str | None,
 ) -> None:
     """Assemble arrays from their members and mount all their volumes.
@@ -99,6 +103,8 @@ def mount(
         raise UsageError("mount needs members and a mount point", action="see raidx mount --help")
     if mode is not None and not allow_other:
         raise UsageError("--mode goes with --allow-other only")
+    if lab and read_only:
+        raise UsageError("--lab breaks members, which --read-only forbids: give one of them")
     request = MountRequest(
         tuple(absolute(member) for member in members[:-1]),
         mountpoint.check(members[-1], allow_other=allow_other),
@@ -108,6 +114,7 @@ def mount(
         mode=mode or (0o644 if allow_other else 0o600),
         nbd=address,
         tls=folder,
+        lab=lab,
     )
     _run(out, request, request.mountpoint, foreground)
 
@@ -173,24 +180,29 @@ def _run(out: Output, request: MountRequest, place: str, foreground: bool) -> No
     from raidx_fuse.daemon.serve import body
 
     def ready(status: dict[str, Any]) -> None:
-        lines = []
-        for array in status.get("arrays", [status]):
-            for warning in array["warnings"]:
-                warn(f"warning: {warning}")
-            if array["state"] != "clean":
-                advice = array["action"] or f"see raidx status {place}"
-                warn(f"warning: {array['name']} is {array['state']}; {advice}")
-            paths_shown = [volume["path"] for volume in array["volumes"] if volume["path"]]
-            uris = status["nbd"]["exports"] if "nbd" in status else {}
-            shown = [uris[v["name"]] for v in array["volumes"] if v["name"] in uris]
-            images = ", ".join(paths_shown + shown) or "no volume"
-            lines.append(f"{array['name']}: {array['layout']}, {out.size(array['size'])}: {images}")
-        out.emit(status, "\n".join(lines))
+        out.emit(status, ready_text(out, status, place))
 
     if foreground:
         daemonize.run_in_foreground(body(request), ready)
     else:
         ready(daemonize.start(body(request), paths.own_files(place).log))
+
+
+def ready_text(out: Output, status: dict[str, Any], place: str) -> Text:
+    """Return what a mount that is ready shows; warn of what is wrong with it."""
+    lines = []
+    for array in status.get("arrays", [status]):
+        for warning in array["warnings"]:
+            warn(f"warning: {warning}")
+        if array["state"] != "clean":
+            advice = array["action"] or f"see raidx status {place}"
+            warn(f"warning: {array['name']} is {array['state']}; {advice}")
+        paths_shown = [volume["path"] for volume in array["volumes"] if volume["path"]]
+        uris = status["nbd"]["exports"] if "nbd" in status else {}
+        shown = [uris[v["name"]] for v in array["volumes"] if v["name"] in uris]
+        images = ", ".join(paths_shown + shown) or "no volume"
+        lines.append(f"{array['name']}: {array['layout']}, {out.size(array['size'])}: {images}")
+    return Text("\n".join(lines))
 
 
 def _found(

@@ -37,12 +37,20 @@ class Disks:
     """Opens members and closes all of them at the end of its ``with`` block.
 
     *read_only* and *lock* apply to all of them. *lock* is false for examining members that a mount
-    may be using.
+    may be using. *wrap* makes of each opened member and its specification the one that is used: a
+    mount for teaching has members with faults.
     """
 
-    def __init__(self, *, read_only: bool = False, lock: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        read_only: bool = False,
+        lock: bool = True,
+        wrap: Callable[[Member, str], Member] | None = None,
+    ) -> None:
         self._read_only = read_only
         self._lock = lock
+        self._wrap = wrap or (lambda member, _spec: member)
         self._opened: list[Member] = []
         self._made: dict[int, str] = {}  # by id of the member: the file created for it
         self._failed: set[int] = set()  # by id of the member: the array excluded it
@@ -55,6 +63,11 @@ class Disks:
     def note_failed(self, member: Member) -> None:
         """Note that the array has excluded *member*: it may be opened again, to join anew."""
         self._failed.add(id(member))
+
+    @property
+    def opened(self) -> list[Member]:
+        """The members that are open now, in the order of their opening."""
+        return list(self._opened)
 
     def __enter__(self) -> Disks:
         return self
@@ -149,7 +162,7 @@ class Disks:
             return self._open_other(spec), None
         if create_bytes is None:
             raise _not_there(spec)
-        return create_member(spec, create_bytes), path
+        return self._wrap(create_member(spec, create_bytes), spec), path
 
     def _open_or_none(self, spec: str, may_create: bool) -> Member | None:
         """Return the member, None if its file can be created."""
@@ -185,7 +198,7 @@ class Disks:
         if member.identity != found:  # replaced after the checks of what it stands on
             member.close()
             raise UsageError(f"{path} was replaced while it was being opened")
-        return member
+        return self._wrap(member, spec)
 
     def _close_failed(self, member: Member) -> None:
         """Close a failed member, which is to join again. Raises BusyError if that is not safe."""
@@ -199,8 +212,8 @@ class Disks:
 
     def _open(self, spec: str) -> Member:
         member = open_member(spec, read_only=self._read_only, lock=self._lock)
-        self._opened.append(member)
-        return member
+        self._opened.append(self._wrap(member, spec))
+        return self._opened[-1]
 
 
 @contextmanager

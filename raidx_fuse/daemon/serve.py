@@ -10,9 +10,10 @@ Without a mount point nothing of FUSE is imported.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from raidx_fuse.daemon import control_socket, daemonize, stand
 from raidx_fuse.daemon.commands.balance import BalanceCommands
 from raidx_fuse.daemon.commands.commands import Commands
 from raidx_fuse.daemon.commands.events import EventCommands
+from raidx_fuse.daemon.commands.lab import LabCommands
 from raidx_fuse.daemon.commands.volumes import Part, PoolCommands
 from raidx_fuse.daemon.control_server import Handler
 from raidx_fuse.daemon.events.delivery import Delivery, delivering
@@ -36,6 +38,8 @@ from raidx_fuse.daemon.paths import own_directory
 from raidx_fuse.errors import single
 from raidx_fuse.fuse.mountpoint import loop_devices
 from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.members.base import Member
+from raidx_fuse.members.simulated.lab_member import LabMember
 from raidx_fuse.pool.companions import remembering
 from raidx_fuse.pool.grouping import by_array, check_names
 from raidx_fuse.pool.hotspots.balancer import watched
@@ -56,7 +60,8 @@ class MountRequest:
     """The arguments of `raidx mount` and `raidx serve`; all paths are absolute.
 
     *mode* are the permissions of the images. Without a *mountpoint* there is only *nbd*, the
-    address of the door for NBD clients; *tls* is the folder of its certificates.
+    address of the door for NBD clients; *tls* is the folder of its certificates. With *lab* the
+    members can be broken (daemon/commands/lab.py).
     """
 
     members: tuple[str, ...]
@@ -67,6 +72,7 @@ class MountRequest:
     mode: int = 0o600
     nbd: str = ""
     tls: str = ""
+    lab: bool = False
 
 
 def body(request: MountRequest) -> daemonize.Body:
@@ -80,7 +86,8 @@ def body(request: MountRequest) -> daemonize.Body:
 
 async def _serve(request: MountRequest, ready: daemonize.Ready) -> None:
     try:
-        with Disks(read_only=request.read_only) as disks:
+        wrap = _breakable if request.lab else None
+        with Disks(read_only=request.read_only, wrap=wrap) as disks:
             await _serve_disks(request, disks, ready)
     except BaseExceptionGroup as group:
         raise single(group) from None
@@ -129,7 +136,13 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
         balancer.on_sample.append(partial(_note_loads, watches, balancer.sampler))
         stack.callback(lambda: histories.save(balancer.monitor))
         volume_commands = PoolCommands(parts, _loop_devices, pool)
-        commands = BalanceCommands(balancer, volume_commands.handle)
+        balance_commands = BalanceCommands(balancer, volume_commands.handle)
+        commands = LabCommands(
+            [part.volumes.array for part in parts],
+            lambda: disks.opened,
+            asdict(request),
+            balance_commands.handle,
+        )
 
         door = stand.make_door(request.nbd, request.tls) if request.nbd else None
         if door is not None:
@@ -194,6 +207,11 @@ def _note_loads(watches: Sequence[Watch], sampler: Sampler) -> None:
     """Let each watch see the newest load of its array."""
     for watch, load in zip(watches, sampler.arrays(), strict=True):
         watch.note_load(load)
+
+
+def _breakable(member: Member, spec: str) -> Member:
+    """Return *member* with faults to switch on. The seed is that of the specification."""
+    return LabMember(member, spec=spec, seed=zlib.crc32(spec.encode()))
 
 
 def _note_failed(disks: Disks, array: Array, role: Role) -> None:

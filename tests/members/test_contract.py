@@ -14,6 +14,7 @@ from raidx_fuse.members.base import Member
 from raidx_fuse.members.local import LocalMember, create_file
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
+from raidx_fuse.members.simulated.lab_member import LabMember
 from raidx_fuse.members.simulated.model import model_member
 from raidx_fuse.members.simulated.powercut import CutRecord, PowerCutMember
 from raidx_fuse.members.wrapper import WrapperMember
@@ -111,6 +112,17 @@ class TestFaultless(MemberContract):
     @pytest.fixture
     def member(self) -> Member:
         return FaultMember(RamMember(SIZE_BYTES))
+
+
+class TestLabMember(MemberContract):
+    @pytest.fixture(params=["ram", "file"])
+    def member(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Member]:
+        path = str(tmp_path / "disk.img")
+        create_file(path, SIZE_BYTES)
+        ram = request.param == "ram"
+        member = LabMember(RamMember(SIZE_BYTES) if ram else LocalMember(path, reads_zero=True))
+        yield member
+        member.close()
 
 
 class TestSlow(MemberContract):

@@ -22,10 +22,17 @@ import errno
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from raidx_fuse.errors import MemberError
 from raidx_fuse.members.base import SECTOR_BYTES, Member, ReadBuffer, WriteBuffer
 from raidx_fuse.members.simulated.sparse import Image, SparseImage
+
+
+class Writable(Protocol):
+    """What takes content by slices with begin and end, as an image does."""
+
+    def __setitem__(self, key: slice, content: bytes, /) -> None: ...
 
 
 @dataclass(slots=True)
@@ -47,7 +54,7 @@ class OpenWrite:
         """The decision "all sectors were stored"; 0 is "none was"."""
         return (1 << self.sectors) - 1
 
-    def apply(self, image: Image, decision: int) -> None:
+    def apply(self, image: Writable, decision: int) -> None:
         """Write the sectors of *decision* into *image*."""
         begin, end = self.offset_bytes, self.offset_bytes + len(self.data)
         if decision == self.kept:
@@ -102,7 +109,7 @@ class DiskState:
 
     def sample(self, generator: random.Random) -> list[int]:
         """Draw a random cut: each open write is kept, dropped, cut after a sector, or has holes."""
-        return [_draw(write, generator.randrange(8), generator) for write in self.open_writes]
+        return [draw_cut(write, generator) for write in self.open_writes]
 
     def tear(self, generator: random.Random) -> list[int]:
         """Draw a random cut that tears every open write of more than one sector.
@@ -113,6 +120,11 @@ class DiskState:
             _draw(write, generator.randrange(0 if write.sectors == 1 else 6, 8), generator)
             for write in self.open_writes
         ]
+
+
+def draw_cut(write: OpenWrite, generator: random.Random) -> int:
+    """Draw a random decision about *write*: kept, dropped, cut after a sector, or with holes."""
+    return _draw(write, generator.randrange(8), generator)
 
 
 def _draw(write: OpenWrite, kind: int, generator: random.Random) -> int:

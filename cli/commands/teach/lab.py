@@ -1,0 +1,176 @@
+"""`raidx inject` and `raidx crash`: break a mount that was made for it (`raidx mount --lab`)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import click
+from rich.console import Group
+from rich.text import Text
+
+from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.asking import ask
+from raidx_fuse.cli.commands.change import reference
+from raidx_fuse.cli.commands.mount import ready_text
+from raidx_fuse.cli.output import Output, plural
+from raidx_fuse.cli.parameters import MEMBER, SIZE, array_argument
+from raidx_fuse.daemon import control_socket, paths
+from raidx_fuse.errors import BusyError
+from raidx_fuse.fuse import mountpoint
+
+EXIT_S = 30.0
+FAULTS = {  # name -> what it does, for the line that confirms it
+    "rot": "bits of {length} at {at} have flipped",
+    "bad-area": "{length} from {at} on can be neither read nor written",
+    "lose-write": "the next {count} will be acknowledged and lost",
+    "torn-write": "the next {count} will be stored in part",
+    "misdirect": "the next {count} will go {shift} bytes too far",
+    "hang": "{operations} will not be answered until `return`",
+    "slow": "{operations} will take {delay_s:g} s longer, until `return`",
+    "vanish": "every operation fails until `return`",
+    "return": "works again; no fault is left",
+}
+
+
+@verb()
+@array_argument
+@click.argument("member", type=MEMBER)
+@click.argument("fault", type=click.Choice(list(FAULTS)))
+@click.option(
+    "--at",
+    type=SIZE,
+    metavar="OFFSET",
+    help="A byte of the member, as `raidx explain` prints them. Default for rot and bad-area: a "
+    "written place, by the seed; for the others: any place of a chunk.",
+)
+@click.option(
+    "--count",
+    type=int,
+    help="rot: bytes (1); bad-area: sectors of 512 bytes (8); lose-write, torn-write, misdirect: "
+    "writes (1); hang, slow: operations (all, until `return`).",
+)
+@click.option("--delay", "delay_s", type=float, default=0.5, help="slow: seconds (0.5).")
+@click.option("--seed", type=int, default=0, help="Of every random choice (0).")
+def inject(
+    out: Output,
+    array: str,
+    member: str,
+    fault: str,
+    at: int | None,
+    count: int | None,
+    delay_s: float,
+    seed: int,
+) -> None:
+    """Give a member a fault, as disks have them; only on a mount made with --lab.
+
+    rot flips bits; bad-area gives I/O errors; lose-write and torn-write report success; misdirect
+    writes a few chunks too far; hang and slow answer late; vanish is a pulled cable. `return` ends
+    the faults of the member: what it missed meanwhile, it does not have.
+    """
+    document = ask(
+        out,
+        array,
+        "inject",
+        member=reference(member),
+        fault=fault,
+        at=at,
+        count=count,
+        delay_s=delay_s,
+        seed=seed,
+    )
+    number = document["count"]
+    words = FAULTS[fault].format(
+        at=document["at"],
+        length=plural(document["length"] or 0, "byte"),
+        count=plural(number or 0, "write"),
+        operations="operations" if number is None else f"the next {plural(number, 'operation')}",
+        delay_s=delay_s,
+        shift=document.get("shift"),
+    )
+    out.emit(document, Text(f"{document['member']} (role {document['role']}): {words}"))
+
+
+@verb()
+@array_argument
+@click.option(
+    "--keep",
+    type=click.Choice(["none", "some", "all"]),
+    default="some",
+    help="What the members have of the writes that no flush has covered (some).",
+)
+@click.option("--seed", type=int, default=0, help="Decides for each write with --keep some (0).")
+@click.option(
+    "--writing",
+    type=SIZE,
+    metavar="OFFSET",
+    help="Let the power go while a write at OFFSET of the image is in flight, and no other.",
+)
+@click.option("--length", type=SIZE, default=4096, help="Bytes of that write (4 KiB).")
+@click.option(
+    "--lose", multiple=True, metavar="MEMBER", type=MEMBER, help="Does not come back (repeat)."
+)
+@click.option(
+    "--start-degraded", is_flag=True, help="Mount again even if blocks may read back wrong."
+)
+def crash(
+    out: Output,
+    array: str,
+    keep: str,
+    seed: int,
+    writing: int | None,
+    length: int,
+    lose: tuple[str, ...],
+    start_degraded: bool,
+) -> None:
+    """Cut the power of all members and mount again; only on a mount made with --lab.
+
+    Writes that no flush has covered are kept, lost or torn, each member for itself. The same
+    seed on the same array and writes gives the same state.
+    """
+    mount, _ = mountpoint.split_array(array)
+    path = mountpoint.real_path(mount)
+    for device, image in mountpoint.loop_devices(path):
+        raise BusyError(f"{device} is on {image}", action=f"type: losetup -d {device}")
+    lost = [reference(member) for member in lose]
+    with control_socket.Connection(array) as connection:
+        result = out.fit(
+            connection.call(
+                "crash", keep=keep, seed=seed, writing=writing, length=length, lose=lost
+            )
+        )
+        pid = connection.daemon_pid
+    os.kill(pid, signal.SIGKILL)
+    if not control_socket.wait_for_exit(pid, EXIT_S):
+        raise BusyError(f"the daemon of {path} (process {pid}) does not end")
+    if mountpoint.find(path) is not None:
+        mountpoint.unmount(path)
+    again = result.pop("again")
+    lines = Text("\n".join(_cut_lines(result)))
+    if not out.json:
+        out.note(lines.plain)
+    status = _mount_again(again, path, start_degraded)
+    out.emit({**status, "crash": result}, Group(ready_text(out, status, path)))
+
+
+def _cut_lines(result: dict[str, Any]) -> list[str]:
+    lines = [f"the power was cut (keep {result['keep']}, seed {result['seed']})"]
+    for cut in result["cut"]:
+        gone = "; does not come back" if cut["member"] in result["lost_members"] else ""
+        unflushed = cut["kept"] + cut["lost"] + cut["torn"]
+        lines.append(
+            f"  {cut['member']}: {plural(unflushed, 'unflushed write')}, of which {cut['kept']} "
+            f"kept, {cut['lost']} lost, {cut['torn']} torn{gone}"
+        )
+    return lines
+
+
+def _mount_again(again: dict[str, Any], path: str, start_degraded: bool) -> dict[str, Any]:
+    """Start a daemon with the arguments *again* of the one before; return the status."""
+    from raidx_fuse.daemon import daemonize
+    from raidx_fuse.daemon.serve import MountRequest, body
+
+    again["members"] = tuple(again["members"])
+    again["start_degraded"] = start_degraded
+    return daemonize.start(body(MountRequest(**again)), paths.own_files(path).log)

@@ -1,0 +1,294 @@
+"""The commands that break things, for teaching: faults of a member, and a power cut.
+
+Only a mount made for it has members that can be broken (`raidx mount --lab`); on every other mount
+these commands are refused, and its members are not wrapped.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from raidx_fuse.array.array import Array
+from raidx_fuse.daemon.commands.arguments import check_arguments
+from raidx_fuse.errors import UsageError
+from raidx_fuse.format.configuration.config import MemberRecord
+from raidx_fuse.layouts.numbers import Role, Stripe, cell_range
+from raidx_fuse.members.base import SECTOR_BYTES, Member
+from raidx_fuse.members.simulated.faulty import ALL, WRITE, Fault
+from raidx_fuse.members.simulated.lab_member import LabMember
+
+Result = dict[str, Any]
+Handler = Callable[[str, dict[str, Any]], Awaitable[Result]]
+
+ON_BYTES = ("rot", "bad-area")
+ON_WRITES = ("lose-write", "torn-write", "misdirect")
+ON_ALL = ("hang", "slow")
+FAULTS = (*ON_BYTES, *ON_WRITES, *ON_ALL, "vanish", "return")
+KEEP = ("none", "some", "all")
+COUNT_MAX = 1 << 20
+DELAY_S_MAX = 3600.0
+WRITING_BYTES_MAX = 16 << 20
+SHIFT_CHUNKS_MAX = 8  # how far a write is misdirected
+LOOKED_AT_MAX = 1 << 16  # stripes, for one with written content
+
+
+class LabCommands:
+    """The commands `inject` and `crash` of a mount of *arrays*; all others go to *rest*.
+
+    *members* returns the members that are open. *again* are the arguments with which the mount was
+    made: a power cut answers them, because the daemon has to end and another one begins.
+    """
+
+    def __init__(
+        self,
+        arrays: Sequence[Array],
+        members: Callable[[], list[Member]],
+        again: dict[str, Any],
+        rest: Handler,
+    ) -> None:
+        self._arrays = arrays
+        self._members = members
+        self._again = again
+        self._rest = rest
+        self._handlers: dict[str, Callable[..., Awaitable[Result]]] = {
+            "inject": self.inject,
+            "crash": self.crash,
+        }
+
+    async def handle(self, name: str, arguments: dict[str, Any]) -> Result:
+        """Run command *name*. Raises UsageError for a bad request, or as the command does."""
+        handler = self._handlers.get(name)
+        if handler is None:
+            return await self._rest(name, arguments)
+        check_arguments(name, handler, arguments)
+        if not self._lab_members():
+            raise UsageError(
+                f"{name} is refused: this mount was not made to be broken",
+                action="for teaching: raidx umount it, then raidx mount --lab MEMBER... MOUNTPOINT",
+            )
+        return await handler(**arguments)
+
+    # -- faults --------------------------------------------------------------------------------
+
+    async def inject(
+        self,
+        member: str,
+        fault: str,
+        at: int | None = None,
+        count: int | None = None,
+        seed: int = 0,
+        delay_s: float = 0.5,
+        in_array: str | None = None,
+    ) -> Result:
+        """Give *member* a fault; *at* and *count* as in `raidx inject --help`."""
+        array = self._array(in_array)
+        record = array.membership.find(member)
+        disk = self._disk(array, record)
+        if fault not in FAULTS:
+            raise UsageError(
+                f"there is no fault {fault[:40]!r}", action=f"take {', '.join(FAULTS)}"
+            )
+        if fault in ("vanish", "return") and (at, count) != (None, None):
+            raise UsageError(f"{fault} is about the whole member: leave out --at and --count")
+        if count is not None and not 1 <= count <= COUNT_MAX:
+            raise UsageError(f"a count of {count} is out of range: take 1 to {COUNT_MAX}")
+        if at is not None and not 0 <= at < disk.size_bytes:
+            raise UsageError(f"byte {at} is outside {disk.path}, which has {disk.size_bytes} bytes")
+        if not 0 < delay_s <= DELAY_S_MAX:
+            raise UsageError(f"a delay of {delay_s:g} s is out of range")
+        generator = random.Random(seed)
+        document: Result = {
+            "member": disk.path,
+            "role": record.role,
+            "fault": fault,
+            "at": at,
+            "length": None,
+            "count": None,
+            "delay_s": delay_s if fault == "slow" else None,
+            "seed": seed,
+        }
+        if fault == "vanish":
+            disk.vanish()
+        elif fault == "return":
+            disk.clear()
+        elif fault in ON_BYTES:
+            begin = _written_byte(array, record, generator) if at is None else at
+            document |= await _on_bytes(array, disk, fault, begin, count, generator)
+        else:
+            document |= _on_operations(array, disk, fault, at, count, delay_s, generator, seed)
+        return document
+
+    # -- the power cut -------------------------------------------------------------------------
+
+    async def crash(
+        self,
+        keep: str = "some",
+        seed: int = 0,
+        writing: int | None = None,
+        length: int = 4096,
+        lose: list[str] | None = None,
+        in_array: str | None = None,
+    ) -> Result:
+        """Cut the power of all members; the daemon is of no use after that.
+
+        With *writing*, the power goes while a write of *length* bytes at that offset of the image
+        is in flight, and nothing else is. The members *lose* do not come back.
+        """
+        array = self._array(in_array)
+        if keep not in KEEP:
+            raise UsageError(f"keep cannot be {keep[:40]!r}", action=f"take {', '.join(KEEP)}")
+        gone = [self._disk(array, array.membership.find(ref)) for ref in lose or ()]
+        if writing is not None:
+            await _write_before(array, writing, length, seed)
+        disks = self._lab_members()
+        for disk in disks:
+            disk.switch_off()
+        roles = self._roles()
+        cuts = []
+        for disk in disks:
+            role = roles.get(disk.path)
+            own = f"{seed}/{disk.path if role is None else role}"
+            cut = await disk.cut_power(keep, own)  # type: ignore[arg-type]
+            cuts.append({"member": disk.path, "role": role, **asdict(cut)})
+        left = [disk.spec for disk in disks if disk not in gone]
+        return {
+            "keep": keep,
+            "seed": seed,
+            "cut": cuts,
+            "lost_members": [disk.path for disk in gone],
+            "again": {**self._again, "members": left},
+        }
+
+    # -- who is meant --------------------------------------------------------------------------
+
+    def _array(self, ref: str | None) -> Array:
+        found = [each for each in self._arrays if ref in (None, each.name, each.uuid)]
+        if len(found) != 1:
+            names = ", ".join(array.name for array in self._arrays)
+            raise UsageError("which array of this mount is meant?", action=f"name one: {names}")
+        return found[0]
+
+    def _disk(self, array: Array, record: MemberRecord) -> LabMember:
+        path = array.membership.path_of(record)
+        found = [disk for disk in self._lab_members() if disk.path == path]
+        if not found:
+            raise UsageError(f"{path} is not here: it was missing when the array was mounted")
+        return found[-1]
+
+    def _lab_members(self) -> list[LabMember]:
+        return [member for member in self._members() if isinstance(member, LabMember)]
+
+    def _roles(self) -> dict[str, int]:
+        """Return path -> role of the members of all arrays."""
+        return {
+            array.membership.path_of(record): record.role
+            for array in self._arrays
+            for record in array.member_set.config.members
+        }
+
+
+def _written_byte(array: Array, record: MemberRecord, generator: random.Random) -> int:
+    """Return the offset of a byte of *record* that belongs to a written chunk, or to parity."""
+    context, role = array.context, Role(record.role)
+    stripes = context.layout.stripes
+    start = generator.randrange(stripes)
+    for number in range(min(stripes, LOOKED_AT_MAX)):
+        stripe = Stripe((start + number) % stripes)
+        unwritten = context.unwritten_cells(stripe)
+        places = [
+            context.position(stripe, cell)
+            for cell in cell_range(0, len(context.code.cells))
+            if not unwritten >> cell & 1
+        ]
+        offsets = [int(offset) for at, offset in places if at == role]
+        if offsets:
+            return generator.choice(offsets) + generator.randrange(context.chunk_bytes)
+    raise UsageError(
+        f"nothing was written to role {record.role} yet", action="write to the image, or give --at"
+    )
+
+
+async def _on_bytes(
+    array: Array,
+    disk: LabMember,
+    fault: str,
+    begin: int,
+    count: int | None,
+    generator: random.Random,
+) -> Result:
+    """Let bytes rot, or sectors become unreadable and unwritable, from byte *begin* on."""
+    if fault == "rot":
+        length = count or 1
+    else:
+        begin -= begin % SECTOR_BYTES
+        length = (count or 8) * SECTOR_BYTES
+    if begin + length > disk.size_bytes:
+        raise UsageError(
+            f"{length} bytes at {begin} are beyond the end of {disk.path}", action="lower --count"
+        )
+    await array.flush()
+    await array.context.journal.place()  # newer content from the log would heal it unseen
+    if fault == "rot":
+        await disk.rot(begin, length, mask=1 << generator.randrange(8))
+    else:
+        disk.error(("read", "write"), offset_bytes=begin, length_bytes=length)
+    return {"at": begin, "length": length}
+
+
+def _on_operations(
+    array: Array,
+    disk: LabMember,
+    fault: str,
+    at: int | None,
+    count: int | None,
+    delay_s: float,
+    generator: random.Random,
+    seed: int,
+) -> Result:
+    """Let operations go wrong: those that touch byte *at*, or the chunks (not the metadata)."""
+    kinds: dict[str, Any] = {
+        "lose-write": ("lost", WRITE),
+        "torn-write": ("torn", WRITE),
+        "misdirect": ("misdirected", WRITE),
+        "hang": ("hang", ALL),
+        "slow": ("slow", ALL),
+    }
+    kind, operations = kinds[fault]
+    if fault in ON_WRITES and count is None:
+        count = 1
+    begin = array.context.data_offset if at is None and fault in ON_WRITES else at or 0
+    shift = 0
+    if fault == "misdirect":
+        shift = generator.randrange(1, SHIFT_CHUNKS_MAX + 1) * array.context.chunk_bytes
+    disk.reseed(seed)
+    disk.inject(
+        Fault(
+            kind,
+            operations,
+            offset_bytes=begin,
+            length_bytes=None if at is None else 1,
+            count=count,
+            delay_s=delay_s,
+            shift_bytes=shift,
+            number=0,  # the operation ends well
+        )
+    )
+    return {"count": count, "shift": shift or None}
+
+
+async def _write_before(array: Array, offset: int, length: int, seed: int) -> None:
+    """Make everything durable, then write, so that only this write is open at the cut."""
+    if not 1 <= length <= WRITING_BYTES_MAX:
+        raise UsageError(f"length {length} is out of range: take 1 to {WRITING_BYTES_MAX} bytes")
+    if offset < 0 or offset + length > array.size_bytes:
+        raise UsageError(
+            f"bytes {offset} to {offset + length} are outside the image of {array.size_bytes} bytes"
+        )
+    text = b"NEW%d " % seed
+    await array.flush()
+    await array.context.journal.place()
+    await array.flush()
+    await array.write(offset, (text * (length // len(text) + 1))[:length])
