@@ -30,6 +30,7 @@ COMMANDS = {  # name -> place: the module of a command is imported when the comm
     "examine": "show.examine",
     "check": "show.check",
     "explain": "explain.explain",
+    "peek": "teach.peek.peek",
     "replay": "replay.replay",
     "add-disk": "change.add_disk",
     "reshape": "change.reshape",

@@ -7,8 +7,10 @@ from typing import Any
 
 from raidx_fuse.array import advice
 from raidx_fuse.array.check import check_members
+from raidx_fuse.array.open import open_array
 from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.engine.growth_position import MIGRATED
+from raidx_fuse.engine.peek import Peek
 from raidx_fuse.errors import AssemblyError, BusyError, RaidxError, single
 from raidx_fuse.format.assemble import Assembly, assemble
 from raidx_fuse.format.configuration.config import ArrayConfig
@@ -131,6 +133,20 @@ def _volumes(config: ArrayConfig, size_bytes: int) -> list[dict[str, Any]]:
         {"name": v.name, "size": size_bytes if v.size_bytes is None else v.size_bytes, "path": None}
         for v in decode_table(config.volumes).volumes
     ]
+
+
+async def peek(specs: Sequence[str], stripe: int, begin: int, length: int) -> dict[str, Any]:
+    """Return the bytes of a stripe of the array that *specs* form, as a mount would read them.
+
+    Content that is only in the log counts. Raises UsageError, AssemblyError, BusyError.
+    """
+    try:
+        with Disks(read_only=True) as disks:
+            members = disks.attach(specs)
+            async with open_array(members, read_only=True, start_degraded=True) as array:
+                return await Peek(array.context).peek(stripe, begin, length)
+    except BaseExceptionGroup as group:
+        raise single(group) from None
 
 
 async def check(specs: Sequence[str]) -> dict[str, Any]:

@@ -71,3 +71,17 @@ def test_faults_by_the_command_and_another_mount_after_a_cut(array: RealArray) -
     array.raidx("inject", "ARRAY", "0", "slow", "--count", "1")
     array.wait_jobs()
     array.scrub()
+
+
+def test_peek_shows_the_bytes_of_a_mount_and_of_its_members_at_rest(array: RealArray) -> None:
+    filled(array, "none")
+    mounted = array.ask("peek", "ARRAY", "1")
+    assert bytes.fromhex(mounted["cells"][0]["content"]) == TEXT[2 * CHUNK_BYTES :][:16]
+    assert "does not exist" in array.refused("peek", "ARRAY", "100000", status=2)
+    array.ask("inject", "ARRAY", "0", "rot", "--at", str(mounted["cells"][0]["member_offset"]))
+    done = array.raidx("peek", "ARRAY", "1", status=1)
+    assert "broken at byte 0" in done.stdout
+    array.unmount()
+    rest = array.ask("peek", *reversed(array.members), "1", status=1)
+    assert rest["chains"][0]["newest_differs_at"] == 0
+    assert "no array is mounted" in array.refused("peek", "ARRAY", "1")

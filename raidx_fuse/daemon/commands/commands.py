@@ -20,6 +20,7 @@ from raidx_fuse.daemon.commands.arguments import WORD_CHARS_MAX, check_arguments
 from raidx_fuse.daemon.commands.events import EventCommands
 from raidx_fuse.daemon.commands.reshape import Newcomers, ReshapeCommand
 from raidx_fuse.engine.growth_position import parity_way
+from raidx_fuse.engine.peek import Peek
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.layouts.numbers import Role
@@ -79,6 +80,7 @@ class Commands:
             "get": self.get,
             "set": self.set,
             "explain": self.explain,
+            "peek": Peek(array.context).peek,
             "reshape": ReshapeCommand(array, newcomers).reshape,
             **({} if events is None else {"events-test": events.test}),
         }

@@ -1,0 +1,91 @@
+"""`raidx peek`: the bytes of one stripe, and whether its chains hold."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+import trio
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.asking import ask
+from raidx_fuse.cli.output import Output
+from raidx_fuse.cli.parameters import ARRAY, SIZE
+from raidx_fuse.fuse import mountpoint
+from raidx_fuse.members.open import absolute
+
+STYLES = {"log": "cyan", "home": "", "chains": "magenta", "nowhere": "bold red"}
+COLUMNS = 16  # bytes on a line
+
+
+@verb()
+@click.argument("array", metavar="ARRAY", nargs=-1, required=True, type=ARRAY)
+@click.argument("stripe", type=int)
+@click.option("--from", "begin", type=SIZE, default=0, help="First byte of each chunk shown (0).")
+@click.option("--length", type=SIZE, default=COLUMNS, help="Bytes of each chunk shown (16).")
+def peek(out: Output, array: tuple[str, ...], stripe: int, begin: int, length: int) -> int:
+    """Show the bytes of a stripe, cell by cell, and whether the XOR of each chain is zero.
+
+    ARRAY is a mount point; of an array that is not mounted, all its members. For each cell it says
+    where the newest bytes are: at their home place or in the log. The exit status is 1 if the
+    newest bytes of a chain do not agree.
+    """
+    mount, _ = mountpoint.split_array(array[0])
+    if len(array) == 1 and (mountpoint.find(mount) is not None or os.path.isdir(mount)):
+        document = ask(out, array[0], "peek", stripe=stripe, begin=begin, length=length)
+    else:
+        from raidx_fuse.daemon import inspect  # late: a mount is asked without the engine
+
+        specs = [absolute(member) for member in array]
+        document = out.fit(trio.run(inspect.peek, specs, stripe, begin, length))
+    out.emit(document, _page(document))
+    return int(any(chain["newest"] == "broken" for chain in document["chains"]))
+
+
+def _page(document: dict[str, Any]) -> Group:
+    title = f"stripe {document['stripe']} of {document['layout']}: {', '.join(document['state'])}"
+    table = Table.grid(padding=(0, 2))
+    for cell in document["cells"]:
+        style = STYLES.get(cell["newest"], "bright_black")
+        place = (f"  {cell['cell']}", f"member {cell['role']}", f"at {cell['member_offset']}")
+        rows = _rows(cell["content"], document["begin"]) or [("", _why_empty(cell))]
+        table.add_row(*place, Text(cell["newest"], style=style), *rows[0])
+        for row in rows[1:]:
+            table.add_row("", "", "", "", *row)
+        if cell["newest"] == "log" and cell["home"] != cell["content"]:
+            for number, row in enumerate(_rows(cell["home"], document["begin"])):
+                table.add_row("", "", "", "" if number else "(home)", *row)
+    lines = []
+    for chain in document["chains"]:
+        equation = f"  {' ^ '.join(chain['cells'])} = 0: {_verdict(chain, 'newest')}"
+        if chain["home"] != chain["newest"]:
+            equation += f"; at the home places: {_verdict(chain, 'home')}"
+        style = "bold red" if chain["newest"] == "broken" else ""
+        lines.append(Text(equation, style=style))
+    return Group(Text(title, style="bold cyan"), table, *lines)
+
+
+def _why_empty(cell: dict[str, Any]) -> str:
+    if not cell["written"]:
+        return "never written: counts as zero"
+    return "lost, and the chains do not give it back"
+
+
+def _verdict(chain: dict[str, Any], title: str) -> str:
+    at = chain[f"{title}_differs_at"]
+    return str(chain[title]) if at is None else f"{chain[title]} at byte {at}"
+
+
+def _rows(content: str | None, begin: int) -> list[tuple[str, str]]:
+    """Return (offset and hexadecimal, text) of each line of *content*, which is hexadecimal."""
+    data = bytes.fromhex(content or "")
+    rows = []
+    for at in range(0, len(data), COLUMNS):
+        part = data[at : at + COLUMNS]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        rows.append((f"{begin + at:6}  {part.hex(' ')}", text))
+    return rows
