@@ -28,7 +28,7 @@ SECTIONS = {  # the order of `raidx --help`
     ),
     "Volumes": ("volume", "trim", "array", "balance"),
     "Experiment": ("replay", "simulate", "inject", "crash"),
-    "Learn (no array needed)": ("layout",),
+    "Learn (no array needed)": ("layout", "quiz"),
     "Shell": ("completions",),
 }
 ALIASES = {  # mdadm's words

@@ -50,6 +50,7 @@ COMMANDS = {  # name -> place: the module of a command is imported when the comm
     "balance": "balance.balance",
     "simulate": "simulate.simulate",
     "layout": "layouts.layout",
+    "quiz": "teach.quiz.quiz",
 }
 
 

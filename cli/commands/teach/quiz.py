@@ -1,0 +1,91 @@
+"""`raidx quiz`: questions about layouts from a seed, with their answers or a check of answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+
+from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.output import Output, plural
+from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH
+from raidx_fuse.errors import RaidxError
+
+ANSWERS_BYTES_MAX = 1 << 20
+LEVELS = click.Choice(["easy", "medium", "hard"])
+KINDS = click.Choice(["place", "parity", "write", "pre-reads", "lost", "rebuild", "degraded"])
+
+
+@verb()
+@click.option("--layout", metavar="LAYOUT", type=LAYOUT_NAME, help="Ask about this layout only.")
+@click.option("--disks", "-d", type=int, help="On this many disks.")
+@click.option("--level", type=LEVELS, default="medium", help="How hard (medium).")
+@click.option("--kind", type=KINDS, help="Ask only this kind of question.")
+@click.option("--count", "-n", type=int, default=5, help="How many questions (5).")
+@click.option("--seed", type=int, default=0, help="Other numbers give other questions (0).")
+@click.option("--answers", is_flag=True, help="Print the answers, too.")
+@click.option(
+    "--check",
+    metavar="FILE",
+    type=PATH,
+    help='Check answers: a file of lines such as "3: 0 2 4", in the order asked for.',
+)
+def quiz(
+    out: Output,
+    layout: str | None,
+    disks: int | None,
+    level: str,
+    kind: str | None,
+    count: int,
+    seed: int,
+    answers: bool,
+    check: str | None,
+) -> int:
+    """Print questions: where chunks lie, what parity holds, what writes and rebuilds cost.
+
+    The same seed gives the same questions. The answers are computed by the functions that plan
+    the I/O of a running array. All chunks count as written. The exit status of --check is 1 if an
+    answer is wrong or missing.
+    """
+    from raidx_fuse.lab.quiz.quiz import Request, check_answers, parse_answers
+    from raidx_fuse.lab.quiz.quiz import quiz as make
+
+    questions = make(Request(count, seed, level, layout, disks, kind))
+    document: dict[str, Any] = {
+        "seed": seed,
+        "level": level,
+        "questions": [question.as_dict(answers=answers) for question in questions],
+    }
+    if check is not None:
+        marks = check_answers(questions, parse_answers(_read(check)))
+        right = sum(mark["right"] for mark in marks)
+        lines = [f"{mark['number']}: {_mark(mark)}" for mark in marks]
+        lines.append(f"{right} of {len(marks)} right")
+        out.emit({**document, "marks": marks, "right": right}, Text("\n".join(lines)))
+        return int(right < len(marks))
+    lines = []
+    for question in document["questions"]:
+        lines.append(
+            f"{question['number']}. {question['layout']} on {plural(question['disks'], 'disk')}. "
+            f"{question['text']} ({question['give']})"
+        )
+        if answers:
+            lines.append(f"   {' '.join(question['answer'])}   because {question['why']}")
+    out.emit(document, Text("\n".join(lines)))
+    return 0
+
+
+def _mark(mark: dict[str, Any]) -> str:
+    if mark["right"]:
+        return "right"
+    return f"wrong: {' '.join(mark['given'])}" if mark["given"] else "not answered"
+
+
+def _read(path: str) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(ANSWERS_BYTES_MAX).decode(errors="replace")
+    except OSError as error:
+        raise RaidxError(f"{path} cannot be read: {error.strerror}") from None

@@ -1,0 +1,1 @@
+"""Questions about layouts, made from a seed, with answers from the plans of the engine."""

@@ -1,0 +1,215 @@
+"""The kinds of questions: for each a function that draws one and answers it by the engine's plans.
+
+A question is about one stripe-wise layout on some disks, all of whose chunks were written. *facts*
+are its parameters, from which the answer follows; *answer* is a tuple of words, in the order that
+the question asks for (rising, if it asks for a set).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from raidx_fuse.engine.parity_policy.policy import traditional
+from raidx_fuse.layouts.codes.code import Code, Unrecoverable
+from raidx_fuse.layouts.codes.gf2 import bits
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, Stripe, cell_range
+from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.planning.stripe_plan import read_plan, write_plans
+
+EASY, MEDIUM, HARD = "easy", "medium", "hard"
+LEVELS = (EASY, MEDIUM, HARD)
+STRIPES = {EASY: 4, MEDIUM: 16, HARD: 64}  # that questions are about
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A question without its number: *text*, what to *give*, the *answer*, and *why* it is so."""
+
+    text: str
+    give: str
+    facts: dict[str, Any]
+    answer: tuple[str, ...]
+    why: str
+
+
+Draw = Callable[[Layout, random.Random, str], Draft]
+
+
+def place(layout: Layout, generator: random.Random, level: str) -> Draft:
+    """Where does a chunk lie?"""
+    chunk = _chunk(layout, generator, level)
+    stripe, cell = layout.locate(chunk)
+    role, member_chunk = layout.place(stripe, cell)
+    return Draft(
+        f"Where does logical chunk {chunk} lie?",
+        "disk, chunk on it",
+        {"chunk": chunk},
+        _words([role, member_chunk]),
+        f"it is cell D{cell} of stripe {stripe}",
+    )
+
+
+def parity(layout: Layout, generator: random.Random, level: str) -> Draft:
+    """What does a parity chunk hold?"""
+    stripe = Stripe(generator.randrange(STRIPES[level]))
+    number = generator.randrange(layout.code.parity_count)
+    role, member_chunk = layout.place(stripe, CellIndex(layout.code.data_count + number))
+    support = layout.code.support[number]
+    return Draft(
+        f"Which logical chunks have an XOR that is chunk {member_chunk} on disk {role}?",
+        "chunks, rising",
+        {"disk": int(role), "member_chunk": int(member_chunk)},
+        _words(layout.logical(stripe, CellIndex(cell)) for cell in bits(support)),
+        f"it is parity cell P{number} of stripe {stripe}",
+    )
+
+
+def write(layout: Layout, generator: random.Random, level: str) -> Draft:
+    """Which disks does a write touch?"""
+    stripe, touched, facts, words = _request(layout, generator, level)
+    plan = next(plan for plan in write_plans(layout.code, touched, 0, 0) if plan is not None)
+    cells = [*plan.writes, *(output.cell for output in plan.outputs)]
+    return Draft(
+        f"Which disks are written to when {words} overwritten?",
+        "disks, rising",
+        facts,
+        _words({int(layout.place(stripe, cell)[0]) for cell in cells}),
+        f"cells {_names(layout.code, cells)} of stripe {stripe} change",
+    )
+
+
+def pre_reads(layout: Layout, generator: random.Random, level: str) -> Draft:
+    """How many chunks does a write read before it?"""
+    _, touched, facts, words = _request(layout, generator, level)
+    rmw, rcw = write_plans(layout.code, touched, 0, 0)
+    plan = traditional(rmw, rcw, Stripe(0), 0)
+    assert rmw is not None
+    assert rcw is not None
+    return Draft(
+        f"How many chunks must be read, at least, when {words} overwritten?",
+        "number",
+        facts,
+        _words([plan.pre_reads]),
+        f"read-modify-write reads {rmw.pre_reads}, reconstruct-write {rcw.pre_reads}",
+    )
+
+
+def lost(layout: Layout, generator: random.Random, level: str) -> Draft:
+    """Which chunks cannot be given back when disks fail?"""
+    code = layout.code
+    stripe = Stripe(generator.randrange(STRIPES[level]))
+    most = code.tolerance + 1
+    count = generator.randint(1 if level == EASY else min(2, most), min(most, layout.width))
+    disks = sorted(generator.sample(range(layout.width), count))
+    gone = layout.lost_cells(stripe, frozenset(disks))  # type: ignore[arg-type]
+    cells = [cell for cell in bits(gone & code.data_mask) if not _solvable(code, gone, cell)]
+    whose = f"disk {disks[0]} fails" if count == 1 else f"disks {_listed(disks)} fail"
+    first = layout.logical(stripe, CellIndex(0))
+    last = layout.logical(stripe, CellIndex(code.data_count - 1))
+    here = f"chunk {first}" if first == last else f"chunks {first} to {last}"
+    return Draft(
+        f"If {whose}: what of stripe {stripe}, {here}, cannot be read any more?",
+        "chunks, rising, or none",
+        {"disks": disks, "stripe": int(stripe)},
+        _words(layout.logical(stripe, CellIndex(cell)) for cell in cells) or ("none",),
+        f"{len(code.chain_masks)} chains of stripe {stripe} for {gone.bit_count()} lost cells",
+    )
+
+
+def rebuild(layout: Layout, generator: random.Random, level: str) -> Draft:
+    """How many reads does a rebuild need?"""
+    code = layout.code
+    horizontal = all(mask & code.parity_mask in (0, mask) for mask in code.column_masks)
+    columns = [
+        column
+        for column, mask in enumerate(code.column_masks)
+        if not horizontal or not mask & code.parity_mask
+    ]
+    column = generator.choice(columns)
+    disk = int(layout.place(Stripe(0), CellIndex(code.column_cells[column][0]))[0])
+    union = 0
+    for _cell, sources in code.recover(column):
+        union |= sources
+    return Draft(
+        f"Disk {disk} is replaced. How many chunks of stripe 0 must be read, at least, to rebuild "
+        "it, if each lost chunk is computed from one chain?",
+        "number",
+        {"disk": disk},
+        _words([union.bit_count()]),
+        f"cells {_names(code, bits(union))}",
+    )
+
+
+def degraded(layout: Layout, generator: random.Random, level: str) -> Draft:
+    """How many chunks does a degraded read take?"""
+    chunk = _chunk(layout, generator, level)
+    stripe, cell = layout.locate(chunk)
+    role = layout.place(stripe, cell)[0]
+    gone = layout.lost_cells(stripe, frozenset({role}))
+    plan = read_plan(layout.code, 1 << cell, gone, 0)
+    return Draft(
+        f"Disk {role} has failed. How many chunks must be read, at least, to read chunk {chunk}?",
+        "number",
+        {"chunk": chunk, "disk": int(role)},
+        _words([len(plan.reads)]),
+        f"for example cells {_names(layout.code, plan.reads)} of stripe {stripe}",
+    )
+
+
+KINDS: dict[str, Draw] = {
+    "place": place,
+    "parity": parity,
+    "write": write,
+    "pre-reads": pre_reads,
+    "lost": lost,
+    "rebuild": rebuild,
+    "degraded": degraded,
+}
+EASY_KINDS = ("place", "parity", "write", "lost")
+WITHOUT_PARITY = ("place", "write", "lost")  # what can be asked about a layout that loses no disk
+NOT_OF_COPIES = ("place", "parity")  # a chunk has many places, and its copies are no parity
+
+
+def _chunk(layout: Layout, generator: random.Random, level: str) -> Chunk:
+    return Chunk(generator.randrange(STRIPES[level] * layout.code.data_count))
+
+
+def _request(
+    layout: Layout, generator: random.Random, level: str
+) -> tuple[Stripe, int, dict[str, Any], str]:
+    """Return (stripe, mask of touched cells, facts, words) of a write inside one stripe."""
+    data_count = layout.code.data_count
+    stripe = Stripe(generator.randrange(STRIPES[level]))
+    first = generator.randrange(data_count)
+    count = 1 if level == EASY else generator.randint(1, data_count - first)
+    begin = layout.logical(stripe, CellIndex(first))
+    touched = sum(1 << cell for cell in cell_range(first, first + count))
+    words = f"chunk {begin} is"
+    if count > 1:
+        words = f"chunks {begin} to {begin + count - 1} are"
+    return stripe, touched, {"chunk": int(begin), "count": count}, words
+
+
+def _solvable(code: Code, gone: int, cell: int) -> bool:
+    try:
+        code.solve(gone, 1 << cell)
+    except Unrecoverable:
+        return False
+    return True
+
+
+def _words(numbers: Iterable[int]) -> tuple[str, ...]:
+    found = list(numbers)
+    return tuple(map(str, sorted(found) if isinstance(numbers, set) else found))
+
+
+def _names(code: Code, cells: Iterable[int]) -> str:
+    count = code.data_count
+    return " ".join(f"D{cell}" if cell < count else f"P{cell - count}" for cell in cells)
+
+
+def _listed(numbers: list[int]) -> str:
+    return f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"

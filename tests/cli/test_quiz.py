@@ -1,0 +1,58 @@
+"""`raidx quiz`: its text, its JSON, and the check of answers from a file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from raidx_fuse.cli.commands.teach import quiz as command
+from raidx_fuse.cli.main import main
+from raidx_fuse.lab.quiz.questions import KINDS, LEVELS
+from tests.cli.test_layout_commands import fail, run, run_json
+
+
+def test_answers_are_printed_only_when_asked_for() -> None:
+    plain = run("quiz", "--seed", "3")
+    solved = run("quiz", "--seed", "3", "--answers")
+    assert len(plain.splitlines()) == 5
+    assert len(solved.splitlines()) == 10
+    assert solved.splitlines()[::2] == plain.splitlines()
+    assert all("because" in line for line in solved.splitlines()[1::2])
+    assert all(re.match(r"\d\. \w+ on \d+ disks?\. .*\)$", line) for line in plain.splitlines())
+
+
+def test_the_json_has_the_facts_and_with_answers_the_answers() -> None:
+    document = run_json("quiz", "--layout", "raid5", "--disks", "4", "-n", "2")
+    assert (document["seed"], document["level"], len(document["questions"])) == (0, "medium", 2)
+    for question in document["questions"]:
+        assert (question["layout"], question["disks"]) == ("raid5", 4)
+        assert "answer" not in question
+    assert "answer" in run_json("quiz", "--answers")["questions"][0]
+
+
+def test_a_file_of_answers_is_marked(tmp_path: Path) -> None:
+    questions = run_json("quiz", "--answers", "-n", "2")["questions"]
+    file = tmp_path / "answers"
+    file.write_text("".join(f"{q['number']}: {' '.join(q['answer'])}\n" for q in questions))
+    assert run("quiz", "-n", "2", "--check", str(file)) == "1: right\n2: right\n2 of 2 right\n"
+    file.write_text("1: 99 \x1b[2J\n")
+    printed = run("quiz", "-n", "2", "--check", str(file), status=1)
+    assert printed.splitlines()[1:] == ["2: not answered", "0 of 2 right"]
+    assert "\x1b" not in printed
+    missing = CliRunner().invoke(main, ["quiz", "--check", str(tmp_path / "none")])
+    assert missing.exit_code == 1
+    assert "cannot be read" in missing.stderr
+
+
+def test_mistakes_get_one_line_and_status_2() -> None:
+    assert "nearest: 5 or 7" in fail("quiz", "--layout", "xcode", "--disks", "6")
+    assert "out of range" in fail("quiz", "--count", "0")
+    assert "leave out --kind" in fail("quiz", "--layout", "raid0", "--kind", "rebuild")
+    assert "easy" in fail("quiz", "--level", "impossible")
+
+
+def test_the_options_know_every_kind_and_level() -> None:
+    assert list(command.KINDS.choices) == list(KINDS)
+    assert list(command.LEVELS.choices) == list(LEVELS)
