@@ -11,6 +11,7 @@ from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
+from raidx_fuse.cli.commands.teach.steps import stepped, steps_page
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import SIZE, array_argument
 
@@ -21,6 +22,7 @@ from raidx_fuse.cli.parameters import SIZE, array_argument
 @click.argument("length", type=SIZE, default=4096)
 @click.option("--write", is_flag=True, help="Explain a write instead of a read.")
 @click.option("--stripe", type=int, help="Print the state of this stripe instead.")
+@click.option("--step", is_flag=True, help="Step by step, with bytes, and what a power cut leaves.")
 @click.option("--balance", is_flag=True, help="Explain the plan of `raidx balance` instead.")
 def explain(
     out: Output,
@@ -29,6 +31,7 @@ def explain(
     length: int,
     write: bool,
     stripe: int | None,
+    step: bool,
     balance: bool,
 ) -> None:
     """Print what the array would do for a request, and why: the state of its stripes, the route of
@@ -45,6 +48,10 @@ def explain(
     if offset is None:
         raise click.UsageError("name an OFFSET, a stripe with --stripe, or --balance")
     plan = ask(out, array, "explain", offset=offset, length=length, write=write)
+    if step:
+        document = stepped(out, array, plan)
+        out.emit(document, steps_page(document))
+        return
     out.emit(plan, _page(plan))
 
 

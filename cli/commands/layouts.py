@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.app import Nouns, verb
+from raidx_fuse.cli.commands.teach.decode import decode_page
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import LAYOUT_NAME
 from raidx_fuse.errors import UsageError
@@ -277,7 +278,8 @@ def map_chunks(
     metavar="DISK[,DISK]...",
     help="Number of the lost disk; several with commas, or repeated.",
 )
-def recover(out: Output, name: str, disks: int, numbers: tuple[str, ...]) -> None:
+@click.option("--step", is_flag=True, help="Show the decode cell by cell, in its order.")
+def recover(out: Output, name: str, disks: int, numbers: tuple[str, ...], step: bool) -> None:
     """Print the reads that recover the lost columns of a stripe; for one column, the fewest.
 
     Of several columns, a later cell may be computed from cells that were recovered before it.
@@ -301,6 +303,10 @@ def recover(out: Output, name: str, disks: int, numbers: tuple[str, ...]) -> Non
         conventional = conventional_reads(code, lost[0])
         lines[0] += f" (conventional: {conventional})"
         document |= {"lost": lost[0], "conventional": conventional}
+    if step:
+        document["steps"], page = decode_page(code, steps, gone)
+        out.emit({"layout": name, **document}, Text("\n".join(lines + page)))
+        return
     for cell, mask in steps:
         sources = " ^ ".join(_cell_name(code.cells[source]) for source in bits(mask))
         lines.append(f"{_cell_name(code.cells[cell])} = {sources}")

@@ -223,3 +223,16 @@ def test_load_counts_the_parity_columns_of_rdp() -> None:
 )
 def test_mistakes_get_one_line_and_status_2(args: tuple[str, ...], words: str) -> None:
     assert words in fail("layout", *args)
+
+
+def test_recover_step_by_step_reads_what_recover_reads() -> None:
+    plain = run_json("layout", "recover", "rdp", "--disks", "6", "--lost", "0,1")
+    stepped = run_json("layout", "recover", "rdp", "--disks", "6", "--lost", "0,1", "--step")
+    steps = stepped.pop("steps")
+    assert stepped == plain
+    assert [step["step"] for step in steps] == list(range(1, 9))
+    assert sorted(cell for step in steps for cell in step["reads"]) == plain["reads"]
+    assert [step["cell"] for step in steps][:2] == [[0, 0], [0, 1]]
+    page = run("layout", "recover", "rdp", "--disks", "6", "--lost", "0,1", "--step")
+    assert "(0,1) = (0,0) [step 1] ^ (0,2) ^ (0,3) ^ (0,4)" in page
+    assert page.splitlines()[-1].split() == ["row", "3", "7", "8", "r", "r", "r", "r"]

@@ -219,6 +219,7 @@ def test_the_write_hole_without_a_log_and_none_with_it() -> None:
         broken += found[CHUNK : 2 * CHUNK] != TEXT[CHUNK : 2 * CHUNK]
         told, found = _crashed("partial", seed, (1,))
         assert found[CHUNK:] == TEXT[CHUNK:]
+        assert found[:CHUNK] in (TEXT[:CHUNK], (b"NEW%d " % seed * CHUNK)[:CHUNK])  # no mixture
         assert told["lost_members"] == ["ram1"]
     assert 3 <= broken < 12
 

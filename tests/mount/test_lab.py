@@ -85,3 +85,13 @@ def test_peek_shows_the_bytes_of_a_mount_and_of_its_members_at_rest(array: RealA
     rest = array.ask("peek", *reversed(array.members), "1", status=1)
     assert rest["chains"][0]["newest_differs_at"] == 0
     assert "no array is mounted" in array.refused("peek", "ARRAY", "1")
+
+
+def test_a_request_step_by_step_with_the_bytes_of_the_array(array: RealArray) -> None:
+    filled(array, "partial")
+    array.raidx("fail-disk", "ARRAY", "0")
+    steps = array.ask("explain", "ARRAY", "0", "--step")["steps"]
+    (solved,) = [step for step in steps if step["does"] == "xor"]
+    assert bytes.fromhex(solved["bytes"]["D0"]) == TEXT[:8]
+    page = array.raidx("explain", "ARRAY", "0", "--step", "--write").stdout
+    assert "if the power goes now: recovery redoes the record" in page

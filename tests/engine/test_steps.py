@@ -1,0 +1,92 @@
+"""`explain --step`: the steps are those of the plan, in the order of the write path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raidx_fuse.array.array import Array
+from raidx_fuse.engine import steps as words
+from raidx_fuse.engine.steps import steps_of
+from tests.engine.test_peek import CHUNK, play
+from tests.support.arrays import Rig
+
+
+def planned(array: Array, offset: int, length: int, *, write: bool) -> list[dict[str, Any]]:
+    """Return the steps of a request; they must read and write what its plan does."""
+    plan = array.explain(offset, length, write)
+    steps = steps_of(plan)
+    assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
+    for does, key in (("read", "reads"), ("write", "writes")):
+        wanted = [p["cell"] for s in plan["stripes"] for b in s["bands"] for p in b[key]]
+        if does == "write" and not write:
+            wanted = []
+        assert [cell for step in steps if step["does"] == does for cell in step["cells"]] == wanted
+    return steps
+
+
+def kinds(steps: list[dict[str, Any]]) -> list[str]:
+    return [step["does"] for step in steps]
+
+
+def test_a_small_write_goes_through_the_log() -> None:
+    async def scene(rig: Rig, array: Array) -> None:
+        steps = planned(array, 0, 512, write=True)
+        order = ["lock", "read", "read", "xor", "log", "acknowledge", "flush"]
+        assert kinds(steps) == [*order, "write", "write", "flush"]
+        assert steps[4]["power"] == words.TORN_LOG
+        assert {step["power"] for step in steps[6:9]} == {words.REDONE}
+        assert {step["power"] for step in steps[:4]} == {words.UNCHANGED}
+
+    play(scene)
+
+
+def test_with_parity_at_the_checkpoint_reads_come_after_the_answer() -> None:
+    async def scene(rig: Rig, array: Array) -> None:
+        await array.set("journal.parity", "checkpoint")
+        found = kinds(planned(array, 0, 512, write=True))
+        assert found.index("acknowledge") < found.index("read") < found.index("xor")
+        assert found.count("log") == 2
+
+    play(scene)
+
+
+def test_without_a_log_the_write_hole_is_named() -> None:
+    async def scene(rig: Rig, array: Array) -> None:
+        await array.set("journal", "none")
+        steps = planned(array, 0, 512, write=True)
+        assert kinds(steps)[-5:] == ["mark", "write", "write", "acknowledge", "flush"]
+        assert all(step["power"] == words.HOLE for step in steps if step["does"] == "write")
+
+    play(scene)
+
+
+def test_a_full_stripe_bypasses_the_log() -> None:
+    async def scene(rig: Rig, array: Array) -> None:
+        steps = planned(array, 0, 3 * CHUNK, write=True)
+        assert "log" not in kinds(steps)
+        assert "read" not in kinds(steps)
+        assert all(step["power"] == words.WHOLE for step in steps if step["does"] == "write")
+
+    play(scene)
+
+
+@pytest.mark.parametrize(("layout", "width"), [("raid5", 4), ("rdp", 6)])
+def test_a_degraded_read_locks_reads_and_xors(layout: str, width: int) -> None:
+    async def scene(rig: Rig, array: Array) -> None:
+        assert kinds(planned(array, 0, 512, write=False)) == ["read", "acknowledge"]
+        await array.fail_disk(0)
+        found = kinds(planned(array, 0, 512, write=False))
+        assert (found[0], found[-2:]) == ("lock", ["xor", "acknowledge"])
+        assert set(found[1:-2]) == {"read"}
+
+    play(scene, layout, width)
+
+
+def test_a_chunk_that_was_never_written_is_not_read() -> None:
+    async def scene(rig: Rig, array: Array) -> None:
+        (first, _) = planned(array, array.size_bytes - 512, 512, write=False)
+        assert "zeros" in first["what"]
+
+    play(scene)
