@@ -128,12 +128,12 @@ class Peek:
         reads: dict[Any, list[Any]] = {}
         for cell, array in home.items():
             role, position = context.position(stripe, cell)
-            reads.setdefault(role, []).append((position + low, [memoryview(array)], size))
+            reads.setdefault(role, []).append((position + low, [array.data], size))
         await context.member_set.read_base(reads, frozen=False)
         requests = []
         for cell, array in newest.items():
             role, position = context.position(stripe, cell)
-            requests.append((role, position + low, [memoryview(array)], size))
+            requests.append((role, position + low, [array.data], size))
         await context.member_set.read(requests, background=True)
         return home, newest
 
@@ -144,7 +144,7 @@ class Peek:
         solved = {cell: np.zeros(size, np.uint8) for cell in cells}
         reader = CellReader(self._context)
         try:
-            reader.add(stripe, {cell: memoryview(a) for cell, a in solved.items()}, low, size)
+            reader.add(stripe, {cell: a.data for cell, a in solved.items()}, low, size)
         except UnrecoverableError:
             return {}
         await reader.run()
@@ -159,7 +159,7 @@ class Peek:
         zeros = np.zeros(context.chunk_bytes, np.uint8)
         ones = np.full(context.chunk_bytes, 0xFF, np.uint8)
         for array in (zeros, ones):  # a byte that is equal in both has come from the overlay
-            overlay.patch(role, int(position), [memoryview(array)])
+            overlay.patch(role, int(position), [array.data])
         return int(np.count_nonzero(zeros == ones))
 
     async def _chains(
