@@ -17,6 +17,8 @@ NAMES = (
     "README.md",
     "cli/MANUAL.md",
     "examples/administration.md",
+    "examples/lab-write-hole.md",
+    "examples/lab-write-hole-answers.md",
     "examples/network.md",
     "examples/teaching.md",
     "bench/README.md",
