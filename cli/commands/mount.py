@@ -188,7 +188,7 @@ def _run(out: Output, request: MountRequest, place: str, foreground: bool) -> No
         ready(daemonize.start(body(request), paths.own_files(place).log))
 
 
-def ready_text(out: Output, status: dict[str, Any], place: str) -> Text:
+def ready_text(out: Output, status: dict[str, Any], place: str) -> str:
     """Return what a mount that is ready shows; warn of what is wrong with it."""
     lines = []
     for array in status.get("arrays", [status]):
@@ -202,7 +202,7 @@ def ready_text(out: Output, status: dict[str, Any], place: str) -> Text:
         shown = [uris[v["name"]] for v in array["volumes"] if v["name"] in uris]
         images = ", ".join(paths_shown + shown) or "no volume"
         lines.append(f"{array['name']}: {array['layout']}, {out.size(array['size'])}: {images}")
-    return Text("\n".join(lines))
+    return "\n".join(lines)
 
 
 def _found(

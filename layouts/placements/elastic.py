@@ -250,8 +250,8 @@ class ElasticLayout(Layout):
                 return stripe, number
             row, column = divmod(number, self._first_columns)
             return stripe, row * self._data_columns + column  # type: ignore[return-value]
-        stripe, row, column = self.generations[bisect_right(self._ends, chunk)].locate(chunk)
-        return stripe, row * self._data_columns + column  # type: ignore[return-value]
+        grown, row, column = self.generations[bisect_right(self._ends, chunk)].locate(chunk)
+        return grown, row * self._data_columns + column  # type: ignore[return-value]
 
     def logical(self, stripe: Stripe, cell: CellIndex) -> Chunk:
         """Return the logical chunk of the data cell *cell* of *stripe*."""

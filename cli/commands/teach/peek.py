@@ -16,7 +16,7 @@ from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.parameters import ARRAY, SIZE
 from raidx_fuse.fuse import mountpoint
-from raidx_fuse.members.open import absolute
+from raidx_fuse.members.spec import absolute
 
 STYLES = {"log": "cyan", "home": "", "chains": "magenta", "nowhere": "bold red"}
 COLUMNS = 16  # bytes on a line
