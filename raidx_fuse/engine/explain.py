@@ -18,7 +18,7 @@ from raidx_fuse.engine.write.route import (
     logs_data_only,
     must_mark,
     route,
-    state_of,
+    whole_state_of,
 )
 from raidx_fuse.engine.write.sequential import StripeFill
 from raidx_fuse.engine.write.split import Piece
@@ -236,7 +236,7 @@ def _admission(context: ArrayContext, piece: Piece, bands: list[dict[str, Any]])
 
     *bands* are its bands as shown: done now, or at the checkpoint if the parity follows.
     """
-    state = state_of(context, piece.stripe)
+    state = whole_state_of(context, piece.stripe)
     way = route(state, piece.touched, is_whole(context, state, piece))
     document: dict[str, Any] = {
         "state": state.names(context.code.data_mask),
@@ -281,7 +281,7 @@ def explain_stripe(context: ArrayContext, stripe: Stripe) -> dict[str, Any]:
     layout = context.layout
     if not 0 <= stripe < layout.stripes:
         raise UsageError(f"stripe {stripe} does not exist: the last one is {layout.stripes - 1}")
-    state = state_of(context, stripe)
+    state = whole_state_of(context, stripe)
     cells = []
     for cell in cell_range(0, len(context.code.cells)):
         if layout.place(stripe, cell)[0] < 0:

@@ -98,20 +98,20 @@ class ReshapePosition:
         self.changing = trio.Lock()  # held while the mode changes, here and in the superblocks
         self.mark = 0
         self.on_mark: Callable[[int], None] = lambda _mark: None
-        self._mode = mode
+        self._mode = self.mode = mode
 
     def set_mode(self, mode: str) -> None:
         """Log the writes that *mode* says from now on."""
         self._mode = mode
+        self._decide()
 
     def force(self, everything: bool) -> None:
         """Log *everything* from now on, whatever the mode is; or what the mode says again."""
         self.forced = everything
+        self._decide()
 
-    @property
-    def mode(self) -> str:
-        """Which writes are logged now; one of `journal.MODES`."""
-        return "full" if self.forced else self._mode
+    def _decide(self) -> None:
+        self.mode = "full" if self.forced else self._mode
 
     def take_mark(self, mark: int) -> None:
         """Set the watermark to *mark*."""

@@ -86,21 +86,22 @@ class NewestReads(ABC):
         MemberError; after that use `read`.
         """
         overlay = self.overlay
-        known: Any = ()
-        if overlay.current or overlay.frozen:
-            if size <= PAGE_BYTES:
-                known = overlay.newest(role, offset, size)
-                if known:
-                    return known
-            elif (
-                not (offset | size) & PAGE_MASK
-                and len(buffers) == 1
-                and overlay.read(role, offset, buffers[0])
-            ):
-                return buffers[0]
-        else:
-            known = None
         queue = self.readable[role]
+        if not overlay.current and not overlay.frozen:
+            if queue is None or not queue.try_readv(offset, buffers, size):
+                return None
+            return buffers[0]
+        known: Any = ()
+        if size <= PAGE_BYTES:
+            known = overlay.newest(role, offset, size)
+            if known:
+                return known
+        elif (
+            not (offset | size) & PAGE_MASK
+            and len(buffers) == 1
+            and overlay.read(role, offset, buffers[0])
+        ):
+            return buffers[0]
         if queue is None or not queue.try_readv(offset, buffers, size):
             return None
         if known is not None:

@@ -41,7 +41,8 @@ class MemberSet(NewestReads):
 
     Attributes: *queues* (by role; None when the member is missing or failed); *readable* (the same
     without roles that are being rebuilt, for the fast paths); *lost* (roles not readable);
-    *watermarks* (role -> first stripe not yet rebuilt); *spares* (hot spares by member uuid).
+    *watermarks* (role -> first stripe not yet rebuilt); *spares* (hot spares by member uuid);
+    *unpublished* (the superblocks lack a change of the configuration).
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class MemberSet(NewestReads):
         self.page_stores: list[PagesOfMembers] = []
         self.on_change: list[Hook] = []
         self.on_fail: list[Callable[[Role], None]] = []
+        self.unpublished = False
         self._publication: trio.Event | None = None
         self._unwritable: FormatError | None = None  # the configuration exceeds the superblock
         self._config_lock = trio.Lock()
@@ -291,12 +293,8 @@ class MemberSet(NewestReads):
     def _publish_now(self) -> None:
         if self._publication is None and not self.closed:
             self._publication = trio.Event()
+            self.unpublished = True
             self.nursery.start_soon(self._publish)
-
-    @property
-    def unpublished(self) -> bool:
-        """Whether the superblocks lack a change of the configuration."""
-        return self._publication is not None or self._unwritable is not None
 
     async def published(self) -> None:
         """Return when the superblocks hold the current configuration.
@@ -321,6 +319,7 @@ class MemberSet(NewestReads):
             self._unwritable = error
         finally:
             event, self._publication = self._publication, None
+            self.unpublished = self._unwritable is not None
             event.set()
 
     async def _write_superblocks(self) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy import bitwise_xor
 
 from raidx_fuse.layouts.codes.code import Code, Step
 from raidx_fuse.layouts.numbers import CellIndex
@@ -36,14 +37,14 @@ from raidx_fuse.store.buffers import BLOCK_BYTES, Bytes
 
 def xor_into(out: Bytes, sources: Sequence[Bytes]) -> None:
     """Set *out* to the XOR of *sources* (1-d, same length); *out* may be one of the sources."""
-    size = out.shape[0]
+    size = len(out)
     if size > BLOCK_BYTES:
         for start in range(0, size, BLOCK_BYTES):
             end = start + BLOCK_BYTES
             xor_into(out[start:end], [source[start:end] for source in sources])
         return
     if len(sources) == 2:
-        np.bitwise_xor(sources[0], sources[1], out)
+        bitwise_xor(sources[0], sources[1], out)
         return
     if not sources:
         out[:] = 0
@@ -57,16 +58,31 @@ def xor_into(out: Bytes, sources: Sequence[Bytes]) -> None:
         if source is out:  # XOR it first: the first step overwrites it
             rest[0], rest[index] = rest[index], rest[0]
             break
-    np.bitwise_xor(rest[0], rest[1], out)
+    bitwise_xor(rest[0], rest[1], out)
     for source in rest[2:]:
-        np.bitwise_xor(out, source, out)
+        bitwise_xor(out, source, out)
 
 
 def sources(
     output: Output, old: Mapping[CellIndex, Bytes], new: Mapping[CellIndex, Bytes]
 ) -> list[Bytes]:
     """Return what `xor_into` makes *output* of: cells as they are (*old*) and as requested."""
-    return [old[cell] for cell in output.old] + [new[cell] for cell in output.new]
+    found = []  # no comprehensions: their frames cost as much as the XOR of a small write
+    for cell in output.old:
+        found.append(old[cell])
+    for cell in output.new:
+        found.append(new[cell])
+    return found
+
+
+def xor_output(
+    out: Bytes, output: Output, old: Mapping[CellIndex, Bytes], new: Mapping[CellIndex, Bytes]
+) -> None:
+    """Set *out* to *output*, from cells as they are (*old*) and as requested (*new*)."""
+    if len(output.old) == len(output.new) == 1 and len(out) <= BLOCK_BYTES:
+        bitwise_xor(old[output.old[0]], new[output.new[0]], out)
+        return
+    xor_into(out, sources(output, old, new))
 
 
 CACHE_BYTES = 8 << 20  # for the blocks of all cells together: part of a last-level cache

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from raidx_fuse.engine.write.route import Route, StripeState, must_mark, route, state_of
+from raidx_fuse.engine.write.route import Route, StripeState, must_mark, route, whole_state_of
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.arrays import Rig
 
@@ -69,7 +69,7 @@ def test_a_snapshot_names_the_states_that_hold() -> None:
         data = context.code.data_mask
 
         def names(stripe: int) -> list[str]:
-            return state_of(context, stripe).names(data)
+            return whole_state_of(context, stripe).names(data)
 
         assert names(0) == ["unwritten"]
         await array.write(0, bytes(6 * CHUNK))  # two full stripes, past the log

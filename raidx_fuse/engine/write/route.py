@@ -25,7 +25,9 @@ class Route(Enum):
 
 
 class StripeState(NamedTuple):
-    """A snapshot of one stripe, made by `state_of`; *lost*, *unwritten*, *deferred* are cell masks.
+    """A snapshot of one stripe; *lost*, *unwritten*, *deferred* are cell masks.
+
+    `state_of` fills in what decides the route of a write, `whole_state_of` everything.
 
     * *mode*: the mode of the journal; *has_parity*: whether the code has parity cells;
     * *lost*: cells whose member cannot be read; *unwritten*: cells that were never written;
@@ -75,12 +77,11 @@ class StripeState(NamedTuple):
 
 
 def state_of(context: ArrayContext, stripe: Stripe) -> StripeState:
-    """Return the present state of *stripe*."""
+    """Return of the present state of *stripe* what decides the route of a write."""
     member_set, journal = context.member_set, context.journal
     lost = 0
     if member_set.lost:
         lost = context.layout.lost_cells(stripe, member_set.lost_at(stripe))
-    overlay = journal.overlay
     return StripeState(
         stripe,
         journal.mode,
@@ -89,19 +90,27 @@ def state_of(context: ArrayContext, stripe: Stripe) -> StripeState:
         context.unwritten_cells(stripe),
         context.all_read_zero,
         journal.holds(stripe),
-        journal.deferred.cells(stripe),
-        bool(overlay.frozen)
+        may_follow=may_follow(context, stripe),
+    )
+
+
+def whole_state_of(context: ArrayContext, stripe: Stripe) -> StripeState:
+    """Return the present state of *stripe* with everything that has a name."""
+    journal = context.journal
+    overlay = journal.overlay
+    return state_of(context, stripe)._replace(
+        deferred=journal.deferred.cells(stripe),
+        checkpointing=bool(overlay.frozen)
         and any(
             overlay.is_placing(*context.position(stripe, cell), context.chunk_bytes)
             for cell in cells_of(context.code.all_mask)
             if context.layout.place(stripe, cell)[0] >= 0
         ),
-        stripe in context.locks.held,
-        context.dirty_bitmap.is_marked(stripe),
-        context.dirty_bitmap.awaits_resync(stripe),
-        context.growth is not None and stripe in context.growth.unsaved,
-        may_follow(context, stripe),
-        stripe in journal.unsettled,
+        locked=stripe in context.locks.held,
+        marked=context.dirty_bitmap.is_marked(stripe),
+        awaits_resync=context.dirty_bitmap.awaits_resync(stripe),
+        moved=context.growth is not None and stripe in context.growth.unsaved,
+        unsettled=stripe in journal.unsettled,
     )
 
 
@@ -179,18 +188,18 @@ def is_whole(context: ArrayContext, state: StripeState, piece: Piece) -> bool:
 class HealthyRoutes(NamedTuple):
     """The answers of `route` for stripes that are healthy and written, asked once for each mode.
 
-    *part*: of a piece of one chunk, (not in the log, in the log); *whole*: of a full stripe that is
-    not in the log; *marks*: the answer of `must_mark`.
+    *logs*: whether a piece of one chunk goes through the log, (stripe not in the log, in the log);
+    *whole*: the route of a full stripe that is not in the log; *marks*: the answer of `must_mark`.
     """
 
-    part: tuple[Route, Route]
+    logs: tuple[bool, bool]
     whole: Route
     marks: bool
 
     @property
     def fills(self) -> bool:
         """Whether parts of a stripe are logged, but its last part may bypass the log."""
-        return self.part[0] is Route.LOG and self.whole is Route.BYPASS
+        return self.logs[0] and self.whole is Route.BYPASS
 
 
 def healthy_routes(context: ArrayContext) -> dict[str, HealthyRoutes]:
@@ -198,6 +207,9 @@ def healthy_routes(context: ArrayContext) -> dict[str, HealthyRoutes]:
     found = {}
     for mode in ("partial", "full", "none"):
         state = StripeState(Stripe(0), mode, context.code.parity_count > 0)
-        part = route(state, 1, False), route(state._replace(in_log=True), 1, False)
-        found[mode] = HealthyRoutes(part, route(state, 1, True), must_mark(state, 1))
+        logs = (
+            route(state, 1, False) is Route.LOG,
+            route(state._replace(in_log=True), 1, False) is Route.LOG,
+        )
+        found[mode] = HealthyRoutes(logs, route(state, 1, True), must_mark(state, 1))
     return found

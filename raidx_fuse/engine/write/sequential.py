@@ -17,7 +17,7 @@ from raidx_fuse.layouts.numbers import CellIndex, Stripe, cell_range, stripe_and
 from raidx_fuse.layouts.planning.stripe_plan import BandPlan, cells_of, write_plans
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.member_io import MemberIO
-from raidx_fuse.store.xor import encoder, sources, xor_into
+from raidx_fuse.store.xor import encoder, xor_output
 
 
 class StripeBegin:
@@ -108,7 +108,7 @@ class StripeBegin:
         parities: list[MemberIO] = []
         for output in plan.outputs:
             buffer, out = next(slots)
-            xor_into(out, sources(output, old, new))
+            xor_output(out, output, old, new)
             parities.append((*context.position(stripe, output.cell), [buffer], chunk_bytes))
         return parities
 

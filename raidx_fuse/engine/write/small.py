@@ -26,7 +26,7 @@ from numpy import bitwise_xor, frombuffer, uint8
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.parity_policy.policy import BpuPolicy, Policy
-from raidx_fuse.engine.write.route import Route, healthy_routes, may_follow
+from raidx_fuse.engine.write.route import healthy_routes, may_follow
 from raidx_fuse.errors import MemberError
 from raidx_fuse.journal.group_commit import CommitBatch
 from raidx_fuse.layouts.numbers import CellIndex, Stripe, cell_range
@@ -34,7 +34,7 @@ from raidx_fuse.layouts.planning.stripe_plan import BandPlan, write_plans
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.member_io import MemberIO
-from raidx_fuse.store.xor import sources, xor_into
+from raidx_fuse.store.xor import xor_output
 
 _LENGTHS_KEPT = 64
 
@@ -82,12 +82,13 @@ class SmallWrite:
             return None
         journal = context.journal
         routes = self._routes[journal.mode]
-        logged = routes.part[0] is Route.LOG or routes.part[journal.holds(stripe)] is Route.LOG
-        if logged and context.unflushed_writes.may_tear(offset, length):
-            return None
+        logged = routes.logs[0] or routes.logs[journal.holds(stripe)]
         unsettled = journal.unsettled
-        if logged and unsettled.enabled and may_follow(context, stripe):
-            return self._log_data(stripe, cell, offset, data, length)
+        if logged:
+            if context.unflushed_writes.may_tear(offset, length):
+                return None
+            if unsettled.enabled and may_follow(context, stripe):
+                return self._log_data(stripe, cell, offset, data, length)
         policy = context.policy
         plan = self._chosen[cell] if policy is self._policy else self._choose(policy, cell)
         if plan is None:
@@ -95,18 +96,18 @@ class SmallWrite:
         # The parity of a written chunk is written too, but its neighbours may not be.
         if plan.kind == "rcw" and context.unwritten_cells(stripe):
             return None
-        if logged and (unsettled.current or unsettled.frozen) and stripe in unsettled:
-            return None  # its parity must follow first
-        if not logged and routes.marks and not context.dirty_bitmap.touch(stripe):
+        if logged:
+            if (unsettled.current or unsettled.frozen) and stripe in unsettled:
+                return None  # its parity must follow first
+            if data.__class__ is not bytes:  # the log keeps it: it must not change
+                data = bytes(data)
+        elif routes.marks and not context.dirty_bitmap.touch(stripe):
             return None
         queues = context.member_set.readable
         base = context.data_offset + (offset & context.inner_mask)
         role, member_chunk = layout.place(stripe, cell)
         position = base + (member_chunk << shift)
         writes: list[MemberIO] = [(role, position, [data], length)]
-        if logged and data.__class__ is not bytes:  # the log keeps it: it must not change
-            data = bytes(data)
-            writes = [(role, position, [data], length)]
         if plan.outputs:
             parities = self._rmw_parities[cell] if plan.kind == "rmw" else None
             try:
@@ -207,25 +208,29 @@ class SmallWrite:
     ) -> bool:
         """Carry out any *plan*: read its cells, compute its outputs. *kept* as in `_modify`."""
         context = self.context
+        try_read = context.member_set.try_read
         place, shift = context.layout.place, context.shift
-        slots = iter(self._slots.get(length) or self._cut(length))
+        slots = self._slots.get(length) or self._cut(length)
         old: dict[CellIndex, Bytes] = {}
+        number = 0
         for source in plan.reads:
-            buffers, content = next(slots)
+            buffers, content = slots[number]
+            number += 1
             role, member_chunk = place(stripe, source)
             position = base + (member_chunk << shift)
-            newest = context.member_set.try_read(role, position, buffers, length)
+            newest = try_read(role, position, buffers, length)
             if newest is None:
                 return False
             old[source] = content if newest is buffers[0] else frombuffer(newest, uint8)
         new = {cell: frombuffer(data, uint8)}
         for output in plan.outputs:
+            buffers, out = slots[number]
+            number += 1
             role, member_chunk = place(stripe, output.cell)
-            buffers, out = next(slots)
             if not output.old:  # a replica: the request's own data
                 buffers = [data]
             else:
-                xor_into(out, sources(output, old, new))
+                xor_output(out, output, old, new)
                 if kept:
                     buffers = [bytes(buffers[0])]
             writes.append((role, base + (member_chunk << shift), buffers, length))

@@ -78,7 +78,6 @@ class Writer:
         context.counters.count_write(length)
         if not length:
             return
-        ranges = [(0, length)]  # the parts of the request that are left for the general path
         member_set = context.member_set
         access = context.access
         if access is not None:
@@ -93,11 +92,11 @@ class Writer:
         fast = not member_set.lost and not member_set.unpublished and not context.bad_chunks
         fast = fast and not context.dirty_bitmap.guarded
         at = 0
+        ranges: list[tuple[int, int]] | None = None  # left for the general path; None: from *at* on
         if fast and context.journal.deferred.unfinished:
             ended = self._stripe_end.write(offset, view, length)
             if ended is not None:
                 at, pending = ended
-                ranges = [(at, length)]
                 if pending is not None:
                     await self._completion.complete_locked(pending)
                     fast = False  # a member may have failed meanwhile
@@ -112,17 +111,18 @@ class Writer:
                 done = self._small_write.write(offset, data, length)
             if done is not None:
                 left = done[1]
-                if isinstance(left, CommitBatch):
+                if not left:
+                    if context.cache is not None:
+                        context.cache.wrote(offset, view)
+                elif isinstance(left, CommitBatch):
                     # Cache it first: a later request may complete before this one does.
                     if context.cache is not None:
                         context.cache.wrote(offset, view)
                     await held(left)
                     if left.over is not None:
                         await self._completion.wait_for(left)
-                elif left:
+                else:
                     await self._completion.write_left(done[0], left, done[2], offset, view)
-                elif context.cache is not None:
-                    context.cache.wrote(offset, view)
                 context.count_synchronous(started_s)
                 return
         elif whole := self._full_stripe.write(offset + at, view[at:], length - at):
@@ -140,6 +140,8 @@ class Writer:
             await self._completion.wait_for(context.journal.late)
             context.count_synchronous(started_s)
             return
+        if ranges is None:
+            ranges = [(at, length)]
         while True:
             epoch = context.layout_epoch
             pieces = [piece for at, end in ranges for piece in split(context, offset, at, end)]
@@ -176,9 +178,11 @@ class Writer:
             if marked and not context.dirty_bitmap.enter_now(marked):
                 await context.dirty_bitmap.enter(marked)
             try:
-                logged += await log_data(context, data_only, view)
-                if direct or logged:
+                if data_only:
+                    logged += await log_data(context, data_only, view)
+                if logged:
                     await context.journal.settle([piece.stripe for piece in logged])
+                if direct or logged:
                     await self._write_locked(direct, logged, view)
             except BaseException:
                 for stripe in stripes:
