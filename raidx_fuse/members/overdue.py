@@ -44,8 +44,9 @@ def covers_overdue(
     *covers* is called with *role*, begin and end of such bytes.
     """
     end = offset_bytes + size_bytes
-    return all(
-        covers(role, max(offset_bytes, begin), min(end, stop)) for begin, stop in member.overdue
+    overdue = member.overdue
+    return not overdue or all(
+        covers(role, max(offset_bytes, begin), min(end, stop)) for begin, stop in overdue
     )
 
 

@@ -159,7 +159,7 @@ class MemberSet(NewestReads):
 
     async def _wait(self, operations: Sequence[Operation]) -> list[Operation]:
         """Run *operations* concurrently; return those that failed."""
-        latch = CountdownLatch()
+        latch = CountdownLatch(len(operations))
         for operation in operations:
             operation.queue.submit(operation, latch)
         await latch.wait()

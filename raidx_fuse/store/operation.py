@@ -83,11 +83,6 @@ class Operation:
         """Note that the operation waits since *now_s*; *latch* counts its end."""
         self.latch = latch
         self.submitted_s = now_s
-        latch.add()
-
-    def start(self, now_s: float) -> None:
-        """Note that a worker performs the operation since *now_s*."""
-        self.started_s = now_s
 
     def abandon(self) -> None:
         """Note that the operation ends although its worker still performs it."""
@@ -101,8 +96,10 @@ class Operation:
         assert latch is not None, "an operation ends exactly once"
         latch.done()
 
-    async def perform(self) -> None:
-        """Perform the I/O on the member. Raises MemberError."""
+    async def perform(self, now_s: float) -> None:
+        """Perform the I/O on the member; the first try starts at *now_s*. Raises MemberError."""
+        if self.started_s < 0:
+            self.started_s = now_s
         member = self.queue.member
         if self.kind == READ:
             await member.readv(self.offset, self.buffers)  # type: ignore[arg-type]  # a MemberRead
@@ -133,17 +130,13 @@ class Operation:
 
 
 class CountdownLatch:
-    """Wakes one task when a known number of operations has ended."""
+    """Wakes one task when *pending* operations have ended."""
 
     __slots__ = ("pending", "task")
 
-    def __init__(self) -> None:
-        self.pending = 0
+    def __init__(self, pending: int) -> None:
+        self.pending = pending
         self.task: trio.lowlevel.Task | None = None
-
-    def add(self) -> None:
-        """Count one operation that has not ended yet."""
-        self.pending += 1
 
     def done(self) -> None:
         """Count one operation as ended."""

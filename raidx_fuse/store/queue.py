@@ -349,7 +349,6 @@ class MemberQueue(SynchronousBatches):
                 self._finish(operation, operation.barred())
                 continue
             self._running.add(operation)
-            operation.start(self.clock())
             try:
                 error = await self._try_twice(operation)
             except BaseException:  # cancelled: end the operation, so that its requester wakes
@@ -375,7 +374,7 @@ class MemberQueue(SynchronousBatches):
                 first = False
         while True:
             try:
-                await operation.perform()
+                await operation.perform(self.clock())
                 return None
             except MemberError as error:
                 if not first or operation.abandoned:

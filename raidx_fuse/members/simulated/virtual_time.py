@@ -51,18 +51,8 @@ class DeadlockError(RuntimeError):
     """Every task waits for another one, or some run without end: a bug, so no RaidxError."""
 
 
-class _Sleeper:
-    """One `sleep_until`; *task* is None after it was woken or cancelled: the entry is skipped."""
-
-    __slots__ = ("task",)
-
-    def __init__(self, task: lowlevel.Task) -> None:
-        self.task: lowlevel.Task | None = task
-
-    def end(self) -> lowlevel.Task | None:
-        """Return the task that sleeps, if any; the entry is skipped from now on."""
-        task, self.task = self.task, None
-        return task
+_Sleeper = list[lowlevel.Task]
+"""The task of one `sleep_until`; empty after it was woken or cancelled: the entry is skipped."""
 
 
 @final
@@ -95,7 +85,7 @@ class VirtualClock(trio.abc.Clock):
 
     def begin_anew(self) -> None:
         """Set the time back to zero; no task may be sleeping."""
-        assert not any(sleeper.task for _, _, sleeper in self._sleepers)
+        assert not any(sleeper for _, _, sleeper in self._sleepers)
         self._sleepers.clear()
         self._now_s = 0.0
 
@@ -113,14 +103,15 @@ class VirtualClock(trio.abc.Clock):
         if self._held or _someone_waits_for_idle():
             return _REAL_WAIT_S
         sleepers = self._sleepers
-        while sleepers and sleepers[0][2].task is None:
+        while sleepers and not sleepers[0][2]:
             heappop(sleepers)
         if sleepers and sleepers[0][0] <= deadline:
             due_s = sleepers[0][0]
             self._now_s = max(self._now_s, due_s)
             while sleepers and sleepers[0][0] <= due_s:
-                if (task := heappop(sleepers)[2].end()) is not None:
-                    lowlevel.reschedule(task)
+                sleeper = heappop(sleepers)[2]
+                if sleeper:
+                    lowlevel.reschedule(sleeper.pop())
             return 0
         if deadline != math.inf:
             self._now_s = max(self._now_s, deadline)
@@ -155,12 +146,12 @@ class VirtualClock(trio.abc.Clock):
         self._held -= 1
 
     async def _sleep_until(self, deadline_s: float) -> None:
-        sleeper = _Sleeper(lowlevel.current_task())
+        sleeper = [lowlevel.current_task()]
         self._sequence += 1
         heappush(self._sleepers, (deadline_s, self._sequence, sleeper))
 
         def abort(_: object) -> lowlevel.Abort:
-            sleeper.end()
+            sleeper.clear()
             return lowlevel.Abort.SUCCEEDED
 
         await lowlevel.wait_task_rescheduled(abort)
