@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 
 from candidates import LOGGED, WIDE
@@ -70,13 +73,30 @@ PARTS = (
 )
 
 
+@lru_cache
+def byte_code_folder() -> str:
+    """Return a folder for compiled modules, which lasts as long as this process.
+
+    A tree that is only unpacked has none, nor has one whose environment forbids them. Every start
+    of a program would then compile all its modules, as no start of an installed raidx does.
+    """
+    folder = tempfile.TemporaryDirectory(prefix="raidx-byte-code-")
+    atexit.register(folder.cleanup)
+    return folder.name
+
+
 def measure(part: Part, rounds: int, *, quick: bool, tree: Path = ROOT) -> list[Line]:
     """Run *part* of *tree* and return its lines.
 
     Raises RuntimeError with the program's last words if it fails. If this process is interrupted,
     the program unmounts what it has mounted before this function raises.
     """
-    environment = {**os.environ, "PYTHONPATH": str(tree)}  # before the tree that is installed
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tree),  # before the tree that is installed
+        "PYTHONPYCACHEPREFIX": byte_code_folder(),
+    }
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = part.command(tree, rounds, quick=quick)
     # A session of its own, so that only this process interrupts the program; and SIGINT as usual,
     # also where a shell in the background ignores it.
