@@ -147,3 +147,12 @@ MEMBER = Member()
 KEY = SettingName()
 ASSIGNMENT = SettingName(assigned=True)
 array_argument = click.argument("array", type=ARRAY)
+dry_run_option = click.option(
+    "-n", "--dry-run", is_flag=True, help="Only report what would be moved, and the time it takes."
+)
+overwrite_option = click.option(
+    "--overwrite-signature",
+    is_flag=True,
+    help="Overwrite an array, file system or partition table found on the new member.",
+)
+wait_option = click.option("--wait", is_flag=True, help="Return when the job has ended.")

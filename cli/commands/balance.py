@@ -9,9 +9,9 @@ from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
-from raidx_fuse.cli.commands.change import dry_run_option, wait_option
 from raidx_fuse.cli.commands.volume import array, mount_argument
 from raidx_fuse.cli.output import Output, duration, warn
+from raidx_fuse.cli.parameters import dry_run_option, wait_option
 from raidx_fuse.cli.progress import looks
 from raidx_fuse.pool.balance.strategies import STRATEGIES
 

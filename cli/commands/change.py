@@ -11,7 +11,16 @@ from rich.text import Text
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.output import Output, plural
-from raidx_fuse.cli.parameters import LAYOUT_NAME, MEMBER, PATH, SIZE, array_argument
+from raidx_fuse.cli.parameters import (
+    LAYOUT_NAME,
+    MEMBER,
+    PATH,
+    SIZE,
+    array_argument,
+    dry_run_option,
+    overwrite_option,
+    wait_option,
+)
 from raidx_fuse.cli.progress import exit_status, wait_for_jobs
 from raidx_fuse.cli.status_text import dry_run_text, job_line
 from raidx_fuse.errors import UsageError
@@ -19,14 +28,6 @@ from raidx_fuse.fuse.mountpoint import loop_devices, real_path, split_array
 from raidx_fuse.members.nbd.uri import is_uri
 from raidx_fuse.members.spec import absolute
 
-dry_run_option = click.option(
-    "-n", "--dry-run", is_flag=True, help="Only report what would be moved, and the time it takes."
-)
-overwrite_option = click.option(
-    "--overwrite-signature",
-    is_flag=True,
-    help="Overwrite an array, file system or partition table found on the new member.",
-)
 lose_data_option = click.option(
     "--lose-data",
     is_flag=True,
@@ -41,7 +42,6 @@ method_option = click.option(
     default="mcpod",
     help="Move as few blocks as possible (mcpod, the default) or everything (restripe).",
 )
-wait_option = click.option("--wait", is_flag=True, help="Return when the job has ended.")
 
 
 def reference(member: str) -> str:

@@ -7,12 +7,16 @@ from typing import Any
 
 import click
 import trio
-from rich.text import Text
 
 from raidx_fuse.cli.app import verb
-from raidx_fuse.cli.commands.change import dry_run_option, overwrite_option
 from raidx_fuse.cli.output import Output, plural
-from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH, SIZE
+from raidx_fuse.cli.parameters import (
+    LAYOUT_NAME,
+    PATH,
+    SIZE,
+    dry_run_option,
+    overwrite_option,
+)
 from raidx_fuse.daemon import create as creation
 from raidx_fuse.daemon import inspect
 from raidx_fuse.layouts.growth_room import prime_for
@@ -89,10 +93,10 @@ def create(
     line = (
         f"{name}: {layout} on {plural(len(members), 'member')}, image of {out.size(status['size'])}"
     )
-    out.emit(status, Text(f"{line}\nmount it: raidx mount {' '.join(members)} MOUNTPOINT"))
+    out.emit(status, f"{line}\nmount it: raidx mount {' '.join(members)} MOUNTPOINT")
 
 
-def _plan_text(plan: dict[str, Any], out: Output) -> Text:
+def _plan_text(plan: dict[str, Any], out: Output) -> str:
     lines = [
         f"would do: {plan['does']}, image of {out.size(plan['size'])}, "
         f"{plural(plan['redundancy_left'], 'loss')} tolerated",
@@ -106,7 +110,7 @@ def _plan_text(plan: dict[str, Any], out: Output) -> Text:
         *(_alternative_text(entry, out) for entry in plan["layouts"]),
         f"moves: nothing; makes {plural(len(plan['creates']), 'file')}",
     ]
-    return Text("\n".join(lines + [f"  {path}" for path in plan["creates"]]))
+    return "\n".join(lines + [f"  {path}" for path in plan["creates"]])
 
 
 def _alternative_text(entry: dict[str, Any], out: Output) -> str:

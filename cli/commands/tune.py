@@ -9,9 +9,8 @@ from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
-from raidx_fuse.cli.commands.change import dry_run_option, wait_option
 from raidx_fuse.cli.output import Output
-from raidx_fuse.cli.parameters import array_argument
+from raidx_fuse.cli.parameters import array_argument, dry_run_option, wait_option
 from raidx_fuse.cli.progress import exit_status, wait_for_jobs
 
 
