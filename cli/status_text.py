@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -134,9 +134,17 @@ def _head(status: Status, out: Output) -> Table:
     if status.get("mountpoint"):
         mode = " (read-only)" if status.get("read_only") else ""
         grid.add_row("mounted:", Text(status["mountpoint"] + mode))
+    if status.get("lab"):
+        grid.add_row("lab:", Text(_faults(status["lab"]), style="yellow"))
     for warning in status.get("warnings", ()):
         grid.add_row("warning:", Text(warning, style="yellow"))
     return grid
+
+
+def _faults(lab: Sequence[Mapping[str, Any]]) -> str:
+    """Return which members have faults now, of a mount that was made to be broken."""
+    broken = [f"{one['member']}: {', '.join(one['faults'])}" for one in lab if one["faults"]]
+    return f"members can be broken; faults now: {'; '.join(broken) or 'none'}"
 
 
 def scan_text(status: Status) -> str:

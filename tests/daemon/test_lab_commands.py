@@ -72,7 +72,8 @@ def test_nothing_can_be_broken_on_a_mount_that_was_not_made_for_it() -> None:
         with pytest.raises(UsageError, match=r"crash is refused.*raidx mount --lab"):
             await bench.ask("crash")
         assert bytes(await bench.array.read(0, len(TEXT))) == TEXT
-        assert await bench.ask("status") == {"rest": "status"}
+        assert await bench.ask("status") == {"rest": "status", "lab": None}
+        assert await bench.ask("stats") == {"rest": "stats"}
 
     play(scene, lab=False)
 
@@ -177,6 +178,19 @@ def test_a_member_vanishes_and_returns() -> None:
         await bench.ask("inject", member="2", fault="return")
         await bench.members[2].readv(0, [bytearray(512)])
         assert bytes(await bench.array.read(0, len(TEXT))) == TEXT[::-1]
+
+    play(scene)
+
+
+def test_the_status_names_the_faults_of_each_member() -> None:
+    async def scene(bench: Bench) -> None:
+        assert [one["faults"] for one in (await bench.ask("status"))["lab"]] == [[], [], []]
+        await bench.ask("inject", member="1", fault="hang")
+        await bench.ask("inject", member="1", fault="vanish")
+        told = (await bench.ask("status"))["lab"]
+        assert [one["faults"] for one in told] == [[], ["hang", "vanished"], []]
+        await bench.ask("inject", member="1", fault="return")
+        assert (await bench.ask("status"))["lab"][1]["faults"] == []
 
     play(scene)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Group
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
@@ -17,8 +16,12 @@ from raidx_fuse.cli.commands.mount import ready_text
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import MEMBER, SIZE, array_argument
 from raidx_fuse.daemon import control_socket, paths
-from raidx_fuse.errors import BusyError
+from raidx_fuse.daemon.control_socket import ControlError
+from raidx_fuse.errors import BusyError, UsageError
 from raidx_fuse.fuse import mountpoint
+
+if TYPE_CHECKING:
+    from raidx_fuse.daemon.serve import MountRequest
 
 EXIT_S = 30.0
 FAULTS = {  # name -> what it does, for the line that confirms it
@@ -131,27 +134,28 @@ def crash(
     """
     mount, _ = mountpoint.split_array(array)
     path = mountpoint.real_path(mount)
+    found = mountpoint.find(path)
+    if found is not None and found.is_foreign:  # its daemon would say what is mounted again
+        raise UsageError(f"the mount on {path} belongs to another user (uid {found.owner})")
     for device, image in mountpoint.loop_devices(path):
         raise BusyError(f"{device} is on {image}", action=f"type: losetup -d {device}")
     lost = [reference(member) for member in lose]
     with control_socket.Connection(array) as connection:
-        result = out.fit(
-            connection.call(
-                "crash", keep=keep, seed=seed, writing=writing, length=length, lose=lost
-            )
+        result = connection.call(
+            "crash", keep=keep, seed=seed, writing=writing, length=length, lose=lost
         )
+        request = _request(result.pop("again", None), path, start_degraded)
+        result = out.fit(result)
         pid = connection.daemon_pid
     os.kill(pid, signal.SIGKILL)
     if not control_socket.wait_for_exit(pid, EXIT_S):
         raise BusyError(f"the daemon of {path} (process {pid}) does not end")
     if mountpoint.find(path) is not None:
         mountpoint.unmount(path)
-    again = result.pop("again")
-    lines = Text("\n".join(_cut_lines(result)))
     if not out.json:
-        out.note(lines.plain)
-    status = _mount_again(again, path, start_degraded)
-    out.emit({**status, "crash": result}, Group(ready_text(out, status, path)))
+        out.note("\n".join(_cut_lines(result)))
+    status = out.fit(_mount_again(request, path))
+    out.emit({**status, "crash": result}, ready_text(out, status, path))
 
 
 def _cut_lines(result: dict[str, Any]) -> list[str]:
@@ -166,11 +170,24 @@ def _cut_lines(result: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _mount_again(again: dict[str, Any], path: str, start_degraded: bool) -> dict[str, Any]:
-    """Start a daemon with the arguments *again* of the one before; return the status."""
-    from raidx_fuse.daemon import daemonize
-    from raidx_fuse.daemon.serve import MountRequest, body
+def _request(again: Any, path: str, start_degraded: bool) -> MountRequest:
+    """Return the request of a mount like the one before. Raises ControlError."""
+    from raidx_fuse.daemon.serve import MountRequest
 
-    again["members"] = tuple(again["members"])
-    again["start_degraded"] = start_degraded
-    return daemonize.start(body(MountRequest(**again)), paths.own_files(path).log)
+    try:
+        members = tuple(map(str, again["members"]))
+        changed = {"members": members, "start_degraded": start_degraded}
+        request = MountRequest(**{**again, **changed})
+    except (TypeError, KeyError):
+        request = None
+    if request is None or request.mountpoint != path:
+        raise ControlError(f"the daemon of {path} sent an answer that is not valid")
+    return request
+
+
+def _mount_again(request: MountRequest, path: str) -> dict[str, Any]:
+    """Start a daemon for *request*; return the status."""
+    from raidx_fuse.daemon import daemonize
+    from raidx_fuse.daemon.serve import body
+
+    return daemonize.start(body(request), paths.own_files(path).log)

@@ -62,7 +62,8 @@ class LabCommands:
         """Run command *name*. Raises UsageError for a bad request, or as the command does."""
         handler = self._handlers.get(name)
         if handler is None:
-            return await self._rest(name, arguments)
+            result = await self._rest(name, arguments)
+            return {**result, "lab": self._report()} if name == "status" else result
         check_arguments(name, handler, arguments)
         if not self._lab_members():
             raise UsageError(
@@ -161,6 +162,15 @@ class LabCommands:
             "lost_members": [disk.path for disk in gone],
             "again": {**self._again, "members": left},
         }
+
+    # -- reports -------------------------------------------------------------------------------
+
+    def _report(self) -> list[Result] | None:
+        """Return the faults of each member; None if the mount was not made to be broken."""
+        return [
+            {"member": disk.path, "faults": disk.in_force(), "hits": dict(disk.injected)}
+            for disk in self._lab_members()
+        ] or None
 
     # -- who is meant --------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ class UnflushedMember(WrapperMember):
             while self._in_flight or not self.is_settled():  # noqa: ASYNC110  # threads tell nobody
                 await trio.sleep(0.01)
         if waiting.cancelled_caught:
-            raise BusyError(f"{self.path}: a write does not end", action="lift its faults first")
+            raise BusyError(f"{self.path}: a write does not end", action="raidx umount it")
         decisions = [write.kept if keep == "all" else 0 for write in self._open]
         if keep == "some":
             decisions = [
@@ -181,6 +181,11 @@ class LabMember(FaultMember):
         self.unflushed = UnflushedMember(inner)
         super().__init__(self.unflushed, seed=seed)
         self.spec = spec or inner.path
+
+    def in_force(self) -> list[str]:
+        """Return the kinds of the faults that can still hit, "vanished" among them."""
+        kinds = [fault.kind for fault in self._faults if fault.remaining != 0]
+        return [*kinds, *(["vanished"] if self._vanished else [])]
 
     def reseed(self, seed: int) -> None:
         """Let the random decisions of faults begin anew with *seed*."""
