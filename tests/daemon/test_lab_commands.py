@@ -93,7 +93,7 @@ def test_nothing_can_be_broken_on_a_mount_that_was_not_made_for_it() -> None:
         ({"fault": "vanish", "count": 1}, "vanish is about the whole member"),
         ({"fault": "return", "at": 1}, "return is about the whole member"),
         ({"fault": "rot", "member": "7"}, "there is no role 7"),
-        ({"fault": "rot", "in_array": "other"}, "which array"),
+        ({"fault": "rot", "in_array": "other"}, "there is no array other here"),
         ({"fault": "rot", "strength": 1}, "inject has no argument"),
     ],
 )
@@ -193,6 +193,26 @@ def test_the_status_names_the_faults_of_each_member() -> None:
         assert (await bench.ask("status"))["lab"][1]["faults"] == []
 
     play(scene)
+
+
+def test_on_a_pool_the_power_goes_for_all_arrays_and_faults_name_one() -> None:
+    async def scene(bench: Bench) -> None:
+        both = LabCommands([bench.array, bench.array], lambda: bench.members, {}, rest_of_pool)
+        with pytest.raises(UsageError, match="this mount has 2 arrays; name one"):
+            await both.handle("inject", {"member": "0", "fault": "rot"})
+        with pytest.raises(UsageError, match="this mount has 2 arrays; name one"):
+            await both.handle("crash", {"writing": 0})
+        first, second = (await both.handle("status", {}))["arrays"]
+        assert [one["member"] for one in first["lab"]] == ["ram0"]
+        assert [one["member"] for one in second["lab"]] == ["ram1", "ram2"]
+        assert len((await both.handle("crash", {}))["cut"]) == 3
+
+    play(scene)
+
+
+async def rest_of_pool(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    members = [{"path": f"ram{role}"} for role in range(3)]
+    return {"arrays": [{"members": members[:1]}, {"members": members[1:]}]}
 
 
 def test_slow_and_hanging_operations_end_with_return() -> None:

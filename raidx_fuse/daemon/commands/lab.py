@@ -63,7 +63,7 @@ class LabCommands:
         handler = self._handlers.get(name)
         if handler is None:
             result = await self._rest(name, arguments)
-            return {**result, "lab": self._report()} if name == "status" else result
+            return self._with_faults(result) if name == "status" else result
         check_arguments(name, handler, arguments)
         if not self._lab_members():
             raise UsageError(
@@ -138,12 +138,14 @@ class LabCommands:
         With *writing*, the power goes while a write of *length* bytes at that offset of the image
         is in flight, and nothing else is. The members *lose* do not come back.
         """
-        array = self._array(in_array)
         if keep not in KEEP:
             raise UsageError(f"keep cannot be {keep[:40]!r}", action=f"take {', '.join(KEEP)}")
-        gone = [self._disk(array, array.membership.find(ref)) for ref in lose or ()]
-        if writing is not None:
-            await _write_before(array, writing, length, seed)
+        gone = []
+        if lose or writing is not None:
+            array = self._array(in_array)
+            gone = [self._disk(array, array.membership.find(ref)) for ref in lose or ()]
+            if writing is not None:
+                await _write_before(array, writing, length, seed)
         disks = self._lab_members()
         for disk in disks:
             disk.switch_off()
@@ -165,12 +167,22 @@ class LabCommands:
 
     # -- reports -------------------------------------------------------------------------------
 
-    def _report(self) -> list[Result] | None:
-        """Return the faults of each member; None if the mount was not made to be broken."""
-        return [
-            {"member": disk.path, "faults": disk.in_force(), "hits": dict(disk.injected)}
+    def _with_faults(self, status: Result) -> Result:
+        """Return *status*, of one array or several, with the faults of the members as *lab*.
+
+        None if the mount was not made to be broken.
+        """
+        faults = {
+            disk.path: {"member": disk.path, "faults": disk.in_force(), "hits": disk.injected}
             for disk in self._lab_members()
-        ] or None
+        }
+        shown = {**status, "lab": list(faults.values()) or None}
+        if "arrays" in status:
+            shown["arrays"] = [
+                {**one, "lab": [faults[m["path"]] for m in one["members"] if m["path"] in faults]}
+                for one in status["arrays"]
+            ]
+        return shown
 
     # -- who is meant --------------------------------------------------------------------------
 
@@ -178,7 +190,10 @@ class LabCommands:
         found = [each for each in self._arrays if ref in (None, each.name, each.uuid)]
         if len(found) != 1:
             names = ", ".join(array.name for array in self._arrays)
-            raise UsageError("which array of this mount is meant?", action=f"name one: {names}")
+            what = f"this mount has {len(self._arrays)} arrays"
+            if ref is not None:
+                what = f"there is no array {ref[:100]} here"
+            raise UsageError(what, action=f"name one: {names}")
         return found[0]
 
     def _disk(self, array: Array, record: MemberRecord) -> LabMember:
