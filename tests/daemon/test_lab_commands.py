@@ -185,10 +185,15 @@ def test_a_member_vanishes_and_returns() -> None:
 def test_the_status_names_the_faults_of_each_member() -> None:
     async def scene(bench: Bench) -> None:
         assert [one["faults"] for one in (await bench.ask("status"))["lab"]] == [[], [], []]
-        await bench.ask("inject", member="1", fault="hang")
-        await bench.ask("inject", member="1", fault="vanish")
+        faults = ["bad-area", "lose-write", "hang", "vanish"]
+        for fault in faults:
+            await bench.ask("inject", member="1", fault=fault)
         told = (await bench.ask("status"))["lab"]
-        assert [one["faults"] for one in told] == [[], ["hang", "vanished"], []]
+        assert [one["faults"] for one in told] == [
+            [],
+            ["bad-area", "lose-write", "hang", "vanish"],
+            [],
+        ]
         await bench.ask("inject", member="1", fault="return")
         assert (await bench.ask("status"))["lab"][1]["faults"] == []
 

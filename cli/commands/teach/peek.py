@@ -15,6 +15,7 @@ from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.parameters import ARRAY, SIZE
+from raidx_fuse.daemon import paths
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.spec import absolute
 
@@ -35,7 +36,8 @@ def peek(out: Output, array: tuple[str, ...], stripe: int, begin: int, length: i
     newest bytes of a chain do not agree.
     """
     mount, _ = mountpoint.split_array(array[0])
-    if len(array) == 1 and (mountpoint.find(mount) is not None or os.path.isdir(mount)):
+    running = mountpoint.find(mount) or os.path.isdir(mount) or paths.is_served(mount)
+    if len(array) == 1 and running:
         document = ask(out, array[0], "peek", stripe=stripe, begin=begin, length=length)
     else:
         from raidx_fuse.daemon import inspect  # late: a mount is asked without the engine

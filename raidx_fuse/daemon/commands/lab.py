@@ -27,6 +27,13 @@ ON_BYTES = ("rot", "bad-area")
 ON_WRITES = ("lose-write", "torn-write", "misdirect")
 ON_ALL = ("hang", "slow")
 FAULTS = (*ON_BYTES, *ON_WRITES, *ON_ALL, "vanish", "return")
+AS_TYPED = {  # the kind of a FaultMember -> the fault of the command
+    "error": "bad-area",
+    "lost": "lose-write",
+    "torn": "torn-write",
+    "misdirected": "misdirect",
+    "vanished": "vanish",
+}
 KEEP = ("none", "some", "all")
 COUNT_MAX = 1 << 20
 DELAY_S_MAX = 3600.0
@@ -173,7 +180,11 @@ class LabCommands:
         None if the mount was not made to be broken.
         """
         faults = {
-            disk.path: {"member": disk.path, "faults": disk.in_force(), "hits": disk.injected}
+            disk.path: {
+                "member": disk.path,
+                "faults": [AS_TYPED.get(kind, kind) for kind in disk.in_force()],
+                "hits": {AS_TYPED.get(kind, kind): hits for kind, hits in disk.injected.items()},
+            }
             for disk in self._lab_members()
         }
         shown = {**status, "lab": list(faults.values()) or None}
