@@ -49,8 +49,7 @@ class _Line:
     """The batches of one window, in the order in which the position passes them.
 
     The position may pass the batches before *end*; *error* is that of the first one that failed.
-    *last* is the position behind all of them. *done* is set for a batch when its place in the order
-    has come.
+    *last* is the position behind all of them; *copied* counts the blocks that were copied.
     """
 
     def __init__(self, batches: Sequence[Batch], last: Stripe, window: list[Stripe]) -> None:
@@ -60,17 +59,25 @@ class _Line:
         self.end = len(batches)
         self.error: Exception | None = None
         self.copied = 0
-        self.done = [trio.Event() for _ in batches]
+        self._done = [trio.Event() for _ in batches]
 
     def stop(self, number: int, error: Exception | None = None) -> None:
         """Let the position stop before batch *number*."""
         if number < self.end:
             self.end, self.error = number, error
 
+    def note_copied(self, number: int) -> None:
+        """Count the blocks of batch *number*."""
+        self.copied += len(self.batches[number][0])
+
     async def wait_for(self, number: int) -> None:
         """Wait until the batches before *number* are done."""
         if number:
-            await self.done[number - 1].wait()
+            await self._done[number - 1].wait()
+
+    def let_next(self, number: int) -> None:
+        """Note that batch *number* is done: the one behind it need not wait any more."""
+        self._done[number].set()
 
 
 class Grow(StallableJob):
@@ -324,12 +331,11 @@ class Grow(StallableJob):
         if number < line.end and self._reach()[0] <= max(batch[0]):
             line.stop(number)  # a target failed during the write
         if number < line.end:
-            line.copied += len(batch[0])
+            line.note_copied(number)
             self.error = None
             behind = line.batches[number + 1 : number + 2]
-            last = Stripe(behind[0][0][0] + self.back) if behind else line.last
-            context.migrate_to(last)
-        line.done[number].set()
+            context.migrate_to(Stripe(behind[0][0][0] + self.back) if behind else line.last)
+        line.let_next(number)
         slots.release()
 
     def _stall(self, error: RaidxError) -> None:
