@@ -7,43 +7,35 @@ Arrays of 4 modelled disks grow by 1, by 2, and by 1 and 1; chunks are 64 KiB, a
 written beforehand. Our parity mode `live` (jobs/grow/) neither reads nor writes parity, so it does
 less work than the paper's methods. "Move everything" is our own engine's restripe
 (jobs/restripe/job.py) on the same disks, once with large windows, and once with windows and
-superblock writes like md's (restripe_runs.py).
+superblock writes like md's (restripe_runs.py). Behind the tables of the paper, growth_tables.py has
+the growth of the other codes, and the speed of grown arrays.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
-import trio
+from growth_runs import CHUNK_BYTES, DISK, MIB, SEED, Watched, disk, grown, quiet
+from growth_tables import every_code, grown_beside_made
 from paper_common import Cell, Chart, PaperTable, main, marked
 from restripe_runs import LARGE_WINDOWS, MD, MD_LARGER, Habits, restriped, under_load
 
-from raidx_fuse.array.array import Array
 from raidx_fuse.engine.growth_position import LIVE, PIGGYBACK, SURROGATE
 from raidx_fuse.jobs.grow import job as grow_module
-from raidx_fuse.jobs.grow.job import Grow
-from raidx_fuse.lab.experiments.blank import BlankMember
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
 from raidx_fuse.lab.loads.request import Load
 from raidx_fuse.lab.loads.shape import faster, fit
-from raidx_fuse.lab.loads.workloads import generate, variant
-from raidx_fuse.members.simulated.model import ModelMember
-from raidx_fuse.members.simulated.service import make_model
-from raidx_fuse.store.queue import MemberQueue
+from raidx_fuse.lab.loads.workloads import generate
 
 TITLE = "McPod: growing RAID-4 by moving the fewest blocks"
 
-DISK = "hdd"
-CHUNK_BYTES = 64 << 10
-MIB = 1 << 20
 TRACES = ("websearch2", "financial1", "tpcc")
 # Of the traces' own speed: disks without a write cache, and one parity disk for all, take no more.
 PACE = {"websearch2": 0.5, "financial1": 0.2, "tpcc": 0.2}
-SEED = 5
 SECTION_S = 20.0
 GROWTHS = ((4, 1), (4, 2))
 # Bytes read and written for each byte of old data: the paper's way (its parity piggybacks: a read
@@ -52,12 +44,6 @@ PAPER_BYTES = {(4, 1): 1.0, (4, 2): 1.36}
 MD_BYTES = {(4, 1): 3.0, (4, 2): 3.33}
 PAPER_MD_KIB_S, PAPER_MCPOD_KIB_S = 2000, {"financial1": 8000, "tpcc": 10_000}
 PAPER_LATENCY_MS = {"one": {"websearch2": (1.18, 1.16)}, "two": {"websearch2": (1.13, 1.05)}}
-
-
-def quiet(_size_bytes: int) -> Load:
-    """Return a load of a few requests: a run must have one."""
-    work = variant("uniform", read_share=1.0, span_bytes=CHUNK_BYTES, rate_s=1.0)
-    return generate(work, seed=SEED, requests=1)
 
 
 @contextmanager
@@ -71,87 +57,6 @@ def changed(**constants: int) -> Any:
     finally:
         for name, value in before.items():
             setattr(grow_module, name, value)
-
-
-class Watched:
-    """Grows an array before the load, without other requests, and records the cost."""
-
-    def __init__(self, added: int, each_window: bool = False, parity: str = LIVE) -> None:
-        self.added = added
-        self.parity = parity
-        self.each_window = each_window
-        self.seconds = 0.0
-        self.read_bytes = self.written_bytes = self.old_bytes = self.checkpoints = 0
-
-    async def grow(self, array: Array) -> None:
-        """Grow *array*, and count the bytes of the data regions."""
-        self.old_bytes = array.size_bytes
-        members = [
-            disk(array.member_set.config.regions.data.end, 100 + n) for n in range(self.added)
-        ]
-        surrogate = disk(array.member_set.config.regions.data.end, 99)
-        start_s = trio.current_time()
-        queues = [queue for queue in array.member_set.queues if queue is not None]
-        before = _bytes(queues)
-        if self.parity == SURROGATE:
-            await array.grow(members, surrogate=surrogate)
-        else:
-            await array.grow(members, self.parity)
-        queues += [q for q in array.member_set.queues if q is not None and q not in queues]
-        (job,) = (job for job in array.jobs.running() if isinstance(job, Grow))
-        if self.each_window:
-            ready = job.ready
-
-            async def save_first() -> None:
-                await job.growth.save()
-                await ready()
-
-            job.ready = save_first  # type: ignore[method-assign]
-        await job.finished.wait()
-        assert job.state == "done", job.error
-        self.seconds = trio.current_time() - start_s
-        self.checkpoints = job.growth.checkpoints
-        after = _bytes(queues)
-        self.read_bytes, self.written_bytes = after[0] - before[0], after[1] - before[1]
-
-    @property
-    def bytes_each(self) -> float:
-        """Bytes read and written for each byte of old data."""
-        return (self.read_bytes + self.written_bytes) / self.old_bytes
-
-
-def _bytes(queues: Sequence[MemberQueue]) -> tuple[int, int]:
-    return sum(q.read_bytes for q in queues), sum(q.write_bytes for q in queues)
-
-
-def disk(size_bytes: int, number: int) -> ModelMember:
-    """Return a modelled disk that drops its data."""
-    memory = BlankMember(size_bytes, name=f"new{number}")
-    return ModelMember(memory, make_model(DISK), seed=SEED * 1000 + number)
-
-
-def grown(
-    width: int,
-    added: int,
-    member_bytes: int,
-    each_window: bool = False,
-    parity: str = LIVE,
-    journal: str = "partial",
-) -> Watched:
-    """Return the cost of growing a full array without other load."""
-    watched = Watched(added, each_window, parity)
-    simulate(
-        Experiment(
-            layout="raid4",
-            members=(DISK,) * width,
-            member_bytes=member_bytes,
-            load=quiet,
-            settings={"journal": journal},
-            prepare=watched.grow,
-            seed=SEED,
-        )
-    )
-    return watched
 
 
 def bytes_and_time(member_bytes: int) -> PaperTable:
@@ -391,6 +296,8 @@ def tables(quick: bool) -> list[PaperTable]:
         responses(requests, member_bytes),
         over_time(requests, member_bytes),
         after_growth(requests, member_bytes),
+        every_code(member_bytes),
+        grown_beside_made(member_bytes),
     ]
 
 
