@@ -12,7 +12,7 @@ from raidx_fuse.errors import NoSpaceError
 from raidx_fuse.format.configuration.volumes import Extent
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.allocate import EXTENTS_MAX, allocate, cut, extended, free_ranges, unit_bytes
-from raidx_fuse.pool.volume import Volume, allocation_of, discard_of, read_of, write_of
+from raidx_fuse.pool.volume import SLOTS, Volume, allocation_of, discard_of, read_of, write_of
 
 PAGE = 4096
 
@@ -126,9 +126,14 @@ def test_one_extent_from_the_start_binds_the_methods_of_the_array() -> None:
     assert volume.write == array.write
 
 
-def test_volumes_of_several_extents_read_and_write_like_one_disk() -> None:
+@pytest.mark.parametrize("slots", [1, 5, SLOTS])  # few: several extents begin in one
+def test_volumes_of_several_extents_read_and_write_like_one_disk(
+    slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raidx_fuse.pool.volume.SLOTS", slots)
+
     async def play() -> None:
-        for seed in range(30):
+        for seed in range(20):
             rng = random.Random(seed)
             array = Bytes(64 * PAGE)
             starts = rng.sample(range(16), rng.randrange(1, 6))

@@ -92,6 +92,17 @@ def test_the_estimate_by_eq_5_agrees_with_the_busy_time() -> None:
     play(scene)
 
 
+def test_reads_that_were_noted_are_counted_every_second() -> None:
+    async def scene(pool: Pool, _balancer: Balancer) -> None:
+        _, mail = pool.find("mail")
+        mail.noted.extend([4096, 512])  # as FUSE does
+        assert (mail.reads, mail.read_bytes) == (2, 4608)
+        await trio.sleep(1.1)
+        assert (mail.reads, mail.read_bytes, mail.noted) == (2, 4608, [])
+
+    play(scene)
+
+
 def test_a_hotspot_is_found_planned_for_and_carried_out_by_itself() -> None:
     mover = Notes()
 

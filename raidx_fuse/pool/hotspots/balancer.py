@@ -105,6 +105,7 @@ class Balancer:
                     if rest_s <= 0:
                         break
                     await trio.sleep(min(rest_s, LOOK_S))
+                    self.sampler.count_noted()
                 begin_s = trio.current_time()
                 try:
                     await self._after_interval()

@@ -1,7 +1,7 @@
 """Takes an observation of every array and volume of a running pool, once an interval.
 
 Nothing is counted for it that was not counted before: volumes, queues and arrays have their
-counters for `stats`; the sampler reads them and takes differences. A request pays nothing.
+counters for `stats`; the sampler reads them and takes differences. A request pays nothing more.
 
 Of an array it notes the utilisation by Eq. 5 (what its users ask of it), the one by busy time
 (what its members do, for users, log and jobs), and the mean latency. Members' service times come
@@ -82,6 +82,12 @@ class Sampler:
                     part.array.uuid, Observation(now_s, estimated, busy, latency_s)
                 )
         self._last = readings
+
+    def count_noted(self) -> None:
+        """Count the reads that were noted since the last call, so that their list stays short."""
+        for part in self._pool:
+            for volume in part.volumes:
+                volume.count_noted()
 
     def shape(self, array: Array) -> ArrayShape:
         """Return what Eq. 5 needs of *array*."""
