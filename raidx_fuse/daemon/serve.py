@@ -99,8 +99,10 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
     async with AsyncExitStack() as stack:
         delivery = Delivery(EventStore(state_directory()))
         await stack.enter_async_context(delivering(delivery))
-        for members in await by_array(disks.attach(request.members)):
-            watch = Watch(delivery.emit, request.mountpoint or request.nbd, unix_s)
+        groups = await by_array(disks.attach(request.members))
+        for members in groups:
+            place = request.mountpoint or request.nbd
+            watch = Watch(delivery.emit, place, unix_s, beside_others=len(groups) > 1)
             stack.callback(watch.ended)
             array = await stack.enter_async_context(
                 open_array(

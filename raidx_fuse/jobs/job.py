@@ -195,6 +195,8 @@ class Job(ABC):
             self.total_bytes = max(self.total_bytes, self.done_bytes)
             await self._pay(progress, start_s)
             now = clock()
+            if self.done_bytes < self._marks[-1][1]:  # it has turned round and counts anew
+                self._marks.clear()
             self._marks.append((now, self.done_bytes))
             while len(self._marks) > 2 and self._marks[1][0] < now - RATE_WINDOW_S:
                 self._marks.pop(0)

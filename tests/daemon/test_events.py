@@ -128,8 +128,9 @@ def test_rot_a_crash_a_stall_and_a_degraded_start_are_told() -> None:
             images = rig.images()
         told.clear()
         async with restarted(images[1:]) as array:
-            Watch(told.append, "/mnt", lambda: 0).begin(array)
+            Watch(told.append, "/mnt", lambda: 0, beside_others=True).begin(array)
             assert "log records redone: 1" in told[1].message
+            assert f"raidx replace-disk /mnt:{array.name} 0" in (told[2].action or "")
             assert kinds() == ["NewArray", "Recovered", "DegradedArray"]
 
     run(main)

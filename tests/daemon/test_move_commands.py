@@ -11,11 +11,12 @@ import trio
 from raidx_fuse.daemon.commands.commands import Commands
 from raidx_fuse.daemon.commands.volumes import Part, PoolCommands
 from raidx_fuse.errors import UsageError
+from raidx_fuse.jobs.job import RATE_WINDOW_S
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.pool import Pool
 from tests.daemon.conftest import Report, Shelf
 from tests.support.arrays import Rig
-from tests.support.two_arrays import PAGE, Arrays, noise
+from tests.support.two_arrays import PAGE, Arrays, make, move_of, noise, slow_move
 
 Ask = Callable[..., Awaitable[dict[str, Any]]]
 PAGES = 16
@@ -73,6 +74,39 @@ def test_a_move_from_its_dry_run_to_its_end() -> None:
             (one,) = (await ask("volume-list"))["volumes"]
             assert one["array"] == "slow"
             assert "moving" not in one
+
+    play(scene)
+
+
+def test_a_move_that_goes_back_has_no_negative_rate() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            await make(pool)
+            await slow_move(pool)
+            job = move_of(pool.array("fast"))
+            job.limit(0, PAGE)
+            await trio.sleep(1.5 * RATE_WINDOW_S)
+            job.cancel()
+            rates = []
+            for _ in range(8):
+                await trio.sleep(1.5)
+                rates.append(job.rate())
+            assert job.detail()["going_back"]
+            assert min(rates) >= 0
+
+    play(scene)
+
+
+def test_the_next_step_for_one_of_several_arrays_names_it() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            ask = asking(pool)
+            await ask("fail-disk", in_array="slow", member="1")
+            said = "replace member 1: raidx replace-disk /mnt/array:slow 1 NEW_MEMBER"
+            assert (await ask("status"))["action"] == said
+            assert (await ask("status", in_array="slow"))["action"] == said
+        async with arrays.mounted("slow") as pool:
+            assert "replace-disk /mnt/array 1" in (await asking(pool)("status"))["action"]
 
     play(scene)
 

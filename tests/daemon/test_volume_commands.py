@@ -112,6 +112,9 @@ def test_a_volume_in_use_names_its_loop_device() -> None:
             )
             with pytest.raises(BusyError, match="volume open is in use; close it"):
                 await desk.ask(command, volume="open", **more)
+        await desk.ask("volume-rename", volume="looped", name="other")  # the kernel knows "looped"
+        with pytest.raises(BusyError, match="volume other is in use by /dev/loop7; detach it"):
+            await desk.ask("volume-delete", volume="other")
 
     play(scene)
 

@@ -61,6 +61,7 @@ class Commands:
         self._volumes = volumes
         self._newcomers = newcomers
         self._report: Report | None = None
+        self._beside_others = False
         self._waiting = 0
         self._handlers: dict[str, Callable[..., Awaitable[Result]]] = {
             "status": self.status,
@@ -88,6 +89,10 @@ class Commands:
     def mounted(self, report: Report) -> None:
         """Set the mount's report, which `status` shows."""
         self._report = report
+
+    def stand_beside_others(self) -> None:
+        """Name the array, too, where `status` says what to type: its mount has several."""
+        self._beside_others = True
 
     async def handle(self, name: str, arguments: dict[str, Any]) -> Result:
         """Run command *name*. Raises UsageError for a bad request, or as the command does."""
@@ -117,7 +122,8 @@ class Commands:
             }
             for volume in self._volumes
         ]
-        return {**document, "action": advice.action(document)}
+        place = f"{where}:{self._array.name}" if where and self._beside_others else where
+        return {**document, "action": advice.action({**document, "mountpoint": place})}
 
     async def stats(self, interval_s: float | None = None) -> Result:
         """Return the counters since the mount, or those of the next *interval_s* seconds."""

@@ -52,6 +52,10 @@ class PoolCommands:
         self._pool = pool or Pool([part.volumes for part in parts])
         self._users = users
         self._naming = trio.Lock()  # names are unique in the mount
+        self._former: dict[str, list[str]] = {}  # names of renamed volumes, by UUID
+        if len(parts) > 1:
+            for part in parts:
+                part.commands.stand_beside_others()
         self._handlers: dict[str, Callable[..., Awaitable[Result]]] = {
             "volume-create": self.create,
             "volume-list": self.list,
@@ -137,7 +141,9 @@ class PoolCommands:
         async with self._naming:
             if name != found.name:
                 self._check_new_name(name)
+            former = found.name
             await part.volumes.rename(found, name)
+            self._former.setdefault(found.uuid, []).append(former)
         return self._described(part, found)
 
     async def resize(
@@ -288,7 +294,12 @@ class PoolCommands:
     def _named(self, part: Part, volume: Volume, error: BusyError) -> BusyError:
         """Return *error*, naming the loop devices on *volume* if there are any."""
         path = self._path(part, volume)
-        devices = self._users(path) if path else []
+        if path is None:
+            return error
+        folder = path.removesuffix(volume.name)
+        # The kernel knows the image of a loop device by the name that it had then.
+        names = [volume.name, *self._former.get(volume.uuid, ())]
+        devices = sorted({one for name in names for one in self._users(folder + name)})
         if not devices:
             return error
         return BusyError(

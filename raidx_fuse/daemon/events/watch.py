@@ -21,11 +21,20 @@ FINISHED = {"rebuild": "RebuildFinished", "scrub": "ScrubFinished"}
 
 
 class Watch:
-    """Emits the events of one array, mounted on *mountpoint*; *unix_s* is the wall clock."""
+    """Emits the events of one array, mounted on *mountpoint*; *unix_s* is the wall clock.
+
+    *beside_others*: the mount has several arrays, so that commands name this one.
+    """
 
     def __init__(
-        self, emit: Callable[[Event], None], mountpoint: str, unix_s: Callable[[], int]
+        self,
+        emit: Callable[[Event], None],
+        mountpoint: str,
+        unix_s: Callable[[], int],
+        *,
+        beside_others: bool = False,
     ) -> None:
+        self._beside_others = beside_others
         self._emit = emit
         self._mountpoint = mountpoint
         self._unix_s = unix_s
@@ -108,7 +117,13 @@ class Watch:
 
     def _advice(self) -> str | None:
         assert self._array is not None
-        return advice.action(self._array.status() | {"mountpoint": self._mountpoint})
+        return advice.action(self._array.status() | {"mountpoint": self._place()})
+
+    def _place(self) -> str:
+        """Return what names the array on a command line."""
+        assert self._array is not None
+        mine = f":{self._array.name}" if self._beside_others else ""
+        return f"{self._mountpoint}{mine}" if self._mountpoint else ""
 
     def _failed(self, role: Role) -> None:
         assert self._array is not None
@@ -122,7 +137,7 @@ class Watch:
         assert self._array is not None
         left = max(0, self._array.context.code.tolerance - len(lost))
         roles = ", ".join(str(role) for role in sorted(lost))
-        where = self._mountpoint or "ARRAY"
+        where = self._place() or "ARRAY"
         self._tell(
             "DegradedArray",
             ERROR,
