@@ -273,6 +273,8 @@ def test_evacuation_moves_everything_off_an_array() -> None:
     )
     plan = evacuate(system, 0)
     assert not (plan.array_of == 0).any()
+    ranks = sorted((move.reason.rank, move.reason.among) for move in plan.moves)
+    assert ranks == [(rank, len(ranks)) for rank in range(1, len(ranks) + 1)]
     assert not violations(system, plan.array_of)
 
 

@@ -87,8 +87,9 @@ def evacuate(system: System, array: int) -> Plan:
     """
     state = Assignment(system)
     reasons: dict[int, Reason] = {}
-    for rank, volume in enumerate(by_bsr(state, array).tolist(), 1):
-        _displace_one(state, volume, reasons, rank, len(state.on(array)))
+    leaving = by_bsr(state, array).tolist()
+    for rank, volume in enumerate(leaving, 1):
+        _displace_one(state, volume, reasons, rank, len(leaving))
     return make_plan("evacuate", system, state.array_of, reasons)
 
 
