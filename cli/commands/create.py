@@ -146,4 +146,4 @@ def wipe(out: Output, members: tuple[str, ...], lose_data: bool) -> None:
         )
         for each in found
     ]
-    out.emit({"members": found}, Text("\n".join(lines)))
+    out.emit({"members": found}, "\n".join(lines))
