@@ -20,6 +20,8 @@ from raidx_fuse.cli.output import Output, console, duration, plural
 from raidx_fuse.cli.parameters import PATH
 from raidx_fuse.errors import UsageError
 from raidx_fuse.lab.experiments.plots import draw_results
+from raidx_fuse.lab.experiments.pool import simulate_pool
+from raidx_fuse.lab.experiments.pool_parts import PoolExperiment
 from raidx_fuse.lab.experiments.results import comparison, csv_rows
 from raidx_fuse.lab.experiments.simulate import simulate as run_experiment
 from raidx_fuse.lab.experiments.spec import parse_experiment
@@ -44,9 +46,10 @@ def simulate(
 ) -> int:
     """Run experiments in virtual time.
 
-    SPEC is a TOML file with members (models), layout, policy, load and events; several experiments
-    are compared in a table. The real engine runs, without a mount and without root, and equal
-    seeds give equal results. For examples see examples/experiments/*.toml.
+    SPEC is a TOML file with members (models), layout, policy, load and events, or with several
+    arrays, volumes on them and the loads of these; several experiments are compared in a table. The
+    real engine runs, without a mount and without root, and equal seeds give equal results. For
+    examples see examples/experiments/*.toml.
     """
     experiments = [
         parse_experiment(_text(path), path, str(Path(path).parent), seed) for path in specs
@@ -57,7 +60,10 @@ def simulate(
         recorder = Recorder()
         progress = screen.status(SoFar(experiment.name, recorder))
         with quiet_engine(), progress if screen.is_terminal else nullcontext():
-            results.append(run_experiment(experiment, recorder))
+            if isinstance(experiment, PoolExperiment):
+                results.append(simulate_pool(experiment, recorder))
+            else:
+                results.append(run_experiment(experiment, recorder))
     if csv_path is not None:
         _write_csv(csv_path, results)
     if plot_path is not None:
@@ -120,9 +126,11 @@ def page(results: list[dict[str, Any]]) -> RenderableType:
         table.add_row(name, *values)
     parts: list[RenderableType] = [table]
     for result in results:
-        if result["events"] or result["sections"]:
+        lines = [event_line(event) for event in result["events"]]
+        lines += balance_lines(result.get("balance", {}))
+        if lines or result["sections"]:
             parts += [Text(), Text(result["name"], style="bold")]
-        parts += [Text(event_line(event)) for event in result["events"]]
+        parts += [Text(line) for line in lines]
         if result["sections"]:
             parts.append(sections_table(result["sections"]))
         parts += [Text(f"failed: {line}") for line in result["errors"][:3]]
@@ -134,6 +142,7 @@ def event_line(event: dict[str, Any]) -> str:
     """Return the report of an event as one line."""
     what = event["do"] + (f" disk {event['disk']}" if "disk" in event else "")
     what += f" {event['set']}" if "set" in event else ""
+    what += f" of array {event['array']}" if "array" in event else ""
     line = f"at {event['at_s']:g} s: {what}"
     if "refused" in event:
         line += f"; refused: {event['refused']}"
@@ -142,12 +151,28 @@ def event_line(event: dict[str, Any]) -> str:
     return line
 
 
+def balance_lines(balance: dict[str, Any]) -> list[str]:
+    """Return the hotspots and moves of a pool, in order."""
+    found: list[tuple[float, str]] = []
+    for one in balance.get("hotspots", ()):
+        until = "" if one["end_s"] is None else f" until {one['end_s']:g} s"
+        found.append((one["begin_s"], f"array {one['array']} is a hotspot{until}"))
+    for one in balance.get("moves", ()):
+        end = f"ended at {one['end_s']:.1f} s" if "end_s" in one else one.get("error", "under way")
+        words = f"volume {one['volume']} moves from {one['from']} to {one['to']}; {end}"
+        found.append((one["begin_s"], words))
+    return [f"at {at_s:.1f} s: {words}" for at_s, words in sorted(found, key=lambda one: one[0])]
+
+
 def sections_table(sections: list[dict[str, Any]]) -> Table:
     """Return response times over time."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for title in ("from s", "requests", "mean ms", "p95", "p99", "max"):
         table.add_column(title, justify="right")
-    queues = any("member_queues" in section for section in sections)
+    arrays = sections[0].get("utilisation", {})
+    for name in arrays:
+        table.add_column(f"{name}, %", justify="right")
+    queues = not arrays and any("member_queues" in section for section in sections)
     if queues:
         table.add_column("queue of each member")
     for section in sections:
@@ -156,6 +181,7 @@ def sections_table(sections: list[dict[str, Any]]) -> Table:
             f"{section['from_s']:g}",
             str(section["requests"]),
             *(f"{response[name]:.2f}" for name in ("mean", "p95", "p99", "max")),
+            *(f"{100 * section['utilisation'][name]:.0f}" for name in arrays),
             *([" ".join(f"{q:.2f}" for q in section.get("member_queues", []))] if queues else []),
         )
     return table

@@ -35,7 +35,10 @@ NewMember = Callable[[str], Member]  # takes a model's name, returns a new membe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event. *disk*: a role; *model*: of the *count* new members ("": the others' model)."""
+    """One event. *disk*: a role; *model*: of the *count* new members ("": the others' model).
+
+    *array*: the name of the array, in an experiment with several (pool_parts.py).
+    """
 
     at_s: float
     do: str
@@ -44,6 +47,7 @@ class Event:
     count: int = 1
     key: str = ""
     value: str = ""
+    array: str = ""
 
     def check(self) -> None:
         """Raise UsageError if a field is missing or impossible."""

@@ -11,6 +11,7 @@ from math import nan
 from typing import Any
 
 from raidx_fuse.errors import UsageError
+from raidx_fuse.lab.experiments.results import members_of
 
 INCHES_WIDE = 9.0
 _STYLE = {"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "svg.hashsalt": "raidx"}
@@ -93,9 +94,9 @@ def section_steps(
 def _load(axis: Any, results: Sequence[Mapping[str, Any]]) -> None:
     width = 0.8 / len(results)
     for number, result in enumerate(results):
-        members = result["members"]
-        places = [member["role"] + (number - (len(results) - 1) / 2) * width for member in members]
-        done = [member["reads"] + member["writes"] for member in members]
+        members = members_of(dict(result))
+        places = [role + (number - (len(results) - 1) / 2) * width for role, _ in members]
+        done = [member["reads"] + member["writes"] for _, member in members]
         axis.bar(places, done, width=width, label=result["name"])
     axis.set_xlabel("member")
     axis.set_ylabel("operations")

@@ -12,6 +12,21 @@ KINDS = ("response_ms", "read_ms", "write_ms")
 PARITY = ("pre_reads", "rmw", "rcw", "full_stripe", "degraded_reads")
 
 
+def _parts(result: Result) -> list[Result]:
+    """Return the arrays of a result: itself, unless the experiment had several (pool_parts.py)."""
+    parts: list[Result] = result.get("arrays", [result])
+    return parts
+
+
+def members_of(result: Result) -> list[tuple[int, Result]]:
+    """Return (number, member) of all members: the role, behind the members of earlier arrays."""
+    found: list[tuple[int, Result]] = []
+    for part in _parts(result):
+        first = found[-1][0] + 1 if found else 0
+        found += [(first + member["role"], member) for member in part["members"]]
+    return found
+
+
 def measures(result: Result) -> Iterator[tuple[str, float, str]]:
     """Yield (name, value, format) of the measures by which experiments are compared."""
     yield "requests", result["requests"], "d"
@@ -21,11 +36,11 @@ def measures(result: Result) -> Iterator[tuple[str, float, str]]:
         yield f"  {name}", result["response_ms"][name], ".3f"
     yield "reads mean, ms", result["read_ms"]["mean"], ".3f"
     yield "writes mean, ms", result["write_ms"]["mean"], ".3f"
-    members, array = result["members"], result["array"]
+    members = [member for _, member in members_of(result)]
     yield "member reads", sum(member["reads"] for member in members), "d"
     yield "member writes", sum(member["writes"] for member in members), "d"
     for name in PARITY:
-        yield name.replace("_", " "), array[name], "d"
+        yield name.replace("_", " "), sum(part["array"][name] for part in _parts(result)), "d"
     busy = [member["utilisation"] for member in members]
     yield "busiest member, %", 100 * max(busy), ".1f"
     yield "  members' mean, %", 100 * sum(busy) / len(busy), ".1f"
@@ -69,9 +84,10 @@ def _flat(part: Result) -> dict[str, Any]:
     operations = part.get("member_operations")
     queues = part.get("member_queues")
     if operations is None:
-        members = part.get("members", [])
+        members = [] if "from_s" in part else [member for _, member in members_of(part)]
         operations = [member["reads"] + member["writes"] for member in members]
         queues = [member["queue_mean"] for member in members]
     for role, (count, queue) in enumerate(zip(operations, queues or (), strict=True)):
         row |= {f"member{role}_operations": count, f"member{role}_queue": queue}
+    row |= {f"utilisation_{name}": value for name, value in part.get("utilisation", {}).items()}
     return row

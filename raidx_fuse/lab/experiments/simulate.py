@@ -18,34 +18,28 @@ chunk counts as written (*prefilled*), as in the papers.
 from __future__ import annotations
 
 import random
-import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 import trio
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.array.open import open_array
 from raidx_fuse.array.statistics import difference, snapshot
 from raidx_fuse.errors import ungrouped
-from raidx_fuse.format.create import create_array
-from raidx_fuse.format.regions import Region
-from raidx_fuse.lab.experiments.blank import BlankMember
 from raidx_fuse.lab.experiments.events import Event, NewMember, play
+from raidx_fuse.lab.experiments.modelled import (
+    MEMBER_BYTES,
+    Hardware,
+    assume_written,
+    modelled_array,
+)
 from raidx_fuse.lab.experiments.samples import Samples
 from raidx_fuse.lab.loads.drive import OUTSTANDING_MAX, drive, read_back
 from raidx_fuse.lab.loads.record import Recorder
 from raidx_fuse.lab.loads.request import Load
 from raidx_fuse.lab.loads.verify import Content
-from raidx_fuse.members.ram import RamMember
-from raidx_fuse.members.simulated.model import ModelMember
-from raidx_fuse.members.simulated.service import make_model
 from raidx_fuse.members.simulated.virtual_time import run
-from raidx_fuse.members.spec import parse_spec
-
-MEMBER_BYTES = 8 << 30
 
 
 async def nothing(_array: Array) -> None:
@@ -112,72 +106,23 @@ async def measure(experiment: Experiment, recorder: Recorder) -> dict[str, Any]:
     """
     for event in experiment.events:
         event.check()
-    makers = [_Maker(experiment, number) for number in range(len(experiment.members))]
-    members = [maker.member("") for maker in makers]
-    chance = random.Random(experiment.seed)
-    config = await create_array(
-        members,
-        experiment.layout,
+    hardware = Hardware(
+        layout=experiment.layout,
+        members=experiment.members,
+        member_bytes=experiment.member_bytes,
         chunk_bytes=experiment.chunk_bytes,
         params=experiment.params,
-        name="lab",
-        now_s=0,
-        uuid_source=lambda: str(uuid.UUID(int=chance.getrandbits(128), version=4)),
+        keeps_content=experiment.content or experiment.verify,
+        seed=experiment.seed * 1000,
     )
-    for maker in makers:
-        maker.forget(config.regions.data)
     with ungrouped():
-        async with open_array(members) as array:
+        async with modelled_array(hardware, random.Random(experiment.seed)) as (array, new):
             for key, text in experiment.settings.items():
                 await array.set(key, text)
             if experiment.prefilled:
                 assume_written(array)
             await experiment.prepare(array)
-            newcomers = count(len(members))
-
-            def new(model: str) -> ModelMember:
-                maker = _Maker(experiment, next(newcomers))
-                member = maker.member(model)
-                maker.forget(config.regions.data)
-                return member
-
             return await _drive(array, experiment, new, recorder)
-
-
-class _Maker:
-    """Makes the memory and the model of member *number*."""
-
-    def __init__(self, experiment: Experiment, number: int) -> None:
-        self._experiment = experiment
-        self._number = number
-        keeps = experiment.content or experiment.verify
-        kind = RamMember if keeps else BlankMember
-        self._memory = kind(experiment.member_bytes, name=f"disk{number}")
-
-    def member(self, model: str) -> ModelMember:
-        """Return the member; *model* "" means the model of its number. Raises UsageError."""
-        models = self._experiment.members
-        text = model or models[self._number % len(models)]
-        spec = parse_spec(f"ram:1MiB,model={text}")
-        assert spec.model is not None
-        seed = self._experiment.seed * 1000 + self._number
-        return ModelMember(self._memory, make_model(spec.model, **spec.numbers), seed=seed)
-
-    def forget(self, region: Region) -> None:
-        """Drop what is written to *region*, unless the experiment needs content."""
-        if isinstance(self._memory, BlankMember):
-            self._memory.forget(region)
-
-
-def assume_written(array: Array) -> None:
-    """Make every chunk of a fresh array count as written: the members read as zero, and zeros are
-    consistent. Only the map in memory changes, so the array must not outlive its members.
-    """
-    written = array.context.written
-    whole, rest = divmod(written.chunks, 8)
-    written.bits[:whole] = b"\xff" * whole
-    if rest:
-        written.bits[whole] |= (1 << rest) - 1
 
 
 async def _drive(

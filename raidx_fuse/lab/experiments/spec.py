@@ -29,19 +29,53 @@ disk = 2
 
 [report]
 section = 10                     # also report every 10 seconds
+
+Several arrays in one pool, instead of [array] and [load]:
+
+[pool]
+prefilled = true                 # every chunk of a volume counts as written
+verify = false
+settings = { "hot.tau" = "60%", "balance.auto" = "on" }
+
+[[arrays]]                       # as [array], without prefilled
+name = "a"
+settings = { "balance.target" = "off" }   # its own, or the pool's for this array
+
+[[volumes]]
+name = "db"
+array = "a"
+size = "64MiB"
+count = 7                        # db0 to db6; without it one, db
+
+[[loads]]                        # as [load], without verify
+volumes = "db[0-2]"              # one volume, or a pattern: each gets a load of its own
+begin = 100                      # second at which it begins
+
+[[events]]
+array = "a"                      # unless a setting of the whole pool is set
 """
 
 from __future__ import annotations
 
+import fnmatch
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import PurePath
 from typing import Any, TypeVar
 
 from raidx_fuse.errors import UsageError
+from raidx_fuse.format.configuration.volumes import VOLUMES_MAX
 from raidx_fuse.lab.experiments.events import Event
-from raidx_fuse.lab.experiments.simulate import MEMBER_BYTES, Experiment
+from raidx_fuse.lab.experiments.modelled import MEMBER_BYTES, Hardware
+from raidx_fuse.lab.experiments.pool_parts import (
+    PoolArray,
+    PoolExperiment,
+    PoolVolume,
+    VolumeLoad,
+)
+from raidx_fuse.lab.experiments.simulate import Experiment
 from raidx_fuse.lab.loads.source import Source
 from raidx_fuse.units import parse_size
 
@@ -82,6 +116,10 @@ class _Table:
             raise UsageError(f"{self.place}: {key} is missing", action=f"add {key} = ...")
         return self.take(key, kind, empty)
 
+    def has(self, key: str) -> bool:
+        """Return whether the table has *key*."""
+        return key in self._values
+
     def table(self, key: str) -> _Table:
         """Return the table below *key*, empty if there is none."""
         return _Table(f"{self.place} [{key}]", self.take(key, dict, {}))
@@ -103,7 +141,7 @@ class _Table:
 
 def parse_experiment(
     text: str, name: str = "experiment", folder: str = "", seed: int | None = None
-) -> Experiment:
+) -> Experiment | PoolExperiment:
     """Return the experiment that *text* describes, checked as far as possible without running it.
 
     *name* is used in messages, and in the result if *text* has no name. Paths of traces are
@@ -116,21 +154,18 @@ def parse_experiment(
     title = top.take("name", str, name)
     own_seed = top.take("seed", int, 0)
     seed = own_seed if seed is None else seed
+    if top.has("arrays"):
+        return _pool(top, title, folder, seed)
     array, load, report = top.table("array"), top.table("load"), top.table("report")
     events = [_event(table) for table in top.tables("events")]
     top.end()
-    source, depth, verify = _source(load, folder, seed)
-    own_members = array.take("members", list, [])
-    disks, model = array.take("disks", int, 0), array.take("model", str, "hdd")
+    verify = load.take("verify", bool, False)
+    source, depth = _source(load, folder, seed)
     experiment = Experiment(
         name=title,
-        layout=array.must("layout", str, ""),
-        members=own_members or [model] * disks,
-        member_bytes=array.size("disk_size", MEMBER_BYTES),
-        chunk_bytes=array.size("chunk", 64 << 10),
-        params=array.take("params", dict, {}),
-        settings={k: str(v) for k, v in array.take("settings", dict, {}).items()},
         prefilled=array.take("prefilled", bool, True),
+        settings=_settings(array),
+        **_hardware(array),
         load=source.load,
         depth=depth or None,
         verify=verify,
@@ -138,10 +173,96 @@ def parse_experiment(
         section_s=report.take("section", float, 0.0),
         seed=seed,
     )
-    array.end()
     report.end()
-    _check_members(array, own_members, disks)
     return experiment
+
+
+def _pool(top: _Table, title: str, folder: str, seed: int) -> PoolExperiment:
+    """Return an experiment with several arrays."""
+    pool, report = top.table("pool"), top.table("report")
+    rows = {key: top.tables(key) for key in ("arrays", "volumes", "loads", "events")}
+    top.end()
+    arrays = []
+    for table in rows["arrays"]:
+        name, settings = table.must("name", str, ""), _settings(table)
+        arrays.append(
+            PoolArray(hardware=Hardware(name=name, **_hardware(table)), settings=settings)
+        )
+    volumes = [one for table in rows["volumes"] for one in _volumes(table)]
+    loads: list[VolumeLoad] = []
+    for table in rows["loads"]:
+        loads += _loads(table, [one.name for one in volumes], folder, seed + len(loads))
+    experiment = PoolExperiment(
+        name=title,
+        arrays=arrays,
+        volumes=volumes,
+        loads=loads,
+        settings=_settings(pool),
+        prefilled=pool.take("prefilled", bool, True),
+        verify=pool.take("verify", bool, False),
+        events=[_event(table) for table in rows["events"]],
+        section_s=report.take("section", float, 0.0),
+        seed=seed,
+    )
+    pool.end()
+    report.end()
+    try:
+        experiment.check()
+    except UsageError as error:
+        raise UsageError(f"{top.place}: {error.message}", action=error.action) from None
+    return experiment
+
+
+def _volumes(table: _Table) -> list[PoolVolume]:
+    name, count = table.must("name", str, ""), table.take("count", int, 0)
+    array, size = table.must("array", str, ""), table.size("size", 0)
+    table.end()
+    if not 0 <= count <= VOLUMES_MAX or size <= 0:
+        raise UsageError(f"{table.place}: a volume needs a size; count is 1 to {VOLUMES_MAX}")
+    names = [f"{name}{number}" for number in range(count)] if count else [name]
+    return [PoolVolume(name=one, array=array, size_bytes=size) for one in names]
+
+
+def _loads(table: _Table, names: Sequence[str], folder: str, seed: int) -> list[VolumeLoad]:
+    """Return one load for each of the volumes *names* that are meant, with seeds from *seed* on."""
+    pattern, begin_s = table.must("volumes", str, ""), table.take("begin", float, 0.0)
+    meant = fnmatch.filter(names, pattern)
+    if not meant:
+        raise UsageError(
+            f"{table.place}: no volume is called {pattern!r}", action=f"known: {', '.join(names)}"
+        )
+    if not 0 <= begin_s < 1e9:
+        raise UsageError(f"{table.place}: a load cannot begin at {begin_s} s")
+    source, depth = _source(table, folder, seed)
+    return [
+        VolumeLoad(
+            volume=name,
+            load=replace(source, seed=seed + number).load,
+            begin_s=begin_s,
+            depth=depth or None,
+        )
+        for number, name in enumerate(meant)
+    ]
+
+
+def _hardware(array: _Table) -> dict[str, Any]:
+    """Return the fields that `Experiment` and `Hardware` share, the last that the table has."""
+    own_members = array.take("members", list, [])
+    disks, model = array.take("disks", int, 0), array.take("model", str, "hdd")
+    fields = {
+        "layout": array.must("layout", str, ""),
+        "members": own_members or [model] * disks,
+        "member_bytes": array.size("disk_size", MEMBER_BYTES),
+        "chunk_bytes": array.size("chunk", 64 << 10),
+        "params": array.take("params", dict, {}),
+    }
+    array.end()
+    _check_members(array, own_members, disks)
+    return fields
+
+
+def _settings(table: _Table) -> dict[str, str]:
+    return {key: str(value) for key, value in table.take("settings", dict, {}).items()}
 
 
 def _check_members(array: _Table, members: list[Any], disks: int) -> None:
@@ -153,8 +274,8 @@ def _check_members(array: _Table, members: list[Any], disks: int) -> None:
         raise UsageError(f"{array.place}: disks must be 1 to 255, not {disks}")
 
 
-def _source(load: _Table, folder: str, seed: int) -> tuple[Source, int, bool]:
-    """Return the load, its depth (0: open loop) and whether it is verified."""
+def _source(load: _Table, folder: str, seed: int) -> tuple[Source, int]:
+    """Return the load and its depth (0: open loop)."""
     name = load.must("source", str, "")
     requests, depth = load.take("requests", int, 0), load.take("depth", int, 0)
     seconds, rate_s = load.take("seconds", float, 0.0), load.take("rate", float, 0.0)
@@ -168,7 +289,6 @@ def _source(load: _Table, folder: str, seed: int) -> tuple[Source, int, bool]:
         seed=seed,
         numbers=load.take("numbers", dict, {}),
     )
-    verify = load.take("verify", bool, False)
     load.end()
     if min(requests, depth, seconds, rate_s) < 0:
         raise UsageError(f"{load.place}: requests, seconds, rate and depth are not negative")
@@ -178,7 +298,7 @@ def _source(load: _Table, folder: str, seed: int) -> tuple[Source, int, bool]:
         source.check()
     except UsageError as error:
         raise UsageError(f"{load.place}: {error.message}", action=error.action) from None
-    return source, depth, verify
+    return source, depth
 
 
 def _event(table: _Table) -> Event:
@@ -190,6 +310,7 @@ def _event(table: _Table) -> Event:
         count=table.take("count", int, 1),
         key=table.take("key", str, ""),
         value=str(table.take("value", str, "")),
+        array=table.take("array", str, ""),
     )
     table.end()
     try:

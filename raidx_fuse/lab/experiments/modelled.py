@@ -1,0 +1,122 @@
+"""Arrays on modelled disks for experiments: made, opened, and given new members during the run."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
+from raidx_fuse.format.configuration.volumes import Extent
+from raidx_fuse.format.create import create_array
+from raidx_fuse.format.regions import Region
+from raidx_fuse.lab.experiments.blank import BlankMember
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.model import ModelMember
+from raidx_fuse.members.simulated.service import make_model
+from raidx_fuse.members.spec import parse_spec
+
+MEMBER_BYTES = 8 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """The members of an array and how it is created.
+
+    *members*: models, perhaps with own numbers, as behind ``model=`` in a member's spec. *size*:
+    bytes of the image, None: all that fits. *with_volume*: it has one volume, the whole image.
+    *seed*: of the first member's rotation; those of the others follow.
+    """
+
+    layout: str
+    members: Sequence[str]
+    name: str = "lab"
+    member_bytes: int = MEMBER_BYTES
+    chunk_bytes: int = 64 << 10
+    params: Mapping[str, Any] = field(default_factory=dict)
+    size_bytes: int | None = None
+    with_volume: bool = True
+    keeps_content: bool = False
+    seed: int = 0
+
+
+class Modelled:
+    """The modelled members of an array on *hardware*, and those that join it later."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self.hardware = hardware
+        self._forgotten = Region(0, 0)
+        self._memories: list[RamMember] = []
+
+    def member(self, model: str = "") -> ModelMember:
+        """Return a new member; *model* "": that of its number. Raises UsageError."""
+        hardware, number = self.hardware, len(self._memories)
+        memory: RamMember = (RamMember if hardware.keeps_content else BlankMember)(
+            hardware.member_bytes, name=f"disk{number}"
+        )
+        text = model or hardware.members[number % len(hardware.members)]
+        spec = parse_spec(f"ram:1MiB,model={text}")
+        assert spec.model is not None
+        self._memories.append(memory)
+        self._forget(memory)
+        return ModelMember(
+            memory, make_model(spec.model, **spec.numbers), seed=hardware.seed + number
+        )
+
+    def forget(self, region: Region) -> None:
+        """Drop what is written to *region* of any member, unless the content is needed."""
+        self._forgotten = region
+        for memory in self._memories:
+            self._forget(memory)
+
+    def _forget(self, memory: RamMember) -> None:
+        if isinstance(memory, BlankMember):
+            memory.forget(self._forgotten)
+
+
+@asynccontextmanager
+async def modelled_array(
+    hardware: Hardware, chance: random.Random
+) -> AsyncIterator[tuple[Array, Callable[[str], ModelMember]]]:
+    """Yield a new array on *hardware*, and what makes further members of it. Raises RaidxError.
+
+    *chance* is the source of UUIDs.
+    """
+    modelled = Modelled(hardware)
+    members = [modelled.member() for _ in hardware.members]
+    config = await create_array(
+        members,
+        hardware.layout,
+        chunk_bytes=hardware.chunk_bytes,
+        params=hardware.params,
+        name=hardware.name,
+        now_s=0,
+        size_bytes=hardware.size_bytes,
+        with_volume=hardware.with_volume,
+        uuid_source=lambda: str(uuid.UUID(int=chance.getrandbits(128), version=4)),
+    )
+    modelled.forget(config.regions.data)
+    async with open_array(members) as array:
+        yield array, modelled.member
+
+
+def assume_written(array: Array, extents: Sequence[Extent] | None = None) -> None:
+    """Make every chunk of a fresh array, or of *extents* of it, count as written.
+
+    The members read as zero, and zeros are consistent. Only the map in memory changes, so the array
+    must not outlive its members.
+    """
+    written, size = array.context.written, array.context.layout.chunk_bytes
+    for extent in extents or [Extent(0, written.chunks * size)]:
+        first, end = extent.offset // size, -(-extent.end // size)
+        whole_from, whole_to = -(-first // 8), end // 8
+        ends = range(first, min(8 * whole_from, end)), range(max(first, 8 * whole_to), end)
+        for chunk in chain(*ends):
+            written.bits[chunk // 8] |= 1 << chunk % 8
+        if whole_from < whole_to:
+            written.bits[whole_from:whole_to] = b"\xff" * (whole_to - whole_from)
