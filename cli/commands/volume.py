@@ -167,8 +167,9 @@ def swap(
 ) -> int:
     """Let two volumes of two arrays change places while they are used.
 
-    One moves after the other, through free space: of either array, or of a third one. After a crash
-    the move under way continues; type the command again for what is left.
+    One moves after the other, through free space: of either array, or of a third one. If no array
+    has room for a whole volume, both move together, in pieces as large as what is free. After a
+    crash the moves under way continue; type the command again for what is left.
     """
     options = {"accept_degraded": accept_degraded, "dry_run": dry_run}
     result = ask(out, mount, "volume-swap", first=name, second=other, **options)

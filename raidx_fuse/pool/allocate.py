@@ -15,13 +15,17 @@ none is, the largest ones are put together, up to `EXTENTS_MAX`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from raidx_fuse.errors import NoSpaceError
 from raidx_fuse.format.configuration.volumes import ALIGN_BYTES, Extent
 from raidx_fuse.units import format_size
 
 EXTENTS_MAX = 16  # of a volume: each takes some bytes of the superblock
+ROUNDS_MAX = 1000  # of an exchange in pieces: each costs some updates of superblocks
+K = TypeVar("K")
+PIECES_MAX = 2 * EXTENTS_MAX  # of one that moves in pieces, which cannot stop half way
 
 
 def free_ranges(taken: Iterable[Extent], size_bytes: int) -> list[Extent]:
@@ -97,3 +101,83 @@ def cut(extents: Sequence[Extent], size_bytes: int) -> tuple[tuple[Extent, ...],
             off.append(Extent(extent.offset + inside, extent.length - inside))
         left -= inside
     return tuple(kept), off
+
+
+def cut_front(
+    extents: Sequence[Extent], size_bytes: int
+) -> tuple[tuple[Extent, ...], list[Extent]]:
+    """Return *extents* without their first *size_bytes*, and the ranges of these.
+
+    >>> cut_front([Extent(0, 8192), Extent(16384, 8192)], 12288)
+    ((Extent(offset=20480, length=4096),), [Extent(offset=0, length=8192), \
+Extent(offset=16384, length=4096)])
+    """
+    off, _ = cut(extents, size_bytes)
+    kept: list[Extent] = []
+    for number, extent in enumerate(extents):
+        gone = off[number].length if number < len(off) else 0
+        if gone < extent.length:
+            kept.append(Extent(extent.offset + gone, extent.length - gone))
+    return tuple(kept), list(off)
+
+
+def pieced(
+    extents: tuple[Extent, ...], free: Sequence[Extent], most_bytes: int, *, in_front: bool = False
+) -> tuple[tuple[Extent, ...], int]:
+    """Return *extents* with up to *most_bytes* of *free* behind them, and how many these are.
+
+    What lies next to them comes first, then the largest ranges. *in_front*: before them instead.
+    Places need not begin at a unit of the array here: nothing free may stay unused.
+
+    >>> pieced((Extent(0, 8192),), [Extent(8192, 4096), Extent(16384, 8192)], 8192)
+    ((Extent(offset=0, length=12288), Extent(offset=16384, length=4096)), 8192)
+    >>> pieced((Extent(8192, 4096),), [Extent(0, 8192)], 4096, in_front=True)
+    ((Extent(offset=4096, length=8192),), 4096)
+    """
+    rest, taken = sorted(free, key=lambda one: (-one.length, one.offset)), 0
+    while rest and taken < most_bytes:
+        if in_front:
+            next_to = [one for one in rest if extents and one.end == extents[0].offset]
+        else:
+            next_to = [one for one in rest if extents and one.offset == extents[-1].end]
+        if not next_to and len(extents) >= PIECES_MAX:
+            break
+        one = (next_to or rest)[0]
+        rest.remove(one)
+        length = min(one.length, most_bytes - taken)
+        taken += length
+        if in_front and next_to:
+            extents = (Extent(one.end - length, length + extents[0].length), *extents[1:])
+        elif in_front:
+            extents = (Extent(one.end - length, length), *extents)
+        elif next_to:
+            extents = (*extents[:-1], Extent(extents[-1].offset, extents[-1].length + length))
+        else:
+            extents = (*extents, Extent(one.offset, length))
+    return extents, taken
+
+
+def exchange_rounds(free: Mapping[K, int], legs: Sequence[tuple[K, K, int]]) -> int | None:
+    """Return in how many rounds *legs* change places in pieces; None: they cannot.
+
+    *free* are the bytes by array; a leg is (from, to, bytes). In a round each volume takes what is
+    free where it goes, and frees as much where it was.
+
+    >>> exchange_rounds({"a": 4096, "b": 0}, [("a", "b", 8192), ("b", "a", 8192)])
+    3
+    >>> exchange_rounds({"a": 0, "b": 4096}, [("a", "b", 16384), ("b", "a", 8192)]) is None
+    True
+    """
+    room, left = dict(free), [length for _, _, length in legs]
+    for number in range(ROUNDS_MAX):
+        if not any(left):
+            return number
+        before = list(left)
+        for i, (source, target, _) in enumerate(legs):
+            length = min(left[i], room[target])
+            left[i] -= length
+            room[target] -= length
+            room[source] += length
+        if left == before:
+            return None
+    return None

@@ -2,7 +2,8 @@
 
 A swap is two moves through free space: first the volume that has room on the other array, then the
 other one, into the room that the first has left. If neither has room, the smaller one goes through
-a third array, which costs one more copy of it.
+a third array, which costs one more copy of it; or else both go in pieces, as large as what is free
+on the two arrays together, and every byte is copied once.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import trio
 
 from raidx_fuse.array.estimate import ASSUMED_RATE_BYTES, copy_rate
 from raidx_fuse.array.status import redundancy_left
-from raidx_fuse.errors import BusyError, NoSpaceError, UsageError
+from raidx_fuse.errors import BusyError, NoSpaceError, RaidxError, UsageError
 from raidx_fuse.format.configuration.volumes import ALIGN_BYTES, VOLUMES_MAX
+from raidx_fuse.pool.allocate import exchange_rounds
 from raidx_fuse.pool.move_job import Leg, MoveVolumes
 from raidx_fuse.pool.pool import Pool
+from raidx_fuse.pool.transfer import Transfer
 from raidx_fuse.pool.volume import Volume
 from raidx_fuse.pool.volume_table import ArrayVolumes
+from raidx_fuse.units import format_size
 
 MOVE, SWAP = "move", "swap"
 
@@ -113,11 +117,40 @@ def plan_swap(
         ]
         if _have_room(legs):
             return Planned(SWAP, legs, f"{does}, by way of {scratch.array.name}")
-    raise NoSpaceError(
-        f"volumes {first.name} and {second.name} cannot change places: neither {here.array.name} "
-        f"nor {there.array.name} has room for the volume of the other, nor has a third array",
-        action="delete or shrink a volume, or add disks",
+    return plan_exchange(pool, [(one.volume.uuid, one.target.array.uuid) for one in (one, other)])
+
+
+def plan_exchange(
+    pool: Pool, moves: Sequence[tuple[str, str]], *, accept_degraded: bool = False
+) -> Planned:
+    """Return moves of (volume, array) in pieces, all together. Raises as `start_move`."""
+    legs = []
+    for volume_name, array_name in moves:
+        source, volume = pool.find(volume_name)
+        target = pool.array(array_name)
+        _require_movable(pool, source, volume)
+        _require_target(target, volume, accept_degraded)
+        legs.append(Leg(volume, source, target, in_pieces=True))
+    sides = {side.array.uuid: side for leg in legs for side in (leg.source, leg.target)}
+    names = " and ".join(leg.volume.name for leg in legs)
+    if any(transfer.in_pieces for transfer in pool.transfers.values()):
+        raise BusyError("other volumes are changing places", action="wait until they are there")
+    free = {uuid: side.free_bytes() + side.wiping_bytes() for uuid, side in sides.items()}
+    flows = [(x.source.array.uuid, x.target.array.uuid, x.volume.size_bytes) for x in legs]
+    rounds = exchange_rounds(free, flows)
+    if rounds is None or any(side.table().is_whole for side in sides.values()):
+        has = ", ".join(f"{format_size(free[u])} on {s.array.name}" for u, s in sides.items())
+        raise NoSpaceError(
+            f"volumes {names} cannot change places: no array has room for one of them, and "
+            f"too little is free to do it in pieces: {has}",
+            action="delete or shrink a volume, or add disks",
+        )
+    does = ", ".join(
+        f"{leg.volume.name} on {leg.source.array.name} goes to {leg.target.array.name}"
+        for leg in legs
     )
+    through = format_size(sum(free.values()))
+    return Planned(SWAP, legs, f"swaps volumes: {does}; in {rounds} rounds through {through}")
 
 
 def _have_room(legs: Sequence[Leg]) -> bool:
@@ -132,7 +165,7 @@ def _have_room(legs: Sequence[Leg]) -> bool:
         ]
         try:
             leg.target.places_for(leg.volume.size_bytes, more)
-        except (NoSpaceError, UsageError):
+        except (BusyError, NoSpaceError, UsageError):
             return False
         left.append(leg)
     return True
@@ -194,16 +227,30 @@ async def start(pool: Pool, planned: Planned) -> int:
                 )
         if source.jobs.closing or pool.closing:
             raise BusyError("the array is being unmounted")
-        pool.add(await first.begin())
-        return _start_job(pool, planned.legs, planned.kind)
+        await _begin([leg for leg in planned.legs if leg is first or leg.in_pieces], pool)
+        return _start_job(pool, planned.legs, planned.kind).job_id
 
 
-def _start_job(pool: Pool, legs: Sequence[Leg], kind: str) -> int:
-    return (
-        legs[0]
-        .source.array.jobs.start(lambda context, job: MoveVolumes(context, job, pool, legs, kind))
-        .job_id
+async def _begin(legs: Sequence[Leg], pool: Pool) -> None:
+    """Enter all of *legs* into the tables, or none. Raises RaidxError."""
+    begun: list[Transfer] = []
+    try:
+        for leg in legs:
+            begun.append(await leg.begin())
+            pool.add(begun[-1])
+    except RaidxError:
+        for transfer in begun:
+            await transfer.give_back()
+            pool.remove(transfer)
+        raise
+
+
+def _start_job(pool: Pool, legs: Sequence[Leg], kind: str) -> MoveVolumes:
+    job = legs[0].source.array.jobs.start(
+        lambda context, job: MoveVolumes(context, job, pool, legs, kind)
     )
+    assert isinstance(job, MoveVolumes)
+    return job
 
 
 @asynccontextmanager
@@ -212,9 +259,10 @@ async def open_pool(arrays: Sequence[ArrayVolumes]) -> AsyncIterator[Pool]:
     pool = Pool(arrays)
     await pool.settle()
     for volumes in arrays:
-        here = [t for t in pool.transfers.values() if t.source is volumes]
+        here = [t for t in pool.transfers.values() if t.source is volumes and not t.in_pieces]
         if here and not volumes.array.read_only:
             _start_job(pool, [Leg(t.volume, t.source, t.target, t) for t in here], MOVE)
+    _resume_exchange(pool)
     try:
         yield pool
     finally:
@@ -225,6 +273,27 @@ async def open_pool(arrays: Sequence[ArrayVolumes]) -> AsyncIterator[Pool]:
                     if isinstance(job, MoveVolumes):
                         job.stop()
                         await job.finished.wait()
+
+
+def _resume_exchange(pool: Pool) -> None:
+    """Let volumes that change places in pieces go on, or back if not all of them have begun."""
+    moving = [transfer for transfer in pool.transfers.values() if transfer.in_pieces]
+    if not moving or any(t.source.array.read_only or t.target.array.read_only for t in moving):
+        return
+    free: dict[str, int] = {}
+    for side in {id(s): s for t in moving for s in (t.source, t.target)}.values():
+        unused = sum(extent.length for extent in side.free_in(side.table()))
+        free[side.array.uuid] = unused + side.wiping_bytes()
+    flows = []
+    for t in moving:
+        source, target = t.source.array.uuid, t.target.array.uuid
+        free[source] += t.saved - t.first
+        free[target] += t.limit - t.saved
+        flows.append((source, target, t.size - t.saved))
+    legs = [Leg(t.volume, t.source, t.target, t, in_pieces=True) for t in moving]
+    job = _start_job(pool, legs, SWAP)
+    if any(t.back for t in moving) or exchange_rounds(free, flows) is None:
+        job.cancel()
 
 
 # -- costs ---------------------------------------------------------------------------------------

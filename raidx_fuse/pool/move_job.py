@@ -1,9 +1,13 @@
 """The job that moves volumes: it copies window by window, as all jobs do (jobs/job.py).
 
 A move is one leg. A swap is several, one after the other: each volume has room where it goes when
-its leg begins. Only written chunks are copied, with the next batch read while one is written. Reads
-and writes go through the arrays like those of users, so that whatever happens to an array, a lost
-member, a growth, a rebuild, is its own business; the locks of the loop are not needed.
+its leg begins. Legs *in pieces* go on together, where volumes change places and none has that room:
+each is copied as far as there are places, gives up what it has left, and so makes room for the
+others. They are handed over when all of them are copied.
+
+Only written chunks are copied, with the next batch read while one is written. Reads and writes go
+through the arrays like those of users, so that whatever happens to an array, a lost member, a
+growth, a rebuild, is its own business; the locks of the loop are not needed.
 
 While a host is full, the job waits; at any other error it pauses until the user resumes it. If it
 is cancelled, the volume of the present leg goes back; legs that have ended stay.
@@ -24,8 +28,9 @@ from raidx_fuse.errors import NoSpaceError, RaidxError
 from raidx_fuse.format.create import new_uuid
 from raidx_fuse.jobs.job import BUSY_S, WINDOW_BYTES, StallableJob
 from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.pool.begin import begin_transfer
 from raidx_fuse.pool.pool import Pool
-from raidx_fuse.pool.transfer import Transfer, begin_transfer
+from raidx_fuse.pool.transfer import Transfer
 from raidx_fuse.pool.volume import Volume
 from raidx_fuse.pool.volume_table import ArrayVolumes
 
@@ -45,10 +50,13 @@ class Leg:
     source: ArrayVolumes
     target: ArrayVolumes
     transfer: Transfer | None = None
+    in_pieces: bool = False
 
     async def begin(self) -> Transfer:
         """Enter the move into the tables and return it; see `begin_transfer`."""
-        self.transfer = await begin_transfer(self.source, self.target, self.volume, new_uuid())
+        self.transfer = await begin_transfer(
+            *(self.source, self.target, self.volume, new_uuid()), in_pieces=self.in_pieces
+        )
         return self.transfer
 
 
@@ -97,7 +105,9 @@ class MoveVolumes(StallableJob):
     def cancel(self) -> None:
         """Turn round: what is on its way goes back, and no further leg begins."""
         leg = self._legs[0] if self._legs else None
-        if leg is not None and (leg.transfer is None or not leg.transfer.arrived):
+        if leg is not None and not (
+            self._are_settled() if leg.in_pieces else leg.transfer and leg.transfer.arrived
+        ):
             self._turn = True
             self._again_s = 0.0
         self._legs[1:] = [leg for leg in self._legs[1:] if leg.transfer is not None]
@@ -146,7 +156,7 @@ class MoveVolumes(StallableJob):
         """Do the next step of the present leg; return how many bytes it copied."""
         leg = self._legs[0]
         try:
-            copied = await self._step(leg)
+            copied = await (self._step_together() if leg.in_pieces else self._step(leg))
         except NoSpaceError as error:
             self.note_wait(error)
             self._again_s = self.retry_s()
@@ -168,9 +178,7 @@ class MoveVolumes(StallableJob):
                 return 0
             transfer = await leg.begin()
             self._pool.add(transfer)
-        if transfer.uuid not in self._drained:
-            await leg.source.array.context.writes_drained()
-            self._drained.add(transfer.uuid)
+        await self._drain(leg, transfer)
         if self._turn and not transfer.back and not transfer.arrived:
             await transfer.turn()
             self.done_bytes = 0
@@ -187,13 +195,64 @@ class MoveVolumes(StallableJob):
         del self._legs[0]
         return 0
 
+    async def _drain(self, leg: Leg, transfer: Transfer) -> None:
+        """Wait once for the writes that were in flight when the move began."""
+        if transfer.uuid not in self._drained:
+            await leg.source.array.context.writes_drained()
+            self._drained.add(transfer.uuid)
+
+    async def _step_together(self) -> int:
+        """Do the next step of the legs in pieces; return how many bytes it copied."""
+        legs = self._under_way()
+        for leg, transfer in legs:
+            await self._drain(leg, transfer)
+        if self._turn and not (all(one.back for _, one in legs) or self._are_settled()):
+            for _, transfer in legs:
+                if not transfer.back:
+                    await transfer.turn()
+            self.done_bytes = 0
+            self.total_bytes = sum([await one.written_bytes() for _, one in legs])
+        for _, transfer in legs:
+            low, high = transfer.reach
+            if low < high:
+                return await self._copy(transfer, low, high)
+        left = [transfer for _, transfer in legs if transfer.rest[0] < transfer.rest[1]]
+        if left:
+            passed_on = [await transfer.pass_on() for _, transfer in legs]
+            if not any(passed_on):
+                await self._wait_for_room(legs)
+            return 0
+        for _, transfer in legs:
+            await transfer.save()  # all of them, before one cannot go back any more
+        for leg, transfer in legs:
+            await (transfer.give_back() if transfer.back else transfer.hand_over())
+            self._went_back |= transfer.back
+            self._pool.remove(transfer)
+            self._legs.remove(leg)
+        return 0
+
+    def _under_way(self) -> list[tuple[Leg, Transfer]]:
+        return [(leg, leg.transfer) for leg in self._legs if leg.transfer is not None]
+
+    def _are_settled(self) -> bool:
+        """Return whether volumes that change places are where they go, for good."""
+        return all(transfer.is_settled for _, transfer in self._under_way())
+
+    async def _wait_for_room(self, legs: Sequence[tuple[Leg, Transfer]]) -> None:
+        """Wait for the wiper. Raises NoSpaceError if it has nothing to do."""
+        sides = [side for leg, _ in legs for side in (leg.source, leg.target)]
+        if not any(side.table().wiping for side in sides):
+            names = ", ".join(leg.volume.name for leg, _ in legs)
+            raise NoSpaceError(f"volumes {names} change places, but nothing is free for it")
+        await trio.sleep(POLL_S)
+
     async def checkpoint(self) -> None:
-        """Make the watermark durable."""
-        if self._legs and self._legs[0].transfer is not None:
+        """Make the watermarks durable."""
+        for leg, transfer in self._under_way():
             try:
-                await self._legs[0].transfer.save()
+                await transfer.save()
             except RaidxError as error:
-                self.stall(f"volume {self._legs[0].volume.name}", error)
+                self.stall(f"volume {leg.volume.name}", error)
 
     async def finish(self, completed: bool) -> None:
         """Keep the position for the next mount, unless all legs have ended."""

@@ -25,7 +25,8 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.configuration.companions import Companion
 from raidx_fuse.format.configuration.volumes import SOURCE, TARGET, MoveMark, VolumeRecord
-from raidx_fuse.pool.transfer import Transfer, forget_arrival, give_up
+from raidx_fuse.pool.marks import forget_arrival, give_up
+from raidx_fuse.pool.transfer import Transfer
 from raidx_fuse.pool.volume import Volume
 from raidx_fuse.pool.volume_table import ArrayVolumes
 
@@ -191,6 +192,7 @@ def _is_same(there: VolumeRecord | None, here: VolumeRecord, mark: MoveMark) -> 
         and there.move.role == TARGET
         and there.move.uuid == mark.uuid
         and (there.size_bytes, there.name) == (here.size_bytes, here.name)
+        and (mark.first or 0) <= there.move.watermark
     )
 
 

@@ -17,28 +17,30 @@ The *watermark* is the durable `saved`, in the mark of the target's volume table
  4. A write into the *window* waits until it is copied, and the copy waits for writes in flight.
  5. Places are given up, to be wiped, when the record that takes them away is durable and no read
     of them is in flight.
+
+A move *in pieces*, of volumes that change places where no array has room for a whole one, has
+places on the target for the bytes below *limit* alone, and on the source for those from *first* on:
+first <= saved <= limit. `pass_on` gives up what lies below *saved* on the source (law 5), and takes
+what is free on the target; going back, the other way round.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import trio
 
 from raidx_fuse.engine.in_flight import InFlight
-from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.format.configuration.volumes import (
-    SOURCE,
-    TARGET,
     Arrived,
-    Extent,
-    MoveMark,
     VolumeRecord,
     VolumeTable,
 )
-from raidx_fuse.pool.volume import Volume, read_of, write_of
+from raidx_fuse.pool.allocate import cut, cut_front, pieced
+from raidx_fuse.pool.marks import forget_arrival, give_up, merged, runs_of, with_record
+from raidx_fuse.pool.volume import Volume, read_of, shifted, write_of
 from raidx_fuse.pool.volume_table import ArrayVolumes
 from raidx_fuse.pool.wipe import to_be_wiped
 
@@ -71,18 +73,14 @@ class Transfer:
         self.uuid = there.move.uuid
         self.volume_uuid = there.uuid
         self.size = there.size_bytes
-        self.places = here.extents
-        self.new_places = there.extents
+        self.in_pieces = here.move is not None and here.move.first is not None
         self.saved = self.position = there.move.watermark
         self.back = there.move.back
         self.resumed = resumed
         self.arrived = False
         self.requests = 0
         self.awaited = False
-        self._read_here = read_of(source.array.read, here.extents)
-        self._write_here = write_of(source.array.write, here.extents)
-        self._read_there = read_of(target.array.read, there.extents)
-        self._write_there = write_of(target.array.write, there.extents)
+        self._lie(here, there)
         self._window = NOWHERE
         self._moved = trio.Event()
         self._reads, self._writes = InFlight(), InFlight()
@@ -96,6 +94,17 @@ class Transfer:
             read_only=target.array.read_only,
             uuid=there.uuid,
         )
+
+    def _lie(self, here: VolumeRecord, there: VolumeRecord) -> None:
+        """Note where the bytes lie: from *first* on *here*, below *limit* *there*."""
+        self.places, self.new_places = here.extents, there.extents
+        self.first = (here.move and here.move.first) or 0
+        self.limit = sum(extent.length for extent in there.extents)
+        source, target = self.source.array, self.target.array
+        self._read_here = shifted(read_of(source.read, here.extents), self.first)
+        self._write_here = shifted(write_of(source.write, here.extents), self.first)
+        self._read_there = read_of(target.read, there.extents)
+        self._write_there = write_of(target.write, there.extents)
 
     def take_over(self, volume: Volume) -> None:
         """Serve *volume*, which users have open already, instead of one of its own."""
@@ -159,9 +168,21 @@ class Transfer:
     # -- copying ---------------------------------------------------------------------------------
 
     @property
+    def is_settled(self) -> bool:
+        """Whether all of it is on the target, durably."""
+        return self.saved == self.size and not self.back
+
+    @property
     def rest(self) -> tuple[int, int]:
         """(first, end) of the bytes that still have to move."""
         return (0, self.position) if self.back else (self.position, self.size)
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """(first, end) of the bytes of `rest` that have places where they go."""
+        if self.back:
+            return min(self.first, self.position), self.position
+        return self.position, max(self.position, min(self.limit, self.size))
 
     def written(self, low: int, high: int) -> list[tuple[int, int]]:
         """Return the parts of bytes *low* .. *high* - 1 that are to be copied.
@@ -169,7 +190,7 @@ class Transfer:
         They were written where they are now. After a remount, also those that were written where
         they go: a copy may be there of what the crash has taken back here.
         """
-        here = runs_of(self.source, self.places, low, high)
+        here = runs_of(self.source, self.places, low, high, self.first)
         there = runs_of(self.target, self.new_places, low, high)
         if self.resumed:
             return merged([*here, *there])
@@ -246,6 +267,66 @@ class Transfer:
             self.back = True
             self.position = self.saved
 
+    # -- moves in pieces -------------------------------------------------------------------------
+
+    async def pass_on(self) -> bool:
+        """Give up the places that the volume has left, and take free ones for what is to come.
+
+        Return whether there were any. No window may be open. Raises RaidxError.
+        """
+        await self.save()
+        async with self._saving:
+            self._sync()
+            before = self.first, self.limit
+            await self._leave()
+            if self.rest[0] < self.rest[1]:
+                side = self.source if self.back else self.target
+                await side.change(lambda table: self._with_room(side, table))
+                self._sync()
+            return (self.first, self.limit) != before
+
+    async def _leave(self) -> None:
+        """Give up, on the array that the volume leaves, what lies on the other one durably."""
+        if self.limit == self.saved if self.back else self.first == self.saved:
+            return
+        left = self.target if self.back else self.source
+        await self._reads.drained()
+        await left.array.context.reads_in_flight.drained()
+        await left.change(lambda table: self._without_rest(left, table))
+        self._sync()
+        left.wiper.ask()
+
+    def _without_rest(self, left: ArrayVolumes, table: VolumeTable) -> VolumeTable:
+        record = table.find(self.volume_uuid)
+        assert record is not None
+        assert record.move is not None
+        if self.back:
+            kept, off = cut(record.extents, self.saved)
+            mark = record.move
+        else:
+            kept, off = cut_front(record.extents, self.saved - self.first)
+            mark = replace(record.move, first=self.saved)
+        table = with_record(table, replace(record, extents=kept, move=mark))
+        return replace(table, wiping=(*table.wiping, *to_be_wiped(left.array, off)))
+
+    def _with_room(self, side: ArrayVolumes, table: VolumeTable) -> VolumeTable:
+        record = table.find(self.volume_uuid)
+        assert record is not None
+        assert record.move is not None
+        missing = self.first if self.back else self.size - self.limit
+        extents, room = record.extents, side.free_in(table)
+        extents, taken = pieced(extents, room, missing, in_front=self.back)
+        mark = replace(record.move, first=missing - taken) if self.back else record.move
+        return with_record(table, replace(record, extents=extents, move=mark))
+
+    def _sync(self) -> None:
+        """Take the places from the tables; a change of before an error may be there, too."""
+        here = self.source.table().find(self.volume_uuid)
+        there = self.target.table().find(self.volume_uuid)
+        assert here is not None
+        assert there is not None
+        self._lie(here, there)
+
     # -- begin and end ---------------------------------------------------------------------------
 
     async def hand_over(self) -> None:
@@ -295,106 +376,3 @@ class Transfer:
         if record is None or record.move is None or record.move.uuid != self.uuid:
             return table  # done before an error, and more has happened since
         return with_record(table, replace(record, move=None))
-
-
-async def begin_transfer(
-    source: ArrayVolumes, target: ArrayVolumes, volume: Volume, move_uuid: str
-) -> Transfer:
-    """Enter a move of *volume* into both tables; return it. Raises RaidxError, changing nothing.
-
-    The caller has checked that the volume may move. Requests that are in flight still go to the
-    source: nothing may be copied before `ArrayContext.writes_drained`.
-    """
-    places = target.places_for(volume.size_bytes)
-    mark = MoveMark(move_uuid, TARGET, source.array.uuid, source.array.name)
-    there = VolumeRecord(volume.uuid, volume.name, volume.size_bytes, places, mark)
-    mark = MoveMark(move_uuid, SOURCE, target.array.uuid, target.array.name)
-    # One of the whole image, too, has its size and its place from now on.
-    here = VolumeRecord(volume.uuid, volume.name, volume.size_bytes, source.extents(volume), mark)
-    before = source.table().find(volume.uuid)
-
-    def marked(table: VolumeTable) -> VolumeTable:
-        if before is None or table.find(volume.uuid) != before:
-            raise BusyError(f"volume {volume.name} has changed meanwhile", action="try again")
-        return with_record(table, here)
-
-    with trio.CancelScope(shield=True):
-        try:
-            await target.change(
-                lambda table: replace(table, volumes=(*table.volumes, there)), asked=True
-            )
-            await source.change(marked, asked=True)
-        except RaidxError:
-            if before is not None and source.table().find(volume.uuid) == here:
-                # it may yet become durable
-                await source.change(lambda table: with_record(table, before))
-            await give_up(target, volume.uuid)
-            raise
-    transfer = Transfer(source, target, here, there)
-    transfer.take_over(volume)
-    return transfer
-
-
-def runs_of(
-    volumes: ArrayVolumes, places: Sequence[Extent], low: int, high: int
-) -> Iterator[tuple[int, int]]:
-    """Yield the written parts of bytes *low* .. *high* - 1 of a volume that lies in *places*."""
-    start = 0
-    for extent in places:
-        at, last, shift = max(low, start), min(high, start + extent.length), extent.offset - start
-        if at < last:
-            for length, is_written in volumes.array.allocation(at + shift, last - at):
-                if is_written:
-                    yield at, at + length
-                at += length
-        start += extent.length
-
-
-def merged(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the union of *runs*, ascending.
-
-    >>> merged([(0, 4), (8, 12), (2, 6), (12, 16)])
-    [(0, 6), (8, 16)]
-    """
-    found: list[tuple[int, int]] = []
-    for start, end in sorted(runs):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((start, end))
-    return found
-
-
-def with_record(table: VolumeTable, record: VolumeRecord) -> VolumeTable:
-    """Return *table* with *record* instead of the one with its UUID."""
-    return replace(
-        table,
-        volumes=tuple(record if one.uuid == record.uuid else one for one in table.volumes),
-    )
-
-
-async def give_up(volumes: ArrayVolumes, volume_uuid: str) -> None:
-    """Take the volume out of the table, its places to be wiped. Does nothing if it is out."""
-
-    def without(table: VolumeTable) -> VolumeTable:
-        record = table.find(volume_uuid)
-        assert record is not None
-        return replace(
-            table,
-            volumes=tuple(one for one in table.volumes if one.uuid != volume_uuid),
-            wiping=(*table.wiping, *to_be_wiped(volumes.array, record.extents)),
-        )
-
-    if volumes.table().find(volume_uuid) is not None:
-        await volumes.change(without)
-        volumes.wiper.ask()
-
-
-async def forget_arrival(volumes: ArrayVolumes, move_uuid: str) -> None:
-    """Take a move out of those that have ended here: the source does not name it any more."""
-    if any(one.move == move_uuid for one in volumes.table().arrived):
-        await volumes.change(
-            lambda table: replace(
-                table, arrived=tuple(one for one in table.arrived if one.move != move_uuid)
-            )
-        )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import TypeVar
 
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.configuration.volumes import ALIGN_BYTES, Extent
@@ -28,6 +29,9 @@ Resizing = Callable[[], AbstractAsyncContextManager[None]]
 NAME_BYTES_MAX = 255
 ZEROS_BYTES = 1 << 20  # of one write
 SLOTS = 1024
+
+Ranged = TypeVar("Ranged")
+T = TypeVar("T")
 
 
 class Volume:
@@ -184,6 +188,11 @@ def read_of(read: Read, extents: Sequence[Extent]) -> Read:
         return b"".join([bytes(await read(*piece)) for piece in pieces])
 
     return read_one_of
+
+
+def shifted(call: Callable[[int, Ranged], T], first: int) -> Callable[[int, Ranged], T]:
+    """Return *call*, a read or a write, for offsets that begin at *first* instead of 0."""
+    return (lambda offset, what: call(offset - first, what)) if first else call
 
 
 def write_of(write: Write, extents: Sequence[Extent]) -> Write:

@@ -121,6 +121,10 @@ class ArrayVolumes:
         return record.extents
 
     def _free(self, table: VolumeTable) -> list[Extent]:
+        return [] if table.exchanges else self.free_in(table)
+
+    def free_in(self, table: VolumeTable) -> list[Extent]:
+        """Return the free ranges of *table*."""
         return [] if table.is_whole else free_ranges(table.taken(), self.array.size_bytes)
 
     def _unit(self) -> int:
@@ -234,13 +238,8 @@ class ArrayVolumes:
 
     def _replaced(self, volume: Volume, **changes: Any) -> VolumeTable:
         table = self.table()
-        return replace(
-            table,
-            volumes=tuple(
-                replace(record, **changes) if record.uuid == volume.uuid else record
-                for record in table.volumes
-            ),
-        )
+        records = (replace(r, **changes) if r.uuid == volume.uuid else r for r in table.volumes)
+        return replace(table, volumes=tuple(records))
 
     async def change(
         self, change: Callable[[VolumeTable], VolumeTable], *, asked: bool = False
@@ -267,6 +266,11 @@ class ArrayVolumes:
         return allocate(free_ranges(taken, self.array.size_bytes), size_bytes, self._unit())
 
     def _require_table(self, table: VolumeTable) -> None:
+        if table.exchanges:
+            raise BusyError(
+                f"what is free on array {self.array.name} is for volumes that change places",
+                action="wait for the job, or cancel it",
+            )
         if table.is_whole:
             (whole,) = table.volumes
             raise UsageError(

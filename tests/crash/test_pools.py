@@ -12,7 +12,8 @@ import pytest
 from raidx_fuse.lab.crash import matrix
 from raidx_fuse.lab.crash.state import Cell, State
 from raidx_fuse.lab.crash.walk import crash_workloads, replay
-from raidx_fuse.pool.transfer import Transfer, give_up
+from raidx_fuse.pool.marks import give_up
+from raidx_fuse.pool.transfer import Transfer
 
 TIMES = max(1.0, int(os.environ.get("RAIDX_CRASH_STATES", "10000")) / 10_000)
 SEED = int(os.environ.get("RAIDX_CRASH_SEED", "1"))
@@ -43,4 +44,21 @@ def test_a_source_that_gives_up_too_early_is_found(monkeypatch: pytest.MonkeyPat
     found = tally.violations[0]
     assert "names a move that array" in found.what or "is lost" in found.what
     # The printed name leads to the same state again.
+    assert replay(State.parse(found.state)) == (found.verb, found.what)
+
+
+def test_places_given_up_before_the_watermark_is_durable_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pass_on = Transfer.pass_on
+
+    async def too_early(self: Transfer) -> bool:
+        self.saved = self.position  # in memory alone
+        return await pass_on(self)
+
+    monkeypatch.setattr(Transfer, "pass_on", too_early)
+    cell = Cell.parse("raid5:partial:pool")
+    tally = crash_workloads(cell, range(100), BROKEN_STATES, stop_after=1)
+    found = tally.violations[0]
+    assert tally.total <= BROKEN_STATES
     assert replay(State.parse(found.state)) == (found.verb, found.what)

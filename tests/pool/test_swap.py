@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
 import trio
 
-from raidx_fuse.errors import BusyError, NoSpaceError
+from raidx_fuse.errors import BusyError, NoSpaceError, UsageError
+from raidx_fuse.format.configuration.volumes import VolumeTable
 from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.pool.marks import with_record
 from raidx_fuse.pool.move import cost, plan_swap, start_move, start_swap
+from raidx_fuse.pool.move_job import Leg, MoveVolumes
+from raidx_fuse.pool.pool import Pool
+from raidx_fuse.pool.volume import Volume
 from tests.support.two_arrays import (
     PAGE,
+    PAGES,
     SLOW_BYTES,
     Arrays,
     Spec,
@@ -18,6 +27,7 @@ from tests.support.two_arrays import (
     is_tidy,
     make,
     move_of,
+    noise,
     play,
 )
 
@@ -66,9 +76,6 @@ def test_volumes_change_places_by_way_of_a_third_array() -> None:
             assert pool.find("two")[0] is pool.array("a")
             assert (await content(one), await content(two)) == before
             await pool.array("c").wiper.wiped()
-            await make(pool, "c", "three", room)
-            with pytest.raises(NoSpaceError, match="volumes one and two cannot change places"):
-                await start_swap(pool, "one", "two")
             await is_tidy(pool)
 
     run(whole)
@@ -108,6 +115,211 @@ def test_a_cancelled_swap_ends_where_it_is() -> None:
             await ended(pool)
             assert job.status()["state"] == "cancelled"
             assert pool.find("mail")[0] is pool.find("big")[0] is pool.array("slow")
+            await is_tidy(pool)
+
+    play(scene)
+
+
+async def full(pool: Pool, left: tuple[int, int] = (1, 2)) -> tuple[Volume, Volume]:
+    """Fill both arrays with a volume each, but for so many pages."""
+    fast, slow = pool.array("fast"), pool.array("slow")
+    stripe = 6  # pages of a stripe of slow, at which volumes begin
+    await slow.create("rest", (slow.free_bytes() // PAGE - PAGES) // stripe * stripe * PAGE)
+    two = await make(pool, "slow", "two", slow.free_bytes() // PAGE - left[1])
+    pages = two.size_bytes // PAGE + left[1] // 3  # not the same size, if there is room for that
+    await fast.create("more", fast.free_bytes() - (pages + left[0]) * PAGE)
+    one = await make(pool, "fast", "one", pages)
+    await one.write(one.size_bytes - 5 * PAGE, noise(3 * PAGE, 7))
+    await two.write(two.size_bytes - PAGE, noise(PAGE, 8))
+    return one, two
+
+
+async def rounds(pool: Pool, count: int) -> MoveVolumes:
+    """Start to swap one and two, and let each take and leave places *count* times."""
+    await start_swap(pool, "one", "two")
+    job = move_of(pool.find("one")[0])
+    job.limit(0, 4 * PAGE)
+    transfers = list(pool.transfers.values())
+    while min(transfer.first for transfer in transfers) < count * 3 * PAGE:  # noqa: ASYNC110
+        await trio.sleep(0.1)
+    return job
+
+
+@pytest.mark.parametrize("left", [(1, 0), (0, 1), (3, 7)])
+def test_volumes_change_places_in_pieces_where_no_array_has_room(left: tuple[int, int]) -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            one, two = await full(pool, left)
+            before = await content(one), await content(two)
+            planned = plan_swap(pool, "one", "two")
+            assert "in pieces" not in planned.does
+            assert f"rounds through {sum(left) * 4} KiB" in planned.does
+            price = cost(planned)
+            assert price["volume_bytes"] == one.size_bytes + two.size_bytes  # Eq. 3
+            written = [pool.find(v.name)[0].written_bytes(v) for v in (one, two)]
+            assert price["bytes_moved"] == sum(written), "every byte is copied once"
+            await start_swap(pool, "one", "two")
+            job = move_of(pool.array("fast"))
+            with pytest.raises(BusyError, match="what is free on array slow is for volumes"):
+                await pool.array("slow").create("new", PAGE)
+            await ended(pool)
+            assert abs(sum(written) - job.done_bytes) <= 2 * PAGE  # parts of chunks of slow
+            assert pool.find("one")[0] is pool.array("slow")
+            assert pool.find("two")[0] is pool.array("fast")
+            assert (await content(one), await content(two)) == before
+            await is_tidy(pool)
+            with pytest.raises(NoSpaceError, match="too little is free to do it in pieces"):
+                plan_swap(pool, "one", "more")  # which is far larger
+
+    play(scene)
+
+
+def test_nothing_at_all_is_free() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            await full(pool, (0, 0))
+            with pytest.raises(NoSpaceError, match="volumes one and two cannot change places"):
+                await start_swap(pool, "one", "two")
+
+    play(scene)
+
+
+def test_users_read_and_write_volumes_that_change_places() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            volumes = await full(pool)
+            contents = [bytearray(await content(volume)) for volume in volumes]
+            job = await rounds(pool, 1)
+            rng = random.Random(4)
+            while not job.finished.is_set():
+                number = rng.randrange(2)
+                volume, expected = volumes[number], contents[number]
+                at = rng.randrange(volume.size_bytes // PAGE - 2) * PAGE
+                data = noise(2 * PAGE, rng.randrange(1000))
+                await volume.write(at, data)
+                expected[at : at + len(data)] = data
+                assert await content(volume) == expected
+                await trio.sleep(0.3)
+            assert job.state == "done"
+            assert [await content(volume) for volume in volumes] == contents
+            await is_tidy(pool)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_an_exchange_goes_on_or_back_after_a_remount(cancelled: bool) -> None:
+    async def scene(arrays: Arrays) -> None:
+        before = []
+        async with arrays.mounted() as pool:
+            before = [await content(volume) for volume in await full(pool)]
+            await rounds(pool, 2)
+        async with arrays.mounted("fast") as pool:
+            shown = [volume.name for volume in pool.array("fast").volumes]
+            assert shown == ["more"], "neither is shown without the other array"
+        async with arrays.mounted() as pool:
+            assert [await content(pool.find(name)[1]) for name in ("one", "two")] == before
+            (job,) = (job for v in pool.arrays for job in v.array.jobs.running())
+            assert job.kind == "swap"
+            if cancelled:
+                job.cancel()
+            await ended(pool)
+            assert job.state == ("cancelled" if cancelled else "done")
+            where = "fast" if cancelled else "slow"
+            assert pool.find("one")[0] is pool.array(where)
+            assert [await content(pool.find(name)[1]) for name in ("one", "two")] == before
+            await is_tidy(pool)
+
+    play(scene)
+
+
+def test_an_exchange_of_which_only_one_move_began_goes_back() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            one, _ = await full(pool)
+            fast, slow = pool.array("fast"), pool.array("slow")
+            await Leg(one, fast, slow, in_pieces=True).begin()
+        async with arrays.mounted() as pool:
+            await ended(pool)
+            assert pool.find("one")[0] is pool.array("fast")
+            await is_tidy(pool)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_no_piece_is_given_up_under_a_read_from_before(back: bool) -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            await full(pool)
+            job = await rounds(pool, 2)
+            transfer = next(iter(pool.transfers.values()))
+            if back:
+                job.cancel()
+            left = transfer.target if back else transfer.source
+            reading = left.array.context.reads_in_flight.begin()
+            job.limit(0, 0)
+            before = left.table().find(transfer.volume_uuid)
+            await trio.sleep(30)
+            after = left.table().find(transfer.volume_uuid)
+            reading.end()
+            assert before is not None
+            assert after is not None
+            assert after.extents == before.extents
+            await ended(pool)
+            assert job.state == ("cancelled" if back else "done")
+            await is_tidy(pool)
+
+    play(scene)
+
+
+def test_an_exchange_of_another_time_is_shown_from_neither_array() -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            await full(pool)
+            await rounds(pool, 2)
+            source = pool.find("one")[0]
+
+            def outdated(table: VolumeTable) -> VolumeTable:
+                record = next(one for one in table.volumes if one.name == "one")
+                assert record.move is not None
+                assert record.move.watermark > 0
+                return with_record(table, replace(record, move=replace(record.move, watermark=0)))
+
+            for job in source.array.jobs.running():
+                job.stop()
+                await job.finished.wait()
+            await pool.array("slow").change(outdated)
+        async with arrays.mounted() as pool:
+            with pytest.raises(UsageError, match="are members of one of them outdated"):
+                pool.find("one")
+
+    play(scene)
+
+
+def test_an_exchange_of_which_one_volume_is_there_is_finished_even_if_it_is_cancelled() -> None:
+    async def scene(arrays: Arrays) -> None:
+        before = []
+        async with arrays.mounted() as pool:
+            before = [await content(volume) for volume in await full(pool)]
+            job = await rounds(pool, 2)
+            first, second = pool.transfers.values()
+            hand_over = second.hand_over
+
+            async def refused() -> None:
+                raise NoSpaceError("the host is full")
+
+            second.hand_over = refused  # type: ignore[method-assign]
+            job.limit(0, 0)
+            while not first.arrived:  # noqa: ASYNC110  # no event tells of it
+                await trio.sleep(0.1)
+            job.cancel()
+            await trio.sleep(10)
+            second.hand_over = hand_over  # type: ignore[method-assign]
+            await ended(pool)
+            assert job.state == "done"
+            assert [await content(pool.find(name)[1]) for name in ("one", "two")] == before
+            assert pool.find("two")[0] is pool.array("fast")
             await is_tidy(pool)
 
     play(scene)

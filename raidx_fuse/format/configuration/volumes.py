@@ -58,6 +58,10 @@ class MoveMark:
     *uuid* names the move; *role* is what this array is, SOURCE or TARGET. Only the target's mark
     says how far the move has come: the bytes below *watermark* are valid on the target, the others
     on the source. *back*: the move was cancelled, and the watermark falls.
+
+    *first* of a source's mark (None: it has all): the source has places only for the bytes from
+    *first* on, the target only for those that its extents hold. Volumes that change places where no
+    array has room move so.
     """
 
     uuid: str
@@ -66,11 +70,15 @@ class MoveMark:
     name: str
     watermark: int = 0
     back: bool = False
+    first: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeRecord:
-    """One volume; *size_bytes* None: the whole image. Its *extents* hold at least its size."""
+    """One volume; *size_bytes* None: the whole image. Its *extents* hold at least its size.
+
+    If it moves in pieces, they hold what `MoveMark.first` says.
+    """
 
     uuid: str
     name: str
@@ -107,6 +115,15 @@ class VolumeTable:
         """Whether one volume takes the whole image, however large that becomes."""
         return any(record.size_bytes is None for record in self.volumes)
 
+    @property
+    def exchanges(self) -> bool:
+        """Whether a volume moves in pieces: what is free is for it."""
+        return any(
+            record.move is not None
+            and (record.move.first is not None or _held(record.extents) < (record.size_bytes or 0))
+            for record in self.volumes
+        )
+
     def end(self) -> int:
         """Return the first byte behind all ranges in use."""
         return max((extent.end for extent in self.taken()), default=0)
@@ -133,6 +150,8 @@ def _encode_record(record: VolumeRecord) -> dict[str, Any]:
     if record.move is not None:
         keys = _TARGET_KEYS if record.move.role == TARGET else _MARK_KEYS
         values["move"] = {key: getattr(record.move, key) for key in keys}
+        if record.move.first is not None:
+            values["move"]["first"] = record.move.first
     return values
 
 
@@ -205,20 +224,28 @@ def _record_problem(one: Any, is_uuid: Any) -> str | None:
     if size is None:
         placed = extents or "move" in one
         return f"{one['name']} has a place but no size" if placed else None
-    held = sum(length for _, length in extents)
-    if type(size) is not int or not 0 < size <= held or size % ALIGN_BYTES:
-        return f"{one['name']} cannot have {brief(size)} bytes in {held} bytes of extents"
-    if "move" in one and not _is_mark(one["move"], size, is_uuid):
-        return f"the move of {one['name']} is not possible"
+    held = _held(extents)
+    if type(size) is not int or size <= 0 or size % ALIGN_BYTES:
+        return f"{one['name']} cannot have {brief(size)} bytes"
+    needed = size
+    if "move" in one:
+        mark = one["move"]
+        if not _is_mark(mark, size, is_uuid):
+            return f"the move of {one['name']} is not possible"
+        needed = mark["watermark"] if mark["role"] == TARGET else size - mark.get("first", 0)
+    if held < needed:
+        return f"{one['name']} cannot have {needed} bytes in {held} bytes of extents"
     return None
 
 
 def _is_mark(mark: Any, size: int, is_uuid: Any) -> bool:
     if not isinstance(mark, dict) or not isinstance(mark.get("role"), str):
         return False
-    if mark.keys() != {SOURCE: _MARK_KEYS, TARGET: _TARGET_KEYS}.get(mark["role"]):
+    role = mark["role"]
+    keys = mark.keys() - {"first"} if role == SOURCE else mark.keys()
+    if keys != {SOURCE: _MARK_KEYS, TARGET: _TARGET_KEYS}.get(role):
         return False
-    at = mark.get("watermark", 0)
+    at = mark.get("watermark", mark.get("first", 0))
     return (
         is_uuid(mark["uuid"])
         and is_uuid(mark["array"])
@@ -230,6 +257,10 @@ def _is_mark(mark: Any, size: int, is_uuid: Any) -> bool:
         and 0 <= at <= size
         and not at % ALIGN_BYTES
     )
+
+
+def _held(extents: Iterable[Iterable[int]]) -> int:
+    return sum(length for _, length in extents)
 
 
 def _are_ranges(values: Any) -> bool:

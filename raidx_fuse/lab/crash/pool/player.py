@@ -28,7 +28,7 @@ from raidx_fuse.pool.move import open_pool, start_move, start_swap
 from raidx_fuse.pool.move_job import MoveVolumes
 from raidx_fuse.pool.pool import Pool
 from raidx_fuse.pool.volume import Volume
-from raidx_fuse.pool.volume_table import open_volumes
+from raidx_fuse.pool.volume_table import ArrayVolumes, open_volumes
 
 PAGE = 4096
 NAMES = ("here", "there")
@@ -36,6 +36,8 @@ OTHERS = ("raid1", "raid5", "raid0", "raid4")
 STRIPES = 14
 PAGES_MAX = 14
 VOLUMES_MAX = 4
+FULL_SHARE = 0.25  # of the workloads begin with full arrays
+FREE_PAGES_MAX = 8
 WRITE_SECTORS = 7  # at most: a write that fills a stripe promises less without its log
 SLOW_BYTES = (8192, 32768, 131072)  # a second: a move lasts for several steps
 MOVE_LIMIT_S, POLL_S = 3600.0, 1.0
@@ -97,8 +99,11 @@ class PoolPlayer:
                 self._add_disk(number, image)
         await self._open()
         try:
-            for _ in range(self.rng.randint(1, 2)):
-                await self.create()
+            if self.rng.random() < FULL_SHARE:
+                await self.fill()
+            else:
+                for _ in range(self.rng.randint(1, 2)):
+                    await self.create()
             for _ in range(self.rng.randint(6, 14)):
                 await self.step()
             await self.compare()
@@ -186,10 +191,21 @@ class PoolPlayer:
     def _volume(self, tracked: Tracked) -> Volume:
         return self.pool.find(tracked.uuid)[1]
 
-    async def create(self) -> None:
-        """Create a volume, and write most of it."""
+    async def fill(self) -> None:
+        """Fill both arrays but for a few pages, and let two volumes change places."""
+        size = self.rng.randint(2, PAGES_MAX) * PAGE
+        for volumes in self.pool.arrays:
+            await self.create(size, volumes)
+        for volumes in self.pool.arrays:
+            free = volumes.free_in(volumes.table())[-1].length // PAGE
+            await self.create((free - self.rng.randint(1, FREE_PAGES_MAX)) * PAGE, volumes)
+        first, second = self._present()[:2]
+        await self._start("swap", start_swap(self.pool, first.uuid, second.uuid))
+
+    async def create(self, size: int = 0, volumes: ArrayVolumes | None = None) -> None:
+        """Create a volume of *size*, 0: any, on an array, and write most of it."""
         number = len(self.recording.volumes)
-        size = self.rng.randint(1, PAGES_MAX) * PAGE
+        size = size or self.rng.randint(1, PAGES_MAX) * PAGE
         there = [Version(False, -1, -1), Version(True, self.event)]
         tracked = Tracked(number, f"v{number}", there)
         tracked.resize(size, self.event)
@@ -197,8 +213,9 @@ class PoolPlayer:
         deed = self._begin("create")
         self.recording.volumes.append(tracked)
         try:
-            volume = await self.rng.choice(self.pool.arrays).create(tracked.name, size)
-        except NoSpaceError:
+            volumes = volumes or self.rng.choice(self.pool.arrays)
+            volume = await volumes.create(tracked.name, size)
+        except (BusyError, NoSpaceError):
             self.recording.volumes.remove(tracked)
             deed.finish(self.event)
             return
