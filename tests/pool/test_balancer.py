@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -15,7 +15,7 @@ from raidx_fuse.pool.hotspots.balancer import Balancer, Mover, watched
 from raidx_fuse.pool.hotspots.mover import JobMover
 from raidx_fuse.pool.monitor import Monitor
 from raidx_fuse.pool.pool import Pool
-from tests.support.pool_rig import MIB, PoolRig, read_for_ever
+from tests.support.pool_rig import CHUNK, MIB, PoolRig, read_for_ever
 
 QUICK = {"hot.interval": "1s", "hot.window": "4", "hot.tau": "0.5", "hot.share": "0.7"}
 TWO = {"fast": {"mail": MIB, "www": 2 * MIB, "logs": 2 * MIB}, "slow": {"old": 2 * MIB}}
@@ -34,6 +34,11 @@ class Notes:
         if self.fails:
             raise RaidxError("the move of volume mail (job 1) cancelled")
         self.asked.append((volume, array))
+
+    async def exchange(self, moves: Sequence[tuple[str, str]]) -> None:
+        """Note moves that belong together."""
+        for volume, array in moves:
+            await self.move(volume, array)
 
 
 @asynccontextmanager
@@ -143,6 +148,35 @@ def test_the_moves_of_a_running_pool_dissolve_a_hotspot_and_keep_every_byte() ->
             assert max(one["utilisation"] for one in balancer.sampler.arrays()) < 0.5
         async with rig.mounted() as pool:
             assert bytes(await pool.find("mail")[1].read(0, MIB)) == content
+
+    run(whole)
+
+
+def test_full_arrays_dissolve_a_hotspot_by_volumes_that_change_places_in_pieces() -> None:
+    async def whole() -> None:
+        rig = PoolRig(TWO)
+        await rig.create()
+        async with rig.mounted() as pool, watched(pool.arrays, JobMover(pool)) as balancer:
+            for key, value in {**QUICK, "balance.auto": "on"}.items():
+                await balancer.settings.set(key, value)
+            for part in pool.arrays:
+                await part.create(f"rest {part.array.name}", part.free_bytes() - 4 * CHUNK)
+            count = sum(len(part.volumes) for part in pool.arrays)
+            content = random.Random(1).randbytes(MIB)
+            await pool.find("www")[1].write(MIB, content)
+            async with loaded(pool, mail=8, www=6, old=1):
+                await trio.sleep(4.5)
+                assert balancer.running
+            assert balancer.status()["steps"] == [
+                "move www from fast to slow, in pieces",
+                "move old from slow to fast, in pieces",
+            ]
+            await balancer.finished.wait()
+            assert balancer.status()["state"] == "done"
+            slow, moved = pool.find("www")
+            assert slow.array.name == "slow"
+            assert bytes(await moved.read(MIB, MIB)) == content
+            assert count == sum(len(part.volumes) for part in pool.arrays)
 
     run(whole)
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from raidx_fuse.errors import NoSpaceError, UsageError
-from raidx_fuse.pool.balance.actions import Action, actions_of, copied_bytes
+from raidx_fuse.pool.allocate import exchange_rounds
+from raidx_fuse.pool.balance.actions import Action, actions_of, batches, copied_bytes
 from raidx_fuse.pool.balance.baselines import random_reassign
 from raidx_fuse.pool.balance.dswap import dswap, paper_dswap
 from raidx_fuse.pool.balance.exact import CELLS_MAX, exact, feasible
@@ -59,17 +60,21 @@ def follow(plan: Plan) -> list[Action] | None:
         found = actions_of(plan)
     except NoSpaceError:
         return None
-    for action in found:
-        assert state.array_of[action.volume] == action.source != action.target
-        assert action.detour or system.allowed[action.volume, action.target]
-        state.move(action.volume, action.target)
+    for actions in batches(found):
+        free = {array: int(room) for array, room in enumerate(most - state.used)}
+        legs = [(a.source, a.target, int(system.size[a.volume])) for a in actions]
+        assert exchange_rounds(free, legs) is not None
+        for action in actions:
+            assert state.array_of[action.volume] == action.source != action.target
+            assert action.detour or system.allowed[action.volume, action.target]
+            state.move(action.volume, action.target)
         assert (state.used <= most).all(), "an action has no room"
     assert (state.array_of == plan.array_of).all()
     return found
 
 
 def test_the_actions_of_plans_have_room_one_after_the_other() -> None:
-    plans = detours = impossible = 0
+    plans = detours = together = impossible = 0
     for seed in range(POOLS):
         plan = dswap(random_pool(seed))
         if plan.moves:
@@ -77,14 +82,16 @@ def test_the_actions_of_plans_have_room_one_after_the_other() -> None:
             found = follow(plan)
             impossible += found is None
             detours += any(action.detour for action in found or ())
+            together += any(action.together for action in found or ())
             if found is not None:
                 size = plan.system.size
                 twice = sum(int(size[action.volume]) for action in found if action.detour)
                 assert copied_bytes(plan, found) == plan.cost_bytes + twice
-    # Measured on 1000 pools, which are 50 to 100 % full: of 978 plans with moves 142 find no room:
-    # volumes would change places between arrays that are both full, with no third one to pass by.
+    # Measured on 1000 pools, which are 50 to 100 % full: of 978 plans with moves 21 find no room,
+    # 20 of them because not a byte is free on the arrays that volumes would leave; 121 need pieces.
     assert detours > 0
-    assert impossible < 0.2 * plans
+    assert together > 0.05 * plans
+    assert impossible < 0.05 * plans
 
 
 def test_dswap_on_random_pools() -> None:

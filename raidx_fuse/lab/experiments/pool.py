@@ -9,8 +9,8 @@ them.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -84,15 +84,28 @@ class _NotedMover(JobMover):
         self.moves: list[dict[str, Any]] = []
 
     async def move(self, volume: str, array: str) -> None:
-        source = self._found.find(volume)[0].array.name
-        note = {"volume": volume, "from": source, "to": array, "begin_s": self._now_s()}
-        self.moves.append(note)
-        try:
+        with self._noted([(volume, array)]):
             await super().move(volume, array)
+
+    async def exchange(self, moves: Sequence[tuple[str, str]]) -> None:
+        with self._noted(moves):
+            await super().exchange(moves)
+
+    @contextmanager
+    def _noted(self, moves: Sequence[tuple[str, str]]) -> Iterator[None]:
+        notes: list[dict[str, Any]] = []
+        for volume, array in moves:
+            source = self._found.find(volume)[0].array.name
+            notes.append({"volume": volume, "from": source, "to": array, "begin_s": self._now_s()})
+        self.moves += notes
+        try:
+            yield
         except RaidxError as error:
-            note["error"] = str(error)
+            for note in notes:
+                note["error"] = str(error)
             raise
-        note["end_s"] = self._now_s()
+        for note in notes:
+            note["end_s"] = self._now_s()
 
     def _now_s(self) -> float:
         return _digits(trio.current_time() - self._start_s)

@@ -2,28 +2,44 @@
 
 Where two volumes change places and one array has room for the other's, these are two moves. Where
 nothing that waits has room, the smallest volume goes to a third array first (*detour*), which
-copies it once more; the places that it leaves let the others go on.
+copies it once more; the places that it leaves let the others go on. Where there is no such array
+either, the volumes that change places between two arrays, or more, go *together*, in pieces.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from raidx_fuse.errors import NoSpaceError
+from raidx_fuse.pool.allocate import exchange_rounds
 from raidx_fuse.pool.balance.plan import Move, Plan
 from raidx_fuse.pool.balance.system import Assignment, Bools
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """*volume* leaves the array *source* for *target*; *detour*: it goes on from there later."""
+    """*volume* leaves the array *source* for *target*; *detour*: it goes on from there later.
+
+    *together*: it changes places with those that have the same number, which is not 0.
+    """
 
     volume: int
     source: int
     target: int
     detour: bool = False
+    together: int = 0
+
+
+class _Together(Protocol):
+    @property
+    def together(self) -> int: ...
+
+
+Together = TypeVar("Together", bound=_Together)
 
 
 def actions_of(plan: Plan, scratch: Bools | None = None) -> list[Action]:
@@ -40,19 +56,32 @@ def actions_of(plan: Plan, scratch: Bools | None = None) -> list[Action]:
     found: list[Action] = []
     while waiting:
         action = _move(state, waiting) or _detour(state, waiting, detoured, through)
-        if action is None:
+        actions = [action] if action else _exchange(state, waiting, len(found) + 1)
+        if not actions:
             names = ", ".join(system.volumes[volume] for volume in waiting)
             need = min(int(system.size[volume]) for volume in waiting)
             raise NoSpaceError(
                 f"there is no room to carry the plan out: {names} would change places",
                 action=f"free {need} bytes on any array",
             )
-        found.append(action)
-        state.move(action.volume, action.target)
-        if action.detour:
-            detoured.add(action.volume)
+        found += actions
+        for action in actions:
+            state.move(action.volume, action.target)
+            if action.detour:
+                detoured.add(action.volume)
+            else:
+                del waiting[action.volume]
+    return found
+
+
+def batches(actions: Sequence[Together]) -> list[list[Together]]:
+    """Return *actions* in order, those that go together in one list."""
+    found: list[list[Together]] = []
+    for action in actions:
+        if action.together and found and found[-1][0].together == action.together:
+            found[-1].append(action)
         else:
-            del waiting[action.volume]
+            found.append([action])
     return found
 
 
@@ -84,3 +113,22 @@ def _detour(
             target = int(np.argmax(spare))
             return Action(volume, int(state.array_of[volume]), target, detour=True)
     return None
+
+
+def _exchange(state: Assignment, waiting: dict[int, Move], number: int) -> list[Action]:
+    """Return the moves between two arrays that can be done in pieces, all of them together.
+
+    If there are none, all that wait: volumes may change places round several arrays.
+    """
+    every = [
+        Action(volume, int(state.array_of[volume]), move.target, together=number)
+        for volume, move in waiting.items()
+    ]
+    pairs = sorted({tuple(sorted((action.source, action.target))) for action in every})
+    groups = [[a for a in every if {a.source, a.target} == set(pair)] for pair in pairs]
+    room = dict(enumerate(state.spare_bytes().tolist()))
+    for group in [*groups, every]:
+        legs = [(a.source, a.target, int(state.system.size[a.volume])) for a in group]
+        if len(group) > 1 and exchange_rounds(room, legs) is not None:
+            return group
+    return []

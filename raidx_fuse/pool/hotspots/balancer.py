@@ -21,6 +21,7 @@ import trio
 
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
+from raidx_fuse.pool.balance.actions import batches
 from raidx_fuse.pool.hotspots.kept_plan import (
     BALANCE,
     KEY,
@@ -52,6 +53,9 @@ class Mover(Protocol):
 
     async def move(self, volume: str, array: str) -> None:
         """Return when *volume* lies on *array*. Raises RaidxError if it does not come to that."""
+
+    async def exchange(self, moves: Sequence[tuple[str, str]]) -> None:
+        """Return when each volume lies on its array; they change places. Raises as `move`."""
 
 
 class Balancer:
@@ -193,10 +197,15 @@ class Balancer:
         self._steps, self._done = lines, done
         if done < len(kept.steps):
             await self._keep(kept)
-        for step, line in list(zip(kept.steps, lines, strict=True))[done:]:
-            log.info("balance: %s", line)
-            await self._mover.move(self._volume_name(step.volume), self._array_name(step.target))
-            self._done += 1
+        for steps in batches(kept.steps[done:]):
+            for line in lines[self._done : self._done + len(steps)]:
+                log.info("balance: %s", line)
+            moves = [(self._volume_name(s.volume), self._array_name(s.target)) for s in steps]
+            if len(moves) > 1:
+                await self._mover.exchange(moves)
+            else:
+                await self._mover.move(*moves[0])
+            self._done += len(steps)
 
     def _kept(self, proposal: Proposal, goal: Goal) -> KeptPlan:
         system = proposal.plan.system
@@ -207,6 +216,7 @@ class Balancer:
                 volumes[system.volumes[action.volume]],
                 arrays[system.arrays[action.source]],
                 arrays[system.arrays[action.target]],
+                action.together,
             )
             for action in proposal.actions
         )
@@ -233,7 +243,8 @@ class Balancer:
         if kept is None:
             return
         here = {part.array.uuid for part in self.pool}
-        needed = {kept.goal.array, *(uuid for _, *ends in kept.steps for uuid in ends)} - {""}
+        ends = {uuid for step in kept.steps for uuid in (step.source, step.target)}
+        needed = {kept.goal.array, *ends} - {""}
         if any(part.array.read_only for part in self.pool):
             self._plan_note = "a plan was cut by an unmount: it goes on when mounted read-write"
         elif needed - here:
@@ -294,7 +305,7 @@ class Balancer:
             later = any(step.volume == other.volume for other in steps[number + 1 :])
             source, target = self._array_name(step.source), self._array_name(step.target)
             line = f"move {self._volume_name(step.volume)} from {source} to {target}"
-            found.append(line + ", to go on later" * later)
+            found.append(line + ", to go on later" * later + ", in pieces" * bool(step.together))
         return found
 
     def _volume_name(self, uuid: str) -> str:

@@ -1,7 +1,7 @@
 """The plan under way, kept in the superblocks of the first array, so that the next mount goes on.
 
     jobs.plan = {"goal": "balance", "array": "", "planner": "dswap", "assumed": HASH,
-                 "steps": [[volume, from, to], ...]}           volumes and arrays by UUID
+                 "steps": [[volume, from, to, together], ...]} volumes and arrays by UUID
 
 It is written once, before the first step, and removed at the end: where the volumes lie says how
 many steps are done (`steps_done`). *assumed* stands for what the plan was made from: the arrays of
@@ -38,11 +38,12 @@ class Goal(NamedTuple):
 
 
 class Step(NamedTuple):
-    """*volume* leaves the array *source* for *target*: UUIDs."""
+    """*volume* leaves the array *source* for *target*: UUIDs; *together*: see `Action`."""
 
     volume: str
     source: str
     target: str
+    together: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,14 @@ def plan_of(config: ArrayConfig) -> KeptPlan | None:
     rows = kept.get("steps")
     if kept["goal"] not in (BALANCE, EVACUATE) or not isinstance(rows, list):
         return None
-    if not all(
-        isinstance(row, list) and len(row) == 3 and all(isinstance(one, str) for one in row)
-        for row in rows
-    ):
+    if not all(isinstance(row, list) and _is_step(row) for row in rows):
         return None
     goal = Goal(kept["goal"], kept["planner"], kept["array"])
     return KeptPlan(goal, kept["assumed"], tuple(Step(*row) for row in rows))
+
+
+def _is_step(row: list[Any]) -> bool:
+    return [type(one) for one in row] == [str, str, str, int]
 
 
 def with_plan(config: ArrayConfig, plan: KeptPlan | None) -> ArrayConfig:

@@ -57,7 +57,7 @@ class Proposal:
         for action in self.actions:
             volume, source = system.volumes[action.volume], system.arrays[action.source]
             target = system.arrays[action.target]
-            later = ", to go on later" * action.detour
+            later = ", to go on later" * action.detour + ", in pieces" * bool(action.together)
             found.append(f"move {volume} from {source} to {target}{later}")
         return found
 
