@@ -11,6 +11,9 @@ from types import ModuleType
 
 import pytest
 
+from raidx_fuse.pool.balance.dswap import dswap
+from raidx_fuse.pool.balance.system import ArraySpec, VolumeSpec, make_system
+
 BENCH = Path(__file__).parents[2] / "bench" / "figures"
 RUNS = 10
 
@@ -95,3 +98,25 @@ def test_fig_5b_only_dswap_and_best_fit_succeed_without_free_space(cost: Cost) -
     assert cost("best-fit", space=1.0)[1] >= 0.9
     for planner in ("bsr", "random-reassign", "worst-fit"):
         assert cost(planner, space=1.0)[1] <= 0.1
+
+
+@pytest.mark.parametrize(("gamma", "swapped"), [(0.01, 1), (0.14, 1), (0.2, 2), (0.25, 2)])
+def test_fig_7_has_two_swaps_if_gamma_is_larger(gamma: float, swapped: int) -> None:
+    """The prototype's loads when the hotspot is found, as the monitor sees them in bench/."""
+    unlike = (4, 4, 8, 8, 16, 16)
+    need = {0: 0.0907, 1: 0.0122, 2: 0.0082, 3: 0.0166}  # of an array, by each of its volumes
+    sizes = {0: unlike, 1: unlike, 2: (4,) * 14, 3: (4,) * 14, 4: ()}
+    targets = ["a0", "a1", "a2", "a3"]  # the fifth is scratch
+    system = make_system(
+        [ArraySpec(f"a{j}", 1.0, 56, 0.5) for j in sizes],
+        [
+            VolumeSpec(f"v{j}.{i}", size, f"a{j}", need[j], only=targets)
+            for j, several in sizes.items()
+            for i, size in enumerate(several)
+        ],
+    )
+    plan = dswap(system, gamma=gamma)
+    assert plan.solved
+    gone = [move for move in plan.moves if move.source == 0]
+    assert [int(system.size[move.volume]) for move in gone] == [4] * swapped
+    assert plan.cost_bytes == 2 * 4 * swapped
