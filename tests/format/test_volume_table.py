@@ -122,6 +122,49 @@ def test_impossible_moves_are_refused(changes: dict[str, Any]) -> None:
         encode_config(with_volumes({"table": [volume(move=mark(**changes))], "wiping": []}))
 
 
+def test_moves_in_pieces_are_read_as_they_were_written() -> None:
+    ids = UUID.format(4), "other"
+    leaving = MoveMark(UUID.format(3), SOURCE, *ids, first=8192)
+    coming = MoveMark(UUID.format(5), TARGET, *ids, 4096)
+    records = (
+        VolumeRecord(UUID.format(1), "a", 16384, (Extent(0, 8192),), leaving),
+        VolumeRecord(UUID.format(2), "b", 16384, (Extent(8192, 4096),), coming),
+    )
+    table = VolumeTable(records)
+    again = decode_config(encode_config(with_volumes(encode_table(table)))).volumes
+    assert again is not None
+    assert decode_table(again) == table
+    assert table.exchanges
+    assert VolumeTable(records[:1]).exchanges
+    assert VolumeTable(records[1:]).exchanges
+    whole = replace(records[1], size_bytes=4096)  # a move of which all has a place
+    assert not VolumeTable((whole,)).exchanges
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"first": -4096}, "the move of a is not possible"),
+        ({"first": 100}, "the move of a is not possible"),
+        ({"first": 20480}, "the move of a is not possible"),  # beyond the volume
+        ({"first": None}, "the move of a is not possible"),
+        ({"first": True}, "the move of a is not possible"),
+        ({"role": "target", "watermark": 0, "back": False}, "the move of a is not possible"),
+        ({"first": 8192}, "a cannot have 8192 bytes in 4096 bytes of extents"),
+    ],
+)
+def test_impossible_pieces_are_refused(changes: dict[str, Any], words: str) -> None:
+    source = {"uuid": UUID.format(3), "array": UUID.format(4), "role": "source", "name": "other"}
+    for more in ({"first": 12288}, changes):
+        one = volume(size=16384, move=source | {"first": 12288} | more)
+        values = {"table": [one], "wiping": []}
+        if more is changes:
+            with pytest.raises(FormatError, match=words):
+                encode_config(with_volumes(values))
+        else:
+            encode_config(with_volumes(values))
+
+
 @pytest.mark.parametrize("arrived", [{}, [[UUID.format(1)]], [[UUID.format(1), 2]], ["ab"], [7]])
 def test_impossible_arrivals_are_refused(arrived: Any) -> None:
     with pytest.raises(FormatError, match="the moves that have ended here are not possible"):

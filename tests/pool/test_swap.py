@@ -12,9 +12,10 @@ from raidx_fuse.errors import BusyError, NoSpaceError, UsageError
 from raidx_fuse.format.configuration.volumes import VolumeTable
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.marks import with_record
-from raidx_fuse.pool.move import cost, plan_swap, start_move, start_swap
+from raidx_fuse.pool.move import cost, plan_swap, start, start_move, start_swap
 from raidx_fuse.pool.move_job import Leg, MoveVolumes
 from raidx_fuse.pool.pool import Pool
+from raidx_fuse.pool.transfer import Transfer
 from raidx_fuse.pool.volume import Volume
 from tests.support.two_arrays import (
     PAGE,
@@ -217,6 +218,8 @@ def test_an_exchange_goes_on_or_back_after_a_remount(cancelled: bool) -> None:
         async with arrays.mounted("fast") as pool:
             shown = [volume.name for volume in pool.array("fast").volumes]
             assert shown == ["more"], "neither is shown without the other array"
+        async with arrays.mounted(read_only=True) as pool:
+            assert [await content(pool.find(name)[1]) for name in ("one", "two")] == before
         async with arrays.mounted() as pool:
             assert [await content(pool.find(name)[1]) for name in ("one", "two")] == before
             (job,) = (job for v in pool.arrays for job in v.array.jobs.running())
@@ -321,5 +324,34 @@ def test_an_exchange_of_which_one_volume_is_there_is_finished_even_if_it_is_canc
             assert [await content(pool.find(name)[1]) for name in ("one", "two")] == before
             assert pool.find("two")[0] is pool.array("fast")
             await is_tidy(pool)
+
+    play(scene)
+
+
+def test_an_exchange_begins_with_all_its_moves_or_with_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            one, two = await full(pool)
+            before = await content(one), await content(two)
+            planned = plan_swap(pool, "one", "two")
+            begin = Leg.begin
+
+            async def only_the_first(self: Leg) -> Transfer:
+                if self is planned.legs[1]:
+                    raise NoSpaceError("the superblock is full")
+                return await begin(self)
+
+            monkeypatch.setattr(Leg, "begin", only_the_first)
+            with pytest.raises(NoSpaceError, match="the superblock is full"):
+                await start(pool, planned)
+            monkeypatch.undo()
+            assert not pool.transfers
+            assert pool.find("one")[0] is pool.array("fast")
+            await is_tidy(pool)
+            await start_swap(pool, "one", "two")
+            await ended(pool)
+            assert (await content(one), await content(two)) == before
 
     play(scene)
