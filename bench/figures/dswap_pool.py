@@ -24,12 +24,9 @@ import numpy as np
 import trio
 from paper_common import marked
 
-from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.format.create import create_array
-from raidx_fuse.lab.experiments.blank import BlankMember
+from raidx_fuse.lab.experiments.modelled import Hardware, modelled_array
 from raidx_fuse.layouts.numbers import chunk_range
-from raidx_fuse.members.simulated.model import model_member
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.hotspots.balancer import Balancer
 from raidx_fuse.pool.hotspots.mover import JobMover
@@ -43,10 +40,8 @@ UNIT = 64 * MIB  # the paper's 4 GB
 CHUNK = 16 << 10
 SLOTS = 14
 MEMBER_BYTES = SLOTS * UNIT // 2 + 24 * MIB
-DISK = {  # Fujitsu MAN3184MC, by its data sheet
-    **{"seek_ms": "4.5", "write_settle_ms": "0.5", "rpm": "10025"},
-    **{"read_mb_s": "62", "write_mb_s": "62"},
-}
+# Fujitsu MAN3184MC, by its data sheet
+DISK = "sas10k,seek_ms=4.5,write_settle_ms=0.5,rpm=10025,read_mb_s=62,write_mb_s=62"
 SETTINGS = {
     **{"hot.interval": "10s", "hot.window": "10", "hot.tau": "50%", "hot.share": "70%"},
     # Of a write, as the paper's monitor has them: constants of the drive.
@@ -142,23 +137,18 @@ async def _play(scene: Scene) -> Seen:
 
 
 async def _open(stack: AsyncExitStack, scene: Scene, number: int) -> ArrayVolumes:
-    blanks = [BlankMember(MEMBER_BYTES, name=f"disk{number}.{i}") for i in range(4)]
-    members = [
-        model_member(blank, "sas10k", seed=scene.seed * 1000 + 10 * number + i, **DISK)
-        for i, blank in enumerate(blanks)
-    ]
-    config = await create_array(
-        members,
-        "raidx-copy",
-        chunk_bytes=CHUNK,
+    hardware = Hardware(
+        layout="raidx-copy",
+        members=(DISK,) * 4,
         name=f"array {number}",
-        now_s=0,
+        member_bytes=MEMBER_BYTES,
+        chunk_bytes=CHUNK,
         size_bytes=SLOTS * UNIT,
         with_volume=False,
+        seed=scene.seed * 1000 + 10 * number,
     )
-    for blank in blanks:
-        blank.forget(config.regions.data)
-    array = await stack.enter_async_context(open_array(members))
+    opened = modelled_array(hardware, random.Random(f"{scene.seed}/{number}"))
+    array, _ = await stack.enter_async_context(opened)
     await array.set("tuner.enabled", "off")
     return await stack.enter_async_context(open_volumes(array))
 
