@@ -289,11 +289,12 @@ def _steps_after_growth(array: str) -> list[str]:
 @wait_option
 @dry_run_option
 def remove_disk(out: Output, array: str, member: str, wait: bool, dry_run: bool) -> int:
-    """Remove a spare, a copy of raid1, a raidx member whose chunks fit elsewhere, or a growth.
+    """Remove a spare, a copy of raid1, or a member whose content fits the others.
 
-    MEMBER is its role, path or UUID. The chunks of a lost member are restored from the others. The
-    members that joined in the last growth of raid0, raid4, raid5, rdp or evenodd leave together, if
-    the image needs none of the chunks that the growth added.
+    MEMBER is its role, path or UUID. What was on a lost member is restored from the others. The
+    members that joined in the last growth of raid0, raid4, raid5, rdp or evenodd leave together;
+    another member of a striped array leaves by a restripe onto the rest. What is in use, by the
+    image or by volumes, must fit: shrink a volume first with `raidx volume resize`.
     """
     result = ask(out, array, "remove-disk", member=reference(member), dry_run=dry_run)
     line = f"removed: {result.get('path')}"

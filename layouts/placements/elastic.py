@@ -212,10 +212,11 @@ class ElasticLayout(Layout):
             return roles
         return np.concatenate((roles, np.broadcast_to(standing, (len(roles), 1))), axis=1)
 
-    def numbering(self) -> Numbering:
-        """Return the order of the chunks in the stripes, for a restripe."""
+    def numbering(self, generations: int | None = None) -> Numbering:
+        """Return the order in the stripes of the chunks of the first *generations* (None: all)."""
         described = [
-            (g.columns, g.members, 0 if g.in_order else g.granule) for g in self.generations
+            (g.columns, g.members, 0 if g.in_order else g.granule)
+            for g in self.generations[:generations]
         ]
         return Numbering(self.stripes, self._rows, described)
 

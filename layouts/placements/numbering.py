@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from raidx_fuse.layouts.codes.code import Code, LayoutError
-from raidx_fuse.layouts.numbers import CellIndex, Chunk, MemberChunk, Role, Stripe, stripe_and_cell
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, Stripe, stripe_and_cell
 from raidx_fuse.layouts.placements.elastic_mapping import Generation, Growth, Numbers
-from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.rotated import RotatedLayout
 
 MOST = 1 << 40  # stripes
@@ -139,46 +138,3 @@ class OrderedLayout(RotatedLayout):
         count = self.code.data_count
         indexes = np.arange(start * count, end * count, dtype=np.int64)
         return self.numbering.chunks(indexes).reshape(end - start, count)
-
-
-class IndexView(Layout):
-    """*layout* with indexes instead of logical chunks: stripe s holds s * D .. s * D + D - 1."""
-
-    contiguous = True
-
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        self.name, self.code, self.width = layout.name, layout.code, layout.width
-        self.chunk_bytes, self.stripes = layout.chunk_bytes, layout.stripes
-        self.chunks, self.size_bytes = layout.chunks, layout.size_bytes
-        self.member_chunks, self.aligned = layout.member_chunks, layout.aligned
-        self.founding_data_count = layout.founding_data_count
-        self.founding_stripes = layout.founding_stripes
-
-    def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
-        """Return (stripe, cell) of the index *chunk*."""
-        return stripe_and_cell(chunk, self.code.data_count)
-
-    def logical(self, stripe: Stripe, cell: CellIndex) -> Chunk:
-        """Return the index of the data cell *cell* of *stripe*."""
-        return Chunk(stripe * self.code.data_count + cell)
-
-    def place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, MemberChunk]:
-        """Return (role, member chunk) of the cell with index *cell* of *stripe*."""
-        return self.layout.place(stripe, cell)
-
-    def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
-        """Return (stripe, cell) that lies at *member_chunk* of *role*, None if nothing does."""
-        return self.layout.inverse(role, member_chunk)
-
-    def roles(self, stripe: Stripe) -> tuple[Role, ...]:
-        """Return the role of each column of *stripe*."""
-        return self.layout.roles(stripe)
-
-    def lost_cells(self, stripe: Stripe, lost_roles: frozenset[Role]) -> int:
-        """Return the set of cells of *stripe* that lie on *lost_roles*."""
-        return self.layout.lost_cells(stripe, lost_roles)
-
-    def tolerates(self, lost_roles: frozenset[Role]) -> bool:
-        """Return whether every stripe can be read without *lost_roles*."""
-        return self.layout.tolerates(lost_roles)

@@ -21,20 +21,21 @@ chains (raidx_fuse/ARCHITECTURE.md, written map).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from raidx_fuse.layouts.codes.code import Cell, Code, LayoutError
-from raidx_fuse.layouts.numbers import CellIndex, Chunk, MemberChunk, Role, Stripe, stripe_and_cell
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, MemberChunk, Role, Stripe
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 from raidx_fuse.layouts.placements.layout import Layout
-from raidx_fuse.layouts.placements.numbering import IndexView, Numbering, OrderedLayout
+from raidx_fuse.layouts.placements.numbering import Numbering, OrderedLayout
 from raidx_fuse.layouts.placements.rotated import RotatedLayout
+from raidx_fuse.layouts.placements.sides import IndexView, RoleView, Side
 
 NOWHERE = Role(-1), MemberChunk(0)  # the place of a cell of the other side
-Side = RotatedLayout | IndexView
 
 
 @lru_cache(maxsize=64)
@@ -63,6 +64,9 @@ class RestripeLayout(Layout):
     An array that has grown is restriped in the order in which chunks lie in its stripes. Then
     *numbering* gives that order (numbering.py); watermark and *image_chunks* count indexes, and
     *size_bytes* is the size of the image.
+
+    A side on fewer members than there are says which ones, and the old side may have columns that
+    are not in use (sides.py).
 
     Stripes 0 .. below.stripes - 1 are those of *below*, the others those of *above*. *size_bytes*
     stays the size of the old image until the restripe ends.
@@ -100,8 +104,8 @@ class RestripeLayout(Layout):
         self._below_data = below.code.data_count
         self._data = self.code.data_count
         self._below_cells = self._data + below.code.parity_count
-        self._roles_below = (NOWHERE[0],) * below.width
-        self._roles_above = (NOWHERE[0],) * above.width
+        self._roles_below = (NOWHERE[0],) * below.code.columns
+        self._roles_above = (NOWHERE[0],) * above.code.columns
 
     def move_watermark(self, chunk: Chunk) -> None:
         """Let *chunk* be the watermark; the chunks that it passes are copied."""
@@ -126,7 +130,7 @@ class RestripeLayout(Layout):
     def locate_index(self, chunk: int) -> tuple[Stripe, CellIndex]:
         """Return (stripe, cell) of the chunk with the index *chunk*."""
         if chunk < self.watermark or chunk >= self.above.chunks:
-            return stripe_and_cell(chunk, self._below_data)
+            return self.below.locate(chunk)
         stripe, cell = self.above.locate(chunk)
         return Stripe(self._split + stripe), CellIndex(self._below_data + cell)
 
@@ -142,8 +146,10 @@ class RestripeLayout(Layout):
     def index(self, stripe: Stripe, cell: CellIndex) -> Chunk:
         """Return the index of the chunk of the data cell *cell* of *stripe*, `nowhere` if none."""
         if stripe < self._split:
-            chunk = Chunk(stripe * self._below_data + cell)
-            return chunk if cell < self._below_data and chunk < self.watermark else self.nowhere
+            if cell >= self._below_data:
+                return self.nowhere
+            chunk = self.below.logical(stripe, cell)
+            return chunk if 0 <= chunk < self.watermark else self.nowhere
         if cell < self._below_data:
             return self.nowhere
         own = Stripe(stripe - self._split), CellIndex(cell - self._below_data)
@@ -155,13 +161,12 @@ class RestripeLayout(Layout):
         rows = np.full((end - start, self._data), self.nowhere, dtype=np.int64)
         low = max(0, min(end, self._split) - start)
         if low:
-            chunks = np.arange(start, start + low)[:, None] * self._below_data
-            chunks = chunks + np.arange(self._below_data)
-            rows[:low, : self._below_data] = np.where(chunks < self.watermark, chunks, self.nowhere)
+            chunks = self.below.logical_rows(start, start + low)
+            moved = (chunks >= 0) & (chunks < self.watermark)
+            rows[:low, : self._below_data] = np.where(moved, chunks, self.nowhere)
         if low < end - start:
             first = start + low - self._split
-            count = self.above.code.data_count
-            chunks = np.arange(first, end - self._split)[:, None] * count + np.arange(count)
+            chunks = self.above.logical_rows(first, end - self._split)
             rows[low:, self._below_data :] = np.where(
                 chunks >= self.watermark, chunks, self.nowhere
             )
@@ -193,7 +198,7 @@ class RestripeLayout(Layout):
     def inverse(self, role: Role, member_chunk: MemberChunk) -> tuple[Stripe, CellIndex] | None:
         """Return (stripe, cell) of the data chunk that lies there now, None if there is none."""
         for side in (self.below, self.above):
-            if role >= side.width:
+            if isinstance(side, RotatedLayout) and role >= side.width:
                 continue
             found = side.inverse(role, member_chunk)
             if found is None or found[1] >= side.code.data_count:
@@ -224,34 +229,51 @@ class RestripeLayout(Layout):
         return self.below.tolerates(lost_roles) and self.above.tolerates(lost_roles)
 
 
-def restripe(old: Layout, new: Layout, image_chunks: int) -> RestripeLayout:
+def restripe(
+    old: Layout, new: Layout, image_chunks: int, roles: Sequence[int] | None = None
+) -> RestripeLayout:
     """Return the layout at the start of a restripe of *image_chunks* chunks from *old* to *new*.
 
-    Raises LayoutError, one line, if the chunks of a layout have no order that can be kept, or *new*
-    is too small. Of an array that has grown all chunks move, whatever the size of the image.
+    *roles*: the members of *old* on which *new* is to be; None: the first ones. If *new* cannot
+    hold that many chunks, the image has fewer from now on: the caller makes sure that none of the
+    others is in use. Raises LayoutError, one line, if the chunks have no order that can be kept.
+
+    Of an array that has grown all chunks of the generations in use move; *new* says how many
+    generations that are.
     """
+    order = new.numbering if isinstance(new, OrderedLayout) else None
+    numbering, before = _kept_order(old, 1 if order is None else len(order.generations))
     size_bytes = None
-    numbering = numbering_of(old)
+    image_chunks = min(image_chunks, new.chunks)
+    if isinstance(old, ElasticLayout):
+        image_chunks = min(image_chunks, before.chunks)
     if numbering is not None:
         size_bytes = image_chunks * old.chunk_bytes
         image_chunks = max(numbering.total, image_chunks)
-    before, after = _side(old), _side(new)
-    if isinstance(new, ElasticLayout) or isinstance(new, OrderedLayout) != (numbering is not None):
+    described = None if numbering is None else numbering.as_dict()
+    if isinstance(new, ElasticLayout) or described != (None if order is None else order.as_dict()):
         raise LayoutError(f"{new.name} on {new.width} members has another order of chunks")
-    if after.chunks < image_chunks:
-        raise LayoutError(
-            f"{new.name} on {new.width} members has room for {new.chunks} chunks of the image's "
-            f"{image_chunks}"
-        )
+    own = IndexView(new) if order is not None else _rotated(new)
+    after: Side = own if roles is None else RoleView(own, roles)
     # rows a chunk: rows / data cells, compared without a division
-    if new.code.rows * old.code.data_count <= old.code.rows * new.code.data_count:
+    if new.code.rows * before.data_count <= old.code.rows * new.code.data_count:
         return RestripeLayout(after, before, image_chunks, True, numbering, size_bytes)
     return RestripeLayout(before, after, image_chunks, False, numbering, size_bytes)
 
 
-def _side(layout: Layout) -> Side:
-    if isinstance(layout, ElasticLayout | OrderedLayout):
-        return IndexView(layout)
+def _kept_order(old: Layout, generations: int) -> tuple[Numbering | None, Side]:
+    """Return (the order of the chunks, the side) of *old*, with the first *generations* in use."""
+    if isinstance(old, OrderedLayout):
+        return old.numbering, IndexView(old)
+    if not isinstance(old, ElasticLayout):
+        return None, _rotated(old)
+    used = old.generations[:generations]
+    # One generation alone is in the order of the image.
+    numbering = old.numbering(generations) if len(used) > 1 else None
+    return numbering, IndexView(old, sum(generation.columns for generation in used))
+
+
+def _rotated(layout: Layout) -> RotatedLayout:
     if isinstance(layout, RotatedLayout):
         return layout
     raise LayoutError(
@@ -260,8 +282,12 @@ def _side(layout: Layout) -> Side:
     )
 
 
-def numbering_of(layout: Layout) -> Numbering | None:
-    """Return the order of the chunks in the stripes of *layout*; None: that of the image."""
-    if isinstance(layout, ElasticLayout) and len(layout.history) > 1:
-        return layout.numbering()
+def numbering_for(layout: Layout, image_chunks: int) -> Numbering | None:
+    """Return the order of the chunks in the stripes of *layout*; None: that of the image.
+
+    Of an array that has grown only the generations count that *image_chunks* chunks reach.
+    """
+    if isinstance(layout, ElasticLayout):
+        reached = sum(1 for generation in layout.generations if generation.start < image_chunks)
+        return layout.numbering(reached) if reached > 1 else None
     return layout.numbering if isinstance(layout, OrderedLayout) else None

@@ -50,7 +50,7 @@ class RotatedLayout(Layout):
         self.founding_stripes = stripes
         self.size_bytes = self.chunks * chunk_bytes
         self.member_chunks = stripes * code.rows
-        self._data_count = code.data_count
+        self.data_count = code.data_count
         self._rows = code.rows
         self._row_of = code.row_of
         self._phases = code.columns if rotation == "left" else 1
@@ -72,11 +72,20 @@ class RotatedLayout(Layout):
 
     def locate(self, chunk: int) -> tuple[Stripe, CellIndex]:
         """Return (stripe, cell) of the logical data chunk *chunk*."""
-        return stripe_and_cell(chunk, self._data_count)
+        return stripe_and_cell(chunk, self.data_count)
 
     def logical(self, stripe: Stripe, cell: CellIndex) -> Chunk:
         """Return the logical chunk of the data cell *cell* (an index below D) of *stripe*."""
-        return Chunk(stripe * self._data_count + cell)
+        return Chunk(stripe * self.data_count + cell)
+
+    def logical_rows(self, start: int, end: int) -> NDArray[np.int64]:
+        """Return the logical chunks of the stripes start..end-1 as an array (stripes, D)."""
+        count = self.data_count
+        return np.arange(start * count, end * count, dtype=np.int64).reshape(end - start, count)
+
+    def cell_at(self, number: int) -> CellIndex:
+        """Return the cell of the chunk with that *number* in its stripe."""
+        return CellIndex(number)
 
     def place(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, MemberChunk]:
         """Return (role, member chunk) of the cell with index *cell* of *stripe*."""

@@ -59,7 +59,7 @@ class RestripeSchedule:
         self.record_chunks = record_chunks
         self.source = layout.above if upward else layout.below
         self.target = layout.below if upward else layout.above
-        self.aligned = lcm(self.source.code.data_count, self.target.code.data_count)
+        self.aligned = lcm(self.source.data_count, self.target.data_count)
 
     @property
     def rest(self) -> range:
@@ -69,15 +69,15 @@ class RestripeSchedule:
 
     def check(self) -> None:
         """Raise LayoutError if the smallest safe step does not fit into one log record."""
-        source, target = self.source.code, self.target.code
+        source, target = self.source, self.target
         stripes = 1
         while not self._clears(stripes * source.data_count):
             stripes += 1
         chunks = min(stripes * source.data_count, _up(self.layout.image_chunks, source.data_count))
         touched = -(-chunks // target.data_count)
-        if source.rows * target.data_count != target.rows * source.data_count:
+        if source.code.rows * target.data_count != target.code.rows * source.data_count:
             touched += 1  # a window need not begin at a stripe boundary of both layouts
-        needed = chunks + touched * target.parity_count
+        needed = chunks + touched * target.code.parity_count
         if needed > self.record_chunks:
             raise LayoutError(
                 f"moving from {self.source.name} to {self.target.name} takes {needed} chunks in "
@@ -89,11 +89,11 @@ class RestripeSchedule:
 
         The move begins where both layouts have a stripe boundary.
         """
-        source, target = self.source.code, self.target.code
-        freed = chunks // source.data_count * source.rows
+        source, target = self.source, self.target
+        freed = chunks // source.data_count * source.code.rows
         if self.upward:
-            return -(-chunks // target.data_count) * target.rows <= freed
-        return chunks // target.data_count * target.rows >= freed
+            return -(-chunks // target.data_count) * target.code.rows <= freed
+        return chunks // target.data_count * target.code.rows >= freed
 
     def window(self, saved: int, limit_chunks: int) -> Window | None:
         """Return the next window of about *limit_chunks*, None to save the watermark first.
@@ -124,7 +124,7 @@ class RestripeSchedule:
         it, so the watermark need not be saved before.
         """
         mark, rest = self.layout.watermark, self.rest
-        unit = self.source.code.data_count
+        unit = self.source.data_count
         unit = self.aligned if 2 * self.aligned <= limit_chunks else unit
         if self.upward:
             end = mark + limit_chunks
@@ -141,17 +141,23 @@ class RestripeSchedule:
 
     def _direct_cut(self, saved: int) -> int:
         """Return the chunk up to which (falling: from which) target stripes lie in free rows."""
-        source, target = self.source.code, self.target.code
+        source, target = self.source, self.target
         if self.upward:
             if saved >= self.layout.image_chunks:
                 return self.target.chunks
-            return saved // source.data_count * source.rows // target.rows * target.data_count
-        rows = -(-saved // source.data_count) * source.rows
-        return -(-rows // target.rows) * target.data_count
+            return (
+                saved
+                // source.data_count
+                * source.code.rows
+                // target.code.rows
+                * target.data_count
+            )
+        rows = -(-saved // source.data_count) * source.code.rows
+        return -(-rows // target.code.rows) * target.data_count
 
     def _cut_directly(self, cut: int, limit: int) -> int:
         """Return the watermark after a window whose target stripes all lie in free rows."""
-        mark, unit = self.layout.watermark, self.source.code.data_count
+        mark, unit = self.layout.watermark, self.source.data_count
         unit = self.aligned if 2 * self.aligned <= limit else unit
         if self.upward:
             end = min(self.rest.stop, mark + limit, cut)
@@ -163,7 +169,7 @@ class RestripeSchedule:
 
     def _cut_by_log(self, cut: int, limit: int) -> int:
         """Return the watermark after the largest safe window that fits into one log record."""
-        mark, unit = self.layout.watermark, self.source.code.data_count
+        mark, unit = self.layout.watermark, self.source.data_count
         best = mark
         if self.upward:
             end = mark // unit * unit + unit
@@ -187,12 +193,12 @@ class RestripeSchedule:
             first -= unit
 
     def _targets(self, first: int, end: int) -> range:
-        count = self.target.code.data_count
+        count = self.target.data_count
         return range(first // count, -(-end // count))
 
     def _direct(self, first: int, end: int, cut: int) -> range:
         """Return the target stripes of the window that may be written in place directly."""
-        count = self.target.code.data_count
+        count = self.target.data_count
         targets = self._targets(first, end)
         if self.upward:  # a target stripe that is partly filled already must be logged
             begin, stop = -(-first // count), max(0, cut) // count
@@ -205,18 +211,16 @@ class RestripeSchedule:
 
     def _logged_chunks(self, first: int, end: int, cut: int) -> int:
         """Return how many chunks, parity included, the window first..end-1 logs."""
-        code = self.target.code
+        count = self.target.data_count
         targets, direct = self._targets(first, end), self._direct(first, end, cut)
-        covered = min(end, direct.stop * code.data_count) - max(
-            first, direct.start * code.data_count
-        )
+        covered = min(end, direct.stop * count) - max(first, direct.start * count)
         moved = end - first - (covered if direct else 0)
-        return moved + (len(targets) - len(direct)) * code.parity_count
+        return moved + (len(targets) - len(direct)) * self.target.code.parity_count
 
     def _window(self, mark: int, cut: int) -> Window:
         first, end = sorted((mark, self.layout.watermark))
         end = min(end, self.layout.image_chunks)
-        count = self.source.code.data_count
+        count = self.source.data_count
         sources = range(first // count, -(-end // count))
         direct = self._direct(first, end, cut)
         return Window(first, end, mark, sources, self._targets(first, end), direct)

@@ -31,6 +31,7 @@ from raidx_fuse.engine.write.write import Writer
 from raidx_fuse.errors import RaidxError, ReadOnlyError, UsageError
 from raidx_fuse.format.assemble import Assembly
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
+from raidx_fuse.format.regions import COUNTER_MAX
 from raidx_fuse.jobs.grow.copies import CopiesOperation
 from raidx_fuse.jobs.grow.operation import GrowOperation
 from raidx_fuse.jobs.grow.removal import GrowthRemoval
@@ -40,6 +41,7 @@ from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.jobs.rebundle.self_heal import SelfHeal
 from raidx_fuse.jobs.restripe.operation import RestripeOperation
+from raidx_fuse.jobs.restripe.removal import MemberRemoval
 from raidx_fuse.jobs.resync import Resync, finish, note_failing
 from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.jobs.tuner.job import TuneJob
@@ -82,8 +84,10 @@ class Array:
         self.membership = Membership(self)
         self.grow_operation = GrowOperation(self)
         self.copies = CopiesOperation(self)
-        self.removal = GrowthRemoval(self.grow_operation)
         self.restripe_operation = RestripeOperation(self)
+        growth = GrowthRemoval(self.grow_operation)
+        self.removal = MemberRemoval(growth, self.restripe_operation)
+        self._room_bytes = COUNTER_MAX
         self.tuner: Tuner | None = None
         self.rebundle: RebundleOperation | None = None
         self.self_heal: SelfHeal | None = None
@@ -114,6 +118,27 @@ class Array:
         limit = self.member_set.config.size_bytes
         whole = self.context.layout.size_bytes
         return whole if limit is None else min(limit, whole)
+
+    @property
+    def room_bytes(self) -> int:
+        """How much of the image volumes may use: all, or less while members are about to leave."""
+        return min(self.size_bytes, self._room_bytes)
+
+    async def give_up(self, size_bytes: int) -> None:
+        """Make the image behind *size_bytes*, where nothing is in use, unwritten and keep it so.
+
+        No volume gets any of it until `keep_all`. Raises RaidxError.
+        """
+        self._room_bytes = size_bytes
+        layout = self.context.layout
+        if size_bytes < layout.size_bytes:  # behind a smaller image lie old copies (piggyback)
+            await self.discarder.discard(size_bytes, layout.size_bytes - size_bytes)
+            first = -(-size_bytes // layout.chunk_bytes)
+            await self.discarder.forget_zeros(first, layout.chunks)
+
+    def keep_all(self) -> None:
+        """Let volumes have all of the image again."""
+        self._room_bytes = COUNTER_MAX
 
     async def _refuse_write(self, _offset: int, _data: ReadBuffer) -> None:
         raise ReadOnlyError("the array was started read-only")

@@ -147,11 +147,22 @@ async def of_copying(array: Array, added: int) -> dict[str, Any]:
     }
 
 
-async def of_shrinking(array: Array, layout: ElasticLayout) -> dict[str, Any]:
-    """Return the cost of undoing the growth of *array* to *layout*."""
-    before, after = layout.history[-1], layout.history[-2]
+async def of_leaving(array: Array, record: MemberRecord) -> dict[str, Any]:
+    """Return the cost of taking out the member of *record*, which has stripes of fixed places.
+
+    Raises RaidxError if it cannot leave.
+    """
+    planned, width = array.removal.plan(record), array.member_set.config.width
+    if isinstance(planned, tuple):
+        does = f"moves all chunks from {width} to {width - 1} members, without role {record.role}"
+        return await of_restriping(array, planned[1], does)
+    before, after = planned.history[-1], planned.history[-2]
     does = f"shrinks from {before} to {after} members, the last ones leave"
-    return await _of_changing(array, layout, LIVE, does)
+    return {
+        **await _of_changing(array, planned, LIVE, does),
+        "size_before": array.size_bytes,
+        "size_after": min(array.size_bytes, planned.size_bytes),
+    }
 
 
 async def _of_changing(
@@ -215,6 +226,29 @@ async def restripe_estimate(array: RunningArray, layout: RestripeLayout) -> dict
         "rate_source": source,
         "seconds": round(moved / rate, 3),
         "seconds_busy": round(moved / min(rate, speed_min or rate), 3),
+    }
+
+
+async def of_restriping(array: Array, layout: RestripeLayout, does: str) -> dict[str, Any]:
+    """Return the cost of the restripe of *array* that *layout* is the beginning of.
+
+    *redundancy* says how many losses the array survives now, meanwhile (at worst), and at the end.
+    Only a member that leaves may be lost when a restripe begins.
+    """
+    left = redundancy_left(array)
+    after = (layout.below if layout.rises else layout.above).code.tolerance
+    during = min(left, after)
+    costs = await restripe_estimate(array, layout)
+    return {
+        "dry_run": True,
+        "does": does,
+        **costs,
+        "redundancy_left": during,
+        "redundancy_reduced": during < left,
+        "redundancy_reduced_seconds": None if after < left else costs["seconds"] * (during < left),
+        "redundancy": {"now": left, "worst": during, "end": after},
+        "size_before": array.size_bytes,
+        "size_after": array.restripe_operation.size_after(layout),
     }
 
 

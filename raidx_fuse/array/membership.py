@@ -13,6 +13,7 @@ from raidx_fuse.errors import ArrayFailedError, BusyError, FormatError, RaidxErr
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.create import prepare_member
 from raidx_fuse.format.reserve import reserve_metadata
+from raidx_fuse.format.shapes import leaving_roles
 from raidx_fuse.format.table_page import bytes_needed, shares_of
 from raidx_fuse.jobs.attach import record_of, require_joined
 from raidx_fuse.jobs.rebuild import checkpoint_key
@@ -275,11 +276,14 @@ class Membership:
             self.array.nursery.start_soon(self._take_spares)
 
     def _vacant(self) -> list[Role]:
-        """Return the roles without a member."""
+        """Return the roles without a member, but for those that the array is about to give up."""
+        config = self.member_set.config
+        leaving = leaving_roles(config)
         return [
             record.role
-            for record in self.member_set.config.members
+            for record in config.members
             if record.role >= 0 and record.state in ("failed", "missing")
+            if record.role not in leaving
         ]
 
     def spare_for(self) -> tuple[Role, str] | None:
@@ -333,9 +337,8 @@ class Membership:
     async def remove(self, ref: str | int) -> dict[str, Any]:
         """Remove a spare, or a member whose chunks then move to the others.
 
-        That is any member of a raidx layout or, with its copy, of raid1; of another layout, the
-        members of the last growth.
-        Raises UsageError if the layout cannot shrink.
+        A copy of raid1 goes with its member. The members of the last growth leave together.
+        Raises UsageError if the others cannot hold everything.
         """
         self.array.require_writable()
         record = self.find(ref)

@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 from raidx_fuse.array.health import Health
 from raidx_fuse.jobs.grow.copies import CopiesOperation
-from raidx_fuse.jobs.grow.removal import GrowthRemoval
 from raidx_fuse.jobs.rebundle.operation import RebundleOperation
 from raidx_fuse.jobs.rebundle.self_heal import SelfHeal
+from raidx_fuse.jobs.restripe.removal import MemberRemoval
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.tuner.tuner import Tuner
 from raidx_fuse.tasks import Starter
@@ -24,7 +24,7 @@ class RunningArray(ArrayServices, Protocol):
     rebundle: RebundleOperation | None
     self_heal: SelfHeal | None
     copies: CopiesOperation
-    removal: GrowthRemoval
+    removal: MemberRemoval
     health: Health
 
     @property

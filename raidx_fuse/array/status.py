@@ -6,7 +6,7 @@ from typing import Any
 
 from raidx_fuse.array.services import RunningArray
 from raidx_fuse.format.configuration.health import shown_member, shown_scrub
-from raidx_fuse.format.shapes import RESTRIPE
+from raidx_fuse.format.shapes import RESTRIPE, leaving_roles
 
 
 def redundancy_left(array: RunningArray) -> int:
@@ -62,7 +62,9 @@ def _action(array: RunningArray, word: str) -> str | None:
     if word == "failed":
         return "too many members are lost: attach them again, then mount the array again"
     if word == "degraded":
-        lost = sorted(array.member_set.lost)
+        lost = sorted(array.member_set.lost - leaving_roles(array.member_set.config))
+        if not lost:
+            return "the lost member leaves when the restripe ends: `raidx job ARRAY wait`"
         return (
             f"role {lost[0]} is lost: replace its member with "
             f"`raidx replace-disk ARRAY {lost[0]} NEW`"

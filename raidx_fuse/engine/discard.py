@@ -28,18 +28,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import trio
 
+from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import MemberError, RaidxError
-from raidx_fuse.layouts.numbers import Chunk, Role, Stripe
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.buffers import zero_buffers
+from raidx_fuse.store.member_io import MemberLostError
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +50,8 @@ ZEROS_BYTES = 1 << 20  # of one write
 CHUNKS_AT_ONCE = 1 << 16  # of the written map
 STRIPES_AT_ONCE = 4096  # locked at a time
 ENTRY_SHARE = 64  # a record of a discard takes at most 1/4 of the log: 16 bytes for each chunk
+
+Choose = Callable[[Sequence[Stripe]], Awaitable[dict[Stripe, int]]]
 
 
 class Discarder:
@@ -73,7 +78,7 @@ class Discarder:
             stop = min(end, (at >> context.shift) + CHUNKS_AT_ONCE << context.shift)
             layout = context.layout
             for stripes in self._batches(max(whole[0], at >> context.shift), stop, whole[1]):
-                await self._drop(layout, stripes, *whole)
+                await self._drop(layout, stripes, partial(self._droppable, *whole))
             for start, last in context.written.runs(at >> context.shift, -(-stop >> context.shift)):
                 await self._zero(max(at, start << context.shift), min(stop, last << context.shift))
             at = stop
@@ -81,6 +86,20 @@ class Discarder:
                 await trio.lowlevel.checkpoint()  # a range of any size, of which nothing is written
         if context.member_set.unpublished:
             await context.member_set.published()
+
+    async def forget_zeros(self, first: int, end: int) -> None:
+        """Make those chunks *first* .. *end* - 1 unwritten that hold nothing but zeros.
+
+        No parity changes by that. Raises as `discard`.
+        """
+        context = self.context
+        layout, most = context.layout, max(1, ZEROS_BYTES // (context.data_count << context.shift))
+        for at in range(first, end, CHUNKS_AT_ONCE):
+            stop = min(end, at + CHUNKS_AT_ONCE) << context.shift
+            for stripes in self._batches(at, stop, end):
+                for number in range(0, len(stripes), most):
+                    part = stripes[number : number + most]
+                    await self._drop(layout, part, partial(self._zeros, first, end))
 
     async def _zero(self, at: int, end: int) -> None:
         """Write zeros from byte *at* to *end*."""
@@ -105,8 +124,8 @@ class Discarder:
 
     # -- dropping ------------------------------------------------------------------------------
 
-    async def _drop(self, layout: Layout, stripes: list[Stripe], first: int, end: int) -> None:
-        """Make those chunks *first* .. *end* - 1 of *stripes* of *layout* unwritten that can be."""
+    async def _drop(self, layout: Layout, stripes: list[Stripe], choose: Choose) -> None:
+        """Make the cells of *stripes* of *layout* unwritten that *choose* returns, by stripe."""
         context = self.context
         await context.locks.acquire_all(stripes)
         try:
@@ -118,22 +137,54 @@ class Discarder:
                 return
             if context.dirty_bitmap.guarded:
                 await context.dirty_bitmap.finish(stripes)
-            dropped = {stripe: self._droppable(stripe, first, end) for stripe in stripes}
-            dropped = {stripe: cells for stripe, cells in dropped.items() if cells}
+            found = await choose(stripes)
+            dropped = {stripe: cells for stripe, cells in found.items() if cells}
             if dropped:
                 await self._drop_locked(dropped)
         finally:
             context.locks.release_all(stripes)
 
-    def _droppable(self, stripe: Stripe, first: int, end: int) -> int:
-        """Return the written data cells of *stripe* that may lose their bits, as a mask."""
+    def _written(self, stripe: Stripe, first: int, end: int) -> tuple[int, int]:
+        """Return the written data cells of *stripe*, and those of the chunks *first* .. *end* - 1.
+
+        Both are masks.
+        """
         context = self.context
-        logical, support = context.layout.logical, context.code.support
+        logical = context.layout.logical
         written = context.code.data_mask & ~context.unwritten_cells(stripe)
-        cells = 0
-        for cell in cells_of(written):
-            if first <= logical(stripe, cell) < end:
-                cells |= 1 << cell
+        inside = (cell for cell in cells_of(written) if first <= logical(stripe, cell) < end)
+        return written, sum(1 << cell for cell in inside)
+
+    async def _zeros(self, first: int, end: int, stripes: Sequence[Stripe]) -> dict[Stripe, int]:
+        """Return the cells of *stripes*, which are locked, that hold zeros, as masks."""
+        context = self.context
+        await context.journal.settle(stripes)
+        size = context.chunk_bytes
+        while True:
+            reader = CellReader(context)
+            content: dict[Stripe, dict[CellIndex, bytearray]] = {}
+            for stripe in stripes:
+                _, cells = self._written(stripe, first, end)
+                content[stripe] = {cell: bytearray(size) for cell in cells_of(cells)}
+                reader.add(stripe, content[stripe])
+            try:
+                await reader.run()
+            except MemberLostError:
+                continue  # the next plan does without it
+            return {
+                stripe: sum(1 << cell for cell, data in cells.items() if data.count(0) == size)
+                for stripe, cells in content.items()
+            }
+
+    async def _droppable(
+        self, first: int, end: int, stripes: Sequence[Stripe]
+    ) -> dict[Stripe, int]:
+        """Return the written cells of *stripes* that may lose their bits, as masks."""
+        return {stripe: self._droppable_in(stripe, first, end) for stripe in stripes}
+
+    def _droppable_in(self, stripe: Stripe, first: int, end: int) -> int:
+        support = self.context.code.support
+        written, cells = self._written(stripe, first, end)
         while cells:
             kept = 0
             for protected in support:

@@ -4,12 +4,14 @@ From the start of a restripe to its end, the superblocks contain
 
     params {"restripe": {"from": {"layout": ..., "width": ..., "params": {...}}, "to": {...}}}
 
-and `layout` is the old layout. The progress (watermark) is in the redo log (`mark`).
+and `layout` is the old layout. "to" has "roles" if members leave: those of the members that stay,
+which get the roles 0, 1, and so on when the restripe ends. The progress (watermark) is in the redo
+log (`mark`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from raidx_fuse.errors import FormatError
@@ -26,15 +28,24 @@ RESTRIPE = "restripe"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The name of a layout, its width in members and its parameters."""
+    """The name of a layout, its width in members and its parameters.
+
+    *roles*: of a restripe's members, ascending, those on which the layout is; None: the first ones.
+    """
 
     layout: str
     width: int
     params: dict[str, Any]
+    roles: tuple[int, ...] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON values."""
-        return {"layout": self.layout, "width": self.width, "params": dict(self.params)}
+        values = {"layout": self.layout, "width": self.width, "params": dict(self.params)}
+        return values if self.roles is None else values | {"roles": list(self.roles)}
+
+    def members(self) -> frozenset[Role]:
+        """Return the roles of the members on which the layout is."""
+        return frozenset(map(Role, range(self.width) if self.roles is None else self.roles))
 
     def make(self, config: ArrayConfig) -> Layout:
         """Return the layout for the members and chunk size of *config*. Raises LayoutError."""
@@ -61,15 +72,37 @@ def shapes_of(config: ArrayConfig) -> tuple[Shape, ...]:
     if moving is None:
         return (shape_of(config),)
     try:
-        shapes = tuple(Shape(**moving[side]) for side in ("from", "to"))
+        shapes = tuple(_shape(**moving[side]) for side in ("from", "to"))
         known = all(LAYOUTS[shape.layout].allows(shape.width) for shape in shapes)
         known = known and all(isinstance(shape.params, dict) for shape in shapes)
         known = known and max(shape.width for shape in shapes) == config.width
+        known = known and all(_fits(shape, config.width) for shape in shapes)
     except (KeyError, TypeError) as error:
         raise FormatError("the restripe of the array cannot be read") from error
     if not known or any(LAYOUTS[shape.layout].bundled for shape in shapes):
         raise FormatError(f"the restripe of the array is not one of {config.width} members")
     return shapes
+
+
+def _shape(**values: Any) -> Shape:
+    shape = Shape(**values)
+    return shape if shape.roles is None else replace(shape, roles=tuple(shape.roles))
+
+
+def _fits(shape: Shape, width: int) -> bool:
+    """Return whether the roles of *shape* are possible on *width* members."""
+    roles = range(shape.width) if shape.roles is None else shape.roles
+    return all(type(role) is int and 0 <= role < width for role in roles) and (
+        sorted(set(roles)) == list(roles) and len(roles) == shape.width
+    )
+
+
+def leaving_roles(config: ArrayConfig) -> frozenset[Role]:
+    """Return the roles whose members leave when the restripe under way ends."""
+    if RESTRIPE not in config.params or config.jobs.get(RESTRIPE, {}).get("back"):
+        return frozenset()
+    old, new = shapes_of(config)
+    return old.members() - new.members()
 
 
 def layout_of(config: ArrayConfig) -> Layout:
@@ -96,12 +129,12 @@ def restriping(config: ArrayConfig, old: Shape, new: Shape) -> RestripeLayout:
     size = before.size_bytes
     if config.size_bytes is not None:
         size = min(size, config.size_bytes)
-    return restripe(before, new.make(config), -(-size // config.chunk_bytes))
+    return restripe(before, new.make(config), -(-size // config.chunk_bytes), new.roles)
 
 
 def can_lose(config: ArrayConfig, lost: frozenset[Role]) -> bool:
     """Return whether all layouts of *config*, none of them bundled, tolerate the loss of *lost*."""
     return all(
-        len(lost & frozenset(range(shape.width))) <= LAYOUTS[shape.layout].tolerance(shape.width)
+        len(lost & shape.members()) <= LAYOUTS[shape.layout].tolerance(shape.width)
         for shape in shapes_of(config)
     )

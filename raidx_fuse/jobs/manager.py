@@ -9,6 +9,7 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
 from raidx_fuse.format.shapes import RESTRIPE
 from raidx_fuse.jobs.job import Job
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.tasks import Starter
 
 ENDED_KEPT = 20
@@ -65,10 +66,11 @@ class Jobs:
         """Return the jobs that have not ended."""
         return [job for job in self._jobs.values() if not job.finished.is_set()]
 
-    def require_finished(self, refused: str) -> None:
+    def require_finished(self, refused: str, without: Role | None = None) -> None:
         """Raise BusyError or RaidxError unless the layout may change now.
 
-        *refused* ends the sentence "a degraded array ...", for example "does not grow".
+        *refused* ends the sentence "a degraded array ...", for example "does not grow". The role
+        *without*, which the change gives up, may be lost.
         """
         context, running = self.context, self.running()
         member_set = context.member_set
@@ -77,9 +79,9 @@ class Jobs:
             raise BusyError(f"a {what} is under way", action="wait for it: `raidx job ARRAY wait`")
         if context.dirty_bitmap.pending_regions():
             raise BusyError("a resync is due", action="unmount and mount again to retry it")
-        if member_set.lost:
+        if lost := member_set.lost - {without}:
             raise RaidxError(
-                f"role {min(member_set.lost)} is lost: a degraded array {refused}",
+                f"role {min(lost)} is lost: a degraded array {refused}",
                 action="replace it first, or add a spare with --as spare",
             )
 

@@ -99,6 +99,15 @@ class ArrayServices(Protocol):
         """The size of the image in bytes."""
         ...
 
+    async def give_up(self, size_bytes: int) -> None:
+        """Make the image behind *size_bytes*, where nothing is in use, unwritten and keep it so.
+
+        No volume gets any of it until `keep_all`. Raises RaidxError.
+        """
+
+    def keep_all(self) -> None:
+        """Let volumes have all of the image again."""
+
     def require_writable(self) -> None:
         """Raise ReadOnlyError if the array was started read-only."""
 

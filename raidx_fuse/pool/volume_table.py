@@ -125,7 +125,7 @@ class ArrayVolumes:
 
     def free_in(self, table: VolumeTable) -> list[Extent]:
         """Return the free ranges of *table*."""
-        return [] if table.is_whole else free_ranges(table.taken(), self.array.size_bytes)
+        return [] if table.is_whole else free_ranges(table.taken(), self.array.room_bytes)
 
     def _unit(self) -> int:
         layout = self.array.context.layout
@@ -252,7 +252,12 @@ class ArrayVolumes:
             await self._save(change(self.table()), asked=asked)
 
     async def _save(self, table: VolumeTable, *, asked: bool = True) -> None:
-        """Write *table* into the superblocks: the commit point of every change."""
+        """Write *table* into the superblocks: the commit point of every change.
+
+        Raises BusyError if places that it has added are about to leave with a member.
+        """
+        if table.end() > max(self.array.room_bytes, self.table().end()):
+            raise BusyError(f"array {self.array.name} is losing a member", action="try again")
         values = encode_table(table)
         await self.array.member_set.update(
             lambda config: replace(config, volumes=values), asked=asked
@@ -263,7 +268,7 @@ class ArrayVolumes:
         table = self.table()
         self._require_table(table)
         taken = [extent for extent in table.taken() if extent not in more]
-        return allocate(free_ranges(taken, self.array.size_bytes), size_bytes, self._unit())
+        return allocate(free_ranges(taken, self.array.room_bytes), size_bytes, self._unit())
 
     def _require_table(self, table: VolumeTable) -> None:
         if table.exchanges:

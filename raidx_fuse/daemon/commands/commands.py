@@ -278,7 +278,7 @@ class Commands:
             raise
 
     async def remove_disk(self, member: str, dry_run: bool = False) -> Result:
-        """Remove a spare, a raidx member whose chunks fit elsewhere, or the last growth."""
+        """Remove a spare, or a member whose content the others can hold."""
         if not dry_run:
             return await self._array.remove_disk(member)
         record = self._array.membership.find(member)
@@ -287,8 +287,7 @@ class Commands:
         if record.role >= 0 and self._array.copies.applies:
             self._array.copies.require_removable(record)
         elif record.role >= 0:
-            narrower = self._array.removal.narrower(record)
-            return await reshape_cost.of_shrinking(self._array, narrower)
+            return await reshape_cost.of_leaving(self._array, record)
         does = f"removes {self._array.membership.path_of(record)}"
         return await reshape_cost.of_member_change(
             self._array, does, None, excludes=record.role >= 0

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from raidx_fuse.array.array import Array
-from raidx_fuse.array.estimate import restripe_estimate
+from raidx_fuse.array.estimate import of_restriping
 from raidx_fuse.daemon.commands.arguments import check_newcomers
 from raidx_fuse.errors import RaidxError, UsageError
-from raidx_fuse.format.shapes import Shape
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
 
@@ -68,7 +67,12 @@ class ReshapeCommand:
                 await self._newcomers.check(
                     path, overwrite_signature=overwrite_signature, may_create=create
                 )
-            return await self._dry_run(moving, shape)
+            config = array.member_set.config
+            does = (
+                f"moves all chunks from {config.layout} on {config.width} members to "
+                f"{shape.layout} on {shape.width}"
+            )
+            return await of_restriping(array, moving, does)
         array.require_writable()
         before, after = array.context.code.tolerance, _after(moving)
         if after < before and not lose_redundancy:
@@ -96,26 +100,6 @@ class ReshapeCommand:
         """Close *member* unless it joined the array."""
         if member not in self._array.member_set.present().values():
             await self._newcomers.release(member)
-
-    async def _dry_run(self, moving: RestripeLayout, shape: Shape) -> dict[str, Any]:
-        array = self._array
-        config = array.member_set.config
-        left = array.status()["redundancy_left"]
-        during, after = min(left, moving.code.tolerance), _after(moving)
-        reduced = during < left
-        costs = await restripe_estimate(array, moving)
-        return {
-            "dry_run": True,
-            "does": f"moves all chunks from {config.layout} on {config.width} members to "
-            f"{shape.layout} on {shape.width}",
-            **costs,
-            "redundancy_left": during,
-            "redundancy_reduced": reduced,
-            "redundancy_reduced_seconds": None if after < left else costs["seconds"] * reduced,
-            "redundancy": {"now": left, "worst": during, "end": after},
-            "size_before": array.size_bytes,
-            "size_after": array.restripe_operation.size_after(moving),
-        }
 
 
 def _after(moving: RestripeLayout) -> int:

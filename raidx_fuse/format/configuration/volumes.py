@@ -170,6 +170,12 @@ def decode_table(values: dict[str, Any]) -> VolumeTable:
     )
 
 
+def image_end(values: dict[str, Any] | None, size_bytes: int) -> int:
+    """Return how many bytes of an image of *size_bytes* are in use, given the table *values*."""
+    table = None if values is None else decode_table(values)
+    return size_bytes if table is None or table.is_whole else table.end()
+
+
 def table_problem(values: Any, is_uuid: Any) -> str | None:
     """Return in words why the JSON *values* are no volume table, or None."""
     if not isinstance(values, dict) or values.keys() - {"arrived"} != {"table", "wiping"}:

@@ -1,9 +1,10 @@
 """Taking members out again: the last growth of an array is undone, if its new chunks are free.
 
-A growth adds the last chunks of the image, and only them. While none of them was ever written and
-the image does not reach them, the array of before holds everything. The columns then move back as
-after a cancelled growth: the array gets the shape "growing, every stripe has migrated", which gives
-every chunk the place that it has, and the job runs backwards from there.
+A growth adds the last chunks of the image, and only them. While nothing in use reaches them, the
+array of before holds everything: what they still have, zeros of deleted volumes or the old copies
+of a growth with piggyback, is discarded first. The columns then move back as after a cancelled
+growth: the array gets the shape "growing, every stripe has migrated", which gives every chunk the
+place that it has, and the job runs backwards from there.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from raidx_fuse.engine.growth_position import JOB_KEY, LIVE, MIGRATED, PARITY
-from raidx_fuse.errors import UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.jobs.grow.operation import GrowOperation
+from raidx_fuse.jobs.restripe.space import require_space, require_unwritten
 from raidx_fuse.layouts.placements.elastic import ElasticLayout
 
 
@@ -26,39 +27,26 @@ class GrowthRemoval:
         self.context = operation.context
         self.member_set = operation.member_set
 
+    def applies(self, record: MemberRecord) -> bool:
+        """Return whether the member of *record* joined in the last growth of the array."""
+        layout = self.context.layout
+        if not isinstance(layout, ElasticLayout) or len(layout.history) < 2:
+            return False
+        return not layout.growing and record.role >= layout.history[-2]
+
     def narrower(self, record: MemberRecord) -> ElasticLayout:
         """Return the layout from which the members of the last growth, *record* too, move away.
 
-        Raises UsageError or BusyError if they cannot leave, or not now.
+        Raises RaidxError (UsageError, BusyError) if they cannot leave, or not now.
         """
         layout, config = self.context.layout, self.member_set.config
-        if not isinstance(layout, ElasticLayout) or len(layout.history) < 2:
-            raise UsageError(
-                f"role {record.role} holds data ({record.state}); {config.layout} on its first "
-                "members cannot shrink",
-                action="replace it with `raidx replace-disk`",
-            )
+        self.operation.array.require_writable()
         self.operation.array.jobs.require_finished("does not shrink")
-        first, last = layout.history[-2], layout.history[-1] - 1
-        if record.role < first:
-            words = f"roles {first} to {last}" if last > first else f"role {last}"
-            raise UsageError(
-                f"role {record.role} is older than the last growth: only {words} can leave",
-                action="replace it with `raidx replace-disk`",
-            )
-        free = layout.generations[-1]
-        before = free.start * layout.chunk_bytes
-        if self.operation.array.size_bytes > before:
-            raise UsageError(
-                f"the image has {self.operation.array.size_bytes} bytes, and {first} members hold "
-                f"{before}",
-                action="only an image that is smaller (create --image-size) can lose members",
-            )
-        if not self.context.written.none_written(free.start, free.end):
-            raise UsageError(
-                f"chunks behind byte {before} of the image are in use by old copies",
-                action="a growth with --parity piggyback cannot be undone",
-            )
+        assert isinstance(layout, ElasticLayout)
+        assert self.applies(record)
+        who = f"{config.layout} on {layout.history[-2]} members"
+        before = layout.generations[-1].start * layout.chunk_bytes
+        require_space(config, self.operation.array.size_bytes, before, who)
         params = config.params | {MIGRATED: layout.stripes, PARITY: LIVE}
         narrower = self.operation.layout_with(params, config.width)
         assert isinstance(narrower, ElasticLayout)
@@ -66,18 +54,26 @@ class GrowthRemoval:
 
     async def begin(self, record: MemberRecord) -> dict[str, Any]:
         """Start to move everything off the members of the last growth; return a summary."""
-        layout = self.narrower(record)
-        async with self.operation.array.membership.attaching:
-            await self.context.journal.drain()
-            async with self.context.locks.alone():
-                layout = self.narrower(record)  # checked again, under the locks
-                self._widen(layout)
+        layout, array = self.narrower(record), self.operation.array
+        async with array.membership.attaching:
+            layout = self.narrower(record)
+            try:
+                await array.give_up(layout.size_bytes)
+                await self.context.journal.drain()
+                async with self.context.locks.alone():
+                    layout = self.narrower(record)  # checked again, under the locks
+                    require_unwritten(self.context, layout.size_bytes)
+                    self._widen(layout)
+            finally:
+                array.keep_all()
             await self.member_set.update(lambda config: config)
             job = self.operation.start(back=True)
         return {
             "job": job,
             "members_before": layout.history[-1],
             "members_after": layout.history[-2],
+            "size_before": layout.chunks * layout.chunk_bytes,
+            "size_after": array.size_bytes,
         }
 
     def _widen(self, layout: ElasticLayout) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.layouts.numbers import CellIndex, Offset, Role, Stripe, cell_range
-from raidx_fuse.layouts.placements.restriping import RestripeLayout, Side
+from raidx_fuse.layouts.placements.restriping import RestripeLayout
+from raidx_fuse.layouts.placements.sides import Side
 from raidx_fuse.layouts.planning.restripe_schedule import Window
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import ZEROS, Arena, Bytes
@@ -82,7 +83,7 @@ class Copier:
 
         Those are chunks that move, and chunks that are there already.
         """
-        count = self.target.code.data_count
+        count = self.target.data_count
         first = window.targets.start * count
         end = min(window.targets.stop * count, self.layout.image_chunks)
         if self.layout.watermark == window.end:  # the stripe at the top is filled from its end
@@ -96,7 +97,7 @@ class Copier:
 
     def _stripes(self, window: Window, live: Sequence[int]) -> list[Stripe]:
         """Return the target stripes that receive a chunk."""
-        count = self.target.code.data_count
+        count = self.target.data_count
         moving = (chunk for chunk in live if window.first <= chunk < window.end)
         return [*map(Stripe, dict.fromkeys(chunk // count for chunk in moving))]
 
@@ -136,15 +137,15 @@ class Copier:
         values: dict[int, Slot],
     ) -> Prepared:
         prepared = Prepared()
-        count = self.target.code.data_count
-        written: dict[int, int] = {}
+        count = self.target.data_count
+        written: dict[int, dict[CellIndex, int]] = {}  # stripe -> cell -> chunk
         for chunk in live:
-            stripe, cell = divmod(chunk, count)
-            written[stripe] = written.get(stripe, 0) | 1 << cell
+            stripe, number = divmod(chunk, count)
+            written.setdefault(stripe, {})[self.target.cell_at(number)] = chunk
         for stripe in stripes:
             moving = 0
-            for cell in cells_of(written[stripe]):
-                if window.first <= stripe * count + cell < window.end:
+            for cell, chunk in written[stripe].items():
+                if window.first <= chunk < window.end:
                     moving |= 1 << cell
             writes = self._stripe(stripe, written[stripe], moving, values)
             prepared.moved += moving.bit_count()
@@ -161,18 +162,18 @@ class Copier:
         return prepared
 
     def _stripe(
-        self, stripe: Stripe, written: int, moving: int, values: dict[int, Slot]
+        self, stripe: Stripe, chunks: dict[CellIndex, int], moving: int, values: dict[int, Slot]
     ) -> list[MemberIO]:
         """Return the writes of one target stripe: the cells that move to it and all its parity."""
         context, code = self.context, self.target.code
-        size, base = context.chunk_bytes, stripe * code.data_count
+        size, written = context.chunk_bytes, sum(1 << cell for cell in chunks)
         writes: list[MemberIO] = []
         arrays: list[Bytes] = []
         for cell in cell_range(0, code.data_count):
-            if not written >> cell & 1:
+            if cell not in chunks:
                 arrays.append(self._zeros)
                 continue
-            view, array = values[base + cell]
+            view, array = values[chunks[cell]]
             arrays.append(array)
             if moving >> cell & 1:
                 writes.append((*self._position(stripe, cell), [view], size))

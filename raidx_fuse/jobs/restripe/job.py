@@ -181,19 +181,19 @@ class Restripe(StallableJob):
 
     def _limit(self) -> int:
         """Return the maximum number of chunks of the next window."""
-        code = self.schedule.source.code
+        source = self.schedule.source
         size = self.window_bytes
         if not size:
             busy = self.context.member_set.clock() - self.context.foreground_s < BUSY_S
             size = IDLE_BYTES
             if busy or self.speed_max_bytes:
-                size = WINDOW_BYTES * max(1, code.data_count // code.rows)
-        return max(1, min(size >> self.context.shift, STRIPES_MAX * code.data_count))
+                size = WINDOW_BYTES * max(1, source.data_count // source.code.rows)
+        return max(1, min(size >> self.context.shift, STRIPES_MAX * source.data_count))
 
     def _skip_unwritten(self) -> Window | None:
         """Return a large window of unwritten chunks to skip, None if written ones come soon."""
         rest = self.schedule.rest
-        count = min(STRIPES_MAX * self.schedule.source.code.data_count, LEAP_CHUNKS_MAX)
+        count = min(STRIPES_MAX * self.schedule.source.data_count, LEAP_CHUNKS_MAX)
         near = rest[:count] if self.schedule.upward else rest[-count:]
         chunks = self.layout.chunks_at(np.arange(near.start, near.stop))
         written = self.context.written.is_written_many(chunks)

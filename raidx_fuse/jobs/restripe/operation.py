@@ -6,6 +6,9 @@
     end:       the log is empty -> all locks: the new layout -> superblocks -> the image is larger
     cancelled: the same with the old layout, and the new members are released
 
+A restripe onto fewer members (`without`) is the same; at its end those that are not needed any more
+are released, and the roles behind them move up.
+
 With the watermark at either end, the pair of layouts and one of them alone give every chunk the
 same place. The changes of shape therefore move nothing, and after a crash around one of them the
 array is intact.
@@ -14,6 +17,7 @@ array is intact.
 from __future__ import annotations
 
 import logging
+from bisect import bisect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,18 +26,21 @@ import trio
 
 from raidx_fuse.errors import MemberError, NoSpaceError, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
+from raidx_fuse.format.configuration.volumes import image_end
 from raidx_fuse.format.log_record import record_bytes
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.format.shapes import RESTRIPE, Shape, restriping, shape_of, shapes_of
 from raidx_fuse.jobs.attach import assign_role, join, leave, release
+from raidx_fuse.jobs.grow.change_shape import drain_for_new_roles
 from raidx_fuse.jobs.job import TRY_AGAIN_S
 from raidx_fuse.jobs.rebuild import checkpoint_key
 from raidx_fuse.jobs.restripe.job import JOB_KEY, Restripe, record_chunks
+from raidx_fuse.jobs.restripe.space import require_space, require_unwritten
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.elastic_params import ELASTIC_PARAMS
-from raidx_fuse.layouts.numbers import Stripe
-from raidx_fuse.layouts.placements.numbering import IndexView
-from raidx_fuse.layouts.placements.restriping import RestripeLayout, numbering_of
+from raidx_fuse.layouts.numbers import Role, Stripe, role_range
+from raidx_fuse.layouts.placements.restriping import RestripeLayout, numbering_for
+from raidx_fuse.layouts.placements.sides import final_layout
 from raidx_fuse.layouts.planning.restripe_schedule import RestripeSchedule
 from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, find_layout
 from raidx_fuse.members.base import Member
@@ -61,9 +68,28 @@ class RestripeOperation:
         config = self.member_set.config
         old = shapes_of(config)[0]
         name = old.layout if name is None else name
+        shape = self._shape(config.width + added, name, params, self.array.size_bytes)
+        if shape == old or (not added and name == old.layout and not params):
+            raise UsageError(
+                f"the array is {name} on {config.width} members already",
+                action="name another layout with --layout, or members to add",
+            )
+        return shape
+
+    def without(self, role: Role) -> Shape:
+        """Return the shape of the same layout without the member in *role*. Raises UsageError."""
+        config = self.member_set.config
+        shape = self._shape(config.width - 1, config.layout, {}, self._image_end())
+        return replace(shape, roles=tuple(r for r in range(config.width) if r != role))
+
+    def _shape(self, width: int, name: str, params: Mapping[str, Any], image_bytes: int) -> Shape:
+        """Return the shape of *width* members for an image of which *image_bytes* are in use."""
+        old = shapes_of(self.member_set.config)[0]
         kept = old.params if name == old.layout and not params else params
         kept = {key: value for key, value in kept.items() if key not in ELASTIC_PARAMS}
-        numbering = numbering_of(self.context.layout)
+        chunks = -(-image_bytes // self.context.chunk_bytes)
+        numbering = numbering_for(self.context.layout, chunks)
+        kept.pop("order", None)
         if numbering is not None:
             kept["order"] = numbering.as_dict()
         try:
@@ -74,16 +100,14 @@ class RestripeOperation:
                     "image, and raidx layouts place each chunk by a table",
                     action="copy the image to a new array",
                 )
-            info.check_width(config.width + added)
+            info.check_width(width)
         except LayoutError as error:
             raise UsageError(str(error)) from None
-        shape = Shape(name, config.width + added, dict(kept))
-        if shape == old or (not added and name == old.layout and not params):
-            raise UsageError(
-                f"the array is {name} on {config.width} members already",
-                action="name another layout with --layout, or members to add",
-            )
-        return shape
+        return Shape(name, width, kept)
+
+    def _image_end(self) -> int:
+        """Return how many bytes of the image are in use by volumes."""
+        return image_end(self.member_set.config.volumes, self.array.size_bytes)
 
     def moving(self, shape: Shape) -> RestripeLayout:
         """Return the layout at the begin of a restripe to *shape*.
@@ -91,10 +115,13 @@ class RestripeOperation:
         Raises RaidxError (UsageError, BusyError) if a restripe is impossible, or not possible now.
         """
         self.array.require_writable()
-        self.array.jobs.require_finished("is not restriped")
         config = self.member_set.config
+        gone = shape_of(config).members() - shape.members()
+        self.array.jobs.require_finished("is not restriped", next(iter(gone), None))
         try:
             layout = restriping(config, shape_of(config), shape)
+            who = f"{shape.layout} on {shape.width} members"
+            require_space(config, self.array.size_bytes, layout.size_bytes, who)
             self._check_room(layout)
         except LayoutError as error:
             raise UsageError(str(error)) from None
@@ -126,7 +153,13 @@ class RestripeOperation:
         self, members: Sequence[Member], name: str | None, params: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Add *members*, in the order of their new roles, and start the job; return its summary."""
-        shape = self.target(len(members), name, params)
+        return await self.begin_to(self.target(len(members), name, params), members)
+
+    async def begin_to(self, shape: Shape, members: Sequence[Member] = ()) -> dict[str, Any]:
+        """Start to restripe to *shape*, with *members* more; return a summary.
+
+        Of a smaller image, the chunks that no volume uses are given back first.
+        """
         self.moving(shape)
         membership, context = self.array.membership, self.context
         for member in members:
@@ -136,6 +169,7 @@ class RestripeOperation:
             membership.hold_spares()  # the new members must not replace a member that fails now
             records: list[MemberRecord] = []
             try:
+                await self.array.give_up(layout.size_bytes)
                 records = await join(self.member_set, members, layout.chunks)
                 context.journal.force(True)
                 async with context.locks.alone():
@@ -145,6 +179,7 @@ class RestripeOperation:
                 await context.journal.save_mark(layout.start)
                 async with context.locks.alone():
                     layout = self.moving(shape)  # checked again, under the locks
+                    require_unwritten(context, layout.size_bytes)
                     self._widen(layout, shape, records)
             except BaseException:
                 context.journal.force(isinstance(context.layout, RestripeLayout))
@@ -153,6 +188,7 @@ class RestripeOperation:
                 raise
             finally:
                 membership.release_spares()
+                self.array.keep_all()
             for pages in self.member_set.page_stores:
                 await pages.save_all()
             await self.member_set.flush()  # maps first, then the superblock that assigns a role
@@ -218,10 +254,15 @@ class RestripeOperation:
                 await context.dirty_bitmap.clean_quiet(all_regions=True)
                 await context.journal.drain()
                 async with context.locks.alone():
+                    gone = self._gone(back)
+                    if gone:  # no record may name them, or the roles behind them
+                        await drain_for_new_roles(context)
                     if not self._others() and context.dirty_bitmap.idle:
-                        released = self._finish(back)
+                        released = self._finish(back, gone)
+                        if gone:
+                            context.journal.choose_roles()
+                        await member_set.update(lambda config: config)
                         break
-            await member_set.update(lambda config: config)
             await self._reform()
             context.journal.force(False)  # only now: its records named stripes of the two layouts
         size = self.array.size_bytes
@@ -248,48 +289,51 @@ class RestripeOperation:
     def _others(self) -> list[Any]:
         return [job for job in self.array.jobs.running() if job.kind != Restripe.kind]
 
-    def _finish(self, back: bool) -> list[Member]:
+    def _gone(self, back: bool) -> list[Role]:
+        """Return the roles that the array does not have any more at the end, ascending."""
+        config = self.member_set.config
+        kept = shapes_of(config)[0 if back else 1].members()
+        return [role for role in role_range(0, config.width) if role not in kept]
+
+    def _finish(self, back: bool, gone: Sequence[Role]) -> list[Member]:
         """Change to one layout in memory, without an await; return the members that leave."""
         context, member_set = self.context, self.member_set
         layout = context.layout
         assert isinstance(layout, RestripeLayout)
         shape = shapes_of(member_set.config)[0 if back else 1]
-        side = layout.below if layout.rises != back else layout.above
-        final = side.layout if isinstance(side, IndexView) else side
-        gone = [queue for queue in member_set.queues[shape.width :] if queue is not None]
-        rebuilding = list(member_set.watermarks)
+        final = final_layout(layout.below if layout.rises != back else layout.above)
+        left = {role: Role(role - bisect(gone, role)) for role in shape.members()}
+        # Drop rebuild positions: stripes are numbered anew.
+        dropped = {JOB_KEY, *map(checkpoint_key, member_set.watermarks)}
+        queues = [member_set.take_out(role) for role in reversed(gone)]
+        for role in member_set.watermarks:
+            member_set.watermarks[role] = Stripe(0)
 
         def shaped(config: ArrayConfig) -> ArrayConfig:
-            # Drop rebuild positions: stripes are numbered anew.
-            dropped = {JOB_KEY, *map(checkpoint_key, rebuilding)}
             jobs = {key: value for key, value in config.jobs.items() if key not in dropped}
-            for role in rebuilding:
-                if role < shape.width:
-                    jobs[checkpoint_key(role)] = {"next_stripe": 0}
+            for role in member_set.watermarks:
+                jobs[checkpoint_key(role)] = {"next_stripe": 0}
+            # Members may have joined as spares meanwhile; they stay.
+            members = (r for r in _used(config) if r.role < 0 or r.role in left)
             return replace(
                 config,
                 layout=shape.layout,
                 width=shape.width,
                 params=shape.params,
-                # Members may have joined as spares meanwhile; they stay.
-                members=tuple(r for r in _used(config) if r.role < shape.width),
+                members=tuple(replace(r, role=left.get(r.role, r.role)) for r in members),
                 jobs=jobs,
             )
 
-        for role in rebuilding:
-            del member_set.watermarks[role]
-            if role < shape.width:
-                member_set.watermarks[role] = Stripe(0)
-        del member_set.queues[shape.width :]
         member_set.change(shaped)
         context.written.extend(final.chunks)
         context.dirty_bitmap.reshape(final.stripes, final.founding_data_count * final.chunk_bytes)
         context.take_layout(final)
         context.note_reuse()
         member_set.refresh()
-        for queue in gone:
+        released = [queue for queue in queues if queue is not None]
+        for queue in released:
             queue.close()
-        return [queue.member for queue in gone]
+        return [queue.member for queue in released[::-1]]
 
 
 def _used(config: ArrayConfig) -> tuple[MemberRecord, ...]:

@@ -1,0 +1,90 @@
+"""Taking a member out of a striped array: the last growth is undone, or the others hold everything.
+
+    it joined in the last growth, whose chunks are free    the growth is undone, and all leave
+    else                                                   restripe onto the other members
+
+Both move what must move while the array is used, and stop and go on as every change of a layout.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raidx_fuse.errors import UsageError
+from raidx_fuse.format.configuration.config import MemberRecord
+from raidx_fuse.format.shapes import Shape
+from raidx_fuse.jobs.grow.removal import GrowthRemoval
+from raidx_fuse.jobs.restripe.operation import RestripeOperation
+from raidx_fuse.jobs.restripe.space import require_space
+from raidx_fuse.layouts.placements.elastic import ElasticLayout
+from raidx_fuse.layouts.placements.numbering import OrderedLayout
+from raidx_fuse.layouts.placements.restriping import RestripeLayout
+from raidx_fuse.layouts.registry import LAYOUTS
+
+
+class MemberRemoval:
+    """Takes members out of one running array with stripes of fixed places."""
+
+    def __init__(self, growth: GrowthRemoval, restripe: RestripeOperation) -> None:
+        self.growth = growth
+        self.restripe = restripe
+
+    def plan(self, record: MemberRecord) -> ElasticLayout | tuple[Shape, RestripeLayout]:
+        """Return how the member of *record* can leave: the narrower layout, or a restripe.
+
+        Raises UsageError, BusyError or RaidxError if it cannot, or not now; the action of the error
+        is what to do first.
+        """
+        if self.growth.applies(record):
+            return self.growth.narrower(record)
+        self._require_width()
+        self._require_order()
+        shape = self.restripe.without(record.role)
+        return shape, self.restripe.moving(shape)
+
+    async def begin(self, record: MemberRecord) -> dict[str, Any]:
+        """Start to move everything off the member of *record*; return a summary."""
+        planned = self.plan(record)
+        if isinstance(planned, tuple):
+            return await self.restripe.begin_to(planned[0])
+        return await self.growth.begin(record)
+
+    def _require_order(self) -> None:
+        """Raise UsageError if the chunks in use cannot keep their order on one member less.
+
+        A grown array has chunks of all generations in each stripe.
+        """
+        restripe = self.restripe
+        layout, config = restripe.context.layout, restripe.member_set.config
+        chunk_bytes = layout.chunk_bytes
+        chunks = layout.chunks - layout.stripes * layout.code.rows
+        if isinstance(layout, ElasticLayout):
+            last = max(n for n, g in enumerate(layout.generations) if n == 0 or g.end <= chunks)
+            who = f"{config.layout} on {layout.history[last]} members"
+            room = layout.generations[last].end * chunk_bytes
+            require_space(config, restripe.array.size_bytes, room, who)
+        elif isinstance(layout, OrderedLayout) and layout.numbering.total > chunks:
+            raise UsageError(
+                f"this array was restriped after it had grown: its {layout.numbering.total} chunks "
+                f"keep the order of that growth, and {config.width - 1} members hold {chunks}",
+                action="replace the member with `raidx replace-disk`, or copy the image to a new "
+                "array",
+            )
+
+    def _require_width(self) -> None:
+        """Raise UsageError if the layout does not exist for one member less."""
+        config = self.restripe.member_set.config
+        info, width = LAYOUTS[config.layout], config.width - 1
+        if info.allows(width):
+            return
+        least = f"{config.layout} does not exist for {width} members ({info.widths})"
+        able = [name for name in ("rdp", "raid5", "raid0") if LAYOUTS[name].allows(width)]
+        able = [name for name in able if LAYOUTS[name].allows(config.width)]
+        if not able:
+            raise UsageError(least, action="replace the member with `raidx replace-disk`")
+        kept = LAYOUTS[able[0]].tolerance(width) < info.tolerance(config.width)
+        lose = " --lose-redundancy" if kept else ""
+        raise UsageError(
+            least,
+            action=f"change the layout first: raidx reshape ARRAY --layout {able[0]}{lose}",
+        )

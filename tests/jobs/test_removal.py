@@ -1,0 +1,354 @@
+"""A member of a striped array leaves, and the others hold everything, while the array is in use."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import trio
+
+from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.format.create import create_array, shape
+from raidx_fuse.format.shapes import leaving_roles
+from raidx_fuse.layouts.placements.rotated import RotatedLayout
+from raidx_fuse.layouts.registry import make_layout
+from raidx_fuse.members.base import Member
+from tests.support.arrays import Rig
+from tests.support.growing import ram_of
+from tests.support.load import CHUNK, fill, play, scrubbed, under_load
+from tests.support.restriping import SmallRig, ended, job_of, reach, restripe
+from tests.support.spy import restarted
+
+
+class RoomyRig(SmallRig):
+    """A rig whose image fits on one member less."""
+
+    image_bytes: int | None = None
+
+    async def create(self) -> object:  # type: ignore[override]
+        """Make members and array, as `Rig.create`, with a limit on the image."""
+        self.members = [self.new_member(role) for role in range(self.width)]
+        await create_array(
+            self.members,
+            self.layout,
+            chunk_bytes=self.chunk_bytes,
+            name="rig",
+            now_s=0,
+            params=self.params,
+            size_bytes=self.image_bytes,
+        )
+        array = await self.open()
+        self.model = bytearray(array.size_bytes)
+        return array
+
+
+def rig_of(name: str, width: int, **options: Any) -> RoomyRig:
+    """Return a rig of *name* whose image takes all that one member less can hold."""
+    rig = RoomyRig(name, width, **options)
+    if name in ("rdp", "evenodd"):
+        rig.member_bytes = 10 << 20  # for a log that holds what moves at first
+    regions, _ = shape(name, [rig.member_bytes] * width, CHUNK, rig.params, None)
+    chunks = regions.data.length // CHUNK
+    most = make_layout(name, width - 1, chunks, CHUNK, **rig.params).size_bytes
+    rig.image_bytes = min(most, 600 * CHUNK)
+    return rig
+
+
+async def remove(rig: Rig, role: int, window_bytes: int = 6 * CHUNK) -> Any:
+    """Begin to take out *role*; return the job, with small windows."""
+    assert rig.array is not None
+    await rig.array.remove_disk(role)
+    job = job_of(rig)
+    job.window_bytes = window_bytes
+    return job
+
+
+async def gone(rig: Rig, job: Any, role: int) -> None:
+    """Wait for the end of the removal of *role*; check array, members and content."""
+    assert rig.array is not None
+    released: list[Member] = []
+    rig.array.restripe_operation.on_release.append(released.append)
+    await job.finished.wait()
+    assert released in ([rig.members[role]], [])
+    del rig.members[role]
+    rig.width -= 1
+    await ended(rig, job)
+    config = rig.array.member_set.config
+    assert (config.width, config.params.get("restripe")) == (rig.width, None)
+    uuids = [record.member_uuid for record in config.members if record.role >= 0]
+    assert len(set(uuids)) == rig.width
+
+
+STRIPED = [
+    ("raid0", 3, 0, {}),
+    ("raid4", 4, 3, {}),
+    ("raid4", 4, 1, {}),
+    ("raid5", 5, 0, {}),
+    ("raid5", 4, 3, {}),
+    ("rdp", 5, 2, {"prime": 5, "rotate": True}),
+    ("evenodd", 5, 4, {"prime": 5}),
+]
+
+
+@pytest.mark.parametrize(("name", "width", "role", "params"), STRIPED)
+def test_any_member_leaves_under_load_and_the_rest_keeps_every_byte(
+    name: str, width: int, role: int, params: dict[str, Any]
+) -> None:
+    rig = rig_of(name, width, params=params, slow=True)
+
+    async def body(rig: Rig) -> None:
+        assert rig.array is not None
+        await fill(rig, 0.8)
+        paths = [member.path for member in rig.members]
+        async with under_load(rig, 2):
+            job = await remove(rig, role, 24 * CHUNK)
+            await job.finished.wait()
+        assert rig.array.context.journal.roles == tuple(range(rig.array.context.code.tolerance + 1))
+        await gone(rig, job, role)
+        del paths[role]
+        config = rig.array.member_set.config
+        assert [rig.array.membership.path_of(r) for r in config.members] == paths
+        assert config.params == params
+        if name != "raid0":
+            await rig.array.fail_disk(min(role, rig.width - 1))
+            await rig.compare()
+
+    play(rig, body)
+
+
+def test_the_bytes_are_those_of_growth_by_restripe() -> None:
+    """All data is read once and written once, with a parity for three chunks; more in the log."""
+
+    def moved_bytes(rig: Rig) -> int:
+        assert rig.array is not None
+        queues = [queue for queue in rig.array.member_set.queues if queue is not None]
+        return sum(queue.read_bytes + queue.write_bytes for queue in queues)
+
+    async def body(rig: Rig) -> None:
+        await fill(rig)
+        assert rig.array is not None
+        await rig.array.context.journal.drain()
+        before, size = moved_bytes(rig), rig.array.size_bytes
+        job = await remove(rig, 1, 1 << 20)
+        queue = rig.array.member_set.queues[1]
+        await job.finished.wait()
+        assert queue is not None
+        left = queue.read_bytes + queue.write_bytes
+        assert 1 + 4 / 3 <= (moved_bytes(rig) + left - before) / size < 2.7
+        del rig.members[1]
+        rig.width = 4
+
+    rig = rig_of("raid5", 5)
+    rig.member_bytes = 4 << 20
+    rig.image_bytes = 3 * 900 * CHUNK
+    play(rig, body)
+
+
+def test_it_is_cancelled_and_goes_on_after_an_unmount() -> None:
+    async def body(rig: Rig) -> None:
+        assert rig.array is not None
+        await fill(rig)
+        before = rig.array.member_set.config
+        job = await remove(rig, 1)
+        await reach(job, job.total_bytes / 2)
+        await rig.close()
+        await rig.open()
+        job = job_of(rig)
+        assert leaving_roles(rig.array.member_set.config) == {1}
+        job.cancel()
+        await ended(rig, job, "cancelled")
+        assert rig.array.size_bytes == len(rig.model)
+        config = rig.array.member_set.config
+        assert (config.width, config.params) == (before.width, before.params)
+        assert [r.member_uuid for r in config.members] == [r.member_uuid for r in before.members]
+        job = await remove(rig, 1)
+        await reach(job, job.total_bytes / 2)
+        await rig.close()
+        await rig.open()
+        await gone(rig, job_of(rig), 1)
+
+    play(rig_of("raid5", 4, slow=True), body)
+
+
+def test_a_lost_member_leaves_and_the_array_has_its_redundancy_back() -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig)
+        await array.fail_disk(1)
+        with pytest.raises(RaidxError, match="role 1 is lost: a degraded array is not restriped"):
+            await array.remove_disk(2)
+        job = await remove(rig, 1)
+        assert "leaves when the restripe ends" in array.status()["action"]
+        await array.add_spare(rig.new_member())
+        await job.finished.wait()
+        assert len(array.member_set.spares) == 1, "no spare takes a role that is given up"
+        del rig.members[1]
+        rig.width -= 1
+        assert array.status()["redundancy_left"] == 1
+        await rig.compare()
+        await scrubbed(rig)
+        await array.fail_disk(2)
+        await rig.compare()
+
+    play(rig_of("raid5", 4), body)
+
+
+def test_the_member_that_leaves_fails_on_the_way() -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig)
+        await array.add_spare(rig.new_member())
+        job = await remove(rig, 0)
+        await reach(job, job.total_bytes / 2)
+        await array.fail_disk(0)
+        await job.finished.wait()
+        assert job.state == "done"
+        del rig.members[0]
+        rig.width -= 1
+        await rig.compare()
+        await scrubbed(rig)
+
+    play(rig_of("raid5", 4, slow=True), body)
+
+
+@pytest.mark.parametrize("role", [0, 2])
+def test_a_kill_at_any_point_loses_nothing_even_with_a_member(role: int) -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig, 0.8)
+        job = await remove(rig, role, 24 * CHUNK)
+        job.speed_max_bytes = job.speed_min_bytes = 60 * CHUNK
+        rng = random.Random(role)
+        size = len(rig.model)
+        for _ in range(4):
+            at = rng.randrange(size - 9000)
+            data = rng.randbytes(9000)
+            await array.write(at, data)
+            rig.model[at : at + len(data)] = data
+            images = [bytes(ram_of(member).memory) for member in rig.members]
+            model = bytes(rig.model)
+            for missing in (-1, rng.randrange(4)):
+                held = [image for number, image in enumerate(images) if number != missing]
+                async with restarted(held) as again:
+                    with trio.fail_after(3600):
+                        assert bytes(await again.read(0, size)) == model
+                        for other in again.jobs.running() if missing < 0 else ():
+                            await other.finished.wait()
+                        assert bytes(await again.read(0, size)) == model
+            await trio.sleep(0.3)
+        await gone(rig, job, role)
+
+    play(rig_of("raid5", 4), body)
+
+
+def test_no_record_is_redone_on_a_member_that_moved_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig)
+        job = await remove(rig, 0, 24 * CHUNK)
+        context, size = array.context, len(rig.model)
+        drain, reform = context.journal.drain, context.journal.reform
+        images: list[bytes] = []
+
+        async def drain_and_write(*then: Any) -> None:
+            await drain(*then)
+            if context.locks._barrier is None and not images:
+                data = random.Random(size).randbytes(9 * CHUNK)
+                await array.write(0, data)
+                rig.model[: len(data)] = data
+
+        async def killed_then(*_: Any) -> None:
+            images.extend(bytes(ram_of(member).memory) for member in rig.members)
+            await reform()
+
+        monkeypatch.setattr(context.journal, "drain", drain_and_write)
+        monkeypatch.setattr(context.journal, "reform", killed_then)
+        await job.finished.wait()
+        async with restarted(images) as again:
+            assert again.member_set.config.width == 3
+            assert bytes(await again.read(0, size)) == bytes(rig.model)
+        del rig.members[0]
+        rig.width = 3
+        await rig.compare()
+
+    play(rig_of("raid5", 4), body)
+
+
+def test_an_old_member_of_a_grown_array_leaves_if_the_growth_is_not_in_use() -> None:
+    """Then only the generations in use move, and the array is as one that never grew."""
+
+    async def body(rig: Rig) -> None:
+        array = rig.array
+        assert array is not None
+        await fill(rig, 0.9)
+        members = [rig.new_member(), rig.new_member()]
+        await array.grow(members)
+        rig.members += members
+        rig.width += 2
+        for job in array.jobs.running():
+            await job.finished.wait()
+        async with under_load(rig, 2):
+            job = await remove(rig, 1, 24 * CHUNK)
+            await reach(job, job.total_bytes / 2)
+        job.cancel()
+        await ended(rig, job, "cancelled")
+        assert rig.array is not None
+        assert rig.array.context.layout.history == (4, 6)  # type: ignore[attr-defined]
+        async with under_load(rig, 2):
+            job = await remove(rig, 1, 24 * CHUNK)
+            await job.finished.wait()
+        await gone(rig, job, 1)
+        assert type(rig.array.context.layout) is RotatedLayout
+        assert rig.array.member_set.config.params == {}
+
+    rig = rig_of("raid5", 4)
+    rig.image_bytes = 180 * CHUNK
+    play(rig, body)
+
+
+def test_what_cannot_leave_is_refused_with_the_next_step() -> None:
+    async def fixed(rig: Rig) -> None:
+        assert rig.array is not None
+        await fill(rig, 0.5)
+        words = r"upc does not exist for 5 members .*reshape ARRAY --layout rdp$"
+        with pytest.raises(UsageError, match=words):
+            await rig.array.remove_disk(0)
+        await ended(rig, await restripe(rig, "rdp", 6, window_bytes=96 * CHUNK))
+        await gone(rig, await remove(rig, 0, 96 * CHUNK), 0)
+
+    async def least(rig: Rig) -> None:
+        assert rig.array is not None
+        words = "raid5 does not exist for 2 members .*--layout raid0 --lose-redundancy$"
+        with pytest.raises(UsageError, match=words):
+            await rig.array.remove_disk(0)
+
+    async def busy(rig: Rig) -> None:
+        assert rig.array is not None
+        await fill(rig)
+        errors: list[RaidxError] = []
+
+        async def once() -> None:
+            try:
+                await rig.array.remove_disk(1)  # type: ignore[union-attr]
+            except BusyError as error:
+                errors.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(once)
+            nursery.start_soon(once)
+        assert len(errors) == 1
+        for again in (0, 1):
+            with pytest.raises(BusyError, match="restripe is under way"):
+                await rig.array.remove_disk(again)
+        await gone(rig, job_of(rig), 1)
+
+    upc = RoomyRig("upc", 6)
+    upc.member_bytes, upc.image_bytes = 24 << 20, 600 * CHUNK
+    play(upc, fixed)
+    play(SmallRig("raid5", 3), least)
+    play(rig_of("raid5", 4), busy)

@@ -1,0 +1,127 @@
+"""Members leave an array with volumes: what counts is where the volumes end."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from raidx_fuse.errors import NoSpaceError, RaidxError, UsageError
+from raidx_fuse.pool.volume_table import ArrayVolumes
+from tests.pool.test_volume_table import PAGE, content, ended, noise, play
+from tests.support.arrays import Rig
+
+
+def test_members_leave_as_soon_as_the_volumes_fit_the_others() -> None:
+    """Free space of the pool counts, though it was written and holds zeros of deleted volumes."""
+
+    async def scene(rig: Rig, volumes: ArrayVolumes) -> None:
+        array = volumes.array
+        size = array.size_bytes
+        kept = await volumes.create("kept", size // 3 // PAGE * PAGE)
+        await kept.write(0, noise(kept.size_bytes))
+        high = await volumes.create("high", volumes.free_bytes() * 2 // 3 // PAGE * PAGE)
+        away = await volumes.create("away", 20 * PAGE)
+        written = noise(high.size_bytes, 2)
+        await high.write(0, written)
+        await away.write(0, noise(20 * PAGE, 3))
+        with pytest.raises(UsageError, match=r"volume away ends at .* delete volume away"):
+            await array.remove_disk(1)
+        await volumes.delete(away, lose_data=True)
+        await volumes.wiped()
+        with pytest.raises(UsageError, match=r"volume high ends at .* resize MOUNT high ") as error:
+            await array.remove_disk(1)
+        assert error.value.action is not None
+        most = int(error.value.action.split()[-1])
+        assert size // 4 < most < high.size_bytes
+        await volumes.resize(high, most, lose_data=True)
+        await volumes.wiped()
+        free = volumes.free_bytes()
+        await array.remove_disk(1)
+        assert volumes.free_bytes() == 0 < free
+        with pytest.raises(NoSpaceError):
+            await volumes.create("more", PAGE)
+        await ended(array)
+        del rig.members[1]
+        rig.width -= 1
+        assert array.size_bytes < size
+        assert await content(kept) == noise(kept.size_bytes)
+        assert await content(high) == written[:most]
+        result = await array.jobs.wait(await array.start_scrub(repair=False))
+        assert result["mismatches"] == 0
+
+    play(scene)
+
+
+def test_the_last_growth_is_undone_when_a_volume_on_all_of_the_image_was_made_smaller() -> None:
+    async def scene(rig: Rig, volumes: ArrayVolumes) -> None:
+        array, (volume,) = volumes.array, volumes.volumes
+        array.grow_operation.on_size.append(volumes.note_size)
+        before = array.size_bytes
+        data = noise(before)
+        members = [rig.new_member(), rig.new_member()]
+        await array.grow(members)
+        await ended(array)
+        await volume.write(0, data)
+        rest = volume.size_bytes - before
+        await volume.write(before, noise(rest, 2))
+        with pytest.raises(UsageError, match=r"raid5 on 4 members holds .* volume resize") as error:
+            await array.remove_disk(5)
+        assert error.value.action is not None
+        most = int(error.value.action.split()[-1])
+        assert most == before
+        await volumes.resize(volume, most, lose_data=True)
+        await volumes.wiped()
+        await array.remove_disk(5)
+        await ended(array)
+        assert (array.member_set.config.width, array.size_bytes) == (4, before)
+        assert await content(volume) == data
+        result = await array.jobs.wait(await array.start_scrub(repair=False))
+        assert result["mismatches"] == 0
+
+    play(scene, empty=False)
+
+
+def test_no_volume_gets_space_that_is_about_to_leave() -> None:
+    async def scene(_rig: Rig, volumes: ArrayVolumes) -> None:
+        array = volumes.array
+        kept = await volumes.create("kept", array.size_bytes // 3 // PAGE * PAGE)
+        await kept.write(0, noise(kept.size_bytes))
+        small = await volumes.create("small", array.size_bytes // 4 // PAGE * PAGE)
+        await small.write(0, noise(small.size_bytes))
+        high = await volumes.create("high", volumes.free_bytes() // PAGE * PAGE)
+        await high.write(0, noise(high.size_bytes))
+        for volume in (small, high):
+            await volumes.delete(volume, lose_data=True)
+        await volumes.wiped()
+        refused: list[Exception] = []
+
+        async def create() -> None:
+            for number in range(200):
+                try:
+                    most = volumes.free_bytes() // PAGE * PAGE
+                    made = await volumes.create(f"v{number}", most)
+                    await made.write(0, noise(most, number))
+                    assert await content(made) == noise(most, number)
+                    await volumes.delete(made, lose_data=True)
+                except RaidxError as error:
+                    refused.append(error)
+                await trio.sleep(0.001)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(create)
+            await trio.sleep(0.01)
+            with trio.move_on_after(3600):
+                while array.member_set.config.width == 4 and not array.jobs.running():
+                    try:
+                        await array.remove_disk(0)
+                    except RaidxError:
+                        await trio.sleep(0.01)
+            await ended(array)
+        await volumes.wiped()
+        assert array.member_set.config.width == 3
+        assert volumes.table().end() <= array.size_bytes
+        assert await content(kept) == noise(kept.size_bytes)
+        result = await array.jobs.wait(await array.start_scrub(repair=False))
+        assert result["mismatches"] == 0
+
+    play(scene, slow=True)
