@@ -262,21 +262,29 @@ def test_a_growth_that_breaks_its_order_is_found_out(
 
 
 @pytest.mark.parametrize(
-    "cell", ["raid5:partial:restripe", "raid0:none:restripe", "upc:full:restripe"]
+    ("cell", "verb"),
+    [
+        ("raid5:partial:restripe", "restripe"),
+        ("raid0:none:restripe", "restripe"),
+        ("upc:full:restripe", "restripe"),
+        ("raid5:partial:leave", "leave"),
+        ("raid4:none:leave", "leave"),
+    ],
 )
-def test_a_restripe_keeps_its_promises(cell: str) -> None:
+def test_a_restripe_keeps_its_promises(cell: str, verb: str) -> None:
     tally = matrix.run_cells([Cell.parse(cell)], RESTRIPE_STATES, SEED)
     assert not tally.violations, tally.report()
     assert tally.total >= RESTRIPE_STATES
-    assert "restripe" in {verb for _, verb, _ in tally.states}
+    assert verb in {verb for _, verb, _ in tally.states}
 
 
+@pytest.mark.parametrize(("theme", "first"), [("restripe", 1100), ("leave", 0)])
 def test_a_restripe_that_does_not_wait_for_its_watermark_is_found_out(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, theme: str, first: int
 ) -> None:
     monkeypatch.setattr(Journal, "durable_mark", property(lambda journal: journal.mark))
-    cell = Cell("raid5", "partial", theme="restripe")
-    tally = crash_workloads(cell, range(1100, 1300), BROKEN_STATES, stop_after=1)
+    cell = Cell("raid5", "partial", theme=theme)
+    tally = crash_workloads(cell, range(first, first + 200), BROKEN_STATES, stop_after=1)
     assert tally.violations, "it overwrites what a crash goes back to"
 
 

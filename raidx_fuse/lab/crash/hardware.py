@@ -69,8 +69,9 @@ class Shape:
     def drawn(cell: Cell, theme: str, rng: random.Random) -> Shape:
         """Return a random shape that *cell* can have for *theme*."""
         huge = theme == "huge"
+        width = rng.choice(WIDTHS.get(cell.layout) or allowed_widths(cell.layout)[:2])
         return Shape(
-            rng.choice(WIDTHS.get(cell.layout) or allowed_widths(cell.layout)[:2]),
+            width + (theme == "leave"),
             rng.randint(6, 12),
             rng.choice(SLOW_FLUSHES if theme in ("squeeze", "streams") else PACES),
             rng.random() < 0.5 and not huge,
@@ -152,11 +153,18 @@ class Hardware:
                 data = bundle_code(cell.layout).data_count
                 image_bytes = shape.stripes * data * CHUNK_BYTES
         params: dict[str, object] = {}
-        if self.theme in ("growth", "shrink") and "prime" in find_layout(cell.layout).params:
+        if (
+            self.theme in ("growth", "shrink", "leave")
+            and "prime" in find_layout(cell.layout).params
+        ):
             params = {"prime": GROWTH_PRIME, "rotate": True}
-        if self.theme == "shrink":  # the image must not need what a growth adds
+        stripes = shape.stripes
+        if self.theme in ("shrink", "leave"):  # the image must not need what a growth adds
             code = code_for(cell.layout, shape.width, params)
             image_bytes = shape.stripes * code.data_count * CHUNK_BYTES
+            if self.theme == "leave":  # and it must fit on two members less
+                fewer = max(code.rows, code.data_count - 2 * code.rows)
+                stripes = -(-shape.stripes * code.data_count // fewer)
         least = self._least_bytes()
         for size in range(least, least + MEMBER_BYTES_MAX, MEMBER_UNIT_BYTES):
             images = [self.blank(size + more) for more in extra]
@@ -172,7 +180,7 @@ class Hardware:
                     size_bytes=image_bytes,
                     params=params,
                 )
-                if layout_of(config).stripes >= shape.stripes:
+                if layout_of(config).stripes >= stripes:
                     return disks
         raise AssertionError(f"{cell.layout} over {shape.width} members needs larger members")
 

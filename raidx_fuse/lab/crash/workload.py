@@ -11,6 +11,7 @@ lost power before, the theme and its steps. The themes:
     huge       a few parts of a large sparse image
     growth     members join in place (themes/growth.py)
     shrink     members join, and leave again (themes/shrink.py); only if asked for
+    leave      any members leave by restripes (themes/leave.py); only if asked for
     copies     a raid1 array gets more copies (themes/copies.py)
     restripe   another layout or width (themes/restripe.py)
     moves      chunks of raidx bundles move
@@ -48,6 +49,7 @@ from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.lab.crash.themes.copies import theme_copies
 from raidx_fuse.lab.crash.themes.growth import theme_growth
 from raidx_fuse.lab.crash.themes.hangs import theme_hangs
+from raidx_fuse.lab.crash.themes.leave import theme_leave
 from raidx_fuse.lab.crash.themes.rebundle import theme_members
 from raidx_fuse.lab.crash.themes.restripe import restripes_of, theme_restripe
 from raidx_fuse.lab.crash.themes.shrink import theme_shrink
@@ -98,6 +100,7 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
     if grows_in_place(cell.layout):
         themes["growth"] = (theme_growth, 1)
         themes["shrink"] = (theme_shrink, 0)
+        themes["leave"] = (theme_leave, 0)
     if cell.layout == "raid1":
         themes["copies"] = (theme_copies, 1)
     if restripes_of(cell.layout):

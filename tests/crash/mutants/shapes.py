@@ -183,11 +183,20 @@ MUTANTS = (
         RESTRIPER,
         "                await context.journal.drain()\n"
         "                async with context.locks.alone():\n"
-        "                    if not",
-        "                async with context.locks.alone():\n                    if not",
+        "                    gone",
+        "                async with context.locks.alone():\n                    gone",
         "a replay under the new layout redoes a change of stripes of the old one",
         RESTRIPE,
         RESTRIPE_TESTS,
+    ),
+    Mutant(
+        "roles-move-up-under-records",
+        RESTRIPER,
+        "                        await drain_for_new_roles(context)\n",
+        "                        pass\n",
+        "a replay redoes a record on the member that has the role by then",
+        ("raid5:partial:leave",),
+        ("tests/jobs/test_removal.py",),
     ),
     Mutant(
         "log-not-formed-again-after-a-restripe",

@@ -11,6 +11,7 @@ The checked content must not change.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import trio
@@ -73,6 +74,13 @@ async def restripe(player: Player, name: str, added: int) -> None:
     turns = ["", "", "remount", "cancel"]
     if player.recording.tolerance(player.event):
         turns += ["lose", "lose"]
+    await live_through(player, turns)
+    player.history.end(span, player.event)
+    await write_beyond(player)
+
+
+async def live_through(player: Player, turns: Sequence[str]) -> None:
+    """Do random steps, and one of *turns* of events, until the restripe under way has ended."""
     turn = player.rng.choice(turns)
     steps = player.rng.randint(1, 4)
     started_s = trio.current_time()
@@ -91,11 +99,11 @@ async def restripe(player: Player, name: str, added: int) -> None:
                 await player.close()
                 await player.open()
             else:
+                job.pause()  # until roles have other numbers
                 await lose(player, job)
+                job.resume()
             turn, steps = "", player.rng.randint(0, 2)
         await trio.sleep(player.rng.choice((0.05, 0.5)))
-    player.history.end(span, player.event)
-    await write_beyond(player)
 
 
 def _restripe_of(player: Player) -> Restripe | None:

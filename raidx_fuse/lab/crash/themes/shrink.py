@@ -25,12 +25,9 @@ async def theme_shrink(player: Player) -> None:
 async def shrink(player: Player) -> None:
     """Take the members of the last growth out, if it can be undone."""
     await player.jobs_end()
-    layout, written = player.array.context.layout, player.array.context.written
+    layout = player.array.context.layout
     if not isinstance(layout, ElasticLayout) or len(layout.history) < 2:
         return  # the growth was cancelled
-    free = layout.generations[-1]
-    if not written.none_written(free.start, free.end):
-        return  # old copies of a growth with piggyback
     span = player.history.begin("shrink", player.event)
     await player.array.remove_disk(layout.history[-1] - 1)
     await live_through(player, ("", "remount", "lose"))
