@@ -192,13 +192,13 @@ class Growing:
 def cases() -> list[Any]:
     """Return (layout, how it grows, what happens in each growth)."""
     chosen = [
-        ("raid5", "live", ("kill", "fail new", "kill")),
         ("raid4", "live", ("fail data", "fail parity", "fail new")),
     ]
     if SCALE > 1:
         chosen += [
             ("raid4", "live", ("kill", "kill", "kill")),
             ("raid5", "live", ("kill", "kill", "kill")),
+            ("raid5", "live", ("kill", "fail new", "kill")),
             ("raid5", "live", ("fail data", "fail parity", "fail new")),
             ("raid4", "live", ("nothing", "nothing", "nothing")),
             ("raid4", "live", ("fail parity", "fail new", "fail data")),
@@ -259,6 +259,51 @@ def test_ext4_under_fio_grows_from_four_members_to_eight(
     array.unmount()
     array.mount()
     assert array.status()["state"] == "clean"
+    growing.disk.bring_up()
+    growing.check()
+
+
+@pytest.mark.loop
+def test_ext4_under_fio_on_raid5_gains_three_members_and_two_of_all_leave(
+    array: RealArray, need: Callable[..., None], checksums: Callable[[Path], dict[str, str]]
+) -> None:
+    need("fio", "mkfs.ext4", "e2fsck", "resize2fs", "losetup")
+    array.create("raid5", 4, MEMBER_BYTES, "--chunk", "16KiB", "--image-size", "96MiB").mount()
+    growing = Growing(array, checksums)
+    growing.add_file()
+    with growing.under_fio(kill=True):
+        growing.begin(1, 5)
+        array.call("set", key="speed_max", value="1MiB")  # not over before we look
+    growing.kill()
+    growing.finish()
+    growing.check()
+    growing.add_file()
+    with growing.under_fio():
+        growing.begin(2, 7)
+        growing.fail(1, 5)
+    growing.verify()
+    growing.check()
+    for role, width, kill in ((1, 7, True), (5, 6, False)):  # an old one, and one that came
+        array.call("set", key="speed_max", value="2MiB")
+        with growing.under_fio(kill=kill):
+            said = array.raidx("remove-disk", "ARRAY", str(role)).stdout
+            assert f"shrinking from {width} to {width - 1} members" in said
+            await_share(array, 0.02)
+            if not kill:
+                growing.finish()
+        if kill:
+            growing.kill()
+            growing.finish()
+        else:
+            growing.verify()
+        del array.members[role]
+        growing.check()
+        array.scrub()
+    growing.disk.take_down()
+    array.unmount()
+    array.mount()
+    status = array.status()
+    assert (status["state"], len(status["members"])) == ("clean", 5)
     growing.disk.bring_up()
     growing.check()
 
