@@ -21,6 +21,7 @@ from raidx_fuse.array.health import Health
 from raidx_fuse.array.journal_mode import change_mode
 from raidx_fuse.array.lost_list import LostList
 from raidx_fuse.array.membership import Membership
+from raidx_fuse.array.returning import take_back
 from raidx_fuse.array.settings import SETTINGS, apply_saved, setting_named
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.discard import Discarder
@@ -46,6 +47,7 @@ from raidx_fuse.jobs.resync import Resync, finish, note_failing
 from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.jobs.tuner.job import TuneJob
 from raidx_fuse.jobs.tuner.tuner import Tuner
+from raidx_fuse.journal.record_stripes import stripes_changed
 from raidx_fuse.journal.recovery import Replayed, read_log, replay
 from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.placements.bundled import BundleLayout
@@ -73,6 +75,8 @@ class Array:
         self.context = context
         self.member_set = context.member_set
         self.read_only = context.member_set.read_only
+        self.base_events = assembly.base_events
+        self.stale = assembly.stale
         self.was_clean = assembly.config.clean  # False: it had not been closed
         self.warnings: list[str] = list(assembly.warnings)
         self.reader = Reader(context)
@@ -316,7 +320,7 @@ class Array:
 
         *head* is the page store with the head of the log. Raises RaidxError.
         """
-        member_set = self.member_set
+        member_set, changes = self.member_set, self.context.changes
         self.lost_list.load()
         self.warnings += apply_saved(self)
         found = await read_log(
@@ -324,6 +328,7 @@ class Array:
         )  # a bad log is refused before anything is written
         member_set.on_fail.append(partial(note_failing, self.context))
         member_set.on_fail.append(self.health.note_failed)
+        member_set.on_fail.append(changes.note_leaving)
         self.jobs.on_end.append(self._note_ended)
         member_set.on_change.append(self.context.note_zero_roles)
         member_set.on_change.append(self.context.bpu.note_members)
@@ -331,11 +336,17 @@ class Array:
         if self.read_only:
             self.replayed = await replay(self.context.journal, member_set, found)
             return
-        await member_set.update(lambda config: config.started_with(member_set.present()))
+        stripes = stripes_changed(found.records, self.context.layout, member_set.data_offset)
+        await member_set.update(
+            lambda config: changes.begin(
+                config.started_with(member_set.present()), self.base_events, stripes
+            )
+        )
         member_set.refresh()
         for pages in member_set.page_stores:
             await pages.heal()
         self.replayed = await replay(self.context.journal, member_set, found)
+        changes.note_redone()
         self.nursery.start_soon(self.context.journal.tend)
         self.nursery.start_soon(self.context.dirty_bitmap.tend)
         self.nursery.start_soon(self.lost_list.run)
@@ -347,6 +358,7 @@ class Array:
         if self.context.dirty_bitmap.pending_regions():
             self.jobs.start(self._resync)
             self.context.dirty_bitmap.guard(self._finish_torn)
+        await take_back(self, self.stale)
         self.membership.resume_rebuilds()
         self.grow_operation.resume()
         self.restripe_operation.resume()

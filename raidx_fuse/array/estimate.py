@@ -24,21 +24,24 @@ ASSUMED_RATE_BYTES = 200 << 20
 SCAN_STRIPES = 1 << 14
 
 
-async def rebuild_estimate(array: RunningArray, role: Role) -> dict[str, Any]:
+async def rebuild_estimate(
+    array: RunningArray, role: Role, *, returns: bool = False
+) -> dict[str, Any]:
     """Return what a rebuild of *role* moves and how long it takes, as JSON values.
 
-    Only written stripes are visited, each recovered with the fewest reads. *seconds* holds while
+    *returns*: its member was away, and is caught up by what changed meanwhile. Only written stripes
+    are visited, each recovered with the fewest reads. *seconds* holds while
     nobody uses the array, *seconds_busy* at `speed_min`. *rate* (bytes a second) is what the last
     such job on this array reached, or an assumption; *rate_source* says which.
     """
     context = array.context
     layout = context.layout
     stripes = 0
-    for start in range(0, layout.stripes, SCAN_STRIPES):
-        stripes += context.written.count_live(
-            layout, start, min(start + SCAN_STRIPES, layout.stripes)
-        )
-        await trio.lowlevel.checkpoint()
+    whole = [(0, layout.stripes)]
+    for low, high in list(context.changes.ranges(0, layout.stripes)) if returns else whole:
+        for start in range(low, high, SCAN_STRIPES):
+            stripes += context.written.count_live(layout, start, min(start + SCAN_STRIPES, high))
+            await trio.lowlevel.checkpoint()
     # In a rotating layout the role holds every column in turn: use the mean.
     phases = min(layout.stripes, layout.width)
     holding = [layout.roles(stripe) for stripe in stripe_range(0, phases)]
@@ -73,14 +76,16 @@ async def of_member_change(
     rebuilds: int | None,
     chunks: int = 0,
     excludes: bool = False,
+    returns: bool = False,
 ) -> dict[str, Any]:
     """Return the cost of a change of members; *rebuilds* is the role it rebuilds, None for none.
 
-    *chunks* is the number of chunks that it may lose; *excludes*: it takes a member out.
+    *returns*: that of its own member, which was away. *chunks* is the number of chunks that it may
+    lose; *excludes*: it takes a member out.
     """
     costs = {"bytes_read": 0, "bytes_written": 0, "bytes_moved": 0, "seconds": 0.0}
     if rebuilds is not None:
-        costs |= await rebuild_estimate(array, Role(rebuilds))
+        costs |= await rebuild_estimate(array, Role(rebuilds), returns=returns)
     until_replaced = excludes and rebuilds is None
     return {
         "dry_run": True,

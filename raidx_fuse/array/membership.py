@@ -8,8 +8,10 @@ from typing import Any
 
 import trio
 
+from raidx_fuse.array.returning import problem
 from raidx_fuse.array.services import RunningArray
 from raidx_fuse.errors import ArrayFailedError, BusyError, FormatError, RaidxError, UsageError
+from raidx_fuse.format.configuration.away import CHANGED
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.create import prepare_member
 from raidx_fuse.format.reserve import reserve_metadata
@@ -203,11 +205,14 @@ class Membership:
                 self._require_no_rebuild()
                 if record.state not in ("failed", "missing"):
                     await self.fail_for_replacement(record, lose_data)
-                await self._prepare(member)
-                newcomer = record_of(member, record.role, "rebuilding")
-                await self._seat(newcomer, member)
+                back = await problem(self.array, record, member) is None
+                if back:
+                    await self.take_back(record.role, member)
+                else:
+                    await self._prepare(member)
+                    await self._seat(record_of(member, record.role, "rebuilding"), member)
                 job = self.array.start_rebuild((record.role,))
-            return {"role": record.role, "job": job}
+            return {"role": record.role, "job": job, "catches_up": back}
         finally:
             self.waiting = False
 
@@ -232,10 +237,21 @@ class Membership:
                     "member with --as spare: it is used afterwards",
                 )
 
-    async def _seat(self, record: MemberRecord, member: Member) -> None:
+    async def take_back(self, role: Role, member: Member) -> None:
+        """Attach *member*, which has held *role* before (returning.py), to be caught up.
+
+        Its metadata is made anew, as that of any member that joins; its data stays. What was
+        discarded meanwhile, or in flight when it left, may still lie in its unwritten places.
+        """
+        await self._prepare(member)
+        record = replace(record_of(member, role, "rebuilding"), reads_zero=False)
+        await self._seat(record, member, changed=True)
+
+    async def _seat(self, record: MemberRecord, member: Member, *, changed: bool = False) -> None:
         """Attach *member* in the role of *record*, to be rebuilt from stripe 0; save the maps.
 
-        Raises RaidxError if *member* is a spare and is removed meanwhile.
+        *changed*: only what changed while it was away is rebuilt. Raises RaidxError if *member* is
+        a spare and is removed meanwhile.
         """
         member_set = self.member_set
         role = record.role
@@ -245,7 +261,10 @@ class Membership:
             self.array.rebundle.welcome(role, member)
 
         def assign_role(config: ArrayConfig) -> ArrayConfig:
-            jobs = {**config.jobs, checkpoint_key(role): {"next_stripe": 0}}
+            progress: dict[str, Any] = {"next_stripe": 0}
+            if changed:
+                progress[CHANGED] = True
+            jobs = {**config.jobs, checkpoint_key(role): progress}
             return replace(config.with_record(record), jobs=jobs)
 
         await self.array.context.journal.chunk_table.erase(role, member)
@@ -257,6 +276,10 @@ class Membership:
         member_set.watermarks[role] = Stripe(0)
         member_set.give_role(role, member)
         member_set.spares.pop(record.member_uuid, None)
+        if changed:
+            self.array.context.changes.rename(
+                member_set.config.record(role).member_uuid, record.member_uuid
+            )
         member_set.change(assign_role)
         member_set.refresh()
         for pages in member_set.page_stores:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from raidx_fuse.engine.access_stats import AccessStats
+from raidx_fuse.engine.changed_regions import ChangedRegions
 from raidx_fuse.engine.chunk_cache import ChunkCache, address_of
 from raidx_fuse.engine.growth_position import GrowthPosition
 from raidx_fuse.engine.in_flight import InFlight
@@ -89,6 +90,7 @@ class ArrayContext:
         "bad_chunks",
         "bpu",
         "cache",
+        "changes",
         "chunk_bytes",
         "code",
         "counters",
@@ -138,7 +140,8 @@ class ArrayContext:
         member_set.flush_observers.append(self.unflushed_writes)
         self.locks = StripeLocks()
         self.reads_in_flight = InFlight()  # those that have suspended
-        journal.connect(self.locks, self._take_mark)
+        self.changes = ChangedRegions(member_set, layout, dirty, lambda: journal.ring.stripes)
+        journal.connect(self.locks, self._take_mark, self.changes.before_places)
         self.arenas = ArenaPool()
         self.counters = ArrayCounters()
         self.latency = Latency()
@@ -332,6 +335,7 @@ class ArrayContext:
         Raises MemberLostError if another member took a role since *role_epoch*.
         """
         self.forget_stripe(stripe)
+        self.changes.note((stripe,))
         try:
             if self.journal.mode != "none" or self.journal.holds(stripe):
                 if not await self.journal.commit(
@@ -339,7 +343,12 @@ class ArrayContext:
                 ):
                     raise MemberLostError
             else:
-                await self.member_set.write(requests, background=True)
+                await self.changes.save()
+                await self.dirty_bitmap.enter((stripe,))  # a member that leaves now may lack it
+                try:
+                    await self.member_set.write(requests, background=True)
+                finally:
+                    self.dirty_bitmap.leave((stripe,))
         finally:
             self.forget_stripe(stripe)
 

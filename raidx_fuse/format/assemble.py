@@ -73,6 +73,7 @@ class Assembly:
     * *by_role*: the members to use; *spares*: hot spares by member UUID.
     * *stale*: members that are not used, with the reason; *missing_roles*: ascending.
     * *warnings*: one line for everything that is not in order.
+    * *base_events*: the lowest event counter that a member in use may have.
     """
 
     config: ArrayConfig
@@ -81,6 +82,7 @@ class Assembly:
     stale: list[tuple[Member, str]]
     missing_roles: list[Role]
     warnings: list[str]
+    base_events: int = 0
 
     def starting_config(self) -> ArrayConfig:
         """Return the configuration of a start with these members, with a new event counter."""
@@ -331,7 +333,7 @@ def _judge(given: Sequence[_Given], config: ArrayConfig, warnings: list[str]) ->
     for record in config.members:
         if record.state == SPARE and record.member_uuid not in spares:
             warnings.append(f"the spare {_named(record)} is missing")
-    return Assembly(config, by_role, spares, stale, missing, warnings)
+    return Assembly(config, by_role, spares, stale, missing, warnings, base)
 
 
 def _named(record: MemberRecord) -> str:

@@ -4,11 +4,16 @@ A rebuilding role is present below its watermark and lost from there on, so that
 already use the rebuilt stripes. Unwritten stripes are skipped. If a skipped stripe is first written
 while the watermark passes it, two things keep it consistent: the write notices the move and repeats
 with the member included (engine/write/write.py), and the watermark stops before the stripe.
+
+The member of a role may have been away, and hold all that did not change meanwhile. Then stripes
+that did not change are skipped, too (engine/changed_regions.py). A write to such a stripe notes it
+before it is planned without the member, so the watermark stops before it.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -54,6 +59,7 @@ class Rebuild(Job):
     def __init__(self, context: ArrayContext, job_id: int, roles: tuple[Role, ...]) -> None:
         super().__init__(context, job_id)
         self.roles = roles
+        self.was_away = self.catches_up
         self.chunks_read = 0
         self._equations: dict[tuple[tuple[int, ...], int, int], Equations] = {}
         # In a raidx layout only some of the bundles have a chunk on these roles.
@@ -65,8 +71,8 @@ class Rebuild(Job):
         self._window = stripes
 
     def detail(self) -> dict[str, Any]:
-        """Return the roles that are rebuilt."""
-        return {"roles": list(self.roles)}
+        """Return the roles that are rebuilt, and whether their members were only away."""
+        return {"roles": list(self.roles), "catches_up": self.was_away}
 
     @property
     def watermark(self) -> int:
@@ -79,17 +85,41 @@ class Rebuild(Job):
         """Count the written stripes; those below the watermark are done."""
         context = self.context
         stripe_bytes = context.layout.cells_on(self.roles) * context.chunk_bytes
-        live = context.written.count_live(context.layout, 0, context.layout.stripes)
-        done = context.written.count_live(context.layout, 0, self.watermark)
+        live = self._count(context.layout.stripes)
+        done = self._count(self.watermark)
         self.total_bytes = round(live * stripe_bytes)
         self.done_bytes = round(done * stripe_bytes)
 
-    def next_window(self) -> list[Stripe] | None:
-        """Return the next written stripes, starting at the watermark."""
-        stripes = self.context.written.written_stripes(
-            self.context.layout, self.watermark, self._window
+    def _count(self, end: int) -> int:
+        """Return how many stripes before *end* are to be rebuilt."""
+        context = self.context
+        return sum(
+            context.written.count_live(context.layout, low, high)
+            for low, high in self._ranges(0, end)
         )
-        return stripes or None
+
+    def next_window(self) -> list[Stripe] | None:
+        """Return the next stripes to rebuild, starting at the watermark."""
+        return self._to_visit(self.watermark, self._window, self.context.layout.stripes) or None
+
+    @property
+    def catches_up(self) -> bool:
+        """Whether all members were away: only what changed meanwhile is visited."""
+        return all(self.context.changes.catches_up(role) for role in self.roles)
+
+    def _ranges(self, start: int, end: int) -> Iterable[tuple[int, int]]:
+        """Return the ranges of stripes in *start* .. *end* - 1 that are to be visited."""
+        return self.context.changes.ranges(start, end) if self.catches_up else ((start, end),)
+
+    def _to_visit(self, start: int, limit: int, end: int) -> list[Stripe]:
+        """Return the first *limit* stripes of *start* .. *end* - 1 that are to be rebuilt."""
+        context = self.context
+        found: list[Stripe] = []
+        for low, high in self._ranges(start, end):
+            found += context.written.written_stripes(context.layout, low, limit - len(found), high)
+            if len(found) >= limit:
+                break
+        return found
 
     async def work(self, stripes: list[Stripe]) -> int:
         """Rebuild *stripes* and move the watermark past them; return the progress in bytes.
@@ -105,6 +135,8 @@ class Rebuild(Job):
                 raise ArrayFailedError(
                     "the member being rebuilt failed", action="replace it with another one"
                 )
+            # What is written to the member may be lost from the log: the next start must come back.
+            await context.changes.save()
             if context.dirty_bitmap.guarded:  # a torn stripe would give two contents of one cell
                 await context.dirty_bitmap.finish(stripes)
             try:
@@ -114,10 +146,8 @@ class Rebuild(Job):
             except MemberLostError:
                 self._equations.clear()  # another member failed: solve without it, if possible
         end = stripes[-1] + 1
-        if end - start > len(stripes):  # unwritten stripes were skipped
-            first_written = set(
-                context.written.written_stripes(context.layout, start, len(stripes) + 1, end)
-            )
+        if end - start > len(stripes):  # stripes were skipped: unwritten, or not changed
+            first_written = set(self._to_visit(start, len(stripes) + 1, end))
             first_written -= set(stripes)
             if first_written:
                 end = min(first_written)
@@ -228,7 +258,8 @@ class Rebuild(Job):
             jobs = dict(config.jobs)
             for role, (stripe, queue) in marks.items():
                 if member_set.queues[role] is queue:  # it has not failed meanwhile
-                    jobs[checkpoint_key(role)] = {"next_stripe": stripe}
+                    saved = jobs.get(checkpoint_key(role), {})
+                    jobs[checkpoint_key(role)] = {**saved, "next_stripe": stripe}
             return replace(config, jobs=jobs)
 
         await member_set.update(note)

@@ -37,6 +37,9 @@ class MembershipServices(Protocol):
         """Held while a member takes a role or gives one up."""
         ...
 
+    async def take_back(self, role: Role, member: Member) -> None:
+        """Attach *member*, which has held *role* before, to be caught up."""
+
     def path_of(self, record: MemberRecord) -> str:
         """Return the path of a member, or its last known path."""
         ...

@@ -35,8 +35,9 @@ Begun = tuple[Tail, set[int], dict[Page, bytes]]
 class Checkpoint(LogWriter):
     """Writes committed content to its home places and thereby frees space in the ring.
 
-    Attributes: *placing* (held during a checkpoint); *placements* (the number of checkpoints);
-    *deferred* (the stripes whose parity the log lacks).
+    Attributes: *placing* (held during a checkpoint); *before_places* (awaited before one writes to
+    home places); *placements* (the number of checkpoints); *deferred* (the stripes whose parity the
+    log lacks).
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Checkpoint(LogWriter):
         self.chunk_table = chunk_table
         self.written = written
         self.placements = 0
+        self.before_places: Callable[[], Awaitable[None]] | None = None
         self.deferred = DeferredParity(member_set, overlay, self.capacity)
         self._begun: Begun | None = None  # a checkpoint that has begun; one that failed goes on
         self._gate: trio.Event | None = None  # commits wait for it while the ring is emptied
@@ -127,6 +129,8 @@ class Checkpoint(LogWriter):
             assert self._begun is not None
             tail, pages, chunk_table = self._begun
             tail = self._behind(tail, await self.unsettled.settle_frozen())
+            if self.before_places is not None:
+                await self.before_places()
             await self._barrier()  # the records are durable
             await self._write_frozen()
             await self.written.save_taken(pages)

@@ -20,7 +20,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 from raidx_fuse.format.log_record import (
@@ -44,9 +44,17 @@ MODES = ("partial", "full", "none")
 class Journal(Checkpoint):
     """The redo log of one array; *mode* says which writes go through it (engine/write/route.py)."""
 
-    def connect(self, locks: LocksOfStripes, on_mark: Callable[[int], None]) -> None:
-        """Use *locks* for late batches; call *on_mark* with every new watermark of a restripe."""
-        self.locks, self.on_mark = locks, on_mark
+    def connect(
+        self,
+        locks: LocksOfStripes,
+        on_mark: Callable[[int], None],
+        before_places: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Use *locks* for late batches; call *on_mark* with every new watermark of a restripe.
+
+        *before_places* is awaited before a checkpoint writes to home places.
+        """
+        self.locks, self.on_mark, self.before_places = locks, on_mark, before_places
 
     # -- commit --------------------------------------------------------------------------------
 

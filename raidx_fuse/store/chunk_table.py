@@ -89,6 +89,18 @@ class ChunkTable:
             return False
         return bool(np.array_equal(entries["cell"].astype(np.int64) - 1, self._cells(page)))
 
+    async def read_share(self, scan: TableScan, role: Role, member: Member) -> None:
+        """Read into *scan* the share that *member* has had as the member of *role*."""
+        assert self.layout is not None
+        array_uuid = self.member_set.config.array_uuid
+        await scan.read(role, member, self._regions[role], self.layout, array_uuid)
+
+    def agrees(self, role: Role, scan: TableScan) -> bool:
+        """Return whether the share of *role* in *scan* says the same as the table."""
+        pages = {(role, page) for page in scan.pages.get(role, {})}
+        pages |= {page for page in self._written if page[0] == role}
+        return all(self._agrees(page, scan) for page in pages)
+
     # -- changes -------------------------------------------------------------------------------
 
     def apply(self, moves: Sequence[Move]) -> None:

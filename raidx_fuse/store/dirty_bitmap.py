@@ -95,6 +95,13 @@ class DirtyBitmap:
         start = region * self.per_region
         return range(start, min(start + self.per_region, self.stripes))
 
+    def stripes_on_disk(self) -> Iterator[range]:
+        """Yield the stripes of all regions whose bit may be set on the members, ascending.
+
+        Writes to all other stripes are durable, on every member: a bit is cleared after a flush.
+        """
+        return (self.stripes_of(region) for region in self._set_bits())
+
     # -- write intent: around every write --------------------------------------------------------
 
     def enter_now(self, stripes: Sequence[Stripe]) -> bool:

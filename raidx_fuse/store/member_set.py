@@ -18,6 +18,7 @@ from dataclasses import replace
 import trio
 
 from raidx_fuse.errors import ArrayFailedError, FormatError, MemberError, NoSpaceError, no_space
+from raidx_fuse.format.configuration.away import tended
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.superblock_round import Patience, write_config
@@ -71,6 +72,7 @@ class MemberSet(NewestReads):
         self.readable: list[MemberQueue | None] = []
         self.lost: frozenset[Role] = frozenset()
         self.rebuild_epoch = 0  # increases with every watermark: writers check whether one moved
+        self.published_events = config.events  # of the last round that ended
         self.closed = False  # no superblock is written any more
         self.io_timeout_s = 30.0
         self.flush_observers: list[FlushObserver] = []
@@ -324,7 +326,8 @@ class MemberSet(NewestReads):
 
     async def _write_superblocks(self) -> None:
         async with self._config_lock:
-            self.config = fitted(self.config)
+            self.config = fitted(tended(self.config))
+            events = self.config.events
             patience = Patience(self.io_timeout_s, self.nursery)
             failed = await write_config(self.present(), self.config, patience)
         for uuid in failed:
@@ -335,6 +338,7 @@ class MemberSet(NewestReads):
             for record in self.config.members:
                 if record.member_uuid == uuid and record.role >= 0:
                     self.fail(record.role, "its superblock could not be written")
+        self.published_events = events
 
     async def update(
         self, change: Callable[[ArrayConfig], ArrayConfig], *, asked: bool = False
@@ -346,7 +350,7 @@ class MemberSet(NewestReads):
         """
         if self.read_only:
             raise ArrayFailedError("the array was started read-only")
-        self.config = fitted(change(self.config).bumped(), RESERVE_BYTES if asked else 0)
+        self.config = fitted(tended(change(self.config)).bumped(), RESERVE_BYTES if asked else 0)
         self._publish_now()
         await self.published()
 

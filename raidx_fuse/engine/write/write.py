@@ -218,6 +218,8 @@ class Writer:
                 every, epoch = await self._prepare(direct, placed, logged, view)
                 begun = placed + direct
                 if every[0].writes:
+                    if context.member_set.lost:
+                        await context.changes.save()
                     await self._put_down(every[0], direct)
                 if await self._write_content(every[0], logged, every[1:], epoch):
                     break
@@ -254,6 +256,7 @@ class Writer:
         member_set = context.member_set
         while True:
             epoch = (member_set.role_epoch, member_set.rebuild_epoch)
+            context.changes.note_degraded(piece.stripe for piece in (*direct, *placed, *logged))
             work = Work()
             for piece in direct:
                 self._preparer.prepare(piece, view, work)

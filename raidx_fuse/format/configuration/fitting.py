@@ -4,7 +4,8 @@ A change that a user requests is refused if it does not fit or leaves less than 
 reserve is for changes that cannot be refused: members fail, counters rise, chunks are lost. If the
 space is not enough even for these, path hints are shortened first, because they are for messages
 only; then what the array remembers of itself (health.py) and of its pool (companions.py) is left
-out; then the list of lost chunks is rounded up (lost_chunks.py).
+out, then what changed while members were away (away.py); then the list of lost chunks is rounded up
+(lost_chunks.py).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from raidx_fuse.errors import FormatError
+from raidx_fuse.format.configuration.away import KEY as AWAY_KEY
+from raidx_fuse.format.configuration.away import without_away
 from raidx_fuse.format.configuration.companions import KEY as POOL_KEY
 from raidx_fuse.format.configuration.companions import with_companions
 from raidx_fuse.format.configuration.config import ArrayConfig, encode_config
@@ -45,6 +48,9 @@ def fitted(config: ArrayConfig, reserve_bytes: int = 0) -> ArrayConfig:
             return config
     if config.jobs.keys() & {HEALTH_KEY, POOL_KEY}:
         config = with_companions(without_health(config), [])
+        size = len(encode_config(config))
+    if AWAY_KEY in config.jobs and size > room:
+        config = without_away(config)
         size = len(encode_config(config))
     lost = config.jobs.get(KEY)
     if lost and size > room:

@@ -1,0 +1,228 @@
+"""What changes while a member is away, so that it is caught up by that and nothing else.
+
+A member that leaves (it fails, or is absent at a start) holds what it held then. From that moment
+on the array keeps a map of the regions of stripes that may differ, in the superblocks of the others
+(format/configuration/away.py). If the member returns, its role is rebuilt like that of any new
+member, but the rebuild visits only these regions (jobs/rebuild.py).
+
+Laws:
+
+ 1. When a member leaves, everything that it may lack is in the map: the regions that the dirty
+    bitmap has on disk (a write past the log since the member's last flush, finished or not), and
+    the stripes of every record that the log may still redo (their home places are flushed before
+    the tail moves). The superblocks that exclude the member have them.
+ 2. A write that lacks a member notes its stripes, in memory, before it is planned, under their
+    locks: a rebuild never passes such a stripe without a visit.
+ 3. The note is durable before a byte of a home place changes: before a write past the log begins,
+    before a checkpoint places what the log holds, and before a rebuild writes what the log holds to
+    the member that is caught up. A crash in between finds the record, and the start notes the
+    stripes of all records that it redoes, and those that await their resync.
+ 4. Notes are dropped only when no member is away, or none can be caught up any more.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+import trio
+
+from raidx_fuse.format.configuration.away import (
+    KEY,
+    Away,
+    away_of,
+    catches_up,
+    tended,
+    with_away,
+    without_away,
+)
+from raidx_fuse.format.configuration.config import ACTIVE, ArrayConfig
+from raidx_fuse.layouts.numbers import Role, Stripe
+from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.store.dirty_bitmap import DirtyBitmap
+from raidx_fuse.store.member_set import MemberSet
+
+REGION_BYTES = 1 << 20  # of the image, unless there were fewer than REGIONS_MIN
+REGIONS_MIN = 64
+
+
+class ChangedRegions:
+    """The map of what changed while members were away, in memory and in the superblocks.
+
+    *logged* returns the stripes whose records the log may still redo.
+    """
+
+    def __init__(
+        self,
+        member_set: MemberSet,
+        layout: Layout,
+        dirty: DirtyBitmap,
+        logged: Callable[[], Iterable[Stripe]],
+    ) -> None:
+        self.member_set = member_set
+        self._dirty = dirty
+        self._logged = logged
+        stripe_bytes = layout.founding_data_count * layout.chunk_bytes
+        self._stripes_min = max(
+            1, min(REGION_BYTES // stripe_bytes, layout.founding_stripes // REGIONS_MIN)
+        )
+        self._away = away_of(member_set.config) or Away(self._stripes_min)
+        self._unsaved: set[int] = set()
+        self._redone: frozenset[Stripe] = frozenset()
+        self._saving = trio.Lock()
+        self._sorted: list[int] = []
+        self._sorted_size = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether a member is away that can be caught up, or one is being caught up."""
+        return KEY in self.member_set.config.jobs
+
+    # -- members leave -------------------------------------------------------------------------
+
+    def begin(
+        self, config: ArrayConfig, left_from: int, stripes: Iterable[Stripe] | None
+    ) -> ArrayConfig:
+        """Return *config*, that of a start, with what its absent members lack.
+
+        *left_from* is the lowest event counter that a member in use could have before; *stripes*
+        are those of the records that are redone, None if they are not known.
+        """
+        before = self.member_set.config
+        away = away_of(before)
+        gone = [
+            record
+            for record in before.members
+            if record.role >= 0
+            and config.excludes(record.member_uuid)
+            and (record.state == ACTIVE or (away is not None and catches_up(before, record)))
+        ]
+        self._redone = frozenset(stripes or ())
+        if (away is None and not gone) or stripes is None:
+            return without_away(config)
+        self._away = away or Away(self._stripes_min)
+        for record in gone:
+            self._away.left[record.member_uuid] = left_from, before.events
+        self._note_dirty()
+        self._add(self._redone)
+        self._unsaved.clear()
+        return tended(with_away(config, self._away))
+
+    def note_redone(self) -> None:
+        """Note that what the log held at the start is durable at its home places."""
+        self._redone = frozenset()
+
+    def note_leaving(self, role: Role) -> None:
+        """Note that the member in *role* is about to be excluded; its superblock stays behind."""
+        member_set = self.member_set
+        config = member_set.config
+        record = config.record(role)
+        if member_set.read_only or (
+            role in member_set.watermarks and not (self.active and catches_up(config, record))
+        ):
+            return  # it has never been whole
+        if not self._follow(config):
+            self._away = Away(self._stripes_min)
+            self._unsaved.clear()
+        self._away.left[record.member_uuid] = member_set.published_events, config.events
+        self._note_dirty()
+        self._add(self._logged())
+        self._add(self._redone)
+        member_set.change(lambda config: with_away(config, self._away))
+
+    def _note_dirty(self) -> None:
+        for stripes in self._dirty.stripes_on_disk():
+            if stripes:
+                size = self._away.stripes
+                self._away.regions.update(range(stripes[0] // size, stripes[-1] // size + 1))
+
+    def _add(self, stripes: Iterable[Stripe]) -> None:
+        size = self._away.stripes
+        self._away.regions.update({stripe // size for stripe in stripes})
+
+    # -- writes --------------------------------------------------------------------------------
+
+    def note(self, stripes: Iterable[Stripe]) -> None:
+        """Note, in memory, that *stripes* change while a member of theirs is away."""
+        if not self.active:
+            return
+        regions, size = self._away.regions, self._away.stripes
+        for stripe in stripes:
+            if stripe // size not in regions:
+                regions.add(stripe // size)
+                self._unsaved.add(stripe // size)
+
+    def note_degraded(self, stripes: Iterable[Stripe]) -> None:
+        """Note those of *stripes* that are about to change while a member of theirs is lost."""
+        member_set = self.member_set
+        if member_set.lost and self.active:
+            lost_cells, lost_at = member_set.layout.lost_cells, member_set.lost_at
+            self.note(stripe for stripe in stripes if lost_cells(stripe, lost_at(stripe)))
+
+    async def save(self) -> None:
+        """Make everything noted so far durable. Raises ArrayFailedError, FormatError."""
+        async with self._saving:  # another save under way may have what the caller noted
+            if not (self._unsaved and self.active):
+                return
+            self._unsaved = set()
+            try:
+                await self.member_set.update(self._saved)
+            except BaseException:
+                self._unsaved = set(self._away.regions)
+                raise
+
+    def _saved(self, config: ArrayConfig) -> ArrayConfig:
+        return with_away(config, self._away) if self._follow(config) else config
+
+    def _follow(self, config: ArrayConfig) -> bool:
+        """Take over which members still wait by *config*; return whether it has a map."""
+        if KEY not in config.jobs:
+            return False
+        self._away.keep(config.jobs[KEY]["left"])
+        return True
+
+    async def before_places(self) -> None:
+        """Make durable what the log holds, before a checkpoint writes it to its home places."""
+        if self.active:
+            self.note(self._logged())
+            await self.save()
+
+    # -- members return ------------------------------------------------------------------------
+
+    def left(self, member_uuid: str) -> tuple[int, int] | None:
+        """Return between which event counters a member left, None if it cannot be caught up."""
+        return self._away.left.get(member_uuid) if self.active else None
+
+    def rename(self, member_uuid: str, new_uuid: str) -> None:
+        """Let a member that is caught up have *new_uuid*, like any member that joins."""
+        left = self._away.left
+        left[new_uuid] = left.pop(member_uuid)
+        self.member_set.change(lambda config: with_away(config, self._away))
+
+    def catches_up(self, role: Role) -> bool:
+        """Return whether *role* is rebuilt by what changed, and by nothing else."""
+        config = self.member_set.config
+        return self.active and catches_up(config, config.record(role))
+
+    def ranges(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield ranges of stripes, within *start* .. *end* - 1, that changed; ascending."""
+        size, regions = self._away.stripes, self._away.regions
+        if (len(regions), size) != (len(self._sorted), self._sorted_size):  # regions only come
+            self._sorted, self._sorted_size = sorted(regions), size
+        low = high = -1
+        for region in islice(self._sorted, bisect_left(self._sorted, start // size), None):
+            if region == high:
+                high += 1
+                continue
+            if region * size >= end:
+                break
+            yield from _within(low * size, high * size, start, end)
+            low, high = region, region + 1
+        yield from _within(low * size, high * size, start, end)
+
+
+def _within(low: int, high: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    low, high = max(low, start), min(high, end)
+    if low < high:
+        yield low, high

@@ -1,0 +1,164 @@
+"""What changed while members were away: `jobs.away` of a configuration. FORMAT.md has the fields.
+
+The map names the regions of stripes that may differ from what each member in *left* holds. It has
+the resolution that fits: if too many regions are named, they become larger, so that more counts as
+changed than did, never less. It is void, and a returning member is rebuilt whole, as soon as
+
+* the layout changes, or a growth, a restripe or a change of members is under way: stripes would
+  no longer be the same stripes;
+* the array was started by a program that does not keep the map: then *starts* is behind;
+* the superblock has no space left for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import zlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from raidx_fuse.format.configuration.config import (
+    FAILED,
+    MISSING,
+    NO_ROLE,
+    REBUILDING,
+    ArrayConfig,
+    MemberRecord,
+)
+from raidx_fuse.format.configuration.progress import REBUILD
+
+KEY = "away"
+"""The key of the map in the `jobs` of a configuration."""
+CHANGED = "changed"
+"""The key in a rebuild's progress that says: only what changed while its member was away."""
+TEXT_BYTES_MAX = 8 << 10  # of the packed regions
+UNPACKED_BYTES_MAX = 16 << 20
+SHAPE_BYTES = 8
+_MOVING = ("grow", "restripe", "reshape")
+
+
+@dataclass(slots=True)
+class Away:
+    """The map: *regions*, of *stripes* stripes each, and who *left*.
+
+    *left*: member UUID -> lowest and highest event counter that its superblock can have.
+    """
+
+    stripes: int
+    regions: set[int] = field(default_factory=set)
+    left: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def coarsen(self) -> None:
+        """Let a region have twice as many stripes."""
+        self.stripes *= 2
+        self.regions = {region >> 1 for region in self.regions}
+
+    def keep(self, waiting: Collection[str]) -> None:
+        """Forget the members that left and are not among *waiting* (UUIDs)."""
+        self.left = {uuid: events for uuid, events in self.left.items() if uuid in waiting}
+
+
+def shape_of(config: ArrayConfig) -> str:
+    """Return a short hash of everything that decides which stripe lies where."""
+    shape = [config.layout, config.params, config.width, config.chunk_bytes]
+    text = json.dumps(shape, sort_keys=True).encode()
+    return hashlib.blake2b(text, digest_size=SHAPE_BYTES).hexdigest()
+
+
+def catches_up(config: ArrayConfig, record: MemberRecord) -> bool:
+    """Return whether the member of *record* is being rebuilt by what changed while it was away."""
+    if record.state != REBUILDING:
+        return False
+    progress = config.jobs.get(f"{REBUILD}{record.role}")
+    return isinstance(progress, dict) and progress.get(CHANGED) is True
+
+
+def with_away(config: ArrayConfig, away: Away) -> ArrayConfig:
+    """Return *config* with *away*, whose regions are made larger in place until they fit."""
+    while len(text := _packed(away.regions)) > TEXT_BYTES_MAX:
+        away.coarsen()
+    values = {
+        "left": {uuid: list(events) for uuid, events in sorted(away.left.items())},
+        "regions": text,
+        "shape": shape_of(config),
+        "starts": config.starts,
+        "stripes": away.stripes,
+    }
+    return replace(config, jobs={**config.jobs, KEY: values})
+
+
+def without_away(config: ArrayConfig) -> ArrayConfig:
+    """Return *config* without a map."""
+    return replace(config, jobs={k: v for k, v in config.jobs.items() if k != KEY})
+
+
+def tended(config: ArrayConfig) -> ArrayConfig:
+    """Return *config* without members that no longer wait, and without a map that is void."""
+    values = config.jobs.get(KEY)
+    if values is None:
+        return config
+    left = values.get("left") if isinstance(values, dict) else None
+    if (
+        not isinstance(left, dict)
+        or values.get("starts") != config.starts
+        or values.get("shape") != shape_of(config)
+        or any(key in config.jobs for key in _MOVING)
+    ):
+        return without_away(config)
+    waiting = {
+        record.member_uuid
+        for record in config.members
+        if record.role != NO_ROLE
+        and (record.state in (FAILED, MISSING) or catches_up(config, record))
+    }
+    if left.keys() <= waiting:
+        return config if left else without_away(config)
+    left = {uuid: events for uuid, events in left.items() if uuid in waiting}
+    if not left:
+        return without_away(config)
+    return replace(config, jobs={**config.jobs, KEY: {**values, "left": left}})
+
+
+def away_of(config: ArrayConfig) -> Away | None:
+    """Return the map of *config*; None if there is none, or none that can be used."""
+    values = tended(config).jobs.get(KEY)
+    if values is None:
+        return None
+    try:
+        stripes = values["stripes"]
+        if type(stripes) is not int or stripes < 1:
+            raise ValueError("an impossible size of the regions")
+        return Away(stripes, _unpacked(values["regions"]), _left(values["left"]))
+    except (ValueError, KeyError, TypeError, binascii.Error, zlib.error):
+        return None  # like no map: a member that returns is rebuilt whole
+
+
+def _left(values: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    left = {}
+    for uuid, (low, high) in values.items():
+        if type(low) is not int or type(high) is not int:
+            raise ValueError("no event counter")
+        left[uuid] = low, high
+    return left
+
+
+def _packed(regions: set[int]) -> str:
+    bits = np.zeros(max(regions, default=-1) + 1, np.bool_)
+    bits[list(regions)] = True
+    content = zlib.compress(np.packbits(bits, bitorder="little").tobytes())
+    return base64.b64encode(content).decode("ascii")
+
+
+def _unpacked(text: str) -> set[int]:
+    stream = zlib.decompressobj()
+    content = stream.decompress(base64.b64decode(text, validate=True), UNPACKED_BYTES_MAX)
+    if not stream.eof:
+        raise ValueError("too long, or cut")
+    bits = np.unpackbits(np.frombuffer(content, np.uint8), bitorder="little")
+    return set(np.flatnonzero(bits).tolist())

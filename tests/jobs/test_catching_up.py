@@ -1,0 +1,353 @@
+"""A member that was away is caught up by visiting what changed, and by nothing else."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import trio
+
+from raidx_fuse.array.open import open_array
+from raidx_fuse.engine import changed_regions
+from raidx_fuse.format.configuration.away import KEY, away_of
+from raidx_fuse.format.superblock import decode_superblock
+from raidx_fuse.jobs.rebuild import Rebuild
+from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.members.simulated.faulty import FaultMember
+from raidx_fuse.members.simulated.virtual_time import run
+from tests.support.spy import READ, WRITE, SpyRig, Touch, fill, members_from, noise, spying
+
+CHUNK = 4096
+KINDS: tuple[tuple[str, int, Mapping[str, Any]], ...] = (
+    ("raid1", 3, {}),
+    ("raid5", 4, {}),
+    ("rdp", 6, {"rows": 4}),
+    ("raidx-copy", 4, {"params": {"length": 2}}),
+    ("raidx-parity", 5, {"params": {"length": 4}}),
+)
+JOURNALS = ("partial", "full", "none")
+
+
+async def leave(rig: SpyRig, role: int) -> FaultMember:
+    """Let everything settle, then fail *role*; return its member."""
+    await trio.sleep(30)  # the log is at its home places, no region is dirty
+    await rig.running.flush()
+    await rig.in_place()
+    member = rig.members[role]
+    await rig.running.fail_disk(role)
+    return member
+
+
+async def come_back(rig: SpyRig, role: int, member: FaultMember) -> dict[str, Any]:
+    """Give *role* its member again; return the result of the job."""
+    rig.log.clear()
+    begun = await rig.running.replace_disk(role, member)
+    job = await rig.running.jobs.wait(begun["job"])
+    assert job["state"] == "done", job
+    return {**begun, **job}
+
+
+async def check_whole(rig: SpyRig, role: int) -> None:
+    """Check the parity, then the content without any other member."""
+    scrub = await rig.running.jobs.wait(await rig.running.start_scrub(repair=False))
+    assert scrub["state"] == "done"
+    assert scrub["mismatches"] == 0, scrub["findings"]
+    await rig.running.fail_disk((role + 1) % rig.width)
+    await rig.compare()
+
+
+@pytest.mark.parametrize("journal", JOURNALS)
+@pytest.mark.parametrize(("layout", "width", "options"), KINDS, ids=[kind[0] for kind in KINDS])
+def test_only_what_changed_is_visited(
+    layout: str, width: int, options: Mapping[str, Any], journal: str
+) -> None:
+    async def main() -> None:
+        async with spying(layout, width, chunk_bytes=CHUNK, stripes=600, **options) as rig:
+            await rig.running.set("journal", journal)
+            await fill(rig)
+            member = await leave(rig, 1)
+            size = len(rig.model)
+            changed = size // 10 // CHUNK * CHUNK
+            await rig.put(size // 2 // CHUNK * CHUNK, noise(changed, 1))
+            await rig.put(700, noise(900, 2))
+            if journal == "partial":
+                await rig.running.flush()
+            result = await come_back(rig, 1, member)
+            assert result["catches_up"] is True
+            regions = rig.running.context.layout.stripes / 64
+            on_member = size / rig.running.context.data_count / rig.running.context.layout.stripes
+            written = rig.log.bytes_of(WRITE, rig.data, member.path)
+            share = (changed / size) * (1 if not options.get("params") else 1.0)
+            # the range, the small write, and a region at each end of both
+            bound = (share + 4 / 64) * rig.running.context.layout.stripes * on_member
+            bound *= rig.running.context.code.rows * CHUNK / on_member
+            assert 0 < written <= bound, (written, bound, regions)
+            assert result["done"] == result["total"]
+            assert KEY not in rig.running.member_set.config.jobs
+            assert rig.running.status()["state"] == "clean"
+            await check_whole(rig, 1)
+
+    run(main)
+
+
+def test_a_hundredth_in_one_range_costs_at_most_1_1_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 MiB of 102 MiB with regions of one stripe, as 100 MiB of 10 GiB with regions of 1 MiB.
+
+    Counted are the bytes written to the member that returns, over its share of what changed, and
+    those read for it, over what changed.
+    """
+    monkeypatch.setattr(changed_regions, "REGION_BYTES", (1 << 20) // 100)
+
+    async def main() -> None:
+        async with spying("raid5", 5, chunk_bytes=CHUNK, stripes=6400) as rig:
+            await rig.put(4 << 20, noise(8 << 20))
+            member = await leave(rig, 2)
+            changed = 1 << 20
+            await rig.put((6 << 20) + 5000, noise(changed, 1))
+            await come_back(rig, 2, member)
+            written = rig.log.bytes_of(WRITE, rig.data, member.path)
+            others = [other.path for other in rig.members if other is not member]
+            read = sum(rig.log.bytes_of(READ, rig.data, path) for path in others)
+            assert 1.0 <= written / (changed / 4) <= 1.1
+            assert 1.0 <= read / changed <= 1.1
+            await check_whole(rig, 2)
+
+    run(main)
+
+
+def test_a_region_is_one_mib_of_the_image() -> None:
+    async def main() -> None:
+        async with spying("raid5", 5, chunk_bytes=64 << 10, stripes=256) as rig:
+            changes = rig.running.context.changes
+            await leave(rig, 2)
+            assert list(changes.ranges(0, 256)) == []
+            changes.note([Stripe(9)])
+            assert list(changes.ranges(0, 256)) == [(8, 12)]  # of 256 KiB each
+            assert list(changes.ranges(9, 256)) == [(9, 12)]
+            changes.note([Stripe(12), Stripe(255)])
+            assert list(changes.ranges(0, 256)) == [(8, 16), (252, 256)]
+
+    run(main)
+
+
+def test_a_member_absent_at_a_start_is_caught_up_when_it_is_there_again() -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=600) as rig:
+            await fill(rig)
+            await rig.close()
+            absent = rig.members.pop(1)
+            await rig.open()
+            await rig.put(100 * CHUNK, noise(5 * CHUNK, 1))
+            await rig.close()
+            await rig.open()  # the map outlives starts
+            await rig.put(900 * CHUNK + 77, noise(100, 2))
+            await rig.close()
+            rig.members.append(absent)
+            rig.log.clear()
+            await rig.open()
+            (job,) = rig.running.jobs.running()
+            assert isinstance(job, Rebuild)
+            assert job.detail()["catches_up"] is True
+            await job.finished.wait()
+            assert rig.log.bytes_of(WRITE, rig.data, absent.path) < 40 * CHUNK
+            assert not rig.running.warnings
+            await check_whole(rig, 1)
+
+    run(main)
+
+
+def test_a_member_that_failed_stays_out_until_the_user_asks() -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=600) as rig:
+            await fill(rig)
+            member = await leave(rig, 1)
+            await rig.close()
+            await rig.open()
+            assert rig.running.status()["state"] == "degraded"
+            assert (await come_back(rig, 1, member))["catches_up"] is True
+            await check_whole(rig, 1)
+
+    run(main)
+
+
+def test_two_members_that_left_at_different_times() -> None:
+    async def main() -> None:
+        async with spying("rdp", 6, chunk_bytes=CHUNK, stripes=600, rows=4) as rig:
+            await fill(rig)
+            first = await leave(rig, 1)
+            await rig.put(100 * CHUNK, noise(9 * CHUNK, 1))
+            second = await leave(rig, 4)
+            await rig.put(2000 * CHUNK, noise(9 * CHUNK, 2))
+            assert (await come_back(rig, 1, first))["catches_up"] is True
+            await rig.put(500 * CHUNK, noise(9 * CHUNK, 3))
+            assert (await come_back(rig, 4, second))["catches_up"] is True
+            assert rig.log.bytes_of(WRITE, rig.data, second.path) < 600 * CHUNK
+            assert KEY not in rig.running.member_set.config.jobs
+            await check_whole(rig, 1)
+
+    run(main)
+
+
+@pytest.mark.parametrize("journal", JOURNALS)
+def test_writes_that_the_member_had_not_flushed_are_visited(journal: str) -> None:
+    """What a disk holds in its volatile cache is gone when it is pulled."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=600) as rig:
+            await rig.running.set("journal", journal)
+            await fill(rig)
+            await trio.sleep(30)
+            await rig.running.flush()
+            await rig.in_place()
+            before = bytes(rig.rams[1].memory)
+            stripe = 3 * CHUNK
+            await rig.put(50 * stripe, noise(4 * stripe, 1))
+            await rig.put(200 * stripe, noise(700, 2))
+            superblocks = 128 << 10
+            pulled = rig.rams[1].memory
+            pulled[superblocks:] = before[superblocks:]
+            await rig.running.fail_disk(1)
+            assert (await come_back(rig, 1, rig.members[1]))["catches_up"] is True
+            await check_whole(rig, 1)
+
+    run(main)
+
+
+def test_what_is_written_to_the_member_is_marked_durably_before() -> None:
+    """Else a cut could drop the log's record of it, and the next start would pass the stripe."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=640) as rig:
+            await rig.running.set("journal", "full")
+            await fill(rig)
+            member = await leave(rig, 1)
+            await rig.put(0, noise(CHUNK, 1))
+            await rig.put(1500 * CHUNK, noise(CHUNK, 2))
+            await rig.running.set("speed_max", "4KiB")
+            begun = await rig.running.replace_disk(1, member)
+            await rig.put(600 * CHUNK, noise(CHUNK, 3))  # in no region that is marked
+            stripe = rig.running.context.layout.locate(600)[0]
+            marked = []
+
+            def look(touch: Touch) -> None:
+                start = stripe * CHUNK + rig.data.offset
+                end = touch.offset_bytes + touch.size_bytes
+                if touch.member == member.path and touch.offset_bytes <= start < end:
+                    marked.append(stripe in stripes_marked(bytes(rig.rams[0].memory)))
+
+            rig.log.hook = look
+            await rig.running.set("speed_max", "0")
+            await rig.running.jobs.wait(begun["job"])
+            assert marked[0] is True
+
+    run(main)
+
+
+def stripes_marked(image: bytes) -> set[int]:
+    """Return the stripes that the newest superblock of a member with *image* marks."""
+    slots = [decode_superblock(image[at : at + (64 << 10)], at >> 16) for at in (0, 64 << 10)]
+    away = away_of(max(slots, key=lambda slot: slot.sequence).config)
+    assert away is not None
+    return {
+        stripe
+        for region in away.regions
+        for stripe in range(region * away.stripes, (region + 1) * away.stripes)
+    }
+
+
+def test_an_old_copy_is_rebuilt_whole() -> None:
+    async def main() -> None:
+        async with spying("raid1", 2, chunk_bytes=CHUNK, stripes=600) as rig:
+            await fill(rig)
+            old = bytes(rig.rams[1].memory)
+            await rig.running.set("speed_min", "1MiB")  # any change of the configuration
+            await rig.put(0, noise(CHUNK, 1))
+            member = await leave(rig, 1)
+            rig.rams[1].memory[:] = old
+            assert (await come_back(rig, 1, member))["catches_up"] is False
+            await check_whole(rig, 1)
+
+    run(main)
+
+
+def test_a_half_that_was_started_alone_is_rebuilt_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its event counter may be one that the member can have left with: the lineage tells.
+    monkeypatch.setattr(changed_regions.ChangedRegions, "left", lambda _self, _uuid: (0, 1000))
+
+    async def main() -> None:
+        async with spying("raid1", 2, chunk_bytes=CHUNK, stripes=600) as rig:
+            await fill(rig)
+            member = await leave(rig, 1)
+            alone = members_from([bytes(rig.rams[1].memory)])
+            async with open_array(alone, start_degraded=True) as other:
+                await other.write(0, noise(CHUNK, 5))
+            rig.rams[1].memory[:] = alone[0].memory
+            assert (await come_back(rig, 1, member))["catches_up"] is False
+            await check_whole(rig, 1)
+
+    run(main)
+
+
+def test_a_growth_in_between_makes_it_a_whole_rebuild() -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=600) as rig:
+            await fill(rig)
+            await rig.running.set("speed_max", "256KiB")
+            await rig.running.grow([rig.new_member()])
+            await trio.sleep(1.0)
+            member = rig.members[1]
+            await rig.running.fail_disk(1)
+            await rig.running.flush()
+            assert KEY not in rig.running.member_set.config.jobs
+            begun = await rig.running.replace_disk(1, member)
+            assert begun["catches_up"] is False
+            await rig.running.set("speed_max", "0")
+            for job in rig.running.jobs.running():
+                await job.finished.wait()
+            await check_whole(rig, 1)
+
+    run(main)
+
+
+@pytest.mark.parametrize("journal", JOURNALS)
+def test_a_crash_while_it_is_away_and_another_while_it_is_caught_up(journal: str) -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=600) as rig:
+            await rig.running.set("journal", journal)
+            await fill(rig)
+            await leave(rig, 1)
+            generator = random.Random(journal)
+            for number in range(20):
+                length = generator.choice((100, CHUNK, 9 * CHUNK))
+                await rig.put(generator.randrange(len(rig.model) - length), noise(length, number))
+            members = members_from(rig.images())
+            model = rig.model
+        async with open_array(members, start_degraded=True) as array:
+            for job in array.jobs.running():
+                await job.finished.wait()
+            begun = await array.replace_disk(1, members[1])
+            assert begun["catches_up"] is True
+            await array.set("speed_max", "256KiB")
+            for job in array.jobs.running():
+                if isinstance(job, Rebuild):
+                    job.set_window(2)
+            for number in range(20):
+                at = generator.randrange(len(model) - CHUNK)
+                await array.write(at, data := noise(CHUNK, 100 + number))
+                model[at : at + CHUNK] = data
+                await trio.sleep(0.05)
+            assert array.status()["state"] == "rebuilding"
+            again = members_from([bytes(member.memory) for member in members])
+        async with open_array(again, start_degraded=True) as array:
+            for job in array.jobs.running():
+                if isinstance(job, Rebuild):
+                    assert job.detail()["catches_up"] is True
+            for job in array.jobs.running():
+                await job.finished.wait()
+            assert array.status()["state"] == "clean"
+            await array.fail_disk(2)
+            assert bytes(await array.read(0, len(model))) == bytes(model)
+
+    run(main)
