@@ -44,6 +44,7 @@ from tests.crash.mutants import (
     members,
     moves,
     replay,
+    returns,
     settling,
     shapes,
     superblocks,
@@ -55,6 +56,7 @@ ROOT = Path(__file__).parents[2]
 COPIED = ("raidx_fuse", "cli", "layouts", "tests", "README.md", "pyproject.toml")
 MODULES = (
     *(log, replay, maps, superblocks, members, tables, shapes, late, settling, discards, moves),
+    *(returns,),
 )
 MUTANTS: tuple[Mutant, ...] = tuple(mutant for module in MODULES for mutant in module.MUTANTS)
 PROGRAM = "python -m tests.crash.mutations"

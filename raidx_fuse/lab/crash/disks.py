@@ -89,6 +89,16 @@ class SectorDisk(WrapperMember):
         """Delay the next write by *delay_s* seconds of virtual time."""
         self._hangs_s = delay_s
 
+    def pull(self) -> None:
+        """Pull the disk: each write that no flush has covered is kept, lost or torn."""
+        state = self.cut.state
+        left = state.crash(state.sample(self._random))
+        for write in list(state.open_writes):
+            low, high = write.offset_bytes, write.offset_bytes + len(write.data)
+            if (content := bytes(left[low:high])) != bytes(state.image[low:high]):
+                self.cut.try_writev(low, [content])
+        self.cut.make_durable(self.cut.writes)
+
     async def _dawdle(self) -> None:
         if self._pace in ("uneven", MOODY) and self._random.random() < 0.7:
             await sleep(self._random.expovariate(1 / _DELAY_S))

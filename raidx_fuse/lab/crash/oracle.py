@@ -6,7 +6,8 @@ resync, rebuild) has ended; then the parity is checked. On a share of the states
 - mounted read-only first: no byte of a member may change;
 - given a replacement for a lost member, and rebuilt;
 - written while degraded;
-- mounted once more without one of its healthy members.
+- mounted once more without one of its healthy members, written, and mounted with it again;
+- mounted at first without one of its members, written, and then mounted with it.
 """
 
 from __future__ import annotations
@@ -163,6 +164,7 @@ class _Oracle:
         draw = self.rng.random()
         if self.record is None and draw < 0.06:
             await self._look_only(members)
+        absent = self._hold_back(members) if self.record is None and 0.3 < draw < 0.4 else None
         async with open_array(members, start_degraded=self.degraded_ok) as array:
             for shaper in (array.grow_operation, array.restripe_operation):
                 shaper.on_release.append(members.remove)  # a growth was undone: the disk is free
@@ -176,12 +178,42 @@ class _Oracle:
                 self._check_same(first, await self._read_all(array), "after a rebuild")
             elif self.record is None and draw > 0.9 and not whole:
                 await self._check_degraded_writes(array)
+            if absent is not None:
+                await self._check_degraded_writes(array)
+        if absent is not None:
+            await self._check_return(members, absent)
         may_lose = self.recording.tolerance(self.left.moment) and not self.damaged
         if self.record is None and 0.14 <= draw < 0.22 and whole and may_lose:
-            del members[self.rng.randrange(len(members))]
+            absent = members.pop(self.rng.randrange(len(members)))
             async with open_array(members) as array:
                 again = await self._read_all(array)
                 self._check_same(first, again, "without a member, after a clean end")
+                await self._check_degraded_writes(array)
+            await self._check_return(members, absent)
+
+    def _hold_back(self, members: list[Member]) -> Member | None:
+        """Take one member that is whole from *members*, if the array can do without it."""
+        left, recording = self.left, self.recording
+        if len(left.away) >= recording.tolerance(left.moment) or self.damaged:
+            return None
+        paths = {member.path: member for member in members}
+        roles = [role for role in recording.roles(left.moment) if role not in left.away]
+        role = self.rng.choice(roles)
+        absent = paths.get(f"disk{recording.holder(role, left.moment)}")
+        if absent is not None:
+            members.remove(absent)
+            away = left.away | recording.away(left.moment, frozenset({role}))
+            self.left = replace(left, away=away)
+        return absent
+
+    async def _check_return(self, members: list[Member], absent: Member) -> None:
+        """Mount *members*, which were written without *absent*, with it: it is caught up."""
+        async with open_array(members, start_degraded=True) as array:
+            before = await self._read_all(array)
+        async with open_array([*members, absent]) as array:
+            await self._wait_for_jobs(array)
+            await self._check_parity(array)
+            self._check_same(before, await self._read_all(array), "after a member came back")
 
     def _members(self) -> list[Member]:
         reads_zero = self.recording.zeroed
@@ -298,7 +330,11 @@ class _Oracle:
             for role in sorted(array.member_set.lost):
                 # The lost member may have been the largest.
                 needed = bytes_needed(array.member_set.config, role)
-                member = RamMember(max(size, needed), name=f"new{role}")
+                member: Member = RamMember(max(size, needed), name=f"new{role}")
+                path = array.member_set.config.record(role).path_hint
+                old = [stale for stale, _ in array.stale if stale.path == path]
+                if old and self.rng.random() < 0.7:  # the member itself
+                    member = old[0]
                 job = (await array.replace_disk(role, member))["job"]
                 result = await array.jobs.wait(job)
                 if result["state"] != "done":

@@ -176,12 +176,19 @@ class Player(Places):
         self.disks.append(self.hardware.disk(image, number, self.record))
         return number
 
-    async def open(self) -> None:
-        """Mount the disks."""
+    async def open(self, without: int | None = None) -> None:
+        """Mount the disks, all but the one with the number *without*."""
         span = self.history.begin("mount", self.event)
         self._fronts = Fronts()  # a mount begins with an empty log
         self.array = await self._stack.enter_async_context(
-            open_array([d for d in self.disks if is_member(d.cut.state.image)], start_degraded=True)
+            open_array(
+                [
+                    disk
+                    for number, disk in enumerate(self.disks)
+                    if number != without and is_member(disk.cut.state.image)
+                ],
+                start_degraded=True,
+            )
         )
         self.array.context.use_cache(CACHE_BYTES[self.seed % len(CACHE_BYTES)])
         if self.cell.broken:

@@ -6,6 +6,7 @@ lost power before, the theme and its steps. The themes:
     writes     all sizes and alignments, bursts, overlaps, flushes, pauses for the checkpoint
     remounts   clean ends and new mounts
     disks      a failure, a replacement or hot spare, a rebuild while writes go on
+    returns    a member leaves, comes back and is caught up (themes/returns.py)
     scrub      corrupted parity, a repair while writes go on
     squeeze    a log without free space (themes/squeeze.py)
     huge       a few parts of a large sparse image
@@ -52,6 +53,7 @@ from raidx_fuse.lab.crash.themes.hangs import theme_hangs
 from raidx_fuse.lab.crash.themes.leave import theme_leave
 from raidx_fuse.lab.crash.themes.rebundle import theme_members
 from raidx_fuse.lab.crash.themes.restripe import restripes_of, theme_restripe
+from raidx_fuse.lab.crash.themes.returns import theme_returns
 from raidx_fuse.lab.crash.themes.shrink import theme_shrink
 from raidx_fuse.lab.crash.themes.squeeze import theme_squeeze
 from raidx_fuse.layouts.numbers import Role, cell_range
@@ -92,7 +94,11 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         "hangs": (theme_hangs, 1),
     }
     if find_layout(cell.layout).tolerance(3):
-        themes |= {"disks": (theme_disks, 2), "scrub": (theme_scrub, 1)}
+        themes |= {
+            "disks": (theme_disks, 2),
+            "returns": (theme_returns, 2),
+            "scrub": (theme_scrub, 1),
+        }
     if cell.journal != "none":
         themes["squeeze"] = (theme_squeeze, 1)
     if find_layout(cell.layout).build is not None:

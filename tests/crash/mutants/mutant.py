@@ -19,6 +19,13 @@ DISKS = (
     "evenodd:full:disks",
     "raid4:full:disks",
 )
+RETURNS = (
+    "raid5:none:returns",
+    "raid5:partial:returns",
+    "rdp:full:returns",
+    "raid1:partial:returns",
+    "raidx-parity:none:returns",
+)
 SCRUB = ("raid5:partial:scrub", "raid4:none:scrub", "evenodd:partial:scrub")
 REMOUNTS = ("raid5:partial:remounts", "raid0:full:remounts", "raid5:none:remounts")
 MOVES = ("raidx-parity:partial:moves", "raidx-copy:full:moves", "raidx-zero:none:moves")

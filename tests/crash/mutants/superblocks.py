@@ -124,8 +124,8 @@ MEMBERSHIP = (
     Mutant(
         "start-does-not-tell-who-is-out",
         ARRAY,
-        "        await member_set.update(lambda config: config.started_with(member_set.present()))",
-        "        pass",
+        "                config.started_with(member_set.present()), self.base_events, stripes\n",
+        "                config, self.base_events, stripes\n",
         "a member that missed this mount joins the next one as if nothing had been written",
         (*DISKS, *REMOUNTS),
         ("tests/array/test_start.py", *FAILURES),

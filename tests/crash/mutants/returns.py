@@ -1,0 +1,105 @@
+"""Bugs of members that were away and are caught up: regions that are not marked, or too late."""
+
+from __future__ import annotations
+
+from tests.crash.mutants.mutant import RETURNS, Mutant
+
+CHANGES = "raidx_fuse/engine/changed_regions.py"
+REBUILD = "raidx_fuse/jobs/rebuild.py"
+CHECKPOINT = "raidx_fuse/journal/checkpoint.py"
+WRITER = "raidx_fuse/engine/write/write.py"
+RETURNING = "raidx_fuse/array/returning.py"
+TESTS = ("tests/jobs/test_catching_up.py",)
+
+MUTANTS = (
+    Mutant(
+        "dirty-regions-not-marked-when-a-member-leaves",
+        CHANGES,
+        "        self._note_dirty()\n        self._add(self._logged())",
+        "        self._add(self._logged())",
+        "a write past the log that the member had not flushed is lost on it for ever",
+        RETURNS,
+        TESTS,
+    ),
+    Mutant(
+        "records-not-marked-when-a-member-leaves",
+        CHANGES,
+        "        self._add(self._logged())\n",
+        "",
+        "logged content that the member had not flushed, or not got, is lost on it for ever",
+        RETURNS,
+        TESTS,
+    ),
+    Mutant(
+        "degraded-write-not-marked",
+        WRITER,
+        "            context.changes.note_degraded(piece.stripe",
+        "            list(piece.stripe",
+        "the catching up passes what was written while the member was away",
+        RETURNS,
+        TESTS,
+    ),
+    Mutant(
+        "degraded-write-past-the-log-marked-in-memory-only",
+        WRITER,
+        "                        await context.changes.save()\n",
+        "                        pass\n",
+        "after a cut the region counts as unchanged",
+        RETURNS,
+        TESTS,
+    ),
+    Mutant(
+        "checkpoint-places-what-is-not-marked",
+        CHECKPOINT,
+        "                await self.before_places()\n",
+        "                pass\n",
+        "after a cut the region counts as unchanged, and the record is gone",
+        RETURNS,
+        TESTS,
+    ),
+    Mutant(
+        "catching-up-writes-what-is-not-marked",
+        REBUILD,
+        "            await context.changes.save()\n",
+        "",
+        "a cut drops the record, and the next catching up passes what it had written",
+        RETURNS,
+        TESTS,
+    ),
+    Mutant(
+        "start-does-not-mark-what-it-redoes",
+        CHANGES,
+        "        self._add(self._redone)\n        self._unsaved.clear()",
+        "        self._unsaved.clear()",
+        "a record that is redone without the member is lost on it for ever",
+        RETURNS,
+        TESTS,
+    ),
+    Mutant(
+        "last-region-of-a-run-not-visited",
+        CHANGES,
+        "            if region == high:\n                high += 1\n                continue\n",
+        "            if region == high:\n                continue\n",
+        "of neighbouring regions only the first is visited",
+        RETURNS,
+        TESTS,
+    ),
+    Mutant(
+        "old-copy-caught-up",
+        RETURNING,
+        "    if not past or not left[0] <= superblock.events <= left[1]:",
+        "    if not past:",
+        "a member that was restored from an old image lacks more than what is marked",
+        RETURNS,
+        TESTS,
+    ),
+    Mutant(
+        "half-that-was-started-alone-caught-up",
+        RETURNING,
+        "    if not past or not left[0]",
+        "    if not left[0]",
+        "what was written to it alone stays on it",
+        RETURNS,
+        TESTS,
+    ),
+)
