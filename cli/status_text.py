@@ -217,6 +217,8 @@ def job_amount(job: Mapping[str, Any], out: Output) -> str:
     in_bytes = job.get("unit", "bytes") == "bytes"
     show = out.size if in_bytes else (lambda count: f"{int(count)} {job['unit']}")
     text = f"{show(job['done'])} of {show(job['total'])}"
+    if job.get("catches_up"):
+        text = f"catching up, {text}"
     if job.get("removes_members"):
         text += ", members leave"
     elif job.get("going_back"):

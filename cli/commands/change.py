@@ -107,6 +107,9 @@ def replace_disk(
 
     OLD is the role, path or UUID of a member. NEW is rebuilt from the other members. The command is
     refused if data would be lost with OLD: see `raidx fail-disk`.
+
+    NEW may be the member itself, which failed or was away and is back: then only what changed
+    meanwhile is written to it, if nothing speaks against it; else all of it is rebuilt.
     """
     result = ask(
         out,
@@ -119,7 +122,8 @@ def replace_disk(
         lose_data=lose_data,
         dry_run=dry_run,
     )
-    line = f"{new} takes role {result.get('role')}; it is being rebuilt (job {result.get('job')})"
+    what = "caught up" if result.get("catches_up") else "rebuilt"
+    line = f"{new} takes role {result.get('role')}; it is being {what} (job {result.get('job')})"
     return _finish(out, array, result, line, wait)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from errno import EIO, ETIMEDOUT
 from functools import partial
@@ -23,6 +23,7 @@ import trio
 from raidx_fuse.daemon.backing_devices import Device, MembersOf, refuse_own
 from raidx_fuse.errors import BusyError, MemberError, RaidxError, UsageError
 from raidx_fuse.format.create import check_member, check_unsigned
+from raidx_fuse.format.superblock import read_slots
 from raidx_fuse.members.base import Identity, Member
 from raidx_fuse.members.local import identity_of
 from raidx_fuse.members.nbd.uri import is_uri, parse_uri
@@ -87,10 +88,16 @@ class Disks:
         return [self._open(spec) for spec in specs]
 
     async def open(
-        self, path: str, *, overwrite_signature: bool, create_bytes: int | None
+        self,
+        path: str,
+        *,
+        overwrite_signature: bool,
+        create_bytes: int | None,
+        own_uuid: str = "",
     ) -> Member:
         """Open a member whose content will be overwritten; create a missing file of *create_bytes*.
 
+        The superblock of the member *own_uuid*, which returns, is no signature of somebody else.
         A size in the spec itself (``disk.img,size=1GiB``) takes precedence over *create_bytes*.
         Raises SignatureFoundError, MemberError, BusyError, UsageError.
         """
@@ -103,16 +110,25 @@ class Disks:
         try:
             check_member(member)
             if not overwrite_signature:
-                await _check_unsigned(member)
+                await _check_unsigned(member, own_uuid)
         except BaseException:
             await self.release(member)
             raise
         return member
 
-    async def check(self, path: str, *, overwrite_signature: bool, may_create: bool) -> int | None:
+    async def check(
+        self,
+        path: str,
+        *,
+        overwrite_signature: bool,
+        may_create: bool,
+        own_uuid: str = "",
+        look: Callable[[Member], Awaitable[None]] | None = None,
+    ) -> int | None:
         """Raise what `open` would raise. No file is created or written.
 
-        Returns the member's size in bytes, None for a missing file whose size the other members
+        *look* is called with a member that is there, while it is open. Returns the member's size in
+        bytes, None for a missing file whose size the other members
         decide.
         """
         member = await in_thread(
@@ -126,7 +142,9 @@ class Disks:
         try:
             check_member(member)
             if not overwrite_signature:
-                await _check_unsigned(member)
+                await _check_unsigned(member, own_uuid)
+            if look is not None:
+                await look(member)
             return member.size_bytes
         finally:
             await self.release(member)
@@ -232,9 +250,11 @@ def _undo(member: Member, made: str | None) -> None:
             os.unlink(made)
 
 
-async def _check_unsigned(member: Member) -> None:
+async def _check_unsigned(member: Member, own_uuid: str) -> None:
     with trio.move_on_after(CALL_S) as waiting:
-        await check_unsigned(member)
+        superblocks = [slot.superblock for slot in await read_slots(member)]
+        if own_uuid not in {one.member_uuid for one in superblocks if one is not None}:
+            await check_unsigned(member)
     if waiting.cancelled_caught:
         raise MemberError(member.path, "read", 0, ETIMEDOUT, f"no answer within {CALL_S:g} s")
 

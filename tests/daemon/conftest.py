@@ -38,17 +38,32 @@ class Shelf:
         self.released: list[Member] = []
 
     async def open(
-        self, path: str, *, overwrite_signature: bool, create_bytes: int | None
+        self,
+        path: str,
+        *,
+        overwrite_signature: bool,
+        create_bytes: int | None,
+        own_uuid: str = "",
     ) -> Member:
-        """Return a fresh member."""
+        """Return a fresh member; "back" is the one that is away, *own_uuid*."""
         await self.check(
             path, overwrite_signature=overwrite_signature, may_create=create_bytes is not None
         )
-        self.opened[path] = self.rig.new_member()
+        self.opened[path] = self.rig.new_member() if path != "back" else self.rig.members[1]
         return self.opened[path]
 
-    async def check(self, path: str, *, overwrite_signature: bool, may_create: bool) -> int | None:
+    async def check(
+        self,
+        path: str,
+        *,
+        overwrite_signature: bool,
+        may_create: bool,
+        own_uuid: str = "",
+        look: Callable[[Member], Awaitable[None]] | None = None,
+    ) -> int | None:
         """Refuse what cannot be used."""
+        if look is not None:
+            await look(self.rig.members[1] if path == "back" else self.rig.new_member())
         if path == "used" and not overwrite_signature:
             raise SignatureFoundError("used carries an ext4 file system")
         if path == "absent" and not may_create:

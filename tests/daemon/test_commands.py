@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
+from raidx_fuse.cli.output import Output
+from raidx_fuse.cli.status_text import job_amount
 from raidx_fuse.errors import RaidxError, SignatureFoundError, UsageError
 from raidx_fuse.members.ram import RamMember
 from tests.support.spy import restarted
@@ -103,6 +105,26 @@ def test_a_second_replacement_waits_its_turn_as_a_spare(with_desk: WithDesk) -> 
         assert bytes(await desk.array.read(0, desk.array.size_bytes)) == before
 
     with_desk(scene, "upc", 6)
+
+
+def test_a_member_that_is_back_is_caught_up_as_the_dry_run_says(with_desk: WithDesk) -> None:
+    async def scene(desk: Desk) -> None:
+        await trio.sleep(30)  # the log is at its home places, no region is dirty
+        await desk.ask("fail-disk", member="1")
+        await desk.array.write(4096, bytes(5000))
+        whole = await desk.ask("replace-disk", old="1", new="fresh", dry_run=True)
+        asked = await desk.ask("replace-disk", old="1", new="back", dry_run=True)
+        assert asked["does"] == "lets back catch up in role 1"
+        assert 0 < asked["bytes_written"] < whole["bytes_written"]
+        begun = await desk.ask("replace-disk", old="1", new="back")
+        assert begun["catches_up"] is True
+        (job,) = (await desk.ask("status"))["jobs"]
+        assert job["catches_up"] is True
+        assert job_amount(job, Output()).startswith("catching up, ")
+        done = await desk.ask("job-wait", job=begun["job"])
+        assert done["done"] == asked["bytes_written"]
+
+    with_desk(scene)
 
 
 def test_dry_runs_tell_the_cost_and_change_nothing(with_desk: WithDesk) -> None:

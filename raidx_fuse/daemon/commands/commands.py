@@ -19,6 +19,7 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.commands.arguments import WORD_CHARS_MAX, check_arguments, check_newcomers
 from raidx_fuse.daemon.commands.events import EventCommands
 from raidx_fuse.daemon.commands.reshape import Newcomers, ReshapeCommand
+from raidx_fuse.daemon.commands.returns import cost_of_replacing, uuid_away
 from raidx_fuse.engine.growth_position import parity_way
 from raidx_fuse.engine.peek import Peek
 from raidx_fuse.errors import BusyError, RaidxError, UsageError
@@ -167,19 +168,21 @@ class Commands:
         lose_data: bool = False,
         dry_run: bool = False,
     ) -> Result:
-        """Replace the member *old* by *new* and start the rebuild."""
+        """Replace *old* by *new*, or by itself if it was away and is back; start the rebuild."""
         record = self._array.membership.find(old)
         if dry_run:
-            await self._newcomers.check(
-                new, overwrite_signature=overwrite_signature, may_create=create
+            chunks = 0 if uuid_away(record) else self._require_spare_loss(record.role, lose_data)
+            return await cost_of_replacing(
+                self._array,
+                self._newcomers,
+                record,
+                new,
+                chunks,
+                overwrite_signature=overwrite_signature,
+                may_create=create,
             )
-            chunks = 0
-            if record.role < 0 or record.state not in ("failed", "missing"):
-                chunks = self._require_spare_loss(record.role, lose_data)
-            return await reshape_cost.of_member_change(
-                self._array, f"rebuilds role {record.role} onto {new}", record.role, chunks
-            )
-        member = await self._open(new, overwrite_signature, record.size_bytes if create else None)
+        create_bytes = record.size_bytes if create else None
+        member = await self._open(new, overwrite_signature, create_bytes, uuid_away(record))
         try:
             return await self._array.replace_disk(old, member, lose_data=lose_data)
         except RaidxError:
@@ -293,10 +296,15 @@ class Commands:
             self._array, does, None, excludes=record.role >= 0
         )
 
-    async def _open(self, path: str, overwrite_signature: bool, create_bytes: int | None) -> Member:
+    async def _open(
+        self, path: str, overwrite_signature: bool, create_bytes: int | None, own_uuid: str = ""
+    ) -> Member:
         self._array.require_writable()
         return await self._newcomers.open(
-            path, overwrite_signature=overwrite_signature, create_bytes=create_bytes
+            path,
+            overwrite_signature=overwrite_signature,
+            create_bytes=create_bytes,
+            own_uuid=own_uuid,
         )
 
     async def _release(self, member: Member) -> None:

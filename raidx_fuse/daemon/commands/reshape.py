@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from raidx_fuse.array.array import Array
@@ -16,16 +17,30 @@ class Newcomers(Protocol):
     """Opens new members for a command, and closes them when the mount ends."""
 
     async def open(
-        self, path: str, *, overwrite_signature: bool, create_bytes: int | None
+        self,
+        path: str,
+        *,
+        overwrite_signature: bool,
+        create_bytes: int | None,
+        own_uuid: str = "",
     ) -> Member:
         """Return the member at *path*; create a missing file of *create_bytes* (None: refuse).
 
-        Raises SignatureFoundError, MemberError, BusyError, UsageError.
+        The member *own_uuid* may have its superblock: it returns. Raises SignatureFoundError,
+        MemberError, BusyError, UsageError.
         """
         ...
 
-    async def check(self, path: str, *, overwrite_signature: bool, may_create: bool) -> int | None:
-        """Raise what `open` would raise, without changing anything.
+    async def check(
+        self,
+        path: str,
+        *,
+        overwrite_signature: bool,
+        may_create: bool,
+        own_uuid: str = "",
+        look: Callable[[Member], Awaitable[None]] | None = None,
+    ) -> int | None:
+        """Raise what `open` would raise, without changing anything; *look* at a member there is.
 
         Returns the size in bytes, None for a missing file whose size the other members decide.
         """

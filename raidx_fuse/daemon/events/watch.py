@@ -147,7 +147,10 @@ class Watch:
         )
 
     def _job_started(self, job: Job) -> None:
-        self._tell(STARTED.get(job.kind, "JobStarted"), INFO, f"a {job.kind} has begun", job.kind)
+        text = f"a {job.kind} has begun"
+        if isinstance(job, Rebuild) and job.was_away:
+            text += ": its member was away and is caught up by what changed"
+        self._tell(STARTED.get(job.kind, "JobStarted"), INFO, text, job.kind)
 
     def _job_ended(self, job: Job) -> None:
         self._waiting.pop(job.job_id, None)
@@ -156,7 +159,10 @@ class Watch:
             self._tell("JobFailed", ERROR, f"the {job.kind} failed: {job.error}", job.kind)
             return
         found: dict[str, Any] = job.detail()
-        self._tell(kind, INFO, f"the {job.kind} is {job.state}", job.kind)
+        text = f"the {job.kind} is {job.state}"
+        if isinstance(job, Rebuild) and job.was_away:
+            text += f": caught up by {job.done_bytes} bytes"
+        self._tell(kind, INFO, text, job.kind)
         if isinstance(job, Rebuild) and job.state == "done":
             self._active_again(job)
         if job.kind == Scrub.kind and found.get("mismatches"):  # a resync expects them
