@@ -277,6 +277,8 @@ class Membership:
         member_set.give_role(role, member)
         member_set.spares.pop(record.member_uuid, None)
         if changed:
+            # Writes that were planned before the member left, or while it was away, go on now.
+            self.array.context.changes.note(list(self.array.context.locks.held))
             self.array.context.changes.rename(
                 member_set.config.record(role).member_uuid, record.member_uuid
             )

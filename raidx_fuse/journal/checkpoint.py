@@ -127,10 +127,10 @@ class Checkpoint(LogWriter):
                     return
                 await self._freeze()
             assert self._begun is not None
-            tail, pages, chunk_table = self._begun
-            tail = self._behind(tail, await self.unsettled.settle_frozen())
             if self.before_places is not None:
                 await self.before_places()
+            tail, pages, chunk_table = self._begun
+            tail = self._behind(tail, await self.unsettled.settle_frozen())
             await self._barrier()  # the records are durable
             await self._write_frozen()
             await self.written.save_taken(pages)
