@@ -17,8 +17,8 @@ def require_space(config: ArrayConfig, size_bytes: int, after_bytes: int, who: s
     """Raise UsageError if more than *after_bytes* of an image of *size_bytes* are in use.
 
     The error names the volume that is in the way. *who* holds so much: "raid5 on 4 members".
-    BusyError: it is on its way to another array, volumes are changing places in pieces, or the space
-    of a deleted one is being wiped.
+    BusyError: it is on its way to another array, volumes are changing places in pieces, or the
+    space of a deleted one is being wiped.
     """
     table = None if config.volumes is None else decode_table(config.volumes)
     if table is not None and table.exchanges:  # through the free space that would go
