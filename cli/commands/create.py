@@ -29,6 +29,9 @@ from raidx_fuse.members.spec import absolute
 @click.option("--chunk", type=SIZE, default="64KiB", help="4KiB to 1MiB (default: 64KiB).")
 @click.option("--size", type=SIZE, help="Create missing member files (sparse), each of this size.")
 @click.option("--image-size", type=SIZE, help="Size of the image, if smaller than possible.")
+@click.option(
+    "--log-size", type=SIZE, help="Of the log, on each member (default: 1/8, of large ones 1/32)."
+)
 @click.option("--name", default="disk", help="Name of the array and of its image (default: disk).")
 @click.option(
     "--rotate/--fixed", default=None, help="Rotate the columns by one each stripe, or not."
@@ -52,6 +55,7 @@ def create(
     chunk: int,
     size: int | None,
     image_size: int | None,
+    log_size: int | None,
     name: str,
     rotate: bool | None,
     length: int | None,
@@ -81,6 +85,7 @@ def create(
         params={key: value for key, value in given if value is not None},
         member_bytes=size,
         image_bytes=image_size,
+        log_bytes=log_size,
         overwrite_signature=overwrite_signature,
         with_volume=not no_volume,
     )

@@ -25,8 +25,8 @@ class CreateRequest:
     """The arguments of `raidx create`.
 
     *members* are specs as given. *member_bytes* is the size of missing member files (None: no file
-    may be missing). *image_bytes* limits the image. *params* belong to the layout.
-    *with_volume*: the whole image is a volume from the start.
+    may be missing). *image_bytes* limits the image. *log_bytes*: of the log region.
+    *params* belong to the layout. *with_volume*: the whole image is a volume from the start.
     """
 
     members: tuple[str, ...]
@@ -36,6 +36,7 @@ class CreateRequest:
     params: dict[str, Any]
     member_bytes: int | None = None
     image_bytes: int | None = None
+    log_bytes: int | None = None
     overwrite_signature: bool = False
     with_volume: bool = True
 
@@ -105,7 +106,9 @@ def alternatives(sizes: Sequence[int], request: CreateRequest) -> list[dict[str,
             lengths.append({"length": request.params["length"]})
         for params in lengths:
             try:
-                regions, layout = shape(name, sizes, request.chunk_bytes, params)
+                regions, layout = shape(
+                    name, sizes, request.chunk_bytes, params, log_bytes=request.log_bytes
+                )
             except (LayoutError, UsageError):
                 continue
             uses = member_use(CreatePlan(layout, (), tuple(sizes), regions.data.offset))
@@ -142,7 +145,12 @@ async def plan(request: CreateRequest) -> CreatePlan:
             member, overwrite_signature=request.overwrite_signature, may_create=True
         )
     regions, layout = shape(
-        request.layout, sizes, request.chunk_bytes, request.params, request.image_bytes
+        request.layout,
+        sizes,
+        request.chunk_bytes,
+        request.params,
+        request.image_bytes,
+        request.log_bytes,
     )
     if request.image_bytes is not None and request.image_bytes > layout.size_bytes:
         raise UsageError(f"these members make an image of at most {layout.size_bytes} bytes")
@@ -178,6 +186,7 @@ async def create(request: CreateRequest) -> CreatePlan:
                 chunk_bytes=request.chunk_bytes,
                 name=request.name,
                 size_bytes=request.image_bytes,
+                log_bytes=request.log_bytes,
                 overwrite_signature=request.overwrite_signature,
                 with_volume=request.with_volume,
                 now_s=unix_s(),

@@ -108,6 +108,7 @@ async def create_array(
     chunk_bytes: int = CHUNK_BYTES_DEFAULT,
     params: Mapping[str, Any] | None = None,
     size_bytes: int | None = None,
+    log_bytes: int | None = None,
     overwrite_signature: bool = False,
     with_volume: bool = True,
     uuid_source: UuidSource = new_uuid,
@@ -115,14 +116,21 @@ async def create_array(
     """Create an array of *members*, in the order of their roles; return its configuration.
 
     Every member is used up to the last whole chunk of the smallest member; in a raidx layout, up to
-    its own last whole chunk. *size_bytes* limits the image. *now_s* is the Unix time of creation.
+    its own last whole chunk. *size_bytes* limits the image. *log_bytes*: of the log region,
+    instead of the default. *now_s* is the Unix time of creation.
     Without *with_volume* the whole image is free, else it is one volume.
     *uuid_source* is called for the UUID of the array, then for those of the members. Raises
     UsageError and SignatureFoundError before anything is written, MemberError, and RaidxError if a
     first superblock cannot be written.
     """
     regions, layout_made = plan_array(
-        members, layout, name=name, chunk_bytes=chunk_bytes, params=params, size_bytes=size_bytes
+        members,
+        layout,
+        name=name,
+        chunk_bytes=chunk_bytes,
+        params=params,
+        size_bytes=size_bytes,
+        log_bytes=log_bytes,
     )
     foreign: dict[int, list[Signature]] = {}
     for role, member in enumerate(members):
@@ -176,23 +184,37 @@ def shape(
     chunk_bytes: int,
     params: Mapping[str, Any],
     image_bytes: int | None = None,
+    log_bytes: int | None = None,
 ) -> tuple[Regions, Layout]:
     """Return the regions of members of *sizes* bytes, and the layout over them.
 
     raidx layouts use the whole of every member; all others use as much of each member as the
     smallest one has. In a raidx layout, an image of *image_bytes* leaves the other chunks free:
-    they can later take the chunks of lost or leaving members. Raises LayoutError, UsageError.
+    they can later take the chunks of lost or leaving members. *log_bytes*: of the log region,
+    instead of the default. Raises LayoutError, UsageError.
     """
     width = len(sizes)
     check_chunk_bytes(chunk_bytes)
     info = find_layout(layout)
     code = code_for(layout, width, params)
     if not info.bundled:
-        regions = plan_regions(min(sizes), chunk_bytes, width_max(layout, width, params), code.rows)
+        regions = plan_regions(
+            min(sizes),
+            chunk_bytes,
+            width_max(layout, width, params),
+            code.rows,
+            log_bytes_wanted=log_bytes,
+        )
         chunks = regions.data.length // chunk_bytes
         return regions, make_layout(layout, width, chunks, chunk_bytes, **params)
     # One log record must also have space for two chunks that exchange their places.
-    regions = plan_regions(min(sizes), chunk_bytes, max(2, code.columns), total_bytes=sum(sizes))
+    regions = plan_regions(
+        min(sizes),
+        chunk_bytes,
+        max(2, code.columns),
+        total_bytes=sum(sizes),
+        log_bytes_wanted=log_bytes,
+    )
     counts = [chunks_that_fit(size, regions.data.offset, chunk_bytes) for size in sizes]
     given = {**params, "length": code.columns, "chunk_counts": counts}
     bundles = maximum([max(0, count - SPARE_CHUNKS) for count in counts], code.columns)
@@ -223,6 +245,7 @@ def plan_array(
     chunk_bytes: int,
     params: Mapping[str, Any] | None = None,
     size_bytes: int | None = None,
+    log_bytes: int | None = None,
 ) -> tuple[Regions, Layout]:
     """Check that *members* can form such an array; return its regions and layout. Writes nothing.
 
@@ -232,7 +255,7 @@ def plan_array(
     _check_members(members)
     try:
         sizes = [member.size_bytes for member in members]
-        regions, made = shape(layout, sizes, chunk_bytes, params or {}, size_bytes)
+        regions, made = shape(layout, sizes, chunk_bytes, params or {}, size_bytes, log_bytes)
     except LayoutError as error:
         raise UsageError(str(error)) from None
     if not made.size_bytes:

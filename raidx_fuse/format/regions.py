@@ -37,8 +37,9 @@ COUNTER_MAX = 1 << 62
 BITMAP_UNIT_BYTES = 1 << 20  # the least member space for each bit of the dirty bitmap
 GROWTH_FACTOR = 4
 GROWTH_WIDTH_MIN = 64
-LOG_BYTES_MIN = 256 << 10
-LOG_BYTES_MAX = 64 << 20
+LOG_BYTES_SMALL_MAX = 16 << 20  # of the log that takes 1/8 of a small member
+LOG_BYTES_MAX = 64 << 20  # unless the user asks for more
+LOG_BYTES_LIMIT = 128 << 20  # a checkpoint begins at 32 MiB of overlay: a larger log stays empty
 LOG_SLACK_BYTES = 64 << 10  # head page, headers and entries of two records
 DATA_ALIGNMENT_MAX = 1 << 20
 
@@ -138,15 +139,26 @@ def data_alignment(member_bytes: int) -> int:
     return int(min(DATA_ALIGNMENT_MAX, 1 << (share.bit_length() - 1)))
 
 
-def log_bytes(member_bytes: int, stripe_bytes: int) -> int:
-    """Return the size of the log region: 1/32 of the member within limits, 1/8 of a tiny member.
+def log_bytes(member_bytes: int, stripe_bytes: int, wanted_bytes: int | None = None) -> int:
+    """Return the size of the log region: 1/8 of a small member, 1/32 of a large one, within limits.
+
+    With a log of 3 MiB, 1/32 of 96 MiB, a checkpoint has about a hundred stripes, too few for what
+    it costs by itself. *wanted_bytes*, the user's choice, comes instead.
 
     It always holds two records of a whole stripe (*stripe_bytes* includes parity): a change of a
-    stripe is one record, and a part of the ring is reused only half a ring later.
+    stripe is one record, and a part of the ring is reused only half a ring later. Raises UsageError
+    if *wanted_bytes* is too little for that, or more than the log can use.
     """
-    smallest = min(LOG_BYTES_MIN, member_bytes // 8)
-    wanted = min(max(member_bytes // 32, smallest), LOG_BYTES_MAX)
-    return _up(max(wanted, 2 * stripe_bytes + LOG_SLACK_BYTES), PAGE_BYTES)
+    least = _up(2 * stripe_bytes + LOG_SLACK_BYTES, PAGE_BYTES)
+    if wanted_bytes is None:
+        share = max(member_bytes // 32, min(member_bytes // 8, LOG_BYTES_SMALL_MAX))
+        return _up(max(min(share, LOG_BYTES_MAX), least), PAGE_BYTES)
+    most = max(least, min(LOG_BYTES_LIMIT, member_bytes // 2))
+    if not least <= wanted_bytes <= most:
+        raise UsageError(
+            f"a log of {wanted_bytes} bytes is not possible: here it has {least} to {most} bytes"
+        )
+    return _up(wanted_bytes, PAGE_BYTES)
 
 
 def plan_regions(
@@ -155,6 +167,7 @@ def plan_regions(
     width: int,
     rows: int = 1,
     total_bytes: int | None = None,
+    log_bytes_wanted: int | None = None,
 ) -> Regions:
     """Return the regions for *width* members, of which the smallest has *member_bytes*.
 
@@ -163,8 +176,8 @@ def plan_regions(
     length of a bundle.
 
     The written map has space for four times the width, and at least for 64 members, so that growth
-    never moves a region; with *total_bytes*, for four times that size. Raises UsageError if not
-    even one chunk of data fits.
+    never moves a region; with *total_bytes*, for four times that size. *log_bytes_wanted*: of the
+    log, instead of the default. Raises UsageError if not even one chunk of data fits.
     """
     chunks_max = member_bytes // chunk_bytes * max(GROWTH_WIDTH_MIN, GROWTH_FACTOR * width)
     bitmap_bytes = member_bytes
@@ -181,7 +194,7 @@ def plan_regions(
 
     bitmap = pages_after(superblock, -(-bitmap_bytes // BITMAP_UNIT_BYTES))
     written = pages_after(bitmap, chunks_max)
-    log = Region(written.end, log_bytes(member_bytes, rows * width * chunk_bytes))
+    log = Region(written.end, log_bytes(member_bytes, rows * width * chunk_bytes, log_bytes_wanted))
     table = Region(log.end, 0)
     start = _up(table.end, data_alignment(member_bytes))
     usable = (member_bytes - start) // chunk_bytes * chunk_bytes

@@ -106,6 +106,7 @@ def test_a_size_in_the_spec_goes_before_the_option() -> None:
 def test_image_size_limits_the_image() -> None:
     assert create("--image-size 1MiB")["size"] == 1 << 20
     refuse("create --layout raid0 --size 4M --image-size 1T x.img y.img", "at most", 2)
+    refuse("create --layout raid0 --size 4M --log-size 3M x.img y.img", "a log of 3145728 bytes", 2)
     assert not Path("x.img").exists()
 
 

@@ -111,7 +111,7 @@ def test_another_member_that_fails_then(
 
 
 @pytest.mark.parametrize("covered", [True, False])
-@pytest.mark.parametrize(("layout", "rows", "stripes"), [("raid5", 1, 22), ("rdp", 2, 19)])
+@pytest.mark.parametrize(("layout", "rows", "stripes"), [("raid5", 1, 22), ("rdp", 2, 23)])
 def test_a_recovery_that_is_cut_after_many_were_closed(
     layout: str, rows: int, stripes: int, covered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

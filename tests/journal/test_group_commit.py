@@ -326,8 +326,10 @@ def test_a_record_behind_one_that_no_member_takes_is_not_acknowledged() -> None:
 def test_what_is_too_large_or_has_no_room_is_logged_by_itself(
     layout: str, width: int, mode: str
 ) -> None:
+    large = 2 * CHUNK  # more than a batch takes from one write
+
     async def main() -> None:
-        async with spying(layout, width, chunk_bytes=CHUNK, stripes=STRIPES, rows=4) as rig:
+        async with spying(layout, width, chunk_bytes=large, stripes=STRIPES // 2, rows=4) as rig:
             await prepare(rig, mode)
             journal = rig.running.context.journal
             numbers = [journal.ring.next_sequence]
@@ -337,7 +339,7 @@ def test_what_is_too_large_or_has_no_room_is_logged_by_itself(
                 numbers.append(journal.ring.next_sequence)
                 await rig.compare()
 
-            await together((0, noise(512, 1)), (CHUNK, noise(CHUNK, 2)), (2 * CHUNK, noise(512, 3)))
+            await together((0, noise(512, 1)), (large, noise(large, 2)), (2 * large, noise(512, 3)))
             await together(*((n * CHUNK, noise(512, n)) for n in range(8)))
             assert [after - before for before, after in pairwise(numbers)] == [3, 1]
             rng = random.Random(5)
