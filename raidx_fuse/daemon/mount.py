@@ -22,7 +22,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from raidx_fuse.fuse import mountpoint as mountpoints
 from raidx_fuse.fuse import session_loop
 from raidx_fuse.fuse.operations import VolumeOperations
 from raidx_fuse.fuse.workers import WORKERS_MAX, SessionWorkers
+from raidx_fuse.journal.group_commit import Deferral
 from raidx_fuse.pool.volume import Volume
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,8 @@ class MountOptions:
     without it each read and write of the image reaches the array. *signals*: end on SIGTERM, SIGINT
     and SIGHUP (main thread only). *protect*: ask for the `protections` against memory pressure.
     *mode* are the permissions of the images.
-    *nbd* describes the door for NBD clients beside the mount, if there is one.
+    *nbd* describes the door for NBD clients beside the mount, if there is one. *deferral* is that
+    of the volumes' journals.
     """
 
     source: str = "raidx"
@@ -65,6 +67,7 @@ class MountOptions:
     signals: bool = True
     protect: bool = True
     nbd: Callable[[], dict[str, Any]] | None = None
+    deferral: Deferral = field(default_factory=Deferral)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,7 @@ async def serve(
         mounted_ns=time.time_ns(),  # a time stamp for `ls`; no computation uses it
         page_cache=options.page_cache,
         mode=options.mode,
+        deferral=options.deferral,
     )
     server = control_server.ControlServer(files.socket, control_handler)
     # The objects that exist now stay. Freeze them, so that the full collections that writes through
@@ -136,7 +140,7 @@ async def serve(
     try:
         with _mounted(operations, path, options) as device_fd:
             async with trio.open_nursery() as nursery:
-                with session_loop.installed(device_fd) as readers:
+                with session_loop.installed(device_fd, options.deferral) as readers:
                     if options.signals:
                         nursery.start_soon(_end_on_signal, path)
 

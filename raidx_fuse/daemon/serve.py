@@ -37,6 +37,7 @@ from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.daemon.paths import own_directory
 from raidx_fuse.errors import single
 from raidx_fuse.fuse.mountpoint import loop_devices
+from raidx_fuse.journal.group_commit import Deferral
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.lab_member import LabMember
@@ -96,6 +97,7 @@ async def _serve(request: MountRequest, ready: daemonize.Ready) -> None:
 async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Ready) -> None:
     parts: list[Part] = []
     watches: list[Watch] = []
+    deferral = Deferral()
     async with AsyncExitStack() as stack:
         delivery = Delivery(EventStore(state_directory()))
         await stack.enter_async_context(delivering(delivery))
@@ -112,6 +114,7 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
                     unix_s=unix_s,
                 )
             )
+            array.context.journal.share(deferral)
             for member in members:  # one that is out of date may join again, in any role
                 if member not in array.member_set.present().values():
                     disks.note_failed(member)
@@ -146,13 +149,14 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
             balance_commands.handle,
         )
 
-        door = stand.make_door(request.nbd, request.tls) if request.nbd else None
+        door = stand.make_door(request.nbd, request.tls, deferral) if request.nbd else None
         if door is not None:
             for part in parts:
                 for volume in part.volumes.volumes:
                     door.show(volume)
                 part.volumes.attach(door)
-        serving = _Serving(request, disks, parts, commands.handle, volume_commands.report, ready)
+        report = volume_commands.report
+        serving = _Serving(request, disks, parts, commands.handle, report, ready, deferral)
         if request.mountpoint:
             await serving.mount(door)
         else:
@@ -170,6 +174,7 @@ class _Serving:
     handle: Handler
     report: Callable[[], dict[str, Any]]
     ready: daemonize.Ready
+    deferral: Deferral
 
     async def stand(self, door: Door) -> None:
         """Serve NBD clients alone until a signal comes."""
@@ -199,6 +204,7 @@ class _Serving:
             read_only=request.read_only,
             mode=request.mode,
             nbd=None if door is None else partial(stand.described, door),
+            deferral=self.deferral,
         )
         shown = [volume for part in self.parts for volume in part.volumes.volumes]
         async with stand.opened(door):

@@ -23,6 +23,7 @@ from raidx_fuse.daemon.memory_protection import Protections, protect
 from raidx_fuse.errors import single
 
 if TYPE_CHECKING:
+    from raidx_fuse.journal.group_commit import Deferral
     from raidx_fuse.nbd.door import Door
 
 log = logging.getLogger(__name__)
@@ -57,8 +58,10 @@ def described(door: Door) -> dict[str, Any]:
     }
 
 
-def make_door(address: str, tls: str) -> Door:
+def make_door(address: str, tls: str, deferral: Deferral) -> Door:
     """Listen on *address* (raidx_fuse/nbd/address.py), with the certificates in *tls* if given.
+
+    *deferral* is that of the journals.
 
     Raises UsageError, RaidxError.
     """
@@ -66,7 +69,7 @@ def make_door(address: str, tls: str) -> Door:
     from raidx_fuse.nbd.door import Door
 
     context = tls_context(tls) if tls else None
-    return Door(parse_address(address, tls=bool(tls)), context)
+    return Door(parse_address(address, tls=bool(tls)), context, deferral)
 
 
 @contextlib.asynccontextmanager

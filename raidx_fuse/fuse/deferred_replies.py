@@ -21,7 +21,7 @@ import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
-from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch
+from raidx_fuse.journal.group_commit import CommitBatch, Deferral
 
 HELD_MAX = 8
 
@@ -52,13 +52,15 @@ class DeferredReplies:
     """The held *loops*, in order, and the *idle_loops* of one session.
 
     *finishing* is true while a loop runs only to answer. *finish* finishes a loop in its own task.
+    *deferral* tells the journals.
     """
 
-    def __init__(self, finish: Callable[[Loop], None]) -> None:
+    def __init__(self, finish: Callable[[Loop], None], deferral: Deferral) -> None:
         self.loops: list[Loop] = []
         self.idle_loops: list[Loop] = []
         self.finishing = False
         self._finish = finish
+        self.deferral = deferral
         self._batches: list[CommitBatch] = []
 
     def hold(self, loop: Loop, batch: CommitBatch) -> None:
@@ -88,7 +90,7 @@ class DeferredReplies:
         caller's loop, becomes idle. Raises StopIteration when the session is over.
         """
         loops = self._write()
-        DEFERRAL.allow(False)  # handlers that continue must not be held again
+        self.deferral.allow(False)  # handlers that continue must not be held again
         self.finishing = True
         done = False
         try:

@@ -53,7 +53,7 @@ from pyfuse3 import (
 )
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.journal.group_commit import DEFERRAL
+from raidx_fuse.journal.group_commit import Deferral
 from raidx_fuse.pool.volume import Volume
 
 log = logging.getLogger(__name__)
@@ -107,6 +107,7 @@ class VolumeOperations(pyfuse3.Operations):
 
     *page_cache* lets the kernel cache file data; without it every read and write comes here.
     *mode* are the permissions of an image; one for others lets them enter the directory too.
+    *deferral* is that of the session loop and of the volumes' journals.
     *started* is called once, when the kernel has accepted the session. *mounted_ns* becomes the
     files' time stamps (ns since 1970). *bugs* counts handlers that raised something other than
     RaidxError; each was answered EIO and logged with its traceback.
@@ -123,6 +124,7 @@ class VolumeOperations(pyfuse3.Operations):
         mounted_ns: int,
         page_cache: bool = False,
         mode: int = 0o600,
+        deferral: Deferral | None = None,
     ) -> None:
         super().__init__()
         self.bugs = 0
@@ -136,6 +138,7 @@ class VolumeOperations(pyfuse3.Operations):
         self._sizes = trio.Lock()
         self._size_told_s = -_TAKEN_S
         self._mode = mode
+        self._deferral = deferral or Deferral()
         folder = 0o555 if mode & 0o077 else 0o500
         self._nodes = {pyfuse3.ROOT_INODE: _Node(stat.S_IFDIR | folder, mounted_ns)}
         for volume in volumes:
@@ -214,11 +217,11 @@ class VolumeOperations(pyfuse3.Operations):
                 buf = buf[:size]
             volume.count_write(size)
             if fh & 1:
-                DEFERRAL.allow(False)  # a flush comes before its answer
+                self._deferral.allow(False)  # a flush comes before its answer
                 await volume.write(off, buf)
                 await volume.flush()
             else:
-                DEFERRAL.note_write()
+                self._deferral.note_write()
                 await volume.write(off, buf)
             return size
         except Exception as error:

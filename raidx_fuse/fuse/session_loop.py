@@ -49,7 +49,7 @@ import trio
 from raidx_fuse.fuse.cpu_latency import CpuLatencyRequest
 from raidx_fuse.fuse.deferred_replies import RELEASE, SPARE, Loop
 from raidx_fuse.fuse.workers import SessionWorkers
-from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch
+from raidx_fuse.journal.group_commit import CommitBatch, Deferral
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ def _drive(
             loop = start()
             step, sent, in_handler = loop.send, None, False
             continue
-        DEFERRAL.allow(False)
+        workers.deferral.allow(False)
         if deferred.loops:
             deferred.let_go()
         in_handler = workers.worker_suspends()
@@ -161,10 +161,11 @@ def reason_against() -> str | None:
 
 
 @contextlib.contextmanager
-def installed(device_fd: int) -> Iterator[SessionWorkers | None]:
+def installed(device_fd: int, deferral: Deferral | None = None) -> Iterator[SessionWorkers | None]:
     """Make ``pyfuse3.main()`` poll first inside this context; yield None where it cannot.
 
-    *device_fd* is the FUSE device that ``pyfuse3.init`` opened. Call inside trio.
+    *device_fd* is the FUSE device that ``pyfuse3.init`` opened, *deferral* that of the journals.
+    Call inside trio.
     """
     reason = reason_against()
     if reason is not None:
@@ -198,7 +199,9 @@ def installed(device_fd: int) -> Iterator[SessionWorkers | None]:
     def finish(loop: Loop) -> None:
         start_task(functools.partial(_finish, loop, workers))
 
-    workers = SessionWorkers(device_fd, start_worker, finish, CpuLatencyRequest(start_task))
+    workers = SessionWorkers(
+        device_fd, start_worker, finish, CpuLatencyRequest(start_task), deferral
+    )
 
     def terminate() -> None:
         workers.end()

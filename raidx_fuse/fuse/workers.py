@@ -11,7 +11,7 @@ import trio
 
 from raidx_fuse.fuse.cpu_latency import CpuLatencyRequest
 from raidx_fuse.fuse.deferred_replies import HELD_MAX, DeferredReplies, Loop, idle, release
-from raidx_fuse.journal.group_commit import DEFERRAL
+from raidx_fuse.journal.group_commit import Deferral
 
 # Multiples of 4. While handlers are suspended, a pass of trio (4 to 10 us) after every 8 requests
 # keeps their latency low.
@@ -28,6 +28,7 @@ class SessionWorkers:
 
     *device_fd* is the open FUSE device. *start_worker* starts one more worker; *finish* starts a
     task that finishes a held loop. *cpu_latency*, if set, is told whether busy polling pays.
+    *deferral* tells the journals of the handlers whether replies may be deferred.
     *turns* counts the requests taken since trio last ran, *passes* the waits for trio, *suspended*
     the handlers that are waiting now, *workers* the workers that exist.
     """
@@ -38,10 +39,12 @@ class SessionWorkers:
         start_worker: Callable[[], None],
         finish: Callable[[Loop], None],
         cpu_latency: CpuLatencyRequest | None = None,
+        deferral: Deferral | None = None,
     ) -> None:
         self.device_fd = device_fd
         self.cpu_latency = cpu_latency
-        self.deferred = DeferredReplies(finish)
+        self.deferral = deferral or Deferral()
+        self.deferred = DeferredReplies(finish, self.deferral)
         self.workers = 0
         self._start_worker = start_worker
         self.ended = False
@@ -84,7 +87,7 @@ class SessionWorkers:
             if self.ended:
                 return False
         turns = self.turns = self.turns + 1
-        wrote = DEFERRAL.take_wrote()
+        wrote = self.deferral.take_wrote()
         if (loops := deferred.loops) and (len(loops) >= HELD_MAX or not wrote):
             await release()
             if self.ended:
@@ -101,7 +104,7 @@ class SessionWorkers:
             # The queue was not empty, so more requests may follow, and writes may share a record.
             # Not so after a read, which would be delayed, or while handlers are suspended, which
             # wait for a pass of trio.
-            DEFERRAL.allow(wrote and not self.suspended)
+            self.deferral.allow(wrote and not self.suspended)
             self._taken = True
             return True
         # Repeat: this loop may have been idle meanwhile, and others held since.
@@ -110,11 +113,11 @@ class SessionWorkers:
             if self.ended:
                 return False
             if self._look(0, 1):
-                DEFERRAL.allow(wrote and not self.suspended)
+                self.deferral.allow(wrote and not self.suspended)
                 self._taken = True
                 return True
         self._taken = False
-        DEFERRAL.allow(False)
+        self.deferral.allow(False)
         return await self._wait_for_request()
 
     async def _wait_for_request(self) -> bool:
@@ -246,7 +249,7 @@ class SessionWorkers:
         Requests of held loops are still answered, whatever ended the worker.
         """
         self.handler_ends()
-        DEFERRAL.allow(False)
+        self.deferral.allow(False)
         self.deferred.let_go()
         self.end()
 

@@ -32,7 +32,7 @@ BATCH_BYTES_MAX = 320 << 10  # of a batch: one with as much takes no further wri
 
 
 class Deferral:
-    """Flags that the session loop and the handler that it runs exchange.
+    """What those who step handlers tell the journals of these handlers; made for each process.
 
     *holds*: whether the reply of the running handler may be deferred. The session loop sets it only
     while it steps a handler, so that writes of other tasks never join a batch. *wrote*: a handler
@@ -56,9 +56,6 @@ class Deferral:
         """Return whether a handler has written since the last call."""
         wrote, self.wrote = self.wrote, False
         return wrote
-
-
-DEFERRAL = Deferral()
 
 
 class CommitBatch:

@@ -32,17 +32,39 @@ from raidx_fuse.format.log_record import (
 from raidx_fuse.journal.append import LocksOfStripes
 from raidx_fuse.journal.checkpoint import Checkpoint
 from raidx_fuse.journal.deferred_parity import Filling
-from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch
+from raidx_fuse.journal.group_commit import CommitBatch, Deferral
+from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.stripe_parity import Part
 from raidx_fuse.layouts.numbers import Chunk, Stripe
-from raidx_fuse.store.chunk_table import Move
+from raidx_fuse.store.chunk_table import ChunkTable, Move
 from raidx_fuse.store.member_io import MemberIO
+from raidx_fuse.store.member_set import MemberSet
+from raidx_fuse.store.page_store import PageStore
+from raidx_fuse.store.written_map import WrittenMap
 
 MODES = ("partial", "full", "none")
 
 
 class Journal(Checkpoint):
-    """The redo log of one array; *mode* says which writes go through it (engine/write/route.py)."""
+    """The redo log of one array; *mode* says which writes go through it (engine/write/route.py).
+
+    *deferral* says whether replies may be deferred (group_commit.py).
+    """
+
+    def __init__(
+        self,
+        member_set: MemberSet,
+        written: WrittenMap,
+        head: PageStore,
+        chunk_table: ChunkTable,
+        overlay: Overlay,
+    ) -> None:
+        super().__init__(member_set, written, head, chunk_table, overlay)
+        self.deferral = Deferral()
+
+    def share(self, deferral: Deferral) -> None:
+        """Let *deferral*, of who steps the handlers, say whether replies may be deferred."""
+        self.deferral = deferral
 
     def connect(
         self,
@@ -250,7 +272,10 @@ class Journal(Checkpoint):
             return None
         else:
             unsettled.with_parity.add(stripe)
-        if DEFERRAL.holds and (batch := self.join_batch(stripe, writes, data_parts, space_bytes)):
+        batch = None
+        if self.deferral.holds:
+            batch = self.join_batch(stripe, writes, data_parts, space_bytes)
+        if batch is not None:
             if deferred.held_cells:
                 deferred.note_others((stripe,))
             return batch.sequence, batch

@@ -24,7 +24,7 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch
+from raidx_fuse.journal.group_commit import CommitBatch, Deferral
 from raidx_fuse.members.nbd.protocol.server import Pieces, Request, Server
 from raidx_fuse.members.nbd.protocol.wire import Command, ProtocolError
 from raidx_fuse.nbd.exports import Handler
@@ -44,10 +44,14 @@ Task = Coroutine[Any, Any, None]
 
 
 class Client:
-    """Serves *volume* to the client at the other end of *pipe* until it leaves or `stop`."""
+    """Serves *volume* to the client at the other end of *pipe* until it leaves or `stop`.
 
-    def __init__(self, pipe: ClientPipe, volume: Volume) -> None:
+    *deferral* is that of the volume's journals.
+    """
+
+    def __init__(self, pipe: ClientPipe, volume: Volume, deferral: Deferral) -> None:
         self._pipe = pipe
+        self._deferral = deferral
         self._link = Server(pipe.export)
         self.handler = Handler(volume, self._link)
         self._nursery: trio.Nursery | None = None
@@ -118,7 +122,7 @@ class Client:
         while requests and stopped is None and unsent.waiting_bytes <= UNSENT_BYTES_MAX:
             request = requests.popleft()
             task = self._answer(request)
-            DEFERRAL.allow(bool(requests) and request.command is Command.WRITE)
+            self._deferral.allow(bool(requests) and request.command is Command.WRITE)
             trap = _step(task)
             if trap.__class__ is CommitBatch:
                 held.append((task, trap, request))
@@ -129,7 +133,7 @@ class Client:
         if stopped is None:
             stopped = self._release(held)
         self._write_held(held)  # only if a task has suspended
-        DEFERRAL.allow(False)
+        self._deferral.allow(False)
         for task, _, request in held:
             self._start(self._finish, task, request)
         self._send()
@@ -145,7 +149,7 @@ class Client:
     ) -> tuple[Task, Any, Request] | None:
         """Write the records of the *held* tasks and let these answer; return one that suspends."""
         self._write_held(held)
-        DEFERRAL.allow(False)
+        self._deferral.allow(False)
         while held:
             task, _, request = held.pop(0)
             trap = _step(task)

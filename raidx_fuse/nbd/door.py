@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import trio
 
+from raidx_fuse.journal.group_commit import Deferral
 from raidx_fuse.members.nbd.protocol.server_handshake import ServerHandshake
 from raidx_fuse.members.nbd.protocol.wire import ProtocolError
 from raidx_fuse.nbd.address import Address, listener, remove
@@ -34,10 +35,16 @@ class Door:
     `close` stops that. *bugs* counts requests that met a bug, *refused* the clients turned away.
     """
 
-    def __init__(self, address: Address, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        tls: ssl.SSLContext | None = None,
+        deferral: Deferral | None = None,
+    ) -> None:
         self.address = address
         self.refused = 0
         self._tls = tls
+        self._deferral = deferral or Deferral()
         self._volumes: list[Volume] = []
         self._clients: set[Client] = set()
         self._connected = 0
@@ -109,7 +116,7 @@ class Door:
             pipe.close()
 
     async def _serve_volume(self, pipe: ClientPipe, volume: Volume, first: bytes) -> None:
-        client = Client(pipe, volume)
+        client = Client(pipe, volume, self._deferral)
         self._clients.add(client)
         volume.note_opened()
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch
+from raidx_fuse.journal.group_commit import CommitBatch
 from raidx_fuse.journal.journal import Journal
 from raidx_fuse.lab.crash.disks import is_member
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, Shape
@@ -110,9 +110,9 @@ def checkpointed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> tuple[Recording, 
         await player.flush()
 
         handler = player.write(2 * CHUNK_BYTES, HALF)  # which is on no log member
-        DEFERRAL.allow(True)
+        journal.deferral.allow(True)
         trap = handler.send(None)
-        DEFERRAL.allow(False)
+        journal.deferral.allow(False)
         assert isinstance(trap, CommitBatch)
         events.append(player.event)
         with monkeypatch.context() as patched:

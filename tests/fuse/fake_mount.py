@@ -24,6 +24,7 @@ from raidx_fuse.fuse import session_loop
 from raidx_fuse.fuse.cpu_latency import CpuLatencyRequest
 from raidx_fuse.fuse.deferred_replies import Loop
 from raidx_fuse.fuse.workers import SessionWorkers
+from raidx_fuse.journal.group_commit import Deferral
 from raidx_fuse.pool.volume import Volume
 
 KIB = 1024
@@ -94,8 +95,9 @@ def see_phantoms(every: int) -> None:
         start_worker: Callable[[], None],
         finish: Callable[[Loop], None],
         cpu_latency: CpuLatencyRequest | None = None,
+        deferral: Deferral | None = None,
     ) -> None:
-        construct(self, device_fd, start_worker, finish, cpu_latency)
+        construct(self, device_fd, start_worker, finish, cpu_latency, deferral)
         look = self._look
         looks = itertools.count(1)
         self._look = lambda *a: look(*a) or ([(device_fd, 1)] if next(looks) % every == 0 else [])

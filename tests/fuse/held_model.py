@@ -14,8 +14,8 @@ from unittest.mock import patch
 import trio
 
 from raidx_fuse.fuse import workers as session_workers
-from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch, held
-from tests.fuse.pipe_model import Model, model, until
+from raidx_fuse.journal.group_commit import CommitBatch, held
+from tests.fuse.pipe_model import DEFERRAL, Model, model, until
 
 Handle = Callable[[int], Coroutine[Any, Any, None]]
 

@@ -16,6 +16,9 @@ import trio
 from raidx_fuse.fuse import session_loop
 from raidx_fuse.fuse.deferred_replies import Loop
 from raidx_fuse.fuse.workers import SessionWorkers
+from raidx_fuse.journal.group_commit import Deferral
+
+DEFERRAL = Deferral()  # of all models: one runs at a time
 
 
 class Model:
@@ -27,7 +30,9 @@ class Model:
     def __init__(self, handle: Callable[[int], Coroutine[Any, Any, None]]) -> None:
         self.reading, self.writing = os.pipe()
         os.set_blocking(self.reading, False)
-        self.readers = SessionWorkers(self.reading, self._start_worker, self._finish)
+        self.readers = SessionWorkers(
+            self.reading, self._start_worker, self._finish, deferral=DEFERRAL
+        )
         self.handle = handle
         self.done: list[int] = []
         self.ended = 0

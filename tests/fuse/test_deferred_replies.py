@@ -12,10 +12,9 @@ import trio.testing
 from raidx_fuse.fuse import workers as workers
 from raidx_fuse.fuse.deferred_replies import HELD_MAX
 from raidx_fuse.fuse.operations import VolumeOperations
-from raidx_fuse.journal.group_commit import DEFERRAL
 from raidx_fuse.pool.volume import Volume
 from tests.fuse.held_model import Log, ask_and_wait, run_watched
-from tests.fuse.pipe_model import Model, until
+from tests.fuse.pipe_model import DEFERRAL, Model, until
 
 # ---- what is held, and until when ----
 
@@ -159,7 +158,7 @@ def test_a_writer_that_wants_durability_is_not_held() -> None:
         return bytes(size)
 
     volume = Volume("disk", 1 << 20, read=read, write=write, flush=flush)
-    operations = VolumeOperations([volume], started=lambda: None, mounted_ns=0)
+    operations = VolumeOperations([volume], started=lambda: None, mounted_ns=0, deferral=DEFERRAL)
 
     async def main() -> None:
         for handle in (0, 1):

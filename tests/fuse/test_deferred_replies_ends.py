@@ -10,9 +10,8 @@ import trio.testing
 
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.fuse.deferred_replies import HELD_MAX
-from raidx_fuse.journal.group_commit import DEFERRAL
 from tests.fuse.held_model import Log, run_watched
-from tests.fuse.pipe_model import Model, model, until
+from tests.fuse.pipe_model import DEFERRAL, Model, model, until
 
 
 def test_the_session_ends_with_held_loops() -> None:

@@ -192,7 +192,8 @@ def test_whole_stripes_do_not_bypass_a_small_record(together: bool) -> None:
             small, whole = b"s" * CHUNK, b"w" * 12 * CHUNK
             await rig.put(0, whole)  # its region is marked, and stays so
             if together:
-                await through_door([rig.running.write(0, small)])
+                handlers = [rig.running.write(0, small)]
+                await through_door(handlers, rig.running.context.journal.deferral)
             else:
                 await rig.running.write(0, small)
             await rig.put(0, whole)

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch
+from raidx_fuse.journal.group_commit import CommitBatch
 from raidx_fuse.lab.crash.requests.held_handlers import Handler, go_on_held, through_door
 from raidx_fuse.members.simulated.faulty import WRITE as WRITES
 from raidx_fuse.members.simulated.faulty import Fault
@@ -70,13 +70,14 @@ def held(rig: SpyRig, *writes: tuple[int, bytes]) -> tuple[list[Handler], list[C
     """Begin writes as the session loop does, and hold them; each must be held."""
     handlers: list[Handler] = []
     gatherings = []
+    deferral = rig.running.context.journal.deferral
     for offset, data in writes:
         handler = rig.running.write(offset, data)
-        DEFERRAL.allow(True)
+        deferral.allow(True)
         try:
             batch = handler.send(None)
         finally:
-            DEFERRAL.allow(False)
+            deferral.allow(False)
         assert isinstance(batch, CommitBatch), "it was not held"
         handlers.append(handler)
         gatherings.append(batch)
@@ -335,7 +336,7 @@ def test_what_is_too_large_or_has_no_room_is_logged_by_itself(
             numbers = [journal.ring.next_sequence]
 
             async def together(*writes: tuple[int, bytes]) -> None:
-                await through_door([rig.put(*write) for write in writes])
+                await through_door([rig.put(*write) for write in writes], journal.deferral)
                 numbers.append(journal.ring.next_sequence)
                 await rig.compare()
 

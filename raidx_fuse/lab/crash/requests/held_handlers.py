@@ -21,36 +21,39 @@ from typing import Any
 
 import trio
 
-from raidx_fuse.journal.group_commit import DEFERRAL, CommitBatch
+from raidx_fuse.journal.group_commit import CommitBatch, Deferral
 
 Handler = Coroutine[Any, Any, None]
 
 
-async def through_door(handlers: Sequence[Handler]) -> None:
-    """Run *handlers*, in order, to their ends. Raises their exceptions in an ExceptionGroup."""
+async def through_door(handlers: Sequence[Handler], deferral: Deferral) -> None:
+    """Run *handlers*, in order, to their ends; *deferral* is that of their journal.
+
+    Raises their exceptions in an ExceptionGroup.
+    """
     waiting = list(handlers)
     try:
         async with trio.open_nursery() as nursery:
-            await _stretch(waiting, nursery)
+            await _stretch(waiting, nursery, deferral)
     finally:
         for handler in waiting:  # a failure came first
             handler.close()
 
 
-async def _stretch(waiting: list[Handler], nursery: trio.Nursery) -> None:
+async def _stretch(waiting: list[Handler], nursery: trio.Nursery, deferral: Deferral) -> None:
     """Step each of *waiting* until it is held or done, and remove it from the list."""
     held: list[tuple[Handler, CommitBatch]] = []
     suspended: tuple[Handler, Any] | None = None
     try:
         while waiting and suspended is None:
             handler = waiting.pop(0)
-            DEFERRAL.allow(True)
+            deferral.allow(True)
             try:
                 trap = handler.send(None)
             except StopIteration:
                 continue
             finally:
-                DEFERRAL.allow(False)
+                deferral.allow(False)
             if isinstance(trap, CommitBatch):
                 held.append((handler, trap))
             else:
@@ -67,7 +70,7 @@ async def _stretch(waiting: list[Handler], nursery: trio.Nursery) -> None:
             with contextlib.suppress(StopIteration):
                 suspended = handler, handler.send(None)
     if waiting:
-        nursery.start_soon(_stretch, waiting, nursery)
+        nursery.start_soon(_stretch, waiting, nursery, deferral)
     if suspended is not None:
         await _adopt(*suspended)
 

@@ -73,7 +73,7 @@ async def come_together(player: Requester) -> None:
             offset, length = small(player)
         ranges.append(in_sectors(offset, length))
         handlers.append(_write(player, *ranges[-1], flush=rng.random() < 0.25))
-    await through_door(handlers)
+    await through_door(handlers, player.array.context.journal.deferral)
     await player.observe_met(ranges)
 
 
