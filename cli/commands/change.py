@@ -105,11 +105,9 @@ def replace_disk(
 ) -> int:
     """Replace a member by a new one, and rebuild it.
 
-    OLD is the role, path or UUID of a member. NEW is rebuilt from the other members. The command is
-    refused if data would be lost with OLD: see `raidx fail-disk`.
-
-    NEW may be the member itself, which failed or was away and is back: then only what changed
-    meanwhile is written to it, if nothing speaks against it; else all of it is rebuilt.
+    OLD is the role, path or UUID of a member. The command is refused if data would be lost with it:
+    see `raidx fail-disk`. NEW is rebuilt from the other members. It may be the old member itself,
+    back after a failure: then it gets only what changed meanwhile, if that is known.
     """
     result = ask(
         out,
@@ -122,8 +120,8 @@ def replace_disk(
         lose_data=lose_data,
         dry_run=dry_run,
     )
-    what = "caught up" if result.get("catches_up") else "rebuilt"
-    line = f"{new} takes role {result.get('role')}; it is being {what} (job {result.get('job')})"
+    does = "caught up" if result.get("catches_up") else "rebuilt"
+    line = f"{new} takes role {result.get('role')}; it is being {does} (job {result.get('job')})"
     return _finish(out, array, result, line, wait)
 
 

@@ -32,7 +32,6 @@ from raidx_fuse.engine.write.write import Writer
 from raidx_fuse.errors import RaidxError, ReadOnlyError, UsageError
 from raidx_fuse.format.assemble import Assembly
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
-from raidx_fuse.format.regions import COUNTER_MAX
 from raidx_fuse.jobs.grow.copies import CopiesOperation
 from raidx_fuse.jobs.grow.operation import GrowOperation
 from raidx_fuse.jobs.grow.removal import GrowthRemoval
@@ -91,7 +90,6 @@ class Array:
         self.restripe_operation = RestripeOperation(self)
         growth = GrowthRemoval(self.grow_operation)
         self.removal = MemberRemoval(growth, self.restripe_operation)
-        self._room_bytes = COUNTER_MAX
         self.tuner: Tuner | None = None
         self.rebundle: RebundleOperation | None = None
         self.self_heal: SelfHeal | None = None
@@ -126,23 +124,7 @@ class Array:
     @property
     def room_bytes(self) -> int:
         """How much of the image volumes may use: all, or less while members are about to leave."""
-        return min(self.size_bytes, self._room_bytes)
-
-    async def give_up(self, size_bytes: int) -> None:
-        """Make the image behind *size_bytes*, where nothing is in use, unwritten and keep it so.
-
-        No volume gets any of it until `keep_all`. Raises RaidxError.
-        """
-        self._room_bytes = size_bytes
-        layout = self.context.layout
-        if size_bytes < layout.size_bytes:  # behind a smaller image lie old copies (piggyback)
-            await self.discarder.discard(size_bytes, layout.size_bytes - size_bytes)
-            first = -(-size_bytes // layout.chunk_bytes)
-            await self.discarder.forget_zeros(first, layout.chunks)
-
-    def keep_all(self) -> None:
-        """Let volumes have all of the image again."""
-        self._room_bytes = COUNTER_MAX
+        return min(self.size_bytes, self.discarder.kept_bytes)
 
     async def _refuse_write(self, _offset: int, _data: ReadBuffer) -> None:
         raise ReadOnlyError("the array was started read-only")

@@ -36,6 +36,7 @@ import trio
 from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import MemberError, RaidxError
+from raidx_fuse.format.regions import COUNTER_MAX
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
@@ -62,7 +63,24 @@ class Discarder:
     ) -> None:
         self.context = context
         self._write = write
+        self.kept_bytes = COUNTER_MAX  # of the image, that volumes may have
         self._not_asked: dict[Role, object] = {}  # role -> the queue of a member that cannot punch
+
+    async def give_up(self, size_bytes: int) -> None:
+        """Make the image behind *size_bytes*, where nothing is in use, unwritten and keep it so.
+
+        No volume gets any of it until `keep_all`. Raises RaidxError.
+        """
+        self.kept_bytes = size_bytes
+        layout = self.context.layout
+        if size_bytes < layout.size_bytes:  # behind a smaller image lie old copies (piggyback)
+            await self.discard(size_bytes, layout.size_bytes - size_bytes)
+            first = -(-size_bytes // layout.chunk_bytes)
+            await self.forget_zeros(first, layout.chunks)
+
+    def keep_all(self) -> None:
+        """Let volumes have all of the image again."""
+        self.kept_bytes = COUNTER_MAX
 
     async def discard(self, offset: int, length: int) -> None:
         """Let a range read as zeros; return when that is acknowledged (not yet durable).

@@ -11,6 +11,7 @@ from typing import Protocol
 import trio
 
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.discard import Discarder
 from raidx_fuse.format.configuration.config import MemberRecord
 from raidx_fuse.jobs.manager import Jobs
 from raidx_fuse.layouts.numbers import Role
@@ -102,14 +103,10 @@ class ArrayServices(Protocol):
         """The size of the image in bytes."""
         ...
 
-    async def give_up(self, size_bytes: int) -> None:
-        """Make the image behind *size_bytes*, where nothing is in use, unwritten and keep it so.
-
-        No volume gets any of it until `keep_all`. Raises RaidxError.
-        """
-
-    def keep_all(self) -> None:
-        """Let volumes have all of the image again."""
+    @property
+    def discarder(self) -> Discarder:
+        """What discards ranges of the image."""
+        ...
 
     def require_writable(self) -> None:
         """Raise ReadOnlyError if the array was started read-only."""

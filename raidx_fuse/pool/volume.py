@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.configuration.volumes import ALIGN_BYTES, Extent
@@ -275,3 +275,13 @@ def check_name(name: str) -> None:
         raise UsageError(f"{name!r} cannot be a volume's name: it must be a valid file name")
     if len(name.encode("utf-8", "surrogateescape")) > NAME_BYTES_MAX:
         raise UsageError(f"the volume name {name[:20]!r}... is longer than {NAME_BYTES_MAX} bytes")
+
+
+class FrontEnd(Protocol):
+    """What shows volumes to users."""
+
+    def show(self, volume: Volume) -> None:
+        """Show *volume* under its present name."""
+
+    def hide(self, volume: Volume) -> None:
+        """Show *volume* no longer; it cannot be opened any more."""

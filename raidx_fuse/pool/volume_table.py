@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import trio
 
@@ -39,20 +39,10 @@ from raidx_fuse.format.configuration.volumes import (
 )
 from raidx_fuse.format.create import new_uuid
 from raidx_fuse.pool.allocate import allocate, cut, extended, free_ranges, unit_bytes
-from raidx_fuse.pool.volume import Volume, allocation_of, discard_of, read_of, write_of
+from raidx_fuse.pool.volume import FrontEnd, Volume, allocation_of, discard_of, read_of, write_of
 from raidx_fuse.pool.wipe import Wiper, to_be_wiped, written_bytes
 
 CLOSING_S, CLOSING_LOOKS = 1.0, 100  # the kernel reports the last close a moment after it
-
-
-class FrontEnd(Protocol):
-    """What shows volumes to users."""
-
-    def show(self, volume: Volume) -> None:
-        """Show *volume* under its present name."""
-
-    def hide(self, volume: Volume) -> None:
-        """Show *volume* no longer; it cannot be opened any more."""
 
 
 class ArrayVolumes:

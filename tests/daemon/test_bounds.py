@@ -120,6 +120,6 @@ def test_a_dry_run_lets_others_run(with_desk: WithDesk, monkeypatch: pytest.Monk
             nursery.start_soon(count)
             await desk.ask("replace-disk", old="0", new="n", dry_run=True)
             nursery.cancel_scope.cancel()
-        assert turns >= desk.array.context.layout.stripes // 4 > 1
+        assert turns >= desk.array.context.layout.stripes // 5 > 1
 
     with_desk(scene)

@@ -7,8 +7,7 @@ translate, and the array does the work. Long jobs are only started here.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import trio
@@ -18,20 +17,18 @@ from raidx_fuse.array import estimate as reshape_cost
 from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.commands.arguments import WORD_CHARS_MAX, check_arguments, check_newcomers
 from raidx_fuse.daemon.commands.events import EventCommands
+from raidx_fuse.daemon.commands.jobs import JobCommands
 from raidx_fuse.daemon.commands.reshape import Newcomers, ReshapeCommand
 from raidx_fuse.daemon.commands.returns import cost_of_replacing, uuid_away
 from raidx_fuse.engine.growth_position import parity_way
 from raidx_fuse.engine.peek import Peek
-from raidx_fuse.errors import BusyError, RaidxError, UsageError
+from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.format.table_page import bytes_needed
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import Member
 from raidx_fuse.pool.volume import Volume
 
 INTERVAL_S_MAX = 86400.0
-RATE_BYTES_MAX = 1 << 50
-CANCEL_WAIT_S = 2.0
-WAITING_MAX = 32  # commands that only wait: they must not occupy all connections
 
 Result = dict[str, Any]
 
@@ -63,7 +60,7 @@ class Commands:
         self._newcomers = newcomers
         self._report: Report | None = None
         self._beside_others = False
-        self._waiting = 0
+        self._jobs = JobCommands(array)
         self._handlers: dict[str, Callable[..., Awaitable[Result]]] = {
             "status": self.status,
             "stats": self.stats,
@@ -71,14 +68,7 @@ class Commands:
             "replace-disk": self.replace_disk,
             "add-disk": self.add_disk,
             "remove-disk": self.remove_disk,
-            "scrub": self.scrub,
-            "tune": self.tune,
-            "job-list": self.job_list,
-            "job-pause": self.job_pause,
-            "job-resume": self.job_resume,
-            "job-cancel": self.job_cancel,
-            "job-wait": self.job_wait,
-            "job-limit": self.job_limit,
+            **self._jobs.handlers(),
             "get": self.get,
             "set": self.set,
             "explain": self.explain,
@@ -133,7 +123,7 @@ class Commands:
         if not 0 < interval_s <= INTERVAL_S_MAX:
             raise UsageError(f"an interval of {interval_s} s is out of range")
         before = statistics.snapshot(self._array)
-        with self._waits():
+        with self._jobs.waits():
             await trio.sleep(interval_s)
         return statistics.difference(before, statistics.snapshot(self._array))
 
@@ -320,75 +310,6 @@ class Commands:
         if role < 0:
             raise UsageError("that member is a spare", action="use `raidx remove-disk` for it")
         return self._array.membership.require_spare(Role(role), lose_data=lose_data)
-
-    # -- jobs ----------------------------------------------------------------------------------
-
-    async def scrub(self, repair: bool = False) -> Result:
-        """Start a scrub that reports mismatches, or with *repair* corrects them."""
-        return {"job": await self._array.start_scrub(repair)}
-
-    async def tune(self, now: bool = False, dry_run: bool = False) -> Result:
-        """Return the tuner's state; *now* starts it as a job, *dry_run* returns its moves."""
-        tuner = self._array.require_tuner()
-        if dry_run:
-            return await tuner.dry_run()
-        if now:
-            return {"job": self._array.start_tuning()}
-        return tuner.status()
-
-    async def job_list(self) -> Result:
-        """Return the running and the recently ended jobs."""
-        return {"jobs": self._array.jobs.list()}
-
-    async def job_pause(self, job: int) -> Result:
-        """Pause a job before its next window."""
-        self._array.jobs.pause(job)
-        return self._job(job)
-
-    async def job_resume(self, job: int) -> Result:
-        """Continue a paused job."""
-        self._array.jobs.resume(job)
-        return self._job(job)
-
-    async def job_cancel(self, job: int) -> Result:
-        """Cancel a job; return when it has ended, or when it is clear that this takes a while.
-
-        A growth has to move everything back first.
-        """
-        self._array.jobs.cancel(job)
-        with trio.move_on_after(CANCEL_WAIT_S):
-            await self._array.jobs.wait(job)
-        return self._job(job)
-
-    async def job_wait(self, job: int) -> Result:
-        """Wait until a job has ended and return its final status."""
-        with self._waits():
-            return await self._array.jobs.wait(job)
-
-    @contextmanager
-    def _waits(self) -> Iterator[None]:
-        if self._waiting >= WAITING_MAX:
-            raise BusyError(
-                f"{WAITING_MAX} commands wait already", action="poll `raidx job ARRAY list` instead"
-            )
-        self._waiting += 1
-        try:
-            yield
-        finally:
-            self._waiting -= 1
-
-    async def job_limit(
-        self, job: int, minimum: int | None = None, maximum: int | None = None
-    ) -> Result:
-        """Set a job's speed limits in bytes per second; 0 means no limit."""
-        for value in (minimum, maximum):
-            if value is not None and not 0 <= value <= RATE_BYTES_MAX:
-                raise UsageError(f"a limit of {value} bytes per second is out of range")
-        self._array.jobs.limit(job, minimum, maximum)
-        return self._job(job)
-
-    def _job(self, job: int) -> Result:
-        return next(status for status in self._array.jobs.list() if status["id"] == job)
 
     # -- settings ------------------------------------------------------------------------------
 

@@ -58,14 +58,14 @@ class GrowthRemoval:
         async with array.membership.attaching:
             layout = self.narrower(record)
             try:
-                await array.give_up(layout.size_bytes)
+                await array.discarder.give_up(layout.size_bytes)
                 await self.context.journal.drain()
                 async with self.context.locks.alone():
                     layout = self.narrower(record)  # checked again, under the locks
                     require_unwritten(self.context, layout.size_bytes)
                     self._widen(layout)
             finally:
-                array.keep_all()
+                array.discarder.keep_all()
             await self.member_set.update(lambda config: config)
             job = self.operation.start(back=True)
         return {

@@ -169,7 +169,7 @@ class RestripeOperation:
             membership.hold_spares()  # the new members must not replace a member that fails now
             records: list[MemberRecord] = []
             try:
-                await self.array.give_up(layout.size_bytes)
+                await self.array.discarder.give_up(layout.size_bytes)
                 records = await join(self.member_set, members, layout.chunks)
                 context.journal.force(True)
                 async with context.locks.alone():
@@ -188,7 +188,7 @@ class RestripeOperation:
                 raise
             finally:
                 membership.release_spares()
-                self.array.keep_all()
+                self.array.discarder.keep_all()
             for pages in self.member_set.page_stores:
                 await pages.save_all()
             await self.member_set.flush()  # maps first, then the superblock that assigns a role
