@@ -162,7 +162,7 @@ def test_a_file_system_is_grown_under_load(
     need("fio", "losetup", make[0], grow[0], check[0])
     if grow[0] == "resize2fs" and not grows_ext4_online():
         pytest.skip("a mounted ext4 is enlarged with CAP_SYS_RESOURCE only")
-    array.create("raid0", 4, "84MiB").mount()
+    array.create("raid0", 4, "96MiB").mount()
     device = array.loop(direct_io=True)
     command(*make, device)
     where = array.mount_loop(device)

@@ -156,12 +156,12 @@ class LabCommands:
         disks = self._lab_members()
         for disk in disks:
             disk.switch_off()
-        roles = self._roles()
+        places = self._places()
         cuts = []
-        for disk in disks:
-            role = roles.get(disk.path)
+        for disk in disks:  # counted from its data, the same array has the same cut in any log size
+            role, origin_bytes = places.get(disk.path, (None, 0))
             own = f"{seed}/{disk.path if role is None else role}"
-            cut = await disk.cut_power(keep, own)  # type: ignore[arg-type]
+            cut = await disk.cut_power(keep, own, origin_bytes)  # type: ignore[arg-type]
             cuts.append({"member": disk.path, "role": role, **asdict(cut)})
         left = [disk.spec for disk in disks if disk not in gone]
         return {
@@ -217,10 +217,10 @@ class LabCommands:
     def _lab_members(self) -> list[LabMember]:
         return [member for member in self._members() if isinstance(member, LabMember)]
 
-    def _roles(self) -> dict[str, int]:
-        """Return path -> role of the members of all arrays."""
+    def _places(self) -> dict[str, tuple[int, int]]:
+        """Return path -> (role, offset of the data area in bytes) of the members of all arrays."""
         return {
-            array.membership.path_of(record): record.role
+            array.membership.path_of(record): (record.role, array.context.data_offset)
             for array in self._arrays
             for record in array.member_set.config.members
         }

@@ -115,12 +115,12 @@ class UnflushedMember(WrapperMember):
         """Refuse every operation from now on."""
         self._off = True
 
-    async def cut_power(self, keep: Keep, seed: str) -> Cut:
+    async def cut_power(self, keep: Keep, seed: str, origin_bytes: int = 0) -> Cut:
         """Cut the power: store of the unflushed writes what *keep* says, then refuse everything.
 
-        With "some", *seed* and the offset of a write decide whether it is stored, lost, or stored
-        in part: other writes do not change the decision about it. Raises BusyError if the host does
-        not end its writes, MemberError.
+        With "some", *seed* and the offset of a write, counted from *origin_bytes*, decide whether
+        it is stored, lost, or stored in part: other writes do not change the decision about it.
+        Raises BusyError if the host does not end its writes, MemberError.
         """
         self.switch_off()
         with trio.move_on_after(IN_FLIGHT_S) as waiting:
@@ -131,7 +131,7 @@ class UnflushedMember(WrapperMember):
         decisions = [write.kept if keep == "all" else 0 for write in self._open]
         if keep == "some":
             decisions = [
-                draw_cut(write, random.Random(f"{seed}/{write.offset_bytes}"))
+                draw_cut(write, random.Random(f"{seed}/{write.offset_bytes - origin_bytes}"))
                 for write in self._open
             ]
         after = _Writes()
@@ -205,7 +205,7 @@ class LabMember(FaultMember):
         self.clear()
         self.unflushed.switch_off()
 
-    async def cut_power(self, keep: Keep, seed: str) -> Cut:
+    async def cut_power(self, keep: Keep, seed: str, origin_bytes: int = 0) -> Cut:
         """Cut the power of the disk; see `UnflushedMember.cut_power`."""
         self.switch_off()
-        return await self.unflushed.cut_power(keep, seed)
+        return await self.unflushed.cut_power(keep, seed, origin_bytes)
