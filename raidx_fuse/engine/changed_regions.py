@@ -72,7 +72,7 @@ class ChangedRegions:
         self._redone: frozenset[Stripe] = frozenset()
         self._saving = trio.Lock()
         self._sorted: list[int] = []
-        self._sorted_size = 0
+        self._sorted_of: set[int] | None = None
 
     @property
     def active(self) -> bool:
@@ -208,8 +208,8 @@ class ChangedRegions:
     def ranges(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield ranges of stripes, within *start* .. *end* - 1, that changed; ascending."""
         size, regions = self._away.stripes, self._away.regions
-        if (len(regions), size) != (len(self._sorted), self._sorted_size):  # regions only come
-            self._sorted, self._sorted_size = sorted(regions), size
+        if regions is not self._sorted_of or len(regions) != len(self._sorted):  # regions only come
+            self._sorted, self._sorted_of = sorted(regions), regions
         low = high = -1
         for region in islice(self._sorted, bisect_left(self._sorted, start // size), None):
             if region == high:

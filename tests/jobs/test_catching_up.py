@@ -172,6 +172,22 @@ def test_a_member_that_failed_stays_out_until_the_user_asks() -> None:
     run(main)
 
 
+def test_a_second_absence_has_its_own_regions() -> None:
+    """As many regions change as in the first one, and other ones."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=600) as rig:
+            await fill(rig)
+            for number, offset in enumerate((0, len(rig.model) // 2)):
+                member = await leave(rig, 1)
+                await rig.put(offset, noise(3 * CHUNK, number + 1))
+                await rig.running.flush()
+                assert (await come_back(rig, 1, member))["catches_up"] is True
+            await check_whole(rig, 1)
+
+    run(main)
+
+
 def test_two_members_that_left_at_different_times() -> None:
     async def main() -> None:
         async with spying("rdp", 6, chunk_bytes=CHUNK, stripes=600, rows=4) as rig:
