@@ -119,7 +119,7 @@ def test_a_hundredth_in_one_range_costs_at_most_1_1_of_it(monkeypatch: pytest.Mo
 
 def test_a_region_is_one_mib_of_the_image() -> None:
     async def main() -> None:
-        async with spying("raid5", 5, chunk_bytes=64 << 10, stripes=256) as rig:
+        async with spying("raid5", 5, chunk_bytes=64 << 10, stripes=300) as rig:
             changes = rig.running.context.changes
             await leave(rig, 2)
             assert list(changes.ranges(0, 256)) == []
