@@ -25,6 +25,7 @@ from raidx_fuse.jobs.job import Job
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES
 from raidx_fuse.lab.crash.history import Span
 from raidx_fuse.lab.crash.player import Player
+from raidx_fuse.lab.crash.recording import NO_DISK
 from raidx_fuse.layouts.elastic_params import parity_stays
 from raidx_fuse.layouts.growth_room import width_max
 from raidx_fuse.layouts.numbers import Role
@@ -115,7 +116,7 @@ def inherit(player: Player) -> None:
     if config.width == role:
         # Not always the surrogate: it may have been replaced since the growth ended.
         disk = int(config.record(Role(successor)).path_hint.removeprefix("disk"))
-        recording.holders.append((now, successor, disk))
+        recording.holders += [(now, successor, disk), (now, role, NO_DISK)]
 
 
 async def let_go(player: Player) -> None:
