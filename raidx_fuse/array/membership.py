@@ -42,8 +42,9 @@ class Membership:
         self.waiting = True
 
     def release_spares(self) -> None:
-        """Let spares take roles again."""
+        """Let spares take roles again, also those that have become vacant meanwhile."""
         self.waiting = False
+        self.rebuild_onto_spare()
 
     def find(self, ref: str | int) -> MemberRecord:
         """Return the record of a member by role, path or UUID prefix. Raises UsageError."""
@@ -193,7 +194,7 @@ class Membership:
             raise UsageError(f"{self.path_of(record)} is a spare", action="remove it instead")
         self.check_joining(member, record.role)
         self._require_no_rebuild()
-        self.waiting = True  # this member takes the role, not a spare
+        self.hold_spares()  # this member takes the role, not a spare
         width = self.member_set.config.width
         try:
             async with self.attaching:
@@ -214,7 +215,7 @@ class Membership:
                 job = self.array.start_rebuild((record.role,))
             return {"role": record.role, "job": job, "catches_up": back}
         finally:
-            self.waiting = False
+            self.release_spares()
 
     async def fail_for_replacement(self, record: MemberRecord, lose_data: bool = False) -> None:
         """Exclude an active member because another one takes its role. Raises ArrayFailedError."""

@@ -130,6 +130,38 @@ def test_a_spare_that_is_removed_before_it_has_its_role_gets_none() -> None:
     run(main)
 
 
+def test_a_spare_takes_the_role_that_a_refused_replacement_leaves_vacant() -> None:
+    """While the role was promised to the replacement, the spare had to wait."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=200) as rig:
+            array = rig.running
+            await rig.put(0, random.Random(1).randbytes(len(rig.model)))
+            await array.fail_disk(1)
+            broken = rig.new_member()
+            broken.error(("write",))
+            refused = False
+
+            async def replace() -> None:
+                nonlocal refused
+                with pytest.raises(RaidxError):
+                    await array.replace_disk(1, broken)
+                refused = True
+
+            async with trio.open_nursery() as nursery, array.membership.attaching:
+                nursery.start_soon(replace)
+                await trio.sleep(1)
+                rig.members[1] = rig.new_member()
+                await array.add_spare(rig.members[1])
+                assert not refused
+            await trio.sleep(60)
+            assert array.member_set.config.record(1).state == "active"
+            assert not array.member_set.spares
+            await rig.compare()
+
+    run(main)
+
+
 def test_a_member_that_fails_while_its_rebuild_ends_stays_failed() -> None:
     async def main() -> None:
         async with spying("raid5", 4, chunk_bytes=CHUNK, stripes=200) as rig:
