@@ -11,7 +11,7 @@ import trio
 
 from raidx_fuse.array.open import open_array
 from raidx_fuse.engine import changed_regions
-from raidx_fuse.format.configuration.away import KEY, away_of
+from raidx_fuse.format.configuration.away import KEY, away_of, without_away
 from raidx_fuse.format.superblock import decode_superblock
 from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.layouts.numbers import Stripe
@@ -202,6 +202,27 @@ def test_two_members_that_left_at_different_times() -> None:
             assert rig.log.bytes_of(WRITE, rig.data, second.path) < 600 * CHUNK
             assert KEY not in rig.running.member_set.config.jobs
             await check_whole(rig, 1)
+
+    run(main)
+
+
+def test_a_map_that_began_later_is_not_that_of_a_member_before() -> None:
+    """The map is dropped while role 1 is caught up; then role 2 leaves, and a map of it begins."""
+
+    async def main() -> None:
+        async with spying("rdp", 6, rows=4, chunk_bytes=CHUNK, stripes=600) as rig:
+            await fill(rig)
+            member = await leave(rig, 1)
+            await rig.put(0, noise(len(rig.model), 1))
+            await rig.running.flush()
+            begun = await rig.running.replace_disk(1, member)
+            job = rig.running.jobs.running()[0]
+            job.pause()
+            await rig.running.member_set.update(without_away)  # no space for it, for instance
+            await rig.running.fail_disk(2)
+            job.resume()
+            assert (await rig.running.jobs.wait(begun["job"]))["state"] == "done"
+            await rig.compare()
 
     run(main)
 

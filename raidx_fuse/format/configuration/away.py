@@ -72,11 +72,17 @@ def shape_of(config: ArrayConfig) -> str:
 
 
 def catches_up(config: ArrayConfig, record: MemberRecord) -> bool:
-    """Return whether the member of *record* is being rebuilt by what changed while it was away."""
+    """Return whether the member of *record* is being rebuilt by what changed while it was away.
+
+    If its map has been dropped meanwhile, it is not, though another member has begun a new map.
+    """
     if record.state != REBUILDING:
         return False
-    progress = config.jobs.get(f"{REBUILD}{record.role}")
-    return isinstance(progress, dict) and progress.get(CHANGED) is True
+    progress, values = config.jobs.get(f"{REBUILD}{record.role}"), config.jobs.get(KEY)
+    if not isinstance(progress, dict) or not isinstance(values, dict):
+        return False
+    left = values.get("left")
+    return progress.get(CHANGED) is True and isinstance(left, dict) and record.member_uuid in left
 
 
 def with_away(config: ArrayConfig, away: Away) -> ArrayConfig:
