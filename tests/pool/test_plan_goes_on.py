@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,11 +14,23 @@ import trio
 from raidx_fuse.errors import UsageError
 from raidx_fuse.members.simulated.virtual_time import run
 from raidx_fuse.pool.hotspots.balancer import Balancer, watched
-from raidx_fuse.pool.hotspots.kept_plan import EVACUATE, KEY, Goal, KeptPlan, plan_of, with_plan
+from raidx_fuse.pool.hotspots.kept_plan import (
+    EVACUATE,
+    KEY,
+    Goal,
+    KeptPlan,
+    Step,
+    assumed,
+    plan_of,
+    with_plan,
+)
 from raidx_fuse.pool.hotspots.mover import JobMover
 from raidx_fuse.pool.move import start_move
+from raidx_fuse.pool.move_job import Leg
 from raidx_fuse.pool.pool import Pool
-from tests.support.two_arrays import PAGE, Arrays, Spec, content, move_of, noise
+from tests.pool.test_swap import full, rounds
+from tests.support.two_arrays import PAGE, Arrays, Spec, content, is_tidy, move_of, noise
+from tests.support.two_arrays import play as play_arrays
 
 PAGES = 16
 NAMES = ("one", "two", "three")
@@ -231,3 +244,33 @@ def test_what_is_kept_may_be_anything() -> None:
                 assert plan_of(replace(config, jobs={KEY: one})) is None
 
     play(scene)
+
+
+@pytest.mark.parametrize("begun", [0, 1, 2])
+def test_an_exchange_of_a_plan_goes_on_or_begins_again(begun: int) -> None:
+    """The cut comes before it, when one of its two moves has begun, and in the middle of both."""
+
+    async def scene(arrays: Arrays) -> None:
+        async with arrays.mounted() as pool:
+            one, two = await full(pool)
+            before = [await content(one), await content(two)]
+            fast, slow = pool.array("fast"), pool.array("slow")
+            there, back = fast.array.uuid, slow.array.uuid
+            steps = (Step(one.uuid, there, back, 1), Step(two.uuid, back, there, 1))
+            async with watched(pool.arrays, JobMover(pool)) as balancer:
+                plan = KeptPlan(Goal(), assumed(pool.arrays, balancer.settings), steps)
+            await fast.array.member_set.update(partial(with_plan, plan=plan))
+            if begun == 1:
+                await Leg(one, fast, slow, in_pieces=True).begin()
+            elif begun:
+                await rounds(pool, 2)
+        async with arrays.mounted() as pool, watched(pool.arrays, JobMover(pool)) as balancer:
+            await balancer.finished.wait()
+            assert balancer.status()["state"] == "done", balancer.status()
+            places = where(pool)
+            assert (places["one"], places["two"]) == ("slow", "fast")
+            assert [await content(pool.find(name)[1]) for name in ("one", "two")] == before
+            assert not kept(pool)
+            await is_tidy(pool)
+
+    play_arrays(scene)

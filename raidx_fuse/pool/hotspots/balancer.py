@@ -260,15 +260,14 @@ class Balancer:
 
     async def _go_on(self, kept: KeptPlan) -> None:
         """Wait until volumes may move, and do the rest of *kept*, or plan anew if it is stale."""
-        await self._moves_under_way()
+        await self._moves_under_way(kept)
         while True:
             try:
                 self.planning.require_possible()
                 break
             except BusyError:  # an array rebuilds, for instance
                 await trio.sleep(LOOK_S)
-        where = {volume.uuid: part.array.uuid for part in self.pool for volume in part.volumes}
-        done = steps_done(kept.steps, where)
+        done = self._steps_done(kept)
         if done is not None and kept.assumed == assumed(self.pool, self.settings):
             await self._carry_out(kept, self._lines(kept.steps), done)
             return
@@ -277,12 +276,23 @@ class Balancer:
         proposal = await self._planned_again(kept.goal)
         await self._carry_out(self._kept(proposal, kept.goal), proposal.lines())
 
-    async def _moves_under_way(self) -> None:
-        """Wait for the moves of before the mount. Raises RaidxError if one does not arrive."""
+    def _steps_done(self, kept: KeptPlan) -> int | None:
+        where = {volume.uuid: part.array.uuid for part in self.pool for volume in part.volumes}
+        return steps_done(kept.steps, where)
+
+    async def _moves_under_way(self, kept: KeptPlan) -> None:
+        """Wait for the moves of before the mount. Raises RaidxError if one does not arrive.
+
+        An exchange that was cut before all of its moves had begun goes back, to begin again.
+        """
+        due = batches(kept.steps[self._steps_done(kept) or 0 :])
         for part in self.pool:
             for job in part.array.jobs.running():
                 if job.kind in MOVING:
+                    begun = job.detail()["legs_left"]
                     result = await part.array.jobs.wait(job.job_id)
+                    if result["state"] == "cancelled" and due and begun < len(due[0]):
+                        continue
                     if result["state"] != "done":
                         raise RaidxError(f"the {job.kind} (job {job.job_id}) {result['state']}")
 
