@@ -37,7 +37,7 @@ COUNTER_MAX = 1 << 62
 BITMAP_UNIT_BYTES = 1 << 20  # the least member space for each bit of the dirty bitmap
 GROWTH_FACTOR = 4
 GROWTH_WIDTH_MIN = 64
-LOG_BYTES_SMALL_MAX = 16 << 20  # of the log that takes 1/8 of a small member
+LOG_BYTES_MIN = 256 << 10
 LOG_BYTES_MAX = 64 << 20  # unless the user asks for more
 LOG_BYTES_LIMIT = 128 << 20  # a checkpoint begins at 32 MiB of overlay: a larger log stays empty
 LOG_SLACK_BYTES = 64 << 10  # head page, headers and entries of two records
@@ -140,10 +140,9 @@ def data_alignment(member_bytes: int) -> int:
 
 
 def log_bytes(member_bytes: int, stripe_bytes: int, wanted_bytes: int | None = None) -> int:
-    """Return the size of the log region: 1/8 of a small member, 1/32 of a large one, within limits.
+    """Return the size of the log region: 1/32 of the member within limits, 1/8 of a tiny member.
 
-    With a log of 3 MiB, 1/32 of 96 MiB, a checkpoint has about a hundred stripes, too few for what
-    it costs by itself. *wanted_bytes*, the user's choice, comes instead.
+    *wanted_bytes*, the user's choice, comes instead.
 
     It always holds two records of a whole stripe (*stripe_bytes* includes parity): a change of a
     stripe is one record, and a part of the ring is reused only half a ring later. Raises UsageError
@@ -151,7 +150,7 @@ def log_bytes(member_bytes: int, stripe_bytes: int, wanted_bytes: int | None = N
     """
     least = _up(2 * stripe_bytes + LOG_SLACK_BYTES, PAGE_BYTES)
     if wanted_bytes is None:
-        share = max(member_bytes // 32, min(member_bytes // 8, LOG_BYTES_SMALL_MAX))
+        share = max(member_bytes // 32, min(member_bytes // 8, LOG_BYTES_MIN))
         return _up(max(min(share, LOG_BYTES_MAX), least), PAGE_BYTES)
     most = max(least, min(LOG_BYTES_LIMIT, member_bytes // 2))
     if not least <= wanted_bytes <= most:

@@ -67,12 +67,6 @@ def test_metadata_takes_little_of_a_large_member() -> None:
     assert regions.data.offset < TIB / 1000
 
 
-def test_a_small_member_gives_an_eighth_to_the_log_and_a_large_one_less() -> None:
-    sizes = {24 * MIB: 3 * MIB, 96 * MIB: 12 * MIB, 256 * MIB: 16 * MIB, GIB: 32 * MIB}
-    for size, log in sizes.items():
-        assert plan_regions(size, 64 * KIB, 4).log.length == log
-
-
 def test_the_user_may_choose_the_size_of_the_log() -> None:
     region = plan_regions(96 * MIB, 64 * KIB, 4, log_bytes_wanted=5 * MIB + 1).log
     assert region.length == 5 * MIB + 4096
