@@ -16,6 +16,8 @@ Laws:
  2. Ring space is reused only after the head page that frees it is durable (ring.py).
  3. A write that bypasses the log must not touch a stripe whose record may still be replayed
     (`holds`): the replay of an old record would undo it.
+ 4. A record that was planned without a member is written only when the superblocks exclude that
+    member: replay would leave a member that counts as whole with old content.
 """
 
 from __future__ import annotations
@@ -108,6 +110,8 @@ class Journal(Checkpoint):
         writes = [*self.deferred.parities(stripes, writes), *writes]
         fields, parts, total = entry_fields(writes)
         fields += map_fields(fresh, unwritten, moves, mark)
+        if self.member_set.unpublished:
+            await self.member_set.published()  # law 4
         await self._make_room(record_bytes(len(fields) // 4, total))
         if not still_valid():
             return False

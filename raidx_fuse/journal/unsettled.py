@@ -292,6 +292,8 @@ class Unsettled:
             read,
             self.chooser,
         )
+        if member_set.unpublished:
+            await member_set.published()  # law 4 of journal.py
         log = self._log
         await log.mend()
         if not log.roles:

@@ -3,7 +3,8 @@
 Laws:
  1. A member that failed is excluded immediately. Before any write is acknowledged without it, the
     superblocks of the other members record the exclusion with a higher event counter, flushed.
-    Writers therefore end with `published()`.
+    Writers therefore end with `published()`, and the log waits for it before it takes a record that
+    was planned without the member.
  2. A member is failed only while the code tolerates its loss. Otherwise the operation fails and the
     member stays: an array with one bad block too many is still readable elsewhere.
  3. A role that is being rebuilt counts as lost from its watermark on, and as present below it.
