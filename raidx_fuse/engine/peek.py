@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.explain import cell_name
-from raidx_fuse.engine.write.route import state_of
+from raidx_fuse.engine.write.route import whole_state_of
 from raidx_fuse.errors import BusyError, UnrecoverableError, UsageError
 from raidx_fuse.layouts.numbers import CellIndex, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
@@ -55,7 +55,7 @@ class Peek:
                 f"of {context.chunk_bytes} bytes"
             )
         number = Stripe(stripe)
-        state = state_of(context, number).names(context.code.data_mask)
+        state = whole_state_of(context, number).names(context.code.data_mask)
         await context.locks.acquire(number)
         try:
             for _ in range(ATTEMPTS):
