@@ -208,7 +208,7 @@ def test_a_missing_member_that_nobody_took_is_noticed() -> None:
     del images[0]
     left = Left(recording, 0, images, frozenset(), recording.history.at(0))
     with pytest.raises(ViolationError, match=r"roles \[0\] were left out"):
-        judge(left, State(recording.cell, 5, Cut(0, "k")).generator("look"))
+        judge(left, State(recording.cell, 5, Cut(0, "k")).generator("look1"))
 
 
 # -- the program ---------------------------------------------------------------------------------

@@ -69,7 +69,12 @@ def test_errors_carry_message_action_and_status(path: Path) -> None:
     async def use(connect: Any) -> None:
         client = await connect()
         assert await client.ask(b'{"command":"refuse"}') == {
-            "error": {"message": "no such thing", "action": "try another", "exit_status": 2}
+            "error": {
+                "kind": "usage",
+                "message": "no such thing",
+                "action": "try another",
+                "exit_status": 2,
+            }
         }
         await client.stream.aclose()
 
