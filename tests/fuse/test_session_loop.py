@@ -122,7 +122,7 @@ def test_slow_handlers_that_never_suspend_let_trio_run_by_time() -> None:
 
     run_model(handle, workers=1, use=use)
     # 48 requests of 2 ms would be 96 ms; the clock is asked after each fourth.
-    assert sorted(gaps_s)[len(gaps_s) // 2] < 0.03
+    assert sorted(gaps_s)[len(gaps_s) // 2] < 0.06
     assert len(gaps_s) >= 60 // 4
 
 
