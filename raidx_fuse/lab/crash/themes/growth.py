@@ -116,7 +116,7 @@ def inherit(player: Player) -> None:
     if config.width == role:
         # Not always the surrogate: it may have been replaced since the growth ended.
         disk = int(config.record(Role(successor)).path_hint.removeprefix("disk"))
-        recording.holders += [(now, successor, disk), (now, role, NO_DISK)]
+        recording.holders.extend([(now, successor, disk), (now, role, NO_DISK)])
 
 
 async def let_go(player: Player) -> None:
