@@ -24,12 +24,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 
 import trio
 
 from raidx_fuse.format.configuration.away import (
     KEY,
+    REGIONS_MAX,
     Away,
     away_of,
     catches_up,
@@ -43,7 +43,7 @@ from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
 from raidx_fuse.store.member_set import MemberSet
 
-REGION_BYTES = 1 << 20  # of the image, unless there were fewer than REGIONS_MIN
+REGION_BYTES = 1 << 20  # of the image, unless there were fewer than REGIONS_MIN, or too many
 REGIONS_MIN = 64
 
 
@@ -65,11 +65,13 @@ class ChangedRegions:
         self._logged = logged
         stripe_bytes = layout.founding_data_count * layout.chunk_bytes
         self._stripes_min = max(
-            1, min(REGION_BYTES // stripe_bytes, layout.founding_stripes // REGIONS_MIN)
+            1,
+            min(REGION_BYTES // stripe_bytes, layout.founding_stripes // REGIONS_MIN),
+            -(-layout.stripes // REGIONS_MAX),
         )
         self._away = away_of(member_set.config) or Away(self._stripes_min)
         self._unsaved: set[int] = set()
-        self._redone: frozenset[Stripe] = frozenset()
+        self._redone: frozenset[Stripe] | None = frozenset()  # None: not known
         self._saving = trio.Lock()
         self._sorted: list[int] = []
         self._sorted_of: set[int] | None = None
@@ -98,8 +100,8 @@ class ChangedRegions:
             and config.excludes(record.member_uuid)
             and (record.state == ACTIVE or (away is not None and catches_up(before, record)))
         ]
-        self._redone = frozenset(stripes or ())
-        if (away is None and not gone) or stripes is None:
+        self._redone = None if stripes is None else frozenset(stripes)
+        if self._redone is None or (away is None and not gone):
             return without_away(config)
         self._away = away or Away(self._stripes_min)
         for record in gone:
@@ -122,6 +124,9 @@ class ChangedRegions:
             role in member_set.watermarks and not (self.active and catches_up(config, record))
         ):
             return  # it has never been whole
+        if self._redone is None:  # nor what this one may lack
+            member_set.change(without_away)
+            return
         if not self._follow(config):
             self._away = Away(self._stripes_min)
             self._unsaved.clear()
@@ -211,7 +216,8 @@ class ChangedRegions:
         if regions is not self._sorted_of or len(regions) != len(self._sorted):  # regions only come
             self._sorted, self._sorted_of = sorted(regions), regions
         low = high = -1
-        for region in islice(self._sorted, bisect_left(self._sorted, start // size), None):
+        for number in range(bisect_left(self._sorted, start // size), len(self._sorted)):
+            region = self._sorted[number]
             if region == high:
                 high += 1
                 continue

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import random
+import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +14,18 @@ import trio
 
 from raidx_fuse.array.open import open_array
 from raidx_fuse.engine import changed_regions
-from raidx_fuse.format.configuration.away import KEY, away_of, without_away
+from raidx_fuse.format.configuration.away import (
+    KEY,
+    REGIONS_MAX,
+    Away,
+    away_of,
+    with_away,
+    without_away,
+)
+from raidx_fuse.format.configuration.config import FAILED
 from raidx_fuse.format.superblock import decode_superblock
 from raidx_fuse.jobs.rebuild import Rebuild
-from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.members.simulated.faulty import FaultMember
 from raidx_fuse.members.simulated.virtual_time import run
 from tests.support.spy import READ, WRITE, SpyRig, Touch, fill, members_from, noise, spying
@@ -386,5 +397,39 @@ def test_a_crash_while_it_is_away_and_another_while_it_is_caught_up(journal: str
             assert array.status()["state"] == "clean"
             await array.fail_disk(2)
             assert bytes(await array.read(0, len(model))) == bytes(model)
+
+    run(main)
+
+
+def test_a_start_that_cannot_tell_what_it_redoes_begins_no_map() -> None:
+    """A member that fails while such a log is redone may lack anything of it."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            changes, config = rig.running.context.changes, rig.running.member_set.config
+            assert KEY not in changes.begin(config, 0, None).jobs
+            changes.note_leaving(rig.running.context.layout.roles(0)[0])
+            assert KEY not in rig.running.member_set.config.jobs
+            changes.note_redone()
+            changes.note_leaving(rig.running.context.layout.roles(0)[0])
+            assert KEY in rig.running.member_set.config.jobs
+
+    run(main)
+
+
+def test_the_map_of_a_huge_array_has_a_bounded_number_of_regions() -> None:
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=CHUNK) as rig:
+            config = rig.running.member_set.config
+            away = Away(
+                1, {0, REGIONS_MAX, 5 * REGIONS_MAX}, {config.members[0].member_uuid: (1, 2)}
+            )
+            kept = with_away(config, away)
+            assert (away.stripes, max(away.regions) < REGIONS_MAX) == (8, True)
+            packed = base64.b64encode(zlib.compress(b"\xff" * (REGIONS_MAX // 8 + 1))).decode()
+            crafted = {**kept.jobs[KEY], "regions": packed}
+            failed = kept.with_member_state(Role(0), FAILED)
+            assert away_of(failed) is not None
+            assert away_of(replace(failed, jobs={**failed.jobs, KEY: crafted})) is None
 
     run(main)

@@ -38,7 +38,7 @@ KEY = "away"
 CHANGED = "changed"
 """The key in a rebuild's progress that says: only what changed while its member was away."""
 TEXT_BYTES_MAX = 8 << 10  # of the packed regions
-UNPACKED_BYTES_MAX = 16 << 20
+REGIONS_MAX = 1 << 18  # of an array, however large: a start and each save go through all of them
 SHAPE_BYTES = 8
 _MOVING = ("grow", "restripe", "reshape")
 
@@ -87,6 +87,8 @@ def catches_up(config: ArrayConfig, record: MemberRecord) -> bool:
 
 def with_away(config: ArrayConfig, away: Away) -> ArrayConfig:
     """Return *config* with *away*, whose regions are made larger in place until they fit."""
+    while max(away.regions, default=0) >= REGIONS_MAX:
+        away.coarsen()
     while len(text := _packed(away.regions)) > TEXT_BYTES_MAX:
         away.coarsen()
     values = {
@@ -163,7 +165,7 @@ def _packed(regions: set[int]) -> str:
 
 def _unpacked(text: str) -> set[int]:
     stream = zlib.decompressobj()
-    content = stream.decompress(base64.b64decode(text, validate=True), UNPACKED_BYTES_MAX)
+    content = stream.decompress(base64.b64decode(text, validate=True), REGIONS_MAX // 8)
     if not stream.eof:
         raise ValueError("too long, or cut")
     bits = np.unpackbits(np.frombuffer(content, np.uint8), bitorder="little")
