@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from raidx_fuse.array.services import RunningArray
 from raidx_fuse.errors import FormatError, MemberError, RaidxError
 from raidx_fuse.format.configuration.config import MISSING, MemberRecord
-from raidx_fuse.format.superblock import newest, read_slots
+from raidx_fuse.format.superblock import Superblock, newest, read_slots
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.table_recovery import TableScan
@@ -27,7 +27,6 @@ async def problem(array: RunningArray, record: MemberRecord, member: Member) -> 
     Its superblock must be the one with which it left. One with another event counter is an old
     copy, or was in use elsewhere; so is one whose configuration is not the past of ours.
     """
-    config = array.member_set.config
     left = array.context.changes.left(record.member_uuid)
     if left is None:
         return "what changed since it left is not known"
@@ -37,17 +36,24 @@ async def problem(array: RunningArray, record: MemberRecord, member: Member) -> 
         return error.message
     if superblock is None:
         return "it has no superblock"
-    if (superblock.array_uuid, superblock.member_uuid) != (
-        config.array_uuid,
-        record.member_uuid,
-    ):
-        return "it is another member"
-    old = superblock.config
+    if not is_past(array, record, superblock):
+        return "it is another member, or was in use elsewhere"
+    if not left[0] <= superblock.events <= left[1]:
+        return "it is an old copy"
+    return await _table_problem(array, record, member)
+
+
+def is_past(array: RunningArray, record: MemberRecord, superblock: Superblock) -> bool:
+    """Return whether *superblock* is one that the member of *record* has had in this array.
+
+    It is not if the member was started without this array since it left: what was written to it
+    then is nowhere else.
+    """
+    config, old = array.member_set.config, superblock.config
+    own = superblock.array_uuid, superblock.member_uuid
     # In memory the lineage is that of the start: it may be behind a member that left since.
     past = old.extends(config) if old.starts == config.starts else config.extends(old)
-    if not past or not left[0] <= superblock.events <= left[1]:
-        return "it is an old copy, or was in use elsewhere"
-    return await _table_problem(array, record, member)
+    return past and own == (config.array_uuid, record.member_uuid)
 
 
 async def _table_problem(array: RunningArray, record: MemberRecord, member: Member) -> str | None:

@@ -21,9 +21,9 @@ from types import TracebackType
 import trio
 
 from raidx_fuse.daemon.backing_devices import Device, MembersOf, refuse_own
-from raidx_fuse.errors import BusyError, MemberError, RaidxError, UsageError
+from raidx_fuse.errors import BusyError, FormatError, MemberError, RaidxError, UsageError
 from raidx_fuse.format.create import check_member, check_unsigned
-from raidx_fuse.format.superblock import read_slots
+from raidx_fuse.format.superblock import Superblock, newest, read_slots
 from raidx_fuse.members.base import Identity, Member
 from raidx_fuse.members.local import identity_of
 from raidx_fuse.members.nbd.uri import is_uri, parse_uri
@@ -32,6 +32,8 @@ from raidx_fuse.members.spec import parse_spec, path_of
 from raidx_fuse.members.threads import CALL_S, in_background, in_thread
 
 log = logging.getLogger(__name__)
+
+Own = Callable[[Superblock], bool]  # whether a superblock is that of a member that returns
 
 
 class Disks:
@@ -93,11 +95,11 @@ class Disks:
         *,
         overwrite_signature: bool,
         create_bytes: int | None,
-        own_uuid: str = "",
+        own: Own | None = None,
     ) -> Member:
         """Open a member whose content will be overwritten; create a missing file of *create_bytes*.
 
-        The superblock of the member *own_uuid*, which returns, is no signature of somebody else.
+        A superblock that is *own*, of a member that returns, is no signature of somebody else.
         A size in the spec itself (``disk.img,size=1GiB``) takes precedence over *create_bytes*.
         Raises SignatureFoundError, MemberError, BusyError, UsageError.
         """
@@ -110,7 +112,7 @@ class Disks:
         try:
             check_member(member)
             if not overwrite_signature:
-                await _check_unsigned(member, own_uuid)
+                await _check_unsigned(member, own)
         except BaseException:
             await self.release(member)
             raise
@@ -122,7 +124,7 @@ class Disks:
         *,
         overwrite_signature: bool,
         may_create: bool,
-        own_uuid: str = "",
+        own: Own | None = None,
         look: Callable[[Member], Awaitable[None]] | None = None,
     ) -> int | None:
         """Raise what `open` would raise. No file is created or written.
@@ -142,7 +144,7 @@ class Disks:
         try:
             check_member(member)
             if not overwrite_signature:
-                await _check_unsigned(member, own_uuid)
+                await _check_unsigned(member, own)
             if look is not None:
                 await look(member)
             return member.size_bytes
@@ -250,10 +252,13 @@ def _undo(member: Member, made: str | None) -> None:
             os.unlink(made)
 
 
-async def _check_unsigned(member: Member, own_uuid: str) -> None:
+async def _check_unsigned(member: Member, own: Own | None) -> None:
     with trio.move_on_after(CALL_S) as waiting:
-        superblocks = [slot.superblock for slot in await read_slots(member)]
-        if own_uuid not in {one.member_uuid for one in superblocks if one is not None}:
+        found = None
+        if own is not None:
+            with suppress(FormatError):
+                found = newest(await read_slots(member), member.path)
+        if own is None or found is None or not own(found):
             await check_unsigned(member)
     if waiting.cancelled_caught:
         raise MemberError(member.path, "read", 0, ETIMEDOUT, f"no answer within {CALL_S:g} s")

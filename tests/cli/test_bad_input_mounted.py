@@ -93,6 +93,11 @@ def test_two_halves_of_a_split_array(tmp_path: Path) -> None:
         assert "a" in complaint
         assert "start with one side alone" in complaint
     assert checksums(tmp_path) == before
+    with mounted(tmp_path, "a"):
+        refused = raidx(tmp_path, "replace-disk mnt 1 b")
+        assert refused.status == FAILED
+        assert "--overwrite-signature" in refused.stderr
+    assert checksums(tmp_path)["b"] == before["b"], "what b alone has is not lost without a word"
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.commands.commands import Commands
+from raidx_fuse.daemon.member_files import Own
 from raidx_fuse.errors import RaidxError, SignatureFoundError
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.simulated.virtual_time import run
@@ -43,9 +44,9 @@ class Shelf:
         *,
         overwrite_signature: bool,
         create_bytes: int | None,
-        own_uuid: str = "",
+        own: Own | None = None,
     ) -> Member:
-        """Return a fresh member; "back" is the one that is away, *own_uuid*."""
+        """Return a fresh member; "back" is the one that is away."""
         await self.check(
             path, overwrite_signature=overwrite_signature, may_create=create_bytes is not None
         )
@@ -58,7 +59,7 @@ class Shelf:
         *,
         overwrite_signature: bool,
         may_create: bool,
-        own_uuid: str = "",
+        own: Own | None = None,
         look: Callable[[Member], Awaitable[None]] | None = None,
     ) -> int | None:
         """Refuse what cannot be used."""

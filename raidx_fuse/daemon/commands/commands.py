@@ -19,7 +19,8 @@ from raidx_fuse.daemon.commands.arguments import WORD_CHARS_MAX, check_arguments
 from raidx_fuse.daemon.commands.events import EventCommands
 from raidx_fuse.daemon.commands.jobs import JobCommands
 from raidx_fuse.daemon.commands.reshape import Newcomers, ReshapeCommand
-from raidx_fuse.daemon.commands.returns import cost_of_replacing, uuid_away
+from raidx_fuse.daemon.commands.returns import cost_of_replacing, own_superblock
+from raidx_fuse.daemon.member_files import Own
 from raidx_fuse.engine.growth_position import parity_way
 from raidx_fuse.engine.peek import Peek
 from raidx_fuse.errors import RaidxError, UsageError
@@ -161,7 +162,9 @@ class Commands:
         """Replace *old* by *new*, or by itself if it was away and is back; start the rebuild."""
         record = self._array.membership.find(old)
         if dry_run:
-            chunks = 0 if uuid_away(record) else self._require_spare_loss(record.role, lose_data)
+            chunks = 0
+            if own_superblock(self._array, record) is None:
+                chunks = self._require_spare_loss(record.role, lose_data)
             return await cost_of_replacing(
                 self._array,
                 self._newcomers,
@@ -172,7 +175,8 @@ class Commands:
                 may_create=create,
             )
         create_bytes = record.size_bytes if create else None
-        member = await self._open(new, overwrite_signature, create_bytes, uuid_away(record))
+        own = own_superblock(self._array, record)
+        member = await self._open(new, overwrite_signature, create_bytes, own)
         try:
             return await self._array.replace_disk(old, member, lose_data=lose_data)
         except RaidxError:
@@ -287,14 +291,14 @@ class Commands:
         )
 
     async def _open(
-        self, path: str, overwrite_signature: bool, create_bytes: int | None, own_uuid: str = ""
+        self, path: str, overwrite_signature: bool, create_bytes: int | None, own: Own | None = None
     ) -> Member:
         self._array.require_writable()
         return await self._newcomers.open(
             path,
             overwrite_signature=overwrite_signature,
             create_bytes=create_bytes,
-            own_uuid=own_uuid,
+            own=own,
         )
 
     async def _release(self, member: Member) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.estimate import of_restriping
 from raidx_fuse.daemon.commands.arguments import check_newcomers
+from raidx_fuse.daemon.member_files import Own
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.layouts.placements.restriping import RestripeLayout
 from raidx_fuse.members.base import Member
@@ -22,11 +23,11 @@ class Newcomers(Protocol):
         *,
         overwrite_signature: bool,
         create_bytes: int | None,
-        own_uuid: str = "",
+        own: Own | None = None,
     ) -> Member:
         """Return the member at *path*; create a missing file of *create_bytes* (None: refuse).
 
-        The member *own_uuid* may have its superblock: it returns. Raises SignatureFoundError,
+        A member whose superblock is *own* may have it: it returns. Raises SignatureFoundError,
         MemberError, BusyError, UsageError.
         """
         ...
@@ -37,7 +38,7 @@ class Newcomers(Protocol):
         *,
         overwrite_signature: bool,
         may_create: bool,
-        own_uuid: str = "",
+        own: Own | None = None,
         look: Callable[[Member], Awaitable[None]] | None = None,
     ) -> int | None:
         """Raise what `open` would raise, without changing anything; *look* at a member there is.

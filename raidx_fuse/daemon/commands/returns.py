@@ -7,16 +7,17 @@ from typing import Any
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.estimate import of_member_change
-from raidx_fuse.array.returning import problem
+from raidx_fuse.array.returning import is_past, problem
 from raidx_fuse.daemon.commands.reshape import Newcomers
-from raidx_fuse.format.configuration.config import MemberRecord
+from raidx_fuse.daemon.member_files import Own
+from raidx_fuse.format.configuration.config import FAILED, MISSING, MemberRecord
 from raidx_fuse.members.base import Member
 
 
-def uuid_away(record: MemberRecord) -> str:
-    """Return the UUID of the member of *record* if it is away and may be given again, else ""."""
-    away = record.role >= 0 and record.state in ("failed", "missing")
-    return record.member_uuid if away else ""
+def own_superblock(array: Array, record: MemberRecord) -> Own | None:
+    """Return which superblock the member of *record* may have if it is given again; None: none."""
+    away = record.role >= 0 and record.state in (FAILED, MISSING)
+    return partial(is_past, array, record) if away else None
 
 
 async def cost_of_replacing(
@@ -38,12 +39,13 @@ async def cost_of_replacing(
     async def look(member: Member) -> None:
         found.append(await problem(array, record, member) is None)
 
-    check = partial(newcomers.check, look=look) if uuid_away(record) else newcomers.check
-    await check(
+    own = own_superblock(array, record)
+    await newcomers.check(
         path,
         overwrite_signature=overwrite_signature,
         may_create=may_create,
-        own_uuid=uuid_away(record),
+        own=own,
+        look=None if own is None else look,
     )
     returns = any(found)
     does = f"rebuilds role {record.role} onto {path}"
