@@ -49,7 +49,7 @@ COMMANDS = {  # name -> place: the module of a command is imported when the comm
     "array": "balance.array",
     "balance": "balance.balance",
     "simulate": "simulate.simulate",
-    "layout": "layouts.layout",
+    "layout": "layout.commands.layout",
     "quiz": "teach.quiz.quiz",
 }
 

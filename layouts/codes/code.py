@@ -120,6 +120,15 @@ class Code:
         """Whether the stripe is one data cell and copies of it (mirroring)."""
         return self.data_count == 1 <= self.parity_count
 
+    def name_of(self, cell: int) -> str:
+        """Return the name of a cell in all commands: D0, D1, ... for data, P0, P1, ... for parity.
+
+        P0 is the parity cell of chain 0.
+        """
+        if cell < self.data_count:
+            return f"D{cell}"
+        return f"P{cell - self.data_count}"
+
     def solve(self, lost: int, wanted: int) -> tuple[Step, ...]:
         """Return (cell, set of surviving cells whose XOR it is) for each cell of *wanted*.
 

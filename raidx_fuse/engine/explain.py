@@ -39,20 +39,13 @@ WAYS = {"rmw": "read-modify-write", "rcw": "reconstruct-write"}
 CHUNKS_MAX = 1024  # at most 0.06 s of the event loop
 
 
-def cell_name(context: ArrayContext, cell: CellIndex) -> str:
-    """Return the name of a cell in all commands: D0, D1, ... for data, P0, P1, ... for parity."""
-    if cell < context.data_count:
-        return f"D{cell}"
-    return f"P{cell - context.data_count}"
-
-
 def _place(
     context: ArrayContext, stripe: Stripe, cell: CellIndex, low: int, size: int
 ) -> dict[str, Any]:
     role, position = context.position(stripe, cell)
     queue = context.member_set.queues[role]
     place: dict[str, Any] = {
-        "cell": cell_name(context, cell),
+        "cell": context.code.name_of(cell),
         "role": role,
         "path": queue.member.path if queue else None,
         "member_offset": position + low,
@@ -106,9 +99,9 @@ def _why(
 def _formula(context: ArrayContext, plan: BandPlan) -> list[str]:
     lines = []
     for output in plan.outputs:
-        terms = [f"old {cell_name(context, c)}" for c in output.old]
-        terms += [f"new {cell_name(context, c)}" for c in output.new]
-        lines.append(f"{cell_name(context, output.cell)} = {' ^ '.join(terms) or '0'}")
+        terms = [f"old {context.code.name_of(c)}" for c in output.old]
+        terms += [f"new {context.code.name_of(c)}" for c in output.new]
+        lines.append(f"{context.code.name_of(output.cell)} = {' ^ '.join(terms) or '0'}")
     return lines
 
 
@@ -216,10 +209,10 @@ def _stripe(
         )
     document = {
         "stripe": stripe,
-        "lost": [cell_name(context, c) for c in cells_of(lost)],
+        "lost": [context.code.name_of(c) for c in cells_of(lost)],
         "never_written": [
             # During a restripe a stripe may have cells that its layout does not place (role < 0).
-            cell_name(context, c)
+            context.code.name_of(c)
             for c in cells_of(unwritten)
             if context.layout.place(stripe, c)[0] >= 0
         ],

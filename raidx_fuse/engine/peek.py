@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from raidx_fuse.engine.cells import CellReader
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.engine.explain import cell_name
 from raidx_fuse.engine.write.route import whole_state_of
 from raidx_fuse.errors import BusyError, UnrecoverableError, UsageError
 from raidx_fuse.layouts.numbers import CellIndex, Stripe, cell_range
@@ -90,7 +89,7 @@ class Peek:
             content = newest.get(cell, solved.get(cell))
             cells.append(
                 {
-                    "cell": cell_name(context, cell),
+                    "cell": code.name_of(cell),
                     "row": code.row_of[cell],
                     "column": code.column_of[cell],
                     "role": role,
@@ -183,8 +182,8 @@ class Peek:
         for number, mask in enumerate(code.chain_masks):
             cells = cells_of(mask)
             told: dict[str, Any] = {
-                "parity": cell_name(context, CellIndex(context.data_count + number)),
-                "cells": [cell_name(context, cell) for cell in cells],
+                "parity": code.name_of(context.data_count + number),
+                "cells": [code.name_of(cell) for cell in cells],
             }
             for title in ("newest", "home"):
                 first = wrong[number].get(title)

@@ -53,10 +53,10 @@ def test_show_draws_left_symmetric_raid5() -> None:
     lines = run("layout", "show", "raid5", "--disks", "4").splitlines()
     drawn = [line.split("│")[2:6] for line in lines if line.startswith("│")]
     assert [[cell.strip() for cell in row] for row in drawn] == [
-        ["0", "1", "2", "P0"],
-        ["4", "5", "P0", "3"],
-        ["8", "P0", "6", "7"],
-        ["P0", "9", "10", "11"],
+        ["D0 #0", "D1 #1", "D2 #2", "P0"],
+        ["D1 #4", "D2 #5", "P0", "D0 #3"],
+        ["D2 #8", "P0", "D0 #6", "D1 #7"],
+        ["P0", "D0 #9", "D1 #10", "D2 #11"],
     ]
 
 
@@ -104,7 +104,8 @@ def test_recover_answers_for_every_lost_disk() -> None:
     assert not {column for _, column in both["reads"]} & {0, 1}
     assert run_json(*words, "1", "--lost", "0") == both
     steps = run(*words, "0,1").splitlines()[1:]
-    known = {f"({row},{column})" for row in range(4) for column in range(2, 6)}
+    known = {name for name, (_, column) in both["cells"].items() if column > 1}
+    assert len(known) == 16
     for step in steps:  # each from what is left or was recovered before it
         cell, _, sources = step.partition(" = ")
         assert set(sources.split(" ^ ")) <= known
@@ -143,7 +144,7 @@ def test_map_counts_roles_for_the_others() -> None:
         (0, 0), (1, 0), (2, 0), (3, 1), (0, 1), (1, 1),
     ]  # fmt: skip
     text = run("layout", "map", "raid5", "--disks", "4", "--chunks", "6").split()
-    assert text[:6] == ["logical", "member", "chunk", "0", "0", "0"]
+    assert text[:10] == ["logical", "member", "chunk", "stripe", "cell", *"0000", "D0"]
 
 
 def test_bundles_are_the_papers_first_two_figures() -> None:
@@ -198,7 +199,12 @@ def test_load_counts_the_parity_columns_of_rdp() -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("show", "raid6", "--disks", "4"), "did you mean rdp"),
+        (("show", "raid6", "--disks", "4"), "did you mean rdp or evenodd or upc?"),
+        (("show", "RAID10", "--disks", "4"), "did you mean raidx-copy?"),
+        (
+            ("recover", "raid6", "--disks", "4", "--lost", "0"),
+            "did you mean rdp or evenodd or upc?",
+        ),
         (("show", "xcode", "--disks", "6"), "nearest: 5 or 7"),
         (("show", "raid5"), "'--disks'"),
         (("show", "raid5", "--disks", "x"), "not a valid integer"),
@@ -210,6 +216,8 @@ def test_load_counts_the_parity_columns_of_rdp() -> None:
         (("map", "raid5", "--disks", "6", "--disks-after", "4", "--chunks", "3"), "only be added"),
         (("map", "mcpod", "--disks", "6", "--disks-after", "4", "--chunks", "3"), "only be added"),
         (("map", "raid5", "--disks", "4", "--chunks", "9", "--blocks-per-disk", "2"), "only 6"),
+        (("map", "raid5", "--disks", "4"), "say how many chunks: --chunks"),
+        (("map", "mcpod", "--disks", "4", "--step"), "give --disks-after, too"),
         (("recover", "raid5", "--disks", "4", "--lost", "4"), "0 to 3"),
         (("recover", "raid0", "--disks", "4", "--lost", "1"), "no loss"),
         (("recover", "raid5", "--disks", "4", "--lost", "0,1"), "tolerates 1 loss: disk 0, 1"),
@@ -234,5 +242,5 @@ def test_recover_step_by_step_reads_what_recover_reads() -> None:
     assert sorted(cell for step in steps for cell in step["reads"]) == plain["reads"]
     assert [step["cell"] for step in steps][:2] == [[0, 0], [0, 1]]
     page = run("layout", "recover", "rdp", "--disks", "6", "--lost", "0,1", "--step")
-    assert "(0,1) = (0,0) [step 1] ^ (0,2) ^ (0,3) ^ (0,4)" in page
+    assert "D1 = D0 [step 1] ^ D2 ^ D3 ^ P0" in page
     assert page.splitlines()[-1].split() == ["row", "3", "7", "8", "r", "r", "r", "r"]

@@ -35,15 +35,11 @@ def _lines(code: Code, steps: Sequence[DecodeStep]) -> Iterable[str]:
         names = " + ".join(f"P{chain}" for chain in step.chains)
         kind = "chain" if len(step.chains) == 1 else "sum of chains"
         terms = [
-            name + (f" [step {order[cell]}]" if cell in step.computed else "")
-            for cell in sorted(
-                (*step.reads, *step.kept, *step.computed), key=code.cells.__getitem__
-            )
-            for name in (f"({code.cells[cell][0]},{code.cells[cell][1]})",)
+            code.name_of(cell) + (f" [step {order[cell]}]" if cell in step.computed else "")
+            for cell in sorted((*step.reads, *step.kept, *step.computed))
         ]
-        cell = code.cells[step.cell]
         yield f"step {number}: {kind} {names} has one unknown cell left"
-        yield f"    ({cell[0]},{cell[1]}) = {' ^ '.join(terms) or '0'}"
+        yield f"    {code.name_of(step.cell)} = {' ^ '.join(terms) or '0'}"
         yield f"    reads {len(step.reads)} more, has {len(step.kept) + len(step.computed)} already"
 
 

@@ -48,7 +48,7 @@ def place(layout: Layout, generator: random.Random, level: str) -> Draft:
         "disk, chunk on it",
         {"chunk": chunk},
         _words([role, member_chunk]),
-        f"it is cell D{cell} of stripe {stripe}",
+        f"it is cell {layout.code.name_of(cell)} of stripe {stripe}",
     )
 
 
@@ -56,14 +56,15 @@ def parity(layout: Layout, generator: random.Random, level: str) -> Draft:
     """What does a parity chunk hold?"""
     stripe = Stripe(generator.randrange(STRIPES[level]))
     number = generator.randrange(layout.code.parity_count)
-    role, member_chunk = layout.place(stripe, CellIndex(layout.code.data_count + number))
+    cell = CellIndex(layout.code.data_count + number)
+    role, member_chunk = layout.place(stripe, cell)
     support = layout.code.support[number]
     return Draft(
         f"Which logical chunks have an XOR that is chunk {member_chunk} on disk {role}?",
         "chunks, rising",
         {"disk": int(role), "member_chunk": int(member_chunk)},
-        _words(layout.logical(stripe, CellIndex(cell)) for cell in bits(support)),
-        f"it is parity cell P{number} of stripe {stripe}",
+        _words(layout.logical(stripe, CellIndex(data)) for data in bits(support)),
+        f"it is parity cell {layout.code.name_of(cell)} of stripe {stripe}",
     )
 
 
@@ -207,8 +208,7 @@ def _words(numbers: Iterable[int]) -> tuple[str, ...]:
 
 
 def _names(code: Code, cells: Iterable[int]) -> str:
-    count = code.data_count
-    return " ".join(f"D{cell}" if cell < count else f"P{cell - count}" for cell in cells)
+    return " ".join(map(code.name_of, cells))
 
 
 def _listed(numbers: list[int]) -> str:

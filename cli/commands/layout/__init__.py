@@ -1,0 +1,1 @@
+"""`raidx layout ...`: codes and placements, computed without an array."""
