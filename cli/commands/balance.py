@@ -9,15 +9,17 @@ from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
+from raidx_fuse.cli.commands.teach.balance_steps import plan_page, stepped_plan
 from raidx_fuse.cli.commands.volume import array, mount_argument
 from raidx_fuse.cli.output import Output, duration, warn
 from raidx_fuse.cli.parameters import dry_run_option, wait_option
 from raidx_fuse.cli.progress import looks
+from raidx_fuse.errors import UsageError
 from raidx_fuse.pool.balance.strategies import STRATEGIES
 
 
 @verb()
-@mount_argument
+@click.argument("mount", required=False)
 @click.option(
     "--planner",
     "--strategy",
@@ -28,14 +30,20 @@ from raidx_fuse.pool.balance.strategies import STRATEGIES
 @wait_option
 @click.option("--status", is_flag=True, help="Only print how far the plan under way is.")
 @click.option("--cancel", is_flag=True, help="Drop the plan under way after its present move.")
+@click.option(
+    "--step",
+    is_flag=True,
+    help="Only show how the plan is made, step by step; without MOUNT the example of the paper.",
+)
 def balance(
     out: Output,
-    mount: str,
+    mount: str | None,
     planner: str | None,
     dry_run: bool,
     wait: bool,
     status: bool,
     cancel: bool,
+    step: bool,
 ) -> int:
     """Find hotspots among the arrays of a mount, and move or swap the volumes that relieve them
     with the fewest bytes, online.
@@ -44,6 +52,14 @@ def balance(
     A plan that an unmount or a crash has cut goes on after the next mount.
     Rules for volumes are the settings balance.stay, balance.together and balance.apart.
     """
+    if step:
+        if wait or status or cancel:
+            raise UsageError("--step only shows a plan: leave out --wait, --status and --cancel")
+        document = stepped_plan(out, mount, planner)
+        out.emit(document, Text("\n".join(plan_page(document, out))))
+        return 0
+    if mount is None:
+        raise click.UsageError("Missing argument 'MOUNT'.")
     if status or cancel:
         result = ask(out, mount, "balance-cancel" if cancel else "balance-status")
         out.emit(result, Text("\n".join(progress_lines(result["balance"]))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.cli.conftest import Daemon
+from tests.cli.test_layout_commands import fail, run, run_json
 from tests.support.documents import status
 
 STATE = {"auto": "off", "state": "idle", "steps": [], "steps_done": 0, "error": None, "note": None}
@@ -37,6 +38,27 @@ def test_a_dry_run_prints_hotspots_plan_and_bytes(daemon: Daemon) -> None:
     assert daemon.run_json("balance", "ARRAY", "-n")["bytes_moved"] == 1 << 20
     explained = daemon.run("explain", "ARRAY", "--balance")
     assert explained.stdout.splitlines() == PLAN["explanation"]
+
+
+def test_the_papers_example_needs_no_pool_and_a_pool_is_shown_alike(daemon: Daemon) -> None:
+    shown = run("balance", "--step")
+    assert "step 1: displace v1 from array1 to array2" in shown
+    assert "array2  load 60 of 100, 60% (threshold 75%), 0 B free" in shown
+    assert "step 2: swap v2 of array1 for w4 of array2" in shown
+    assert "C1: takes 10 of load off array1, at least 0.8" in shown
+    assert shown.endswith("no array is overloaded; 3 GiB of volumes are moved\n")
+    document = run_json("balance", "--step", "--planner", "worst-fit")
+    assert (document["example"][:6], document["planner"]) == ("Fig. 2", "worst-fit")
+    daemon.answers["balance"] = {**PLAN, "trace": document["trace"]}
+    told = daemon.run("balance", "ARRAY", "--step")
+    assert daemon.calls == [("balance", {"planner": None, "dry_run": True, "step": True})]
+    assert told.stdout.startswith("this pool as it was observed; nothing is moved; planner dswap\n")
+    assert (
+        told.stdout.splitlines()[1:]
+        == run("balance", "--step", "--planner", "worst-fit")[:-1].split("\n")[1:]
+    )
+    assert "leave out --wait" in fail("balance", "--step", "--wait")
+    assert "Missing argument 'MOUNT'" in fail("balance")
 
 
 def test_a_plan_is_begun_or_waited_for(daemon: Daemon) -> None:

@@ -64,6 +64,11 @@ def test_a_hotspot_in_status_stats_and_balance() -> None:
         plan = await ask("balance", dry_run=True)
         assert (plan["hotspots"], plan["solved"], plan["dry_run"]) == (["fast"], True, True)
         assert plan["balance"]["state"] == "idle"
+        stepped = await ask("balance", dry_run=True, step=True)
+        trace = stepped.pop("trace")
+        assert (stepped["steps"], "trace" in plan) == (plan["steps"], False)
+        assert trace[0]["overloaded"] == ["fast"]
+        assert [one["array"] for one in trace[-1]["arrays"]] == ["fast", "slow"]
         begun = await ask("balance", planner="dswap")
         assert begun["balance"]["state"] == "running"
         await trio.sleep(1.5)

@@ -11,6 +11,7 @@ from typing import Any
 from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.commands.arguments import check_arguments
 from raidx_fuse.errors import UsageError
+from raidx_fuse.pool.balance.steps import plan_steps
 from raidx_fuse.pool.hotspots.balancer import Balancer
 from raidx_fuse.pool.hotspots.kept_plan import EVACUATE, Goal
 from raidx_fuse.pool.hotspots.settings import (
@@ -64,12 +65,15 @@ class BalanceCommands:
 
     # -- plans -----------------------------------------------------------------------------------
 
-    async def balance(self, planner: str | None = None, dry_run: bool = False) -> Result:
-        """Plan to remove hotspots, and unless *dry_run* begin to do it."""
+    async def balance(
+        self, planner: str | None = None, dry_run: bool = False, step: bool = False
+    ) -> Result:
+        """Plan to remove hotspots, and unless *dry_run* begin to do it; *step*: with its steps."""
         proposal = await self._balancer.planning.balance(planner)
         if not dry_run:
             self._balancer.start(proposal)
-        return {**proposal.as_dict(), "dry_run": dry_run, **self._state()}
+        more = {"trace": plan_steps(proposal.plan)} if step else {}
+        return {**proposal.as_dict(), **more, "dry_run": dry_run, **self._state()}
 
     async def evacuate(self, name: str, dry_run: bool = False) -> Result:
         """Plan to move every volume off array *name*, and unless *dry_run* begin to do it."""
