@@ -44,6 +44,7 @@ COMMANDS = {  # name -> place: the module of a command is imported when the comm
     "set": "setting.set_value",
     "inject": "teach.lab.inject",
     "crash": "teach.lab.crash",
+    "lab": "teach.scratch.lab",
     "trim": "volume.trim",
     "volume": "volume.volume",
     "array": "balance.array",

@@ -5,6 +5,7 @@ The write hole with and without the log is tested by the lab sheet (tests/docs/t
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -74,3 +75,29 @@ def test_faults_bytes_steps_and_another_mount_after_a_cut(array: RealArray) -> N
     rest = array.ask("peek", *reversed(array.members), "1")
     assert [cell["lost"] for cell in rest["cells"]].count(True) == 1
     assert "no array is mounted" in array.refused("peek", "ARRAY", "1")
+
+
+def test_a_scratch_array_is_made_reset_and_removed(array: RealArray) -> None:
+    lab, essay = array.folder / "scratch", array.folder / "scratch" / "essay"
+    try:
+        first = array.ask("lab", "reset", lab)
+        assert first["mountpoint"] == f"{lab}/mnt"
+        image = lab / "mnt" / "disk"
+        with image.open("r+b", buffering=0) as file:
+            file.write(TEXT)
+        essay.write_text("mine")
+        array.raidx("inject", lab / "mnt", "1", "hang")  # what waits for it must not be waited for
+        with os.scandir(lab / "mnt"):
+            assert "in use" in array.refused("lab", "reset", lab)
+        second = array.ask("lab", "reset", lab, "--layout", "rdp", "--disks", "4")
+        assert (second["array"]["layout"], second["left_alone"]) == ("rdp", ["essay"])
+        assert first["array"]["uuid"] != second["array"]["uuid"]
+        assert image.read_bytes()[: len(TEXT)] == bytes(len(TEXT))
+        third = array.ask("lab", "reset", lab)  # as it was the last time
+        assert (third["array"]["layout"], len(third["array"]["members"])) == ("rdp", 4)
+    finally:
+        ended = array.raidx("lab", "end", lab)
+    assert "left alone: essay" in ended.stdout
+    assert [path.name for path in lab.iterdir()] == ["essay"]
+    assert essay.read_text() == "mine"
+    array.raidx("lab", "end", lab)
