@@ -9,7 +9,8 @@ from click.testing import CliRunner
 
 from raidx_fuse.cli.commands.teach import quiz as command
 from raidx_fuse.cli.main import main
-from raidx_fuse.lab.quiz.questions import KINDS, LEVELS
+from raidx_fuse.lab.quiz.questions import LEVELS
+from raidx_fuse.lab.quiz.quiz import EVERY_KIND
 from tests.cli.test_layout_commands import fail, run, run_json
 
 
@@ -20,7 +21,8 @@ def test_answers_are_printed_only_when_asked_for() -> None:
     assert len(solved.splitlines()) == 10
     assert solved.splitlines()[::2] == plain.splitlines()
     assert all("because" in line for line in solved.splitlines()[1::2])
-    assert all(re.match(r"\d\. \w+ on \d+ disks?\. .*\)$", line) for line in plain.splitlines())
+    about = r"\d\. (\w+ on \d+ disks?\.|Each array can serve) .*\)$"
+    assert all(re.match(about, line) for line in plain.splitlines())
 
 
 def test_the_json_has_the_facts_and_with_answers_the_answers() -> None:
@@ -46,13 +48,41 @@ def test_a_file_of_answers_is_marked(tmp_path: Path) -> None:
     assert "cannot be read" in missing.stderr
 
 
+def test_a_sheet_to_print_has_answers_on_a_page_of_their_own(tmp_path: Path) -> None:
+    page = tmp_path / "seed7.html"
+    words = ("quiz", "--seed", "7", "--level", "hard", "--sheet", str(page))
+    assert run(*words) == f"5 questions, to print: {page}\n"
+    plain = page.read_text()
+    assert (plain.count('class="line"'), plain.count("<li>")) == (5, 5)
+    assert "Answers" not in plain
+    assert not re.search(r"<script|src=|href=|https?:", plain)
+    asked = run("quiz", "--seed", "7", "--level", "hard").splitlines()
+    for line in asked:
+        text = line.partition(". ")[2].rpartition(" (")[0]
+        assert text.replace("&", "&amp;") in plain
+    run(*words, "--answers")  # made anew
+    solved = page.read_text()
+    assert solved.index("Answers: raidx quiz: hard, seed 7") > solved.rindex('class="line"')
+    for question in run_json("quiz", "--seed", "7", "--level", "hard", "--answers")["questions"]:
+        assert f"<b>{' '.join(question['answer'])}</b>" in solved
+    other = tmp_path / "notes.txt"
+    other.write_text("mine")
+    assert "exists and is no HTML page" in fail("quiz", "--sheet", str(other))
+    assert "give one of them" in fail("quiz", "--sheet", str(page), "--check", str(other))
+    assert other.read_text() == "mine"
+
+
 def test_mistakes_get_one_line_and_status_2() -> None:
     assert "nearest: 5 or 7" in fail("quiz", "--layout", "xcode", "--disks", "6")
     assert "out of range" in fail("quiz", "--count", "0")
     assert "leave out --kind" in fail("quiz", "--layout", "raid0", "--kind", "rebuild")
     assert "easy" in fail("quiz", "--level", "impossible")
+    for words in (("--disks", "-1"), ("--count", "9" * 30), ("--layout", "raidx-copy")):
+        fail("quiz", *words)
+    assert "did you mean raidx-copy" in fail("quiz", "--layout", "raid10")
+    assert "can be asked about raid5" in fail("quiz", "--layout", "raid5", "--kind", "dswap")
 
 
 def test_the_options_know_every_kind_and_level() -> None:
-    assert list(command.KINDS.choices) == list(KINDS)
+    assert list(command.KINDS.choices) == list(EVERY_KIND)
     assert list(command.LEVELS.choices) == list(LEVELS)

@@ -9,6 +9,7 @@ All 10,000 questions take about a second.
 from __future__ import annotations
 
 from collections import Counter
+from fractions import Fraction
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 from raidx_fuse.errors import UsageError
 from raidx_fuse.lab.quiz.questions import KINDS, LEVELS
 from raidx_fuse.lab.quiz.quiz import (
+    EVERY_KIND,
     LAYOUTS_OF,
     Question,
     Request,
@@ -169,6 +171,38 @@ def _shortest(name: tuple[str, int], column: int) -> dict[Cell, int]:
     return best
 
 
+def displaced(facts: dict[str, Any], level: str) -> list[str]:
+    """Return what the Dswap paper's displace step moves from east (section 3.2.1), by fractions.
+
+    Of a hard question, the first volume and where it goes.
+    """
+    place = dict(facts["place"])
+
+    def on(array: str, key: str) -> int:
+        return sum(facts[key][name] for name, where in place.items() if where == array)
+
+    by_bsr = sorted(
+        (name for name, array in place.items() if array == "east"),
+        key=lambda name: Fraction(facts["load"][name], facts["size"][name]),
+        reverse=True,
+    )
+    moved: list[str] = []
+    while sum(facts["load"][name] for name in by_bsr if name not in moved) > 75:  # the set R
+        moved.append(by_bsr[len(moved)])
+    target = ""
+    for volume in moved:
+        free = {array: facts["capacity"][array] - on(array, "size") for array in facts["capacity"]}
+        room = [
+            array
+            for array in free
+            if facts["size"][volume] <= free[array]
+            and on(array, "load") + facts["load"][volume] <= 75
+        ]
+        place[volume] = max(room, key=lambda array: Fraction(75 - on(array, "load"), free[array]))
+        target = target or place[volume]
+    return [moved[0], target] if level == "hard" else moved
+
+
 @lru_cache
 def slow(layout: str, disks: int) -> Slow:
     return Slow(layout, disks)
@@ -186,18 +220,26 @@ def test_every_answer_is_that_of_the_slow_reference(level: str) -> None:
     kinds: Counter[str] = Counter()
     layouts: Counter[str] = Counter()
     for question in asked(level, -(-QUESTIONS // len(LEVELS))):
+        if question.kind == "dswap":
+            assert list(question.draft.answer) == displaced(question.draft.facts, level), question
+            kinds[question.kind] += 1
+            continue
+        assert question.layout is not None
+        assert question.disks is not None
         told = [] if question.draft.answer == ("none",) else list(map(int, question.draft.answer))
         expected = slow(question.layout, question.disks).answer(question.kind, question.draft.facts)
         assert told == expected, question
         kinds[question.kind] += 1
         layouts[question.layout] += 1
     assert set(layouts) == set(LAYOUTS_OF[level])
-    assert len(kinds) == (4 if level == "easy" else len(KINDS))
+    assert len(kinds) == (4 if level == "easy" else len(EVERY_KIND))
     assert min(kinds.values()) >= 10
 
 
 def test_the_reference_notices_a_wrong_answer() -> None:
     for question in quiz(Request(20, level="hard")):
+        if question.layout is None or question.disks is None:
+            continue
         reference_of = slow(question.layout, question.disks)
         facts = dict(question.draft.facts)
         if "chunk" in facts and question.kind == "place":
@@ -224,6 +266,13 @@ def test_one_kind_on_one_layout(kind: str) -> None:
     assert {(q.layout, q.disks, q.kind) for q in found} == {("rdp", 6, kind)}
 
 
+def test_dswap_is_asked_at_every_level_if_it_is_named() -> None:
+    for level in LEVELS:
+        for question in quiz(Request(30, kind="dswap", level=level)):
+            assert (question.kind, question.layout, question.disks) == ("dswap", None, None)
+            assert list(question.draft.answer) == displaced(question.draft.facts, level)
+
+
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
@@ -236,6 +285,8 @@ def test_one_kind_on_one_layout(kind: str) -> None:
         (Request(layout="raidx-copy"), "has no fixed stripes"),
         (Request(layout="raid0", kind="rebuild"), "no medium question of this kind"),
         (Request(layout="raid1", kind="place"), "no medium question of this kind"),
+        (Request(layout="raid5", kind="dswap"), "can be asked about raid5; leave out --kind"),
+        (Request(disks=4, kind="dswap"), "can be asked about any layout on 4 disks"),
         (Request(disks=1, level="hard"), "on 1 disks"),
     ],
 )

@@ -7,15 +7,14 @@ can be read without colours.
 from __future__ import annotations
 
 import colorsys
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
 import click
 
+from raidx_fuse.cli import made_files
 from raidx_fuse.cli.parameters import PATH
-from raidx_fuse.errors import RaidxError, UsageError
 
 WIDTH, HEIGHT, GAP = 74, 38, 4  # pixels of a box, and between boxes
 LABEL, HEAD, SPACE, MARGIN = 76, 22, 34, 16  # left of rows, above columns, between panels, around
@@ -106,30 +105,9 @@ def picture(title: str, panels: Sequence[Panel], notes: Sequence[str] = ()) -> s
 
 
 def save(path: str | None, document: str) -> None:
-    """Write *document* to *path*; a file that is no picture is not overwritten.
-
-    Nothing happens without a path. Raises UsageError for such a file, RaidxError if it cannot be
-    written.
-    """
-    if path is None:
-        return
-    try:
-        if os.path.lexists(path) and not _is_picture(path):
-            raise UsageError(
-                f"{path} exists and is no SVG file", action="choose another name for the picture"
-            )
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(document)
-    except OSError as error:
-        raise RaidxError(f"{path} cannot be written: {error.strerror}") from None
-
-
-def _is_picture(path: str) -> bool:
-    if not os.path.isfile(path):
-        return False
-    with open(path, "rb") as file:
-        begin = file.read(5)
-    return begin in (b"", b"<svg ")
+    """Write *document* to *path*, if there is one; see `made_files.save`."""
+    if path is not None:
+        made_files.save(path, document, "SVG file")
 
 
 def _panel(panel: Panel, x: int, y: int) -> list[str]:

@@ -8,14 +8,18 @@ from typing import Any
 import click
 from rich.text import Text
 
+from raidx_fuse.cli import made_files
 from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.commands.teach.sheet import sheet as as_sheet
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import LAYOUT_NAME, PATH
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import RaidxError, UsageError
 
 ANSWERS_BYTES_MAX = 1 << 20
 LEVELS = click.Choice(["easy", "medium", "hard"])
-KINDS = click.Choice(["place", "parity", "write", "pre-reads", "lost", "rebuild", "degraded"])
+KINDS = click.Choice(
+    ["place", "parity", "write", "pre-reads", "lost", "rebuild", "degraded", "dswap"]
+)
 
 
 @verb()
@@ -32,6 +36,9 @@ KINDS = click.Choice(["place", "parity", "write", "pre-reads", "lost", "rebuild"
     type=PATH,
     help='Check answers: a file of lines such as "3: 0 2 4", in the order asked for.',
 )
+@click.option(
+    "--sheet", metavar="FILE", type=PATH, help="Write a page to print (HTML); answers come last."
+)
 def quiz(
     out: Output,
     layout: str | None,
@@ -42,8 +49,10 @@ def quiz(
     seed: int,
     answers: bool,
     check: str | None,
+    sheet: str | None,
 ) -> int:
-    """Print questions: where chunks lie, what parity holds, what writes and rebuilds cost.
+    """Print questions: where chunks lie, what parity holds, what writes and rebuilds cost, which
+    volumes Dswap moves.
 
     The same seed gives the same questions. The answers are computed by the functions that plan
     the I/O of a running array. All chunks count as written. The exit status of --check is 1 if an
@@ -59,22 +68,32 @@ def quiz(
         "questions": [question.as_dict(answers=answers) for question in questions],
     }
     if check is not None:
+        if sheet is not None:
+            raise UsageError("--check marks answers, --sheet asks: give one of them")
         marks = check_answers(questions, parse_answers(_read(check)))
         right = sum(mark["right"] for mark in marks)
         lines = [f"{mark['number']}: {_mark(mark)}" for mark in marks]
         lines.append(f"{right} of {len(marks)} right")
         out.emit({**document, "marks": marks, "right": right}, Text("\n".join(lines)))
         return int(right < len(marks))
+    texts = [_text(question) for question in document["questions"]]
+    if sheet is not None:
+        made_files.save(sheet, as_sheet(document, texts), "HTML page")
+        out.emit(document, f"{plural(len(questions), 'question')}, to print: {sheet}")
+        return 0
     lines = []
-    for question in document["questions"]:
-        lines.append(
-            f"{question['number']}. {question['layout']} on {plural(question['disks'], 'disk')}. "
-            f"{question['text']} ({question['give']})"
-        )
+    for question, text in zip(document["questions"], texts, strict=True):
+        lines.append(f"{question['number']}. {text} ({question['give']})")
         if answers:
             lines.append(f"   {' '.join(question['answer'])}   because {question['why']}")
     out.emit(document, Text("\n".join(lines)))
     return 0
+
+
+def _text(question: dict[str, Any]) -> str:
+    if question["layout"] is None:
+        return str(question["text"])
+    return f"{question['layout']} on {plural(question['disks'], 'disk')}. {question['text']}"
 
 
 def _mark(mark: dict[str, Any]) -> str:

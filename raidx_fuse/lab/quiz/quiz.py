@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from raidx_fuse.errors import UsageError
+from raidx_fuse.lab.quiz.pools import POOL_KINDS
 from raidx_fuse.lab.quiz.questions import (
     EASY,
     EASY_KINDS,
@@ -36,6 +37,7 @@ LAYOUTS_OF = {
     MEDIUM: ("raid4", "raid5", "rdp", "evenodd"),
     HARD: ("raid5", "rdp", "evenodd", "xcode", "pcode", "upc"),
 }
+EVERY_KIND = (*KINDS, *POOL_KINDS)
 DISKS_OF = {EASY: (3, 5), MEDIUM: (4, 6), HARD: (4, 8)}  # unless the caller says how many
 
 
@@ -53,12 +55,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Question *number* of a quiz."""
+    """Question *number* of a quiz; one about a pool has no *layout* and no *disks*."""
 
     number: int
     kind: str
-    layout: str
-    disks: int
+    layout: str | None
+    disks: int | None
     draft: Draft
 
     def as_dict(self, *, answers: bool) -> dict[str, Any]:
@@ -124,8 +126,9 @@ def _check(request: Request) -> None:
         raise UsageError(f"{request.count} questions are out of range: take 1 to {COUNT_MAX}")
     if request.level not in LEVELS:
         raise UsageError(f"there is no level {request.level!r}", action=f"take {', '.join(LEVELS)}")
-    if request.kind is not None and request.kind not in KINDS:
-        raise UsageError(f"there is no kind {request.kind!r}", action=f"take {', '.join(KINDS)}")
+    if request.kind is not None and request.kind not in EVERY_KIND:
+        kinds = ", ".join(EVERY_KIND)
+        raise UsageError(f"there is no kind {request.kind!r}", action=f"take {kinds}")
     if request.disks is not None and not 1 <= request.disks <= DISKS_MAX:
         raise UsageError(f"{request.disks} disks are out of range: a quiz has 1 to {DISKS_MAX}")
     if request.layout is not None:
@@ -146,18 +149,26 @@ def _check(request: Request) -> None:
         )
 
 
+Choice = tuple[str | None, tuple[int | None, ...], tuple[str, ...]]
+
+
 @lru_cache(maxsize=64)
-def _choices(request: Request) -> tuple[tuple[str, tuple[int, ...], tuple[str, ...]], ...]:
-    """Return (layout, widths, kinds) of what can be asked."""
+def _choices(request: Request) -> tuple[Choice, ...]:
+    """Return (layout, widths, kinds) of what can be asked; of pools without layout and widths."""
     low, high = DISKS_OF[request.level]
-    found = []
+    found: list[Choice] = []
+    if request.kind in POOL_KINDS or (request.kind is None and request.level != EASY):
+        if request.layout is None and request.disks is None:
+            found.append((None, (None,), tuple(POOL_KINDS)))
+        if request.kind is not None:
+            return tuple(found)
     for name in LAYOUTS_OF[request.level] if request.layout is None else (request.layout,):
         info = LAYOUTS[name]
         first = next(width for width in range(1, DISKS_MAX + 1) if info.allows(width))
         wanted = range(max(low, first), max(high, first) + 1)
         if request.disks is not None:
             wanted = range(request.disks, request.disks + 1)
-        widths = tuple(width for width in wanted if info.allows(width))
+        widths = [width for width in wanted if info.allows(width)]
         if not widths:
             continue
         kinds: tuple[str, ...] = EASY_KINDS if request.level == EASY else tuple(KINDS)
@@ -168,7 +179,7 @@ def _choices(request: Request) -> tuple[tuple[str, tuple[int, ...], tuple[str, .
         if make_code(name, widths[0]).is_copies:
             kinds = tuple(kind for kind in kinds if kind not in NOT_OF_COPIES)
         if kinds:
-            found.append((name, widths, kinds))
+            found.append((name, tuple(widths), kinds))
     return tuple(found)
 
 
@@ -176,7 +187,10 @@ def _question(request: Request, number: int) -> Question:
     generator = random.Random(f"{request.seed}/{request.level}/{number}")
     name, widths, kinds = generator.choice(_choices(request))
     disks, kind = generator.choice(widths), generator.choice(kinds)
-    draft = KINDS[kind](_layout(name, disks), generator, request.level)
+    if name is None or disks is None:
+        draft = POOL_KINDS[kind](generator, request.level)
+    else:
+        draft = KINDS[kind](_layout(name, disks), generator, request.level)
     return Question(number, kind, name, disks, draft)
 
 
