@@ -72,7 +72,10 @@ def test_commands_named_in_the_text_exist(name: str) -> None:
 
 
 @pytest.mark.parametrize("line", PAPER)
-def test_layout_commands_work_as_printed(line: str) -> None:
+def test_layout_commands_work_as_printed(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # some draw a picture
     result = CliRunner().invoke(main, shlex.split(line)[1:])
     assert result.exit_code == 0, result.stderr
     assert result.stdout.strip()
@@ -90,8 +93,13 @@ def test_the_readme_begins_with_what_it_is_for_and_two_commands() -> None:
 
 
 def test_every_page_is_reached_from_the_readme() -> None:
+    """The README names every page except those of the lab, which the teacher's page names."""
     linked = set(re.findall(r"\]\(([^)#]+)", README))
-    assert set(NAMES) - {"README.md"} <= linked
+    labs = {name for name in NAMES if name.startswith("examples/lab/")}
+    assert set(NAMES) - labs - {"README.md"} <= linked
+    named = re.findall(r"\]\((lab/[^)#]+)", TEXTS["examples/teaching.md"])
+    assert labs == {f"examples/{path}" for path in named}
+    assert len(labs) == 12
 
 
 def test_the_table_of_layouts_is_that_of_the_program() -> None:

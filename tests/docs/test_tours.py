@@ -14,7 +14,7 @@ from raidx_fuse.fuse import mountpoint
 from tests.docs.pages import blocks, shell_environment
 
 pytestmark = pytest.mark.mount
-MOUNTS = ("mnt", "unlike", "grow", "shape")
+MOUNTS = ("mnt", "unlike", "grow", "shape", "writehole/mnt")
 
 
 @pytest.fixture
@@ -62,3 +62,21 @@ def test_the_transcript_of_the_readme(folder: Path) -> None:
     for line, printed in steps:
         output = run(line, folder).replace(str(folder), "...")
         assert [row.rstrip() for row in output.splitlines()] == printed.splitlines(), line
+
+
+def test_the_write_hole_in_five_minutes(folder: Path) -> None:
+    """`run` fails on any command that does not end with 0: `cmp` judges before and after."""
+    found = blocks("examples/teaching.md", "sh")
+    lines = [line for text in found if " writehole" in text for line in text.splitlines() if line]
+    assert len(lines) == 16
+    printed = [run(line, folder) for line in lines]
+    seen = "".join(printed)
+    before, broken, whole = (text for text in printed if text.startswith("stripe 0 of raid5"))
+    (row,) = re.findall(r"D1  member 1 .*", before)
+    assert row.endswith("fox.The quick br")
+    (row,) = re.findall(r"D1  member 1 .*", broken)
+    assert re.search(r"chains +0  7c 42 4a ", row)
+    (row,) = re.findall(r"D1  member 1 .*", whole)
+    assert row.endswith("fox.The quick br")
+    assert "(the write hole)" in seen  # `explain --step` names the moment
+    assert not list(folder.iterdir())
