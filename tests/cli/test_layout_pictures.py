@@ -75,6 +75,12 @@ def test_a_picture_shows_chains_reads_and_growth(tmp_path: Path) -> None:
     assert len([word for word in words if word.endswith(" new")]) == 10
 
 
+def test_a_picture_has_a_limit(tmp_path: Path) -> None:
+    words = ("layout", "show", "raid5", "--disks", "255", "--svg", str(tmp_path / "a.svg"))
+    assert "a picture of 65025 boxes is too large" in fail(*words)
+    assert not list(tmp_path.iterdir())
+
+
 def test_no_other_file_is_overwritten_by_a_picture(tmp_path: Path) -> None:
     words = ("layout", "show", "raid5", "--disks", "3", "--svg")
     member = tmp_path / "disk0.img"

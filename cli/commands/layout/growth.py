@@ -88,7 +88,7 @@ def map_chunks(
     if step and not disks_after:
         raise UsageError("--step shows a growth: give --disks-after, too")
     growth = _Growth(name, widths, plan, rotate) if step or svg is not None else None
-    if growth is not None:
+    if growth is not None and svg is not None:
         title = f"{name} on {' then '.join(map(str, widths))} members"
         save(svg, picture(title, list(growth.panels()), [NOTE] * bool(disks_after)))
     if step and growth is not None:

@@ -104,7 +104,8 @@ def show(
             last = number == len(rows) - 1 and plan.code.rows > 1
             texts = [_cell_text(plan.code, content, chains) for content in row]
             table.add_row("" if number else str(stripe), *texts, end_section=last)
-    save(svg, picture(title, [_stripes(plan, boxes)], [CHAINS_NOTE]))
+    if svg is not None:
+        save(svg, picture(title, [_stripes(plan, boxes)], [CHAINS_NOTE]))
     shape = {"rows": plan.code.rows, "cols": plan.width, "tolerance": plan.code.tolerance}
     out.emit({"layout": name, **shape, "stripes": document}, table)
 

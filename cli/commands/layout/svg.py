@@ -15,10 +15,12 @@ import click
 
 from raidx_fuse.cli import made_files
 from raidx_fuse.cli.parameters import PATH
+from raidx_fuse.layouts.codes.code import LayoutError
 
 WIDTH, HEIGHT, GAP = 74, 38, 4  # pixels of a box, and between boxes
 LABEL, HEAD, SPACE, MARGIN = 76, 22, 34, 16  # left of rows, above columns, between panels, around
 PAGE_WIDTH = 1180  # panels that do not fit beside each other go below
+BOXES_MAX = 20_000
 HUE = 0.61803398875  # of a turn between neighbouring colours: golden section
 PLAIN, MOVED, NEW, READ = "#f4f4f4", "#ffc26b", "#b9e6b3", "#a9cdf5"
 STYLE = (
@@ -73,7 +75,13 @@ def colour(number: int) -> str:
 
 
 def picture(title: str, panels: Sequence[Panel], notes: Sequence[str] = ()) -> str:
-    """Return *panels* below *title*, with *notes* at the end, as an SVG document."""
+    """Return *panels* below *title*, with *notes* at the end, as an SVG document.
+
+    Raises LayoutError if it would have more boxes than a browser shows with ease.
+    """
+    boxes = sum(len(row) for panel in panels for row in panel.rows)
+    if boxes > BOXES_MAX:
+        raise LayoutError(f"a picture of {boxes} boxes is too large: the limit is {BOXES_MAX}")
     parts: list[str] = []
     x, y, row_height, page_width = MARGIN, MARGIN + 2 * HEAD, 0, 9 * len(title)
     for panel in panels:
@@ -104,10 +112,9 @@ def picture(title: str, panels: Sequence[Panel], notes: Sequence[str] = ()) -> s
     )
 
 
-def save(path: str | None, document: str) -> None:
-    """Write *document* to *path*, if there is one; see `made_files.save`."""
-    if path is not None:
-        made_files.save(path, document, "SVG file")
+def save(path: str, document: str) -> None:
+    """Write *document* to *path*; see `made_files.save`."""
+    made_files.save(path, document, "SVG file")
 
 
 def _panel(panel: Panel, x: int, y: int) -> list[str]:

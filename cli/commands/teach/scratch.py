@@ -193,6 +193,8 @@ def _require_ours(place: str) -> None:
         raise UsageError(f"{place} is not a folder")
     if status.st_uid != os.geteuid():
         raise UsageError(f"{place} belongs to another user (uid {status.st_uid})")
+    if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
+        raise UsageError(f"{place} is closed: this user cannot write to it")
     if status.st_mode & stat.S_IWOTH:
         raise UsageError(f"everybody may write to {place}", action="name a folder of your own")
 
