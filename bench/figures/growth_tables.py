@@ -77,10 +77,11 @@ def every_code(member_bytes: int) -> PaperTable:
             *("times faster than large windows", "than md's habits, 4 MiB", "than md's, 1 MiB"),
         ),
         rows,
-        "Least bytes: 2mn / ((m + n)(m - parities)). md itself was measured on raid4 only: 3.0 "
-        "(4+1) and 3.33 (4+2). Published, on other disks and under loads of their own: FastScale "
-        "(FAST '11) takes up to 86.06 % less time than SLAS for RAID-0, which is 7.2 times as "
-        "fast, moving as few blocks as McPod; CRAID (FAST '14) moves only a partition of hot data "
+        "Least bytes: 2mn / ((m + n)(m - parities)). `md_growth.py` runs md itself: 3.0 (4+1) and "
+        "3.33 (4+2) with its levels 4 and 5, 3.5 (6+2) with its level 6. Published, on other "
+        "disks and under loads of their own: FastScale (FAST '11) takes up to 86.06 % less time "
+        "than SLAS for RAID-0, which is 7.2 times as fast, moving as few blocks as McPod; CRAID "
+        "(FAST '14) moves only a partition of hot data "
         "of less than 1.28 % of each disk, and leaves the rest where it was.",
     )
 

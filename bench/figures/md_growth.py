@@ -2,6 +2,7 @@
 
     python bench/figures/md_growth.py                         RAID-4 from 4 to 5 members of 128 MiB
     python bench/figures/md_growth.py --added 2 --size 256 --ways live,piggyback,surrogate,restripe
+    python bench/figures/md_growth.py --layout rdp --width 6 --added 2     beside md's RAID-6
 
 `mdadm --grow` runs in a guest of User-Mode Linux, a kernel that is an ordinary program. It needs no
 root, no loop devices, and no md on this machine. Both arrays are full of random data before, and
@@ -36,6 +37,7 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.growth_position import LIVE, SURROGATE
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.create import create_array
+from raidx_fuse.layouts.growth_room import prime_for
 from raidx_fuse.layouts.registry import PARITY_WAYS
 from raidx_fuse.members.base import ReadBuffer, WriteBuffer
 from raidx_fuse.members.open import create_member
@@ -51,6 +53,7 @@ STAT_READ, STAT_WRITTEN = 2, 6  # sectors, among the fields of /sys/block/*/stat
 CHUNK_BYTES = 64 << 10
 RESTRIPE = "restripe"
 WAYS = (*PARITY_WAYS, RESTRIPE)
+MD_LEVELS = {"raid4": 4, "raid5": 5, "rdp": 6, "evenodd": 6}
 MIB = 1 << 20
 os.environ["PATH"] += ":/usr/sbin:/sbin"
 
@@ -145,7 +148,9 @@ def parse_growth(results: Path, members: int) -> GrowthCost:
     return GrowthCost(moved, end_s - start_s, *sizes)
 
 
-def grow_md(width: int, added: int, member_bytes: int, folder: Path, limit_s: float) -> GrowthCost:
+def grow_md(
+    level: int, width: int, added: int, member_bytes: int, folder: Path, limit_s: float
+) -> GrowthCost:
     """Grow an array of md in a guest, with its members in *folder*. Raises PeerError."""
     program, results = kernel(), folder / "results"
     assert program is not None
@@ -154,7 +159,7 @@ def grow_md(width: int, added: int, member_bytes: int, folder: Path, limit_s: fl
         *(program, f"mem={MEMORY}", "rootfstype=hostfs", "rootflags=/", "ro", "quiet"),
         *(f"init={GUEST}", f"uml_dir={folder}", "con=null", "con0=null,fd:1"),
         *(f"MD_OUT={results}", f"MD_MODULES={MODULES}", f"MD_CHUNK_KIB={CHUNK_BYTES >> 10}"),
-        *(f"MD_WIDTH={width}", f"MD_ADDED={added}"),
+        *(f"MD_LEVEL={level}", f"MD_WIDTH={width}", f"MD_ADDED={added}"),
     ]
     for number in range(width + added):
         member = folder / f"md{number}.img"
@@ -227,7 +232,7 @@ class CountingMember(WrapperMember):
 
 
 async def grow_ours(
-    way: str, width: int, added: int, member_bytes: int, folder: Path
+    layout: str, way: str, width: int, added: int, member_bytes: int, folder: Path
 ) -> GrowthCost:
     """Grow an array of raidx in this process: *way* is a parity mode, or "restripe".
 
@@ -239,7 +244,15 @@ async def grow_ours(
     ]
     joining = members[width : width + added]
     try:
-        await create_array(members[:width], "raid4", chunk_bytes=CHUNK_BYTES, name="bench", now_s=0)
+        params = {"prime": prime_for(layout, width + added)} if MD_LEVELS[layout] == 6 else {}
+        await create_array(
+            members[:width],
+            layout,
+            params=params,
+            chunk_bytes=CHUNK_BYTES,
+            name="bench",
+            now_s=0,
+        )
         async with open_array(members[:width]) as array:
             old_bytes, noise = array.size_bytes, np.random.default_rng(5).bytes(7 * MIB)
             for at in range(0, old_bytes, len(noise)):
@@ -274,9 +287,13 @@ async def grow_ours(
 # ---- both ----
 
 
-def table(width: int, added: int, member_bytes: int, growths: dict[str, GrowthCost]) -> PaperTable:
+def table(
+    layout: str, width: int, added: int, member_bytes: int, growths: dict[str, GrowthCost]
+) -> PaperTable:
     """Return the growths side by side, in MiB."""
     rows: list[list[Cell]] = []
+    parity = "parity" if layout == "raid4" else "data"  # the others rotate
+    roles = ["data"] * (width - 1) + [parity] + ["new"] * added + ["surrogate"]
     columns = [f"{name} {what}" for name in growths for what in ("read", "written")]
 
     def line(title: str, cells: Callable[[GrowthCost], Sequence[Cell]]) -> None:
@@ -284,7 +301,6 @@ def table(width: int, added: int, member_bytes: int, growths: dict[str, GrowthCo
         rows.append([title, *(cell for pair in found for cell in pair)])
 
     for number in range(max(len(growth.members) for growth in growths.values())):
-        roles = ["data"] * (width - 1) + ["parity"] + ["new"] * added + ["surrogate"]
 
         def of_member(growth: GrowthCost, n: int = number) -> list[Cell]:
             return [part / MIB for member in growth.members[n : n + 1] for part in member]
@@ -297,7 +313,8 @@ def table(width: int, added: int, member_bytes: int, growths: dict[str, GrowthCo
     line("seconds", lambda growth: [growth.seconds])
     return PaperTable(
         f"{width}+{added}",
-        f"RAID-4 grows by {added}, members of {member_bytes // MIB} MiB, MiB of each member",
+        f"{layout}, md's level {MD_LEVELS[layout]}, grows by {added}, members of "
+        f"{member_bytes // MIB} MiB, MiB of each member",
         ("member", *columns),
         rows,
         "md's seconds are those of a guest of User-Mode Linux and say little about md on disks.",
@@ -305,6 +322,7 @@ def table(width: int, added: int, member_bytes: int, growths: dict[str, GrowthCo
 
 
 def compare(
+    layout: str,
     ways: Sequence[str],
     width: int,
     added: int,
@@ -317,16 +335,17 @@ def compare(
     for name in ("md", *ways):
         with tempfile.TemporaryDirectory(prefix="raidx-md-", dir=directory) as home:
             growths[name] = (
-                grow_md(width, added, member_bytes, Path(home), limit_s)
+                grow_md(MD_LEVELS[layout], width, added, member_bytes, Path(home), limit_s)
                 if name == "md"
-                else trio.run(grow_ours, name, width, added, member_bytes, Path(home))
+                else trio.run(grow_ours, layout, name, width, added, member_bytes, Path(home))
             )
-    return table(width, added, member_bytes, growths)
+    return table(layout, width, added, member_bytes, growths)
 
 
 def main() -> int:
     """Grow both and print the table; 2 when md cannot run here, 1 when something failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--layout", choices=sorted(MD_LEVELS), default="raid4", help="ours")
     parser.add_argument("--width", type=int, default=4, help="members before")
     parser.add_argument("--added", type=int, default=1, help="members to add")
     parser.add_argument(
@@ -351,6 +370,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         made = compare(
+            options.layout,
             options.ways.split(","),
             options.width,
             options.added,

@@ -3,8 +3,8 @@
 #
 # Its root is the host's, read-only; what it finds out goes into the folder $MD_OUT of the host:
 # `before` and `after` (the line of /sys/block/ubd?/stat for each member), `numbers` (key=value),
-# `error` (what failed). Members are ubda, ubdb, ...: the first $MD_WIDTH make the array, the other
-# $MD_ADDED are added. $MD_MODULES is the folder of the guest kernel's modules on the host.
+# `error` (what failed). Members are ubda, ubdb, ...: the first $MD_WIDTH make the array, of the RAID
+# level $MD_LEVEL, the other $MD_ADDED are added. $MD_MODULES is the folder of the guest kernel's modules on the host.
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
 
@@ -60,7 +60,7 @@ echo 10000000 >/proc/sys/dev/raid/speed_limit_max
 echo 10000000 >/proc/sys/dev/raid/speed_limit_min
 
 # The members are new and the parity of zeros is zero: there is nothing to synchronise.
-mdadm --create /dev/md0 --run --level=4 --chunk="$MD_CHUNK_KIB" --metadata=1.2 --assume-clean \
+mdadm --create /dev/md0 --run --level="$MD_LEVEL" --chunk="$MD_CHUNK_KIB" --metadata=1.2 --assume-clean \
     --bitmap=none --raid-devices="$MD_WIDTH" $(devices "$MD_WIDTH" 0) >/mnt/create 2>&1 ||
     fail "mdadm --create: $(tail -n 1 /mnt/create)"
 size_bytes=$(($(cat /sys/block/md0/size) * 512))

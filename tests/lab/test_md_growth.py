@@ -146,6 +146,28 @@ def test_arrays_that_cannot_be_are_refused() -> None:
     assert "to 16 at the most" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("layout", "width", "added", "least", "of_md"),
+    [("raid5", 4, 1, 0.533, 3.0), ("rdp", 6, 2, 0.75, 3.5)],
+)
+def test_codes_with_moving_parity_grow_by_the_least_beside_md(
+    program: Any, tmp_path: Path, layout: str, width: int, added: int, least: float, of_md: float
+) -> None:
+    if (reason := program.missing()) is not None:
+        pytest.skip(reason)
+    shape = ("--layout", layout, "--width", str(width), "--added", str(added), "--ways", "live")
+    done = run(*shape, "--size", "48", "--directory", tmp_path, "--timeout", "60", "--json")
+    if done.returncode == 2:
+        (line,) = done.stderr.splitlines()
+        pytest.skip(line)
+    assert done.returncode == 0, done.stderr
+    (table,) = json.loads(done.stdout)
+    rows = {row[0]: row[1:] for row in table["rows"]}
+    md, ours = rows["bytes for each byte of old data"][::2]
+    assert md == pytest.approx(of_md, abs=0.05)
+    assert least <= ours < 1.12 * least  # with maps and superblocks
+
+
 def test_both_grow_and_nothing_stays(program: Any, tmp_path: Path) -> None:
     reason = program.missing()
     if reason is not None:
