@@ -255,9 +255,11 @@ def _admission(context: ArrayContext, piece: Piece, bands: list[dict[str, Any]])
         parity = "at the checkpoint"
         size = sum(place["length"] for place in parities)
         settling = record_bytes(len(parities) + follows, size)
+    size = record_bytes(entries, sum(place["length"] for place in logged))
+    journal = context.journal
     document["log"] = {
-        "roles": list(context.journal.roles),
-        "bytes": record_bytes(entries, sum(place["length"] for place in logged)),
+        "roles": sorted(journal.log_members.at(journal.ring.next_place(size)[1])),
+        "bytes": size,
         "parity": parity,
     }
     document["checkpoint"] = {

@@ -27,11 +27,12 @@ from raidx_fuse.format.log_record import (
     record_bytes,
 )
 from raidx_fuse.journal.group_commit import BATCH_BYTES_MAX, CHANGE_BYTES_MAX, CommitBatch
+from raidx_fuse.journal.log_members import LogMembers
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import RecordsInFlight, ReshapePosition, Ring
 from raidx_fuse.journal.stripe_parity import Part
 from raidx_fuse.journal.unsettled import Unsettled
-from raidx_fuse.layouts.numbers import Role, Stripe, by_role
+from raidx_fuse.layouts.numbers import Stripe
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.member_io import MemberIO
 from raidx_fuse.store.member_set import MemberSet
@@ -58,7 +59,7 @@ class LocksOfStripes(Protocol):
 class LogWriter(ReshapePosition):
     """Writes records to the ring of *member_set*.
 
-    Attributes: *roles* (the log members; empty after the log was lost); *batch* (the commit batch
+    Attributes: *log_members* (none after the log was lost); *batch* (the commit batch
     that is being collected); *late* (a batch whose record some log members did not take
     synchronously); *torn* (a withdrawn record may have left parts where the next one goes).
     """
@@ -80,8 +81,7 @@ class LogWriter(ReshapePosition):
         self.unsettled = Unsettled(self, member_set, written, self.capacity)
         # sequence -> writes for `finish`; the parts if they are data without parity; the stripe
         self.unfinished: dict[int, tuple[Sequence[MemberIO], Sequence[Part], Stripe]] = {}
-        self.roles: tuple[Role, ...] = ()
-        self.leaving = -1  # a role about to be released: it gets no more records
+        self.log_members = LogMembers(member_set)
         self.locks: LocksOfStripes | None = None  # of the array
         self.batch: CommitBatch | None = None  # changes that are not in the ring yet
         most_bytes = min(BATCH_BYTES_MAX, self.capacity // 8)
@@ -117,14 +117,14 @@ class LogWriter(ReshapePosition):
         The ring must be empty and no commit may run. Raises what the members raise; then the former
         log members stay.
         """
-        before = self.roles, self.ring.holders
+        roles, holders = self.log_members.roles, self.ring.holders
         self.choose_roles()
         try:
-            await self.ring.believe_also(before[1])
+            await self.ring.believe_also(holders)
             await self.member_set.flush()
         except BaseException:
-            self.roles = before[0]
-            self.ring.set_holders(before[1])
+            self.log_members.take(roles)
+            self.ring.set_holders(holders)
             raise
 
     async def believe_all(self) -> None:
@@ -137,19 +137,11 @@ class LogWriter(ReshapePosition):
         )
         await self.member_set.flush()
 
-    def avoid(self, role: Role | None) -> None:
-        """Let no log member be chosen from *role*, which is about to be given up; None: any may."""
-        self.leaving = -1 if role is None else role
-
     def choose_roles(self) -> None:
-        """Choose the first readable members as log members, one more than the code may lose."""
-        member_set = self.member_set
+        """Choose all readable members as log members."""
         self._gap = NO_GAP
-        whole = [role for role, queue in by_role(member_set.readable) if queue is not None]
-        active = [role for role in whole if role != self.leaving]
-        self.roles = tuple(active[: member_set.layout.code.tolerance + 1])
-        records = [member_set.config.record(role) for role in self.roles]
-        self.ring.set_holders([holder_of(record.member_uuid) for record in records])
+        self.log_members.choose()
+        self.ring.set_holders(self.log_members.holders())
 
     def holds(self, stripe: Stripe) -> bool:
         """Return whether a record of *stripe* may still be replayed (journal.py, law 3)."""
@@ -361,7 +353,7 @@ class LogWriter(ReshapePosition):
         buffers = [record]
         left: list[MemberIO] = []
         queues = self.member_set.queues
-        for role in self.roles:
+        for role in self.log_members.at(offset):
             queue = queues[role]
             try:
                 if queue is None or queue.try_writev(offset, buffers, size):
@@ -388,7 +380,7 @@ class LogWriter(ReshapePosition):
         if not self.torn:
             return
         async with self._mending:
-            if self.torn and self.roles:
+            if self.torn and self.log_members.roles:
                 sequence, _ = await self.append((), (), (), 0)
                 self.torn = False
                 self.inflight.end(sequence)
@@ -397,4 +389,4 @@ class LogWriter(ReshapePosition):
         """End the log before *sequence*, a record that could not be written or withdrawn."""
         log.critical("the journal cannot be written; no more changes are taken")
         self._gap = min(self._gap, sequence)
-        self.roles = ()
+        self.log_members.take(())

@@ -93,7 +93,7 @@ class Checkpoint(LogWriter):
             while self._gate is not None:
                 await self._gate.wait()
             self.write_batch()  # the batch has no space allocated yet
-            if not self.roles:
+            if not self.log_members.roles:
                 raise RaidxError("the journal is lost: the array takes no more writes")
             if self.torn:
                 await self.mend()
@@ -192,7 +192,7 @@ class Checkpoint(LogWriter):
             while deferred.unfinished:
                 await self.inflight.wait_for_all()
                 lacking = dict(deferred.unfinished)
-                if lacking and not self.roles:
+                if lacking and not self.log_members.roles:
                     raise RaidxError("the journal is lost: its records wait for the next mount")
                 if lacking:
                     await self._log_parities(lacking)

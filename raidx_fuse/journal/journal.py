@@ -223,7 +223,12 @@ class Journal(Checkpoint):
         gap. It is completed asynchronously instead (*late*, group_commit.py).
         """
         ring, deferred = self.ring, self.deferred
-        if self._gate is not None or not self.roles or self.torn or not deferred.fit((filling,)):
+        if (
+            self._gate is not None
+            or not self.log_members.roles
+            or self.torn
+            or not deferred.fit((filling,))
+        ):
             return False
         self.write_batch()
         if self.inflight.open:
@@ -236,7 +241,7 @@ class Journal(Checkpoint):
         deferred.begin((filling,), ring.stripes)
         sequence, position, record, left = self.append_now(fields, parts, total)
         ring.hold((filling.stripe,), sequence)
-        if len(left) == len(self.roles):
+        if len(left) == len(self.log_members.turns[0]):
             ring.take_back(sequence, position)
             return False
         self.commits += 1
@@ -265,7 +270,7 @@ class Journal(Checkpoint):
           `held`, then `finish_gathered`.
         """
         deferred, unsettled = self.deferred, self.unsettled
-        if self._gate is not None or self.inflight.open or not self.roles or self.torn:
+        if self._gate is not None or self.inflight.open or not self.log_members.roles or self.torn:
             return None
         if stripe in deferred.unfinished:
             return None

@@ -223,8 +223,8 @@ async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Rep
         await member_set.write(
             [
                 (role, at, [content], len(content))
-                for role in journal.roles
                 for at, content in copies
+                for role in journal.log_members.at(at)
             ]
         )
         await member_set.flush()

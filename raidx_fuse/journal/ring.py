@@ -282,21 +282,27 @@ class Ring:
         for stripe in stripes:
             self.stripes[stripe] = sequence
 
+    def next_place(self, size: int) -> tuple[int, Offset]:
+        """Return the position of the next record, of *size* bytes, and its byte offset."""
+        position = self.position
+        lap = position % self.capacity
+        if lap + size > self.capacity:  # records do not wrap: this one starts the next lap
+            position += self.capacity - lap
+            lap = 0
+        return position, self.offset + lap  # type: ignore[return-value]
+
     def take(self, size: int) -> tuple[int, int, Offset]:
         """Allocate a sequence number and *size* bytes for a record.
 
         Returns the sequence number, the position and the byte offset on the members.
         """
-        sequence, position = self.next_sequence, self.position
-        lap = position % self.capacity
-        if lap + size > self.capacity:  # records do not wrap: this one starts the next lap
-            position += self.capacity - lap
-            lap = 0
+        sequence = self.next_sequence
+        position, offset = self.next_place(size)
         self.next_sequence = sequence + 1
         self.position = position + size
         assert self.position - self.durable_tail[1] <= self.capacity, "replay needs this space"
         self.open.append((sequence, position))
-        return sequence, position, self.offset + lap  # type: ignore[return-value]
+        return sequence, position, offset
 
     def take_back(self, sequence: int, position: int) -> bool:
         """Let the next record overwrite this one; return False if later records exist.

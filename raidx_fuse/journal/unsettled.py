@@ -296,7 +296,7 @@ class Unsettled:
             await member_set.published()  # law 4 of journal.py
         log = self._log
         await log.mend()
-        if not log.roles:
+        if not log.log_members.roles:
             raise RaidxError("the journal is lost: its records wait for the next mount")
         fields = b"".join(
             pack_entries(DATA, block.places.roles, block.size_bytes, block.places.offsets)

@@ -19,6 +19,8 @@ from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.requests.held_handlers import go_on_held
 from raidx_fuse.lab.crash.state import Cell, Cut, State, ViolationError
 from raidx_fuse.lab.crash.workload import record_workload
+from raidx_fuse.layouts.numbers import CellIndex, Stripe
+from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.store.member_io import MemberIO
 
 WIDTH = 4
@@ -31,10 +33,11 @@ write_now = Journal.write_now
 
 def by_the_first_only(journal: Journal, offset: int, record: bytes) -> list[MemberIO]:
     """Write *record* to the first log member, and leave it to the others."""
-    roles = journal.roles
-    journal.roles = roles[:1]
+    log_members = journal.log_members
+    roles, turns = log_members.at(offset), log_members.turns
+    log_members.turns = (roles[:1],)
     left = write_now(journal, offset, record)
-    journal.roles = roles
+    log_members.turns = turns
     return [*left, *((role, offset, [record], len(record)) for role in roles[1:])]
 
 
@@ -78,7 +81,7 @@ def broken(recording: Recording, first: int, last: int, turns: int = 90) -> list
         if not first < index <= last:
             continue
         for turn in range(turns):
-            lost = turn % (WIDTH - 1)
+            lost = turn % WIDTH
             state = State(recording.cell, SEED, Cut(index, f"s{turn}", (lost,)))
             cuts = zip(disks, state.cut.decisions(list(disks)), strict=True)
             images = {n: disk.crash(cut) for n, (disk, cut) in enumerate(cuts) if n != lost}
@@ -98,6 +101,16 @@ def test_a_record_that_one_member_took_is_no_other_one(monkeypatch: pytest.Monke
     assert broken(*refused(monkeypatch)) == []
 
 
+def without(layout: Layout, role: int) -> int:
+    """Return the byte offset of a chunk that has neither its data nor its parity on *role*."""
+    for chunk in range(layout.chunks):
+        stripe, column = divmod(chunk, WIDTH - 1)
+        cells = CellIndex(column), CellIndex(WIDTH - 1)
+        if role not in [layout.place(Stripe(stripe), cell)[0] for cell in cells]:
+            return chunk * CHUNK_BYTES
+    raise AssertionError(f"every chunk is on role {role}")
+
+
 def checkpointed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> tuple[Recording, int, int]:
     """Record a checkpoint that begins while a log member has not taken a record yet."""
     events = []
@@ -109,7 +122,8 @@ def checkpointed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> tuple[Recording, 
         await journal.drain()
         await player.flush()
 
-        handler = player.write(2 * CHUNK_BYTES, HALF)  # which is on no log member
+        taker = journal.log_members.at(journal.ring.next_place(HALF)[1])[0]
+        handler = player.write(without(player.array.context.layout, taker), HALF)
         journal.deferral.allow(True)
         trap = handler.send(None)
         journal.deferral.allow(False)
@@ -138,6 +152,6 @@ def test_a_checkpoint_waits_until_all_log_members_have_its_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else a cut that takes the only one that has it leaves half of a change in its place."""
-    assert broken(*checkpointed_meanwhile(monkeypatch), 6) == []
+    assert broken(*checkpointed_meanwhile(monkeypatch), 8) == []
     monkeypatch.setattr(Journal, "is_late", property(lambda _journal: False))
-    assert broken(*checkpointed_meanwhile(monkeypatch), 6), "a test that cannot fail proves nothing"
+    assert broken(*checkpointed_meanwhile(monkeypatch), 8), "a test that cannot fail proves nothing"

@@ -108,20 +108,22 @@ def test_a_log_member_that_writes_late(
 def test_a_log_member_that_fails_is_out_before_the_write_is_acknowledged(
     tried: Counter[bool],
 ) -> None:
-    async def main(role: int) -> None:
+    async def main(turn: int) -> None:
         async with spying("raid5", 5, chunk_bytes=CHUNK, stripes=12) as rig:
             size = await _full(rig, "rmw")
             array = rig.running
             tried.clear()
-            rig.members[role].error(["write"], offset_bytes=array.context.journal.ring.offset)
+            ring = array.context.journal.ring
+            role = array.context.journal.log_members.at(ring.next_place(CHUNK)[1])[turn]
+            rig.members[role].error(["write"], offset_bytes=ring.offset)
             await rig.put(STRIPE * size, random.Random(2).randbytes(2 * CHUNK))
             assert tried == {True: 1}
             assert role in array.member_set.lost
             assert not array.member_set.unpublished, "the superblocks do not say so yet"
             await rig.compare()
 
-    for role in range(2):
-        run(main, role)
+    for turn in range(2):
+        run(main, turn)
 
 
 @LAYOUTS

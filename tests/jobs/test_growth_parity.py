@@ -300,7 +300,7 @@ def test_the_log_is_on_the_surrogate_when_it_has_the_role_of_the_parity() -> Non
 
         async def write_and_reform() -> None:  # the former parity member is rebuilt as role 0
             assert not array.member_set.lost
-            assert journal.roles == (1, 2)
+            assert journal.log_members.roles == (1, 2, 3)
             await array.write(0, b"placed")
             await journal.place()  # the head page is saved again
             rig.model[:512] = bytes([7]) * 512

@@ -192,7 +192,7 @@ def test_who_leaves_takes_no_record_along(name: str, length: int) -> None:
         array = await rig.create()
         await array.set("journal", "full")
         await rig.fill(0.6)
-        assert array.context.journal.roles == tuple(range(length))
+        assert array.context.journal.log_members.roles == (0, 1, 2, 3)
         await array.remove_disk(0)
         await rig.settle()
         await array.write(0, data := bytes([5]) * 3 * CHUNK)
@@ -327,7 +327,7 @@ def test_a_move_that_a_member_refuses_waits_and_the_array_goes_on(
         for fault in faults:
             fault.lift()
         await trio.sleep(30)
-        if array.context.journal.roles:
+        if array.context.journal.log_members.roles:
             job.resume()
             await job.finished.wait()
             assert job.state == "done", job.status()

@@ -92,7 +92,9 @@ def test_a_withdrawn_record_is_not_the_one_of_another_number_in_its_place(
                     await journal.commit([0], [(0, place, [data], size)], ())
 
             def not_now(offset: int, record: bytes) -> list[MemberIO]:
-                return [(role, offset, [record], len(record)) for role in journal.roles]
+                return [
+                    (role, offset, [record], len(record)) for role in journal.log_members.at(offset)
+                ]
 
             monkeypatch.setattr(journal, "write_now", not_now)
             monkeypatch.setattr(member_set, "write", land_and_fail)

@@ -27,6 +27,7 @@ from raidx_fuse.format.log_record import (
     record_bytes,
 )
 from raidx_fuse.format.pages import encode_page, load_pages
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.virtual_time import run
 
@@ -49,10 +50,17 @@ class Crashed:
         self.members: list[RamMember] = []
         self.forge: Callable[[Entries, int, int], bytes]
 
-    async def make(self) -> Crashed:
+    async def make(self, stranger: int | None = None) -> Crashed:
+        """Make them; *stranger* is the role of a member that has no part of the log."""
         members = [RamMember(MIB, name=f"d{n}") for n in range(self.width)]
         await create_array(members, self.layout, name="disk", now_s=0, chunk_bytes=CHUNK)
         async with open_array(members) as array:
+            if stranger is not None:
+                journal = array.context.journal
+                journal.log_members.avoid(Role(stranger))
+                await journal.reform()
+                await array.write(0, b"0")
+                await journal.place()  # saves the head page, which named it until now
             for chunk in range(5):
                 await array.write(chunk * CHUNK, b"%d" % chunk * 512)
             await array.flush()
@@ -65,7 +73,7 @@ class Crashed:
         epoch, sequence, position, name = ring.epoch, ring.next_sequence, ring.position, ring.array
         self.at = ring.offset + position % ring.capacity
         self.data_offset = array.member_set.data_offset
-        self.roles = array.context.journal.roles
+        self.roles = array.context.journal.log_members.at(self.at)
         self.head = array.member_set.config.regions.pages("journal")
         self.uuid = array.uuid
 
@@ -95,8 +103,8 @@ def test_only_members_of_the_log_are_believed(layout: str) -> None:
     """One record behind the last, on a member that has no log: not even looked at."""
 
     async def main() -> None:
-        crashed = await Crashed(layout, 5).make()
-        stranger = max(set(range(5)) - set(crashed.roles))
+        stranger = 4
+        crashed = await Crashed(layout, 5).make(stranger)
         place = crashed.data_offset + 3 * CHUNK
         crashed.plant(stranger, [(DATA, role, CHUNK, place) for role in range(5)], 5 * CHUNK)
         async with open_array(crashed.members) as array:
@@ -285,12 +293,12 @@ def test_who_holds_the_log_next_is_named_before_it_has_records() -> None:
         members = [RamMember(MIB, name=f"d{n}") for n in range(4)]
         await create_array(members, "raid5", name="disk", now_s=0, chunk_bytes=CHUNK)
         async with open_array(members[1:]) as array:
-            assert array.context.journal.roles == (1, 2)
+            assert array.context.journal.log_members.roles == (1, 2, 3)
             fresh = RamMember(MIB, name="fresh")
             await array.replace_disk(0, fresh)
             for job in array.jobs.running():
                 await job.finished.wait()
-            assert array.context.journal.roles == (0, 1)
+            assert array.context.journal.log_members.roles == (0, 1, 2, 3)
             await array.write(0, b"on the new one")
             await array.flush()
             copies = [copy_of(member) for member in (fresh, *members[2:])]
@@ -308,7 +316,7 @@ def test_who_held_the_log_is_believed_when_the_log_could_not_move(
     async def main() -> None:
         members = [RamMember(MIB, name=f"d{n}") for n in range(4)]
         await create_array(members, "raid5", name="disk", now_s=0, chunk_bytes=CHUNK)
-        async with open_array(members[1:]) as array:
+        async with open_array(members) as array:
             journal = array.context.journal
             believe_also = journal.ring.believe_also
 
@@ -319,18 +327,18 @@ def test_who_held_the_log_is_believed_when_the_log_could_not_move(
                 await believe_also(others)
                 monkeypatch.setattr(array.member_set, "flush", no_flush)
 
-            fresh = RamMember(MIB, name="fresh")
-            await array.replace_disk(0, fresh)
+            leaving, other = journal.log_members.at(journal.ring.next_place(CHUNK)[1])
+            journal.log_members.avoid(leaving)
             monkeypatch.setattr(journal.ring, "believe_also", then_no_flush)
-            for job in array.jobs.running():
-                await job.finished.wait()
+            with pytest.raises(MemberError):
+                await journal.reform()
             assert array.member_set.flush is no_flush, "the log did not try to move"
             monkeypatch.undo()
-            assert journal.roles == (1, 2)
+            assert journal.log_members.roles == (0, 1, 2, 3)
             await array.write(0, b"on those of before")
             await array.flush()
-            copies = [copy_of(member) for member in (fresh, *members[2:])]
-        async with open_array(copies) as array:  # without the one that holds it before and after
+            copies = [copy_of(m) for role, m in enumerate(members) if role != other]
+        async with open_array(copies) as array:  # without the other one that has the record
             assert bytes(await array.read(0, 18)) == b"on those of before"
 
     run(main)

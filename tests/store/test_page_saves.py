@@ -143,7 +143,7 @@ def test_what_a_new_member_gets_of_the_chunk_table_has_only_durable_moves() -> N
             assert await mover.move(next(m for m in exchanges if mover.problem(m) is None))
             rig.log.clear()
             await table.save_all()
-            log_members = {rig.members[role].path for role in context.journal.roles}
+            log_members = {rig.members[role].path for role in context.journal.log_members.roles}
             kinds = [(touch.kind, touch.member) for touch in rig.log.touches]
             first_page = next(n for n, (kind, _member) in enumerate(kinds) if kind == WRITE)
             flushed = {member for kind, member in kinds[:first_page] if kind == FLUSH}

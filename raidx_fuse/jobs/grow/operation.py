@@ -290,7 +290,7 @@ class GrowOperation:
             async with undisturbed(self.array):
                 # Losses may have put the log on a member that leaves (as in `_hand_over`).
                 journal = self.context.journal
-                moves = any(role >= history[-1] for role in journal.roles)
+                moves = any(role >= history[-1] for role in journal.log_members.roles)
                 if moves:
                     await drain_for_new_roles(self.context)
                 released = self._take_back(history)

@@ -324,7 +324,7 @@ class RebundleOperation:
         try:
             if self.layout.used_chunks()[role] or role not in member_set.config.roles():
                 return False
-            journal.avoid(role)
+            journal.log_members.avoid(role)
             self.layout.closed.add(role)
             await self._clear_log()  # no record lies on the role or names it any more
             async with self.context.locks.alone():
@@ -333,7 +333,7 @@ class RebundleOperation:
                 queue = self._vacate(role)
             await member_set.update(lambda config: config)
         finally:
-            journal.avoid(None)
+            journal.log_members.avoid(None)
             self.layout.closed.discard(role)
             membership.attaching.release()
         if queue is not None:

@@ -12,6 +12,7 @@ PAGESTORE = "raidx_fuse/store/page_store.py"
 DIRTY = "raidx_fuse/store/dirty_bitmap.py"
 RING = "raidx_fuse/journal/ring.py"
 APPEND = "raidx_fuse/journal/append.py"
+LOG_MEMBERS = "raidx_fuse/journal/log_members.py"
 RECOVERY = "raidx_fuse/journal/recovery.py"
 RESYNC = "raidx_fuse/jobs/resync.py"
 ROUND = "raidx_fuse/format/superblock_round.py"
@@ -173,7 +174,7 @@ BELIEVED = (
     Mutant(
         "next-holders-not-named-before-their-records",
         APPEND,
-        "            await self.ring.believe_also(before[1])\n            await "
+        "            await self.ring.believe_also(holders)\n            await "
         "self.member_set.flush()",
         "            pass",
         "a record on a member that became whole is not believed after a cut",
@@ -183,7 +184,7 @@ BELIEVED = (
     Mutant(
         "next-holders-named-alone",
         APPEND,
-        "            await self.ring.believe_also(before[1])",
+        "            await self.ring.believe_also(holders)",
         "            await self.ring.believe_also(())",
         "the older head page counts after a cut, and names others",
         DISKS,
@@ -191,9 +192,9 @@ BELIEVED = (
     ),
     Mutant(
         "log-on-a-role-that-is-leaving",
-        APPEND,
-        "        active = [role for role in whole if role != self.leaving]",
-        "        active = whole",
+        LOG_MEMBERS,
+        "tuple([role for role in whole if role != self._leaving])",
+        "tuple(whole)",
         "a record lies on a member that is released",
         ("raidx-parity:partial:members", "raidx-copy:full:members", "raidx-zero:full:members"),
         ("tests/jobs/test_rebundle.py",),

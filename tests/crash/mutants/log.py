@@ -268,9 +268,9 @@ COMMITTING = (
     ),
     Mutant(
         "log-on-as-many-members-as-may-be-lost",
-        LOG_WRITER,
-        "tuple(active[: member_set.layout.code.tolerance + 1])",
-        "tuple(active[: max(1, member_set.layout.code.tolerance)])",
+        "raidx_fuse/journal/log_members.py",
+        "min(self._member_set.layout.code.tolerance + 1, len(roles))",
+        "min(max(1, self._member_set.layout.code.tolerance), len(roles))",
         "the members lost in the cut take the log along",
         LOGGED,
         MOMENTS,
