@@ -381,6 +381,7 @@ class LogWriter(ReshapePosition):
             return
         async with self._mending:
             if self.torn and self.log_members.roles:
+                self.log_members.have_all()  # until the next checkpoint
                 sequence, _ = await self.append((), (), (), 0)
                 self.torn = False
                 self.inflight.end(sequence)

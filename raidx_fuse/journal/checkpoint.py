@@ -174,6 +174,8 @@ class Checkpoint(LogWriter):
                     tail = *self.inflight.first(), self.mark
                 self.overlay.freeze()
                 self.unsettled.freeze()
+                if not self.torn:
+                    self.log_members.prefer_fast()
                 pages = self.written.take_unsaved()  # copies: later bits have no durable record yet
                 self._begun = tail, pages, self.chunk_table.take_unsaved()
                 return

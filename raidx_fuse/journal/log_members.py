@@ -1,8 +1,9 @@
 """Which members get the records of the log: each one member more than the code tolerates to lose.
 
 The members take turns, so that none does more work than the others: the records of each span of
-`TURN_BYTES` of the ring go to the next members. A record has the same place on each of them, and
-recovery finds it on any of them. The head page names all of them (ring.py).
+`TURN_BYTES` of the ring go to the next members. Slow members have no turn where others suffice. A
+record has the same place on each of its members, and recovery finds it on any of them: the head
+page names all that may have a turn (ring.py).
 """
 
 from __future__ import annotations
@@ -11,20 +12,22 @@ from raidx_fuse.format.log_record import holder_of
 from raidx_fuse.layouts.numbers import Role, by_role
 from raidx_fuse.store.member_set import MemberSet
 
+SLOW_TIMES = 4  # the service time of a write, as long as that of the slowest that is needed
 TURN_BYTES = 64 << 10  # long enough for a rotating disk
 
 
 class LogMembers:
     """The log members among those of *member_set*.
 
-    Attributes: *roles* (all of them; empty before the start and after the log was lost); *turns*
-    (those that get the records of one span; the next ones get those of the next span).
+    Attributes: *roles* (all that may have a turn; none before the start and after the log was
+    lost); *turns* (those that get the records of one span, and then of each of the next ones).
     """
 
     def __init__(self, member_set: MemberSet) -> None:
         self._member_set = member_set
         self._leaving = -1  # a role about to be released: it gets no more records
         self.roles: tuple[Role, ...] = ()
+        self._copies = 0
         self.turns: tuple[tuple[Role, ...], ...] = ((),)
 
     def avoid(self, role: Role | None) -> None:
@@ -38,9 +41,28 @@ class LogMembers:
 
     def take(self, roles: tuple[Role, ...]) -> None:
         """Let the records go to *roles*, in turns."""
-        copies = min(self._member_set.layout.code.tolerance + 1, len(roles))
+        self._copies = min(self._member_set.layout.code.tolerance + 1, len(roles))
         self.roles = roles
-        self.turns = tuple([(roles * 2)[n : n + copies] for n in range(len(roles))]) or ((),)
+        self._take_turns(roles)
+
+    def prefer_fast(self) -> None:
+        """Give no turn to members that failed, or that need far longer for a write than others."""
+        waits = {
+            role: queue.write_service_s
+            for role in self.roles
+            if (queue := self._member_set.queues[role]) is not None
+        }
+        if len(waits) >= self._copies > 0:
+            limit_s = SLOW_TIMES * sorted(waits.values())[self._copies - 1]
+            self._take_turns(tuple([role for role, wait_s in waits.items() if wait_s <= limit_s]))
+
+    def have_all(self) -> None:
+        """Let every member get the next records: any may have what one of them is to overwrite."""
+        self.turns = (self.roles,)
+
+    def _take_turns(self, roles: tuple[Role, ...]) -> None:
+        first = range(len(roles))
+        self.turns = tuple([(roles * 2)[n : n + self._copies] for n in first]) or ((),)
 
     def at(self, offset: int) -> tuple[Role, ...]:
         """Return the roles that get the record at byte *offset* of the members."""

@@ -37,6 +37,7 @@ from raidx_fuse.format.log_record import (
     Fields,
     pack_entries,
 )
+from raidx_fuse.journal.log_members import LogMembers
 from raidx_fuse.journal.overlay import Overlay
 from raidx_fuse.journal.ring import RecordsInFlight
 from raidx_fuse.journal.stripe_parity import (
@@ -48,7 +49,7 @@ from raidx_fuse.journal.stripe_parity import (
     Reconstruct,
     StripeParity,
 )
-from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
+from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.member_set import MemberSet
@@ -65,7 +66,7 @@ class RecordLog(Protocol):
 
     overlay: Overlay
     inflight: RecordsInFlight
-    roles: tuple[Role, ...]
+    log_members: LogMembers
 
     async def mend(self) -> None:
         """Overwrite a withdrawn record."""

@@ -115,3 +115,41 @@ def test_a_withdrawn_record_is_not_the_one_of_another_number_in_its_place(
             assert bytes(await array.read(0, PAGE)) == bytes([4]) * 3584 + bytes([1]) * 512
 
     run(main)
+
+
+def test_a_record_is_overwritten_wherever_it_lies_although_others_have_their_turn_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A checkpoint gave the turn to others while the record was written (log_members.py)."""
+
+    async def main() -> None:
+        async with spying("raid5", 4, chunk_bytes=PAGE) as rig:
+            await rig.put(0, bytes([1]) * len(rig.model))
+            await rig.in_place()
+            member_set, journal = rig.running.member_set, rig.running.context.journal
+            log_members = journal.log_members
+            log_members.turns = (log_members.roles[:2],)
+            write = member_set.write
+            role, place = rig.running.context.position(0, 0)
+
+            async def land_and_fail(requests: Sequence[MemberIO], **options: Any) -> None:
+                await write(requests, **options)
+                log_members.turns = (log_members.roles[2:],)
+                raise MemberError("ram0", "write", 0, errno.EIO)
+
+            def not_now(offset: int, record: bytes) -> list[MemberIO]:
+                return [(role, offset, [record], len(record)) for role in log_members.at(offset)]
+
+            monkeypatch.setattr(journal, "write_now", not_now)
+            monkeypatch.setattr(member_set, "write", land_and_fail)
+            with pytest.raises(MemberError):
+                await journal.commit([0], [(role, place, [bytes([2]) * PAGE], PAGE)], ())
+            monkeypatch.undo()
+            assert journal.torn
+            await rig.put(8 * PAGE, bytes([3]) * 512)  # behind what overwrites it
+            await rig.running.flush()
+            images, model = rig.images(), bytes(rig.model)
+        async with restarted(images) as array:
+            assert bytes(await array.read(0, len(model))) == model
+
+    run(main)

@@ -191,6 +191,15 @@ BELIEVED = (
         LIMIT_TESTS,
     ),
     Mutant(
+        "withdrawn-record-overwritten-on-those-whose-turn-it-is",
+        APPEND,
+        "                self.log_members.have_all()",
+        "                pass",
+        "a record that was withdrawn lies on a member that has no turn any more",
+        DISKS,
+        ("tests/journal/test_log_withdraw.py",),
+    ),
+    Mutant(
         "log-on-a-role-that-is-leaving",
         LOG_MEMBERS,
         "tuple([role for role in whole if role != self._leaving])",
