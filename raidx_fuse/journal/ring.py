@@ -298,9 +298,9 @@ class Ring:
         """
         sequence = self.next_sequence
         position, offset = self.next_place(size)
+        assert position + size - self.durable_tail[1] <= self.capacity, "replay needs this space"
         self.next_sequence = sequence + 1
         self.position = position + size
-        assert self.position - self.durable_tail[1] <= self.capacity, "replay needs this space"
         self.open.append((sequence, position))
         return sequence, position, offset
 
