@@ -25,6 +25,7 @@ Flush = Callable[[], Awaitable[None]]
 Discard = Callable[[int, int], Awaitable[None]]
 Allocation = Callable[[int, int], Iterable[tuple[int, bool]]]
 Resizing = Callable[[], AbstractAsyncContextManager[None]]
+Note = Callable[[bool, int, int], None]  # whether it writes, offset, bytes
 
 NAME_BYTES_MAX = 255
 ZEROS_BYTES = 1 << 20  # of one write
@@ -49,9 +50,9 @@ class Volume:
     """
 
     __slots__ = (
-        *("_allocation", "_discard", "_on_resize", "_read_bytes", "_reads", "flush", "name"),
-        *("noted", "opened", "read", "read_only", "size_bytes", "uuid", "write", "write_bytes"),
-        "writes",
+        *("_allocation", "_discard", "_note", "_on_resize", "_plain", "_read_bytes", "_reads"),
+        *("flush", "name", "noted", "opened", "read", "read_only", "size_bytes", "uuid", "write"),
+        *("write_bytes", "writes"),
     )
 
     def __init__(
@@ -74,10 +75,8 @@ class Volume:
         self._reads = self.writes = self._read_bytes = self.write_bytes = 0
         self.noted: list[int] = []
         self.size_bytes = size_bytes
-        self.read = read
-        self.write = write
-        self.flush = flush
-        self._discard, self._allocation = discard, allocation
+        self._note: Note | None = None
+        self.bind(read, write, flush, discard, allocation)
         self.read_only = read_only
         self._on_resize: list[Resizing] = []
 
@@ -132,10 +131,18 @@ class Volume:
 
         Without *discard*, zeros are written; without *allocation* everything counts as written.
         """
+        self._plain = read, write
+        if self._note is not None:
+            read, write = _noted(read, write, self._note)
         self.read = read
         self.write = write
         self.flush = flush
         self._discard, self._allocation = discard, allocation
+
+    def watch(self, note: Note | None) -> None:
+        """Call *note* with each request from now on, before it begins; None: nobody."""
+        self._note = note
+        self.bind(*self._plain, self.flush, self._discard, self._allocation)
 
     async def discard(self, offset: int, length: int) -> None:
         """Let a range read as zeros and give its space back where possible. Raises as *write*."""
@@ -170,6 +177,18 @@ class Volume:
             self.size_bytes = size_bytes
 
 
+def _noted(read: Read, write: Write, note: Note) -> tuple[Read, Write]:
+    def noted_read(offset: int, size: int) -> Awaitable[bytes | memoryview]:
+        note(False, offset, size)
+        return read(offset, size)
+
+    def noted_write(offset: int, data: bytes) -> Awaitable[None]:
+        note(True, offset, len(data))
+        return write(offset, data)
+
+    return noted_read, noted_write
+
+
 def read_of(read: Read, extents: Sequence[Extent]) -> Read:
     """Return the read of a volume that lies in *extents* of the array with *read*."""
     if len(extents) == 1:
@@ -184,7 +203,7 @@ def read_of(read: Read, extents: Sequence[Extent]) -> Read:
         return read_across(offset, size)
 
     async def read_across(offset: int, size: int) -> bytes:
-        pieces = list(_parts(extents, offset, size))
+        pieces = list(parts_of(extents, offset, size))
         return b"".join([bytes(await read(*piece)) for piece in pieces])
 
     return read_one_of
@@ -210,7 +229,7 @@ def write_of(write: Write, extents: Sequence[Extent]) -> Write:
 
     async def write_across(offset: int, data: bytes) -> None:
         view, done = memoryview(data), 0
-        for place, size in _parts(extents, offset, len(data)):
+        for place, size in parts_of(extents, offset, len(data)):
             await write(place, bytes(view[done : done + size]))
             done += size
 
@@ -221,7 +240,7 @@ def discard_of(discard: Discard, extents: Sequence[Extent]) -> Discard:
     """Return the discard of a volume that lies in *extents* of the array with *discard*."""
 
     async def discard_parts(offset: int, length: int) -> None:
-        for start, size in _parts(extents, offset, length):
+        for start, size in parts_of(extents, offset, length):
             await discard(start, size)
 
     return discard_parts
@@ -231,13 +250,13 @@ def allocation_of(allocation: Allocation, extents: Sequence[Extent]) -> Allocati
     """Return the allocation of a volume that lies in *extents* of the array with *allocation*."""
 
     def allocation_parts(offset: int, length: int) -> Iterator[tuple[int, bool]]:
-        for start, size in _parts(extents, offset, length):
+        for start, size in parts_of(extents, offset, length):
             yield from allocation(start, size)
 
     return allocation_parts
 
 
-def _parts(extents: Sequence[Extent], offset: int, length: int) -> Iterator[tuple[int, int]]:
+def parts_of(extents: Sequence[Extent], offset: int, length: int) -> Iterator[tuple[int, int]]:
     """Yield the (offset in the array, length) that bytes *offset* .. of a volume consist of."""
     if len(extents) == 1:  # the whole image may have grown since
         yield extents[0].offset + offset, length

@@ -20,6 +20,7 @@ from raidx_fuse.daemon.commands.events import EventCommands
 from raidx_fuse.daemon.commands.jobs import JobCommands
 from raidx_fuse.daemon.commands.reshape import Newcomers, ReshapeCommand
 from raidx_fuse.daemon.commands.returns import cost_of_replacing, own_superblock
+from raidx_fuse.daemon.commands.trace import Trace
 from raidx_fuse.daemon.member_files import Own
 from raidx_fuse.engine.growth_position import parity_way
 from raidx_fuse.engine.peek import Peek
@@ -75,6 +76,7 @@ class Commands:
             "explain": self.explain,
             "peek": Peek(array.context).peek,
             "reshape": ReshapeCommand(array, newcomers).reshape,
+            "trace": Trace(array, volumes).trace,
             **({} if events is None else {"events-test": events.test}),
         }
 
