@@ -51,7 +51,7 @@ def test_a_small_write_shows_its_request_and_the_cells_that_it_writes(with_desk:
             512,
         )
         written = {(stripe, cell) for stripe, cell, writes, _ in told["cells"] if writes}
-        assert written == {(0, 1), (0, 3)}  # D1 and P0 of the first stripe, by the checkpoint
+        assert written == {(0, "D1"), (0, "P0")}  # by the checkpoint
         assert told["log"], "the record"
         assert told["missed"] == 0
         again = await desk.ask("trace", since=told["next"])
@@ -68,7 +68,8 @@ def test_a_degraded_read_shows_every_cell_that_it_needs(with_desk: WithDesk) -> 
         first = (await desk.ask("trace"))["next"]
         await desk.volume.read(0, CHUNK)
         told = await desk.ask("trace", since=first)
-        assert {(s, c, w) for s, c, w, _ in told["cells"]} == {(0, n, False) for n in (1, 2, 3)}
+        needed = {(0, name, False) for name in ("D1", "D2", "P0")}
+        assert {(s, c, w) for s, c, w, _ in told["cells"]} == needed
 
     with_desk(scene)
 
@@ -80,7 +81,7 @@ def test_the_answer_is_bounded_and_says_what_it_left_out(with_desk: WithDesk) ->
             await desk.volume.read(0, 512)
         told = await desk.ask("trace")
         assert len(told["requests"]) == REQUESTS_KEPT
-        assert told["cells"] == [[0, 0, False, OPERATIONS_KEPT]]
+        assert told["cells"] == [[0, "D0", False, OPERATIONS_KEPT]]
         assert told["missed"] == 6 * OPERATIONS_KEPT - OPERATIONS_KEPT - REQUESTS_KEPT
         assert len(told["cells"]) <= CELLS_MAX
 
@@ -113,7 +114,7 @@ def test_new_members_and_bound_volumes_are_noted_too(with_desk: WithDesk) -> Non
         assert role == 0
         await desk.volume.read(0, CHUNK)
         told = await desk.ask("trace", since=first)
-        assert told["cells"] == [[0, 0, False, 1]]
+        assert told["cells"] == [[0, "D0", False, 1]]
         assert len(told["requests"]) == 1
 
     with_desk(scene)
@@ -141,6 +142,6 @@ def test_every_layout_finds_the_cells_of_its_places(with_desk: WithDesk) -> None
             if desk.array.context.code.is_copies:
                 assert [c[0] for c in told["cells"]] == [stripe]
             else:
-                assert told["cells"] == [[stripe, cell, False, 1]]
+                assert told["cells"] == [[stripe, f"D{cell}", False, 1]]
 
         with_desk(scene, layout, width)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from raidx_fuse.array.array import Array
+from raidx_fuse.engine.explain import cell_name
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.configuration.volumes import Extent, decode_table
 from raidx_fuse.layouts.numbers import MemberChunk, Role, by_role
@@ -50,11 +51,11 @@ class Trace:
     async def trace(self, since: int = 0) -> Result:
         """Return what has passed after number *since*, and go on noting for `LEASE_S`.
 
-        *cells*: [stripe, cell, whether it was written, accesses], the newest `CELLS_MAX`; *log*:
-        the roles whose log was written; *other*: operations elsewhere on the members; *requests*:
-        number, volume, operation, offset in the volume and in the image (None: not one range of
-        it), length. *missed*: how many entries were noted and are not told. *next* is the *since*
-        of the next question.
+        *cells*: [stripe, name of the cell, whether it was written, accesses], the newest
+        `CELLS_MAX`; *log*: the roles whose log was written; *other*: operations elsewhere on the
+        members; *requests*: number, volume, operation, offset in the volume and in the image (None:
+        not one range of it), length. *missed*: how many entries were noted and are not told.
+        *next* is the *since* of the next question.
         """
         if since < 0:
             raise UsageError(f"trace: since cannot be {since}")
@@ -124,7 +125,7 @@ class Trace:
     def _cells(self, operations: list[tuple[int, Role, bool, int, int]]) -> Result:
         """Return the cells of *operations*; the newest, if they are too many."""
         regions = self._array.member_set.config.regions
-        counts: dict[tuple[int, int, bool], int] = {}
+        counts: dict[tuple[int, str, bool], int] = {}
         log: set[int] = set()
         other = 0
         for _, role, writes, offset, size_bytes in reversed(operations):
@@ -144,8 +145,8 @@ class Trace:
             "other": other,
         }
 
-    def _cells_of(self, role: Role, offset: int, size_bytes: int) -> Iterator[tuple[int, int]]:
-        """Yield (stripe, cell) of the first `CELLS_MAX` chunks of a range of a member."""
+    def _cells_of(self, role: Role, offset: int, size_bytes: int) -> Iterator[tuple[int, str]]:
+        """Yield (stripe, name of the cell) of the first `CELLS_MAX` chunks of a range."""
         context = self._array.context
         first = (offset - context.data_offset) >> context.shift
         last = (offset + max(1, size_bytes) - 1 - context.data_offset) >> context.shift
@@ -155,7 +156,7 @@ class Trace:
             except IndexError:  # beyond the chunks of the layout: the table of a raidx array
                 return
             if found is not None:
-                yield found
+                yield found[0], cell_name(context, found[1])
 
     def _shown(self, requests: Iterable[tuple[int, Volume, bool, int, int]]) -> Iterator[Result]:
         values = self._array.member_set.config.volumes
