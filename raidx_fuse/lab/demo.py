@@ -1,0 +1,227 @@
+"""An array to look at: the real engine on modelled disks in slow motion, under a small load.
+
+It needs no root, no FUSE and no files, and answers the commands of a daemon, `inject` among them. A
+disk takes a part of a second for each operation, so that people can follow; the clock is that of
+the trio run, so tests play it in virtual time. The same seed gives the same requests.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import trio
+
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
+from raidx_fuse.daemon.commands.commands import Commands
+from raidx_fuse.daemon.commands.lab import LabCommands
+from raidx_fuse.daemon.events.event import Event
+from raidx_fuse.daemon.events.watch import Watch
+from raidx_fuse.daemon.member_files import Own
+from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.format.create import create_array
+from raidx_fuse.layouts.registry import code_for, find_layout
+from raidx_fuse.members.base import Member, ReadBuffer, WriteBuffer
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.lab_member import LabMember
+from raidx_fuse.members.simulated.model import ModelMember
+from raidx_fuse.members.simulated.service import PRESETS, ServiceModel
+from raidx_fuse.pool.volume import Volume
+
+CHUNK_BYTES = 4096
+STRIPES = 24
+METADATA_BYTES = 320 << 10
+SLOW_EACH, SLOW_TIMES = 3, 3  # layouts for unlike disks: each third disk is three times as slow
+EVENTS_KEPT = 40
+TEXT = b"The quick brown fox jumps over the lazy dog. "
+HOT_SHARE = 0.7  # of the requests go to a sixth of the image, so that there is something to tune
+PAUSE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """What is shown: *layout*, *disks*, and how long (*operation_s*) one operation takes."""
+
+    layout: str = "raid5"
+    disks: int = 4
+    operation_s: float = 0.25
+    seed: int = 0
+
+
+class DemoDisk(ModelMember):
+    """A modelled disk that takes no time before *begun* says so: nobody waits for the start."""
+
+    def __init__(
+        self, inner: Member, model: ServiceModel, seed: int, begun: Callable[[], bool]
+    ) -> None:
+        super().__init__(inner, model, seed=seed)
+        self._begun = begun
+
+    async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
+        await (super().readv if self._begun() else self.inner.readv)(offset_bytes, buffers)
+
+    async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
+        await (super().writev if self._begun() else self.inner.writev)(offset_bytes, buffers)
+
+    async def flush(self) -> None:
+        await (super().flush if self._begun() else self.inner.flush)()
+
+
+class DemoArray:
+    """A running demo; it answers as a mount would. See view/source.py for the methods."""
+
+    where = "demo"
+    actions = ("fail-disk", "replace-disk", "inject", "add-disk", "tune", "scrub")
+
+    def __init__(self, demo: Demo) -> None:
+        """Raises LayoutError."""
+        self._demo = demo
+        self._rows = code_for(demo.layout, demo.disks, {}).rows
+        self._unlike = find_layout(demo.layout).bundled
+        self._made: list[LabMember] = []
+        self.memories: list[RamMember] = []
+        self._told: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        self._handle: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]] | None = None
+
+    # -- members -----------------------------------------------------------------------------------
+
+    def disk(self) -> LabMember:
+        """Return a new disk, which the caller may not use before the array is open."""
+        number = len(self._made)
+        size = METADATA_BYTES + STRIPES * self._rows * CHUNK_BYTES
+        ram = RamMember(size, name=f"disk{number}")
+        is_slow = self._unlike and number % SLOW_EACH == SLOW_EACH - 1
+        milliseconds = self._demo.operation_s * 1e3 * (SLOW_TIMES if is_slow else 1)
+        model = replace(
+            PRESETS["ram"],
+            name="slow motion",
+            read_access_ms=milliseconds,
+            write_access_ms=1.5 * milliseconds,
+            channels=2,
+        )
+        self.memories.append(ram)
+        disk = DemoDisk(ram, model, number, lambda: self._handle is not None)
+        self._made.append(LabMember(disk, seed=number))
+        return self._made[-1]
+
+    async def open(
+        self,
+        path: str,
+        *,
+        overwrite_signature: bool,
+        create_bytes: int | None,
+        own: Own | None = None,
+    ) -> Member:
+        """Return a new disk, whatever the *path* is."""
+        return self.disk()
+
+    async def check(
+        self,
+        path: str,
+        *,
+        overwrite_signature: bool,
+        may_create: bool,
+        own: Own | None = None,
+        look: Callable[[Member], Awaitable[None]] | None = None,
+    ) -> int | None:
+        """Return None: a new disk fits."""
+        return None
+
+    async def release(self, member: Member) -> None:
+        """Do nothing: the memory goes with the object."""
+
+    def replacement(self, path: str) -> str:
+        """Return a name for a new disk."""
+        return f"disk{len(self._made)}"
+
+    # -- commands ----------------------------------------------------------------------------------
+
+    def begin(self, array: Array, volume: Volume) -> None:
+        """Answer for *array* from now on."""
+        started_s = trio.current_time()
+        watch = Watch(self._told.append, self.where, lambda: int(trio.current_time() - started_s))
+        watch.begin(array)
+        array.nursery.start_soon(watch.run)
+        commands = Commands(array, [volume], self)
+        lab = LabCommands([array], lambda: list(self._made), {}, commands.handle)
+        self._handle = lab.handle
+
+    async def ask(self, questions: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+        """Return the answers to *questions*. Raises RaidxError."""
+        assert self._handle is not None
+        return [await self._handle(name, dict(arguments)) for name, arguments in questions]
+
+    async def act(self, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Carry out *command*. Raises RaidxError."""
+        if command == "crash":
+            raise UsageError("the demo has no power to cut", action="raidx mount --lab")
+        (result,) = await self.ask([(command, arguments)])
+        return result
+
+    async def events(self, uuid: str) -> list[dict[str, Any]]:
+        """Return what has happened, oldest first; times are seconds since the start."""
+        return [event.as_dict() for event in self._told]
+
+
+@asynccontextmanager
+async def demo_array(demo: Demo) -> AsyncIterator[DemoArray]:
+    """Yield a running *demo* under its load. Raises RaidxError, LayoutError."""
+    shown = DemoArray(demo)
+    chance = random.Random(demo.seed)
+    disks = [shown.disk() for _ in range(demo.disks)]
+    await create_array(  # at full speed: nobody waits for it
+        shown.memories,
+        demo.layout,
+        chunk_bytes=CHUNK_BYTES,
+        name="demo",
+        now_s=0,
+        uuid_source=lambda: str(uuid.UUID(int=chance.getrandbits(128), version=4)),
+    )
+    async with open_array(disks) as array:
+        volume = Volume(
+            "demo", array.size_bytes, read=array.read, write=array.write, flush=array.flush
+        )
+        await array.write(0, _text(array.size_bytes * 3 // 4 // CHUNK_BYTES * CHUNK_BYTES, chance))
+        await array.flush()
+        await array.context.journal.place()
+        shown.begin(array, volume)
+        stripe_bytes = array.context.data_count * CHUNK_BYTES
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(load, volume, stripe_bytes, random.Random(demo.seed))
+            yield shown
+            nursery.cancel_scope.cancel()
+
+
+async def load(volume: Volume, stripe_bytes: int, chance: random.Random) -> None:
+    """Send requests to *volume* until cancelled: small and large writes, reads, some flushes."""
+    hot = max(1, volume.size_bytes // CHUNK_BYTES // 6)
+    while True:
+        chunks = volume.size_bytes // CHUNK_BYTES
+        chunk = chance.randrange(min(hot, chunks) if chance.random() < HOT_SHARE else chunks)
+        offset, kind = chunk * CHUNK_BYTES, chance.random()
+        try:
+            if kind < 0.3:
+                await volume.read(offset, CHUNK_BYTES)
+            elif kind < 0.6:
+                await volume.write(offset, _text(512, chance))
+            elif kind < 0.8:
+                await volume.write(offset, _text(CHUNK_BYTES, chance))
+            elif kind < 0.95:
+                begin = offset - offset % stripe_bytes
+                await volume.write(begin, _text(stripe_bytes, chance))
+            else:
+                await volume.flush()
+        except RaidxError:
+            pass  # the class has broken more than the code tolerates: the page says so
+        await trio.sleep(PAUSE_S * chance.random())
+
+
+def _text(size_bytes: int, chance: random.Random) -> bytes:
+    at = chance.randrange(len(TEXT))
+    return (TEXT * (size_bytes // len(TEXT) + 2))[at : at + size_bytes]
