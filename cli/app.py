@@ -27,7 +27,7 @@ SECTIONS = {  # the order of `raidx --help`
         *("scrub", "tune", "job", "get", "set"),
     ),
     "Volumes": ("volume", "trim", "array", "balance"),
-    "Experiment": ("replay", "simulate", "lab", "inject", "crash"),
+    "Experiment": ("replay", "simulate", "lab", "inject", "crash", "view"),
     "Learn (no array needed)": ("layout", "quiz"),
     "Shell": ("completions",),
 }

@@ -52,6 +52,7 @@ COMMANDS = {  # name -> place: the module of a command is imported when the comm
     "simulate": "simulate.simulate",
     "layout": "layout.commands.layout",
     "quiz": "teach.quiz.quiz",
+    "view": "teach.view.view",
 }
 
 

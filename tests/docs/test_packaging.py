@@ -27,6 +27,10 @@ DATA_FILES = {
     "raidx_fuse/CHANGELOG.md",
     "raidx_fuse/FORMAT.md",
     "raidx_fuse/cli/MANUAL.md",
+    "raidx_fuse/view/static/icon.svg",
+    "raidx_fuse/view/static/index.html",
+    "raidx_fuse/view/static/view.css",
+    "raidx_fuse/view/static/view.js",
 }
 
 

@@ -1,0 +1,117 @@
+"""What the page asks: the daemon of a mount, by its control socket; `lab/demo.py` is the other one.
+
+Questions are few and small, whatever the number of readers: feed.py asks once for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+import trio
+
+from raidx_fuse.daemon import control_socket
+from raidx_fuse.daemon.control_socket import ControlError
+from raidx_fuse.daemon.events.store import EventStore, state_directory
+from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.members.threads import in_thread
+
+ASK_S = 5.0
+ACT_S = 60.0
+ANSWER_BYTES_MAX = 4 << 20
+EVENTS_SHOWN = 40
+
+Result = dict[str, Any]
+Question = tuple[str, dict[str, Any]]
+
+
+class Source(Protocol):
+    """Where answers come from. *where*: what the page calls it; *actions*: how it may be broken."""
+
+    where: str
+    actions: Collection[str]
+
+    async def ask(self, questions: Sequence[Question]) -> list[Result]:
+        """Return the answers to *questions* (command, arguments). Raises RaidxError."""
+        ...
+
+    async def act(self, command: str, arguments: dict[str, Any]) -> Result:
+        """Carry out a command that changes something, which may take long. Raises RaidxError."""
+        ...
+
+    async def events(self, uuid: str) -> list[Result]:
+        """Return the newest events of the array *uuid*, oldest first."""
+        ...
+
+    def replacement(self, path: str) -> str:
+        """Return what takes the place of the member at *path* when it is replaced."""
+        ...
+
+
+class MountSource:
+    """The daemon of the mount point *where* (MOUNT:ARRAY, if it has several arrays)."""
+
+    actions = ("fail-disk", "replace-disk", "inject")
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self._turn = trio.Lock()  # one thread at a time, even if the daemon hangs
+        self._store = EventStore(state_directory())
+        self._stamp: object = None
+        self._kept: list[Result] = []
+
+    async def ask(self, questions: Sequence[Question]) -> list[Result]:
+        """Ask on one connection, in a thread."""
+        async with self._turn:
+            return await in_thread(self.where, partial(_ask_all, self.where, questions, ASK_S))
+
+    async def act(self, command: str, arguments: dict[str, Any]) -> Result:
+        """Ask beside the others, of a mount that was made to be broken only."""
+        (status,) = await self.ask([("status", {})])
+        if status.get("lab") is None:
+            raise UsageError(
+                "this mount was not made to be broken", action="mount it with raidx mount --lab"
+            )
+        questions = [(command, arguments)]
+        call = partial(_ask_all, self.where, questions, ACT_S)
+        (result,) = await in_thread(self.where, call, limit_s=2 * ACT_S)
+        return result
+
+    async def events(self, uuid: str) -> list[Result]:
+        """Read them from this machine's files, if they have changed."""
+        with suppress(OSError, RaidxError):
+            await in_thread("events", partial(self._read, uuid))
+        return self._kept
+
+    def _read(self, uuid: str) -> None:
+        stamp = (uuid, self._store.stamp())
+        if stamp != self._stamp:
+            found = [event for event in self._store.read() if event.uuid == uuid]
+            self._kept = [event.as_dict() for event in found[-EVENTS_SHOWN:]]
+            self._stamp = stamp
+
+    def replacement(self, path: str) -> str:
+        """Return *path*: a web page names no new files, a member that left comes back."""
+        return path
+
+
+def _ask_all(where: str, questions: Sequence[Question], timeout_s: float) -> list[Result]:
+    with control_socket.Connection(
+        where, timeout_s=timeout_s, answer_bytes_max=ANSWER_BYTES_MAX
+    ) as connection:
+        return [connection.call(command, **arguments) for command, arguments in questions]
+
+
+def require_one_array(where: str) -> None:
+    """Raise ControlError unless one array is mounted on *where*, or it names one of several."""
+    (status,) = _ask_all(where, [("status", {})], ASK_S)
+    arrays = status.get("arrays", ())
+    if len(arrays) > 1:
+        names = ", ".join(str(each["name"]) for each in arrays)
+        raise ControlError(
+            f"{where} has several arrays: {names}",
+            action=f"name one: raidx view {where}:{arrays[0]['name']}",
+            exit_status=2,
+        )

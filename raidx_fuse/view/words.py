@@ -1,0 +1,103 @@
+"""What the daemon answers, in words and values for the page: a request's plan, the state. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from raidx_fuse.units import format_size
+
+LINES_MAX = 200
+TEXT_CHARS_MAX = 300
+ROUTES = {
+    "log": "through the log: the record first, the home places at the checkpoint",
+    "in place": "in place, at once",
+    "bypass": "past the log, as a whole stripe",
+}
+
+
+def plan(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an answer to `explain` as *title*, *lines*, and *cells*: [key, "read" or "write"].
+
+    A write that reads a cell first has it in both.
+    """
+    lines: list[str] = []
+    cells: list[tuple[str, str]] = []
+    for stripe in document["stripes"]:
+        number = stripe["stripe"]
+        lines.append(f"Stripe {number}")
+        if stripe["lost"]:
+            lines.append(f"lost: {', '.join(stripe['lost'])}")
+        if "route" in stripe:
+            lines.append(f"route: {ROUTES.get(stripe['route'], stripe['route'])}")
+        for band in stripe["bands"]:
+            lines.append(str(band["why"]))
+            for what, places in (("read", band["reads"]), ("write", band["writes"])):
+                cells += [(f"{number}:{place['cell']}", what) for place in places]
+                lines += [_place(what, place) for place in places]
+            lines += [f"XOR: {formula}" for formula in band["xor"]]
+        log = stripe.get("log")
+        if log:
+            copies = ", ".join(str(role) for role in log["roles"])
+            lines.append(
+                f"log record: {log['bytes']} bytes on members {copies}, parity {log['parity']}"
+            )
+    if len(lines) > LINES_MAX:
+        lines = [*lines[:LINES_MAX], f"and {len(lines) - LINES_MAX} more lines: raidx explain"]
+    size = format_size(document["length"])
+    return {
+        "title": f"{document['operation']} of {size} at {document['offset']}",
+        "summary": f"{document['reads']} reads and {document['writes']} writes of members",
+        "lines": lines,
+        "cells": [list(each) for each in dict.fromkeys(cells)],
+    }
+
+
+def _place(what: str, place: Mapping[str, Any]) -> str:
+    where = f"byte {place['member_offset']} of member {place['role']}"
+    cached = ", from the cache" if place.get("cached") else ""
+    return f"{what} {place['cell']}: {place['length']} bytes at {where}{cached}"
+
+
+def state(status: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what readers of the page see of an answer to `status` and one to `stats`.
+
+    Neither process ids nor the paths of socket and log are told.
+    """
+    counters = {member["role"]: member for member in stats.get("members", ())}
+    return {
+        **{key: status[key] for key in ("name", "layout", "state", "redundancy_left")},
+        "size": format_size(status["size"]),
+        "written": status["written"],
+        "chunk": format_size(status["chunk_size"]),
+        "can_be_broken": status.get("lab") is not None,
+        "action": _short(status["action"]),
+        "warnings": [_short(text) for text in status["warnings"][:8]],
+        "members": [_member(m, counters.get(m["role"], {})) for m in status["members"]],
+        "jobs": [
+            {
+                "kind": job["kind"],
+                "state": job["state"],
+                "done": job["done"],
+                "total": max(1, job["total"]),
+                "percent": round(100 * job["done"] / max(1, job["total"])),
+            }
+            for job in status["jobs"]
+        ],
+        "faults": {
+            disk["member"]: disk["faults"] for disk in status.get("lab") or () if disk["faults"]
+        },
+    }
+
+
+def _member(member: Mapping[str, Any], counters: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "role": member["role"],
+        "path": _short(member["path"]),
+        "state": member["state"],
+        **{key: counters.get(key) for key in ("reads", "writes", "queue_now", "errors")},
+    }
+
+
+def _short(text: Any) -> str | None:
+    return None if text is None else str(text)[:TEXT_CHARS_MAX]

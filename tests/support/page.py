@@ -1,0 +1,61 @@
+"""`raidx view` as its users start it: a process that serves a page on a free port."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RAIDX = Path(sys.executable).with_name("raidx")
+READY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page that is served on *url*; *token* opens what can be broken."""
+
+    url: str
+    token: str | None
+    process: subprocess.Popen[str]
+
+    def ask(self, path: str, document: Any = None) -> Any:
+        """Return the answer to GET *path*, or to POST *document* with the token."""
+        headers = {"X-Raidx-Token": self.token or "", "Content-Type": "application/json"}
+        data = None if document is None else json.dumps(document).encode()
+        request = urllib.request.Request(self.url.rstrip("/") + path, data, headers)
+        with urllib.request.urlopen(request, timeout=READY_S) as answer:
+            return json.load(answer)
+
+
+@contextmanager
+def page(*arguments: str) -> Iterator[Page]:
+    """Run ``raidx view`` with *arguments* on a free port; it must end well on an interrupt."""
+    words = [str(RAIDX), "view", *arguments, "--port", "0", "--json"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    silence = threading.Timer(READY_S, process.kill)
+    silence.start()
+    lines: list[str] = []
+    while not lines or (lines[-1] and lines[-1] != "}\n"):
+        lines.append(process.stdout.readline())
+    silence.cancel()
+    if not lines[-1]:
+        _, complaint = process.communicate()
+        raise AssertionError(f"the page did not start: {complaint}")
+    document = json.loads("".join(lines))
+    try:
+        yield Page(document["urls"][0], document.get("token"), process)
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate(timeout=READY_S)
+    assert process.returncode == 0, complaint
+    assert "Traceback" not in complaint, complaint

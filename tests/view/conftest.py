@@ -1,0 +1,173 @@
+"""The page's server on streams in memory and a scripted daemon, in virtual time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import (
+    MemoryReceiveStream,
+    MemorySendStream,
+    lockstep_stream_pair,
+    memory_stream_pair,
+)
+
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.members.simulated.virtual_time import run
+from raidx_fuse.view.access import Access
+from raidx_fuse.view.app import Application
+from raidx_fuse.view.feed import Feed
+from raidx_fuse.view.server import Limits, Server
+from tests.support import documents
+
+TOKEN = "a token of the teacher"
+Stream = trio.StapledStream[MemorySendStream, MemoryReceiveStream]
+OnSite = Callable[..., None]
+
+
+class Script:
+    """A source that answers from *answers*; *asked* and *done* are what it was asked."""
+
+    where = "/mnt"
+    actions = ("fail-disk", "replace-disk", "inject")
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.done: list[tuple[str, dict[str, Any]]] = []
+        self.problem: RaidxError | None = None
+        self.told: list[dict[str, Any]] = []
+        self.next = 0
+        self.cells: list[list[Any]] = []
+        self.status = documents.status(events=1, lab=[])
+        self.places = [
+            {
+                "cell": f"D{n}",
+                "role": n,
+                "path": f"/disks/d{n}.img",
+                "member_offset": 0,
+                "image_offset": 4096 * n,
+                "written": True,
+                "lost": False,
+            }
+            for n in range(4)
+        ]
+
+    async def ask(self, questions: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+        """Answer; raise *problem* if there is one."""
+        await trio.sleep(0.001)
+        if self.problem is not None:
+            raise self.problem
+        self.asked += [name for name, _ in questions]
+        return [self._answer(name, arguments) for name, arguments in questions]
+
+    def _answer(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        if name == "status":
+            return self.status
+        if name == "stats":
+            return {"members": []}
+        if name == "trace":
+            self.next += 1
+            more = {"requests": [], "cells": self.cells, "log": [], "missed": 0}
+            return {"next": self.next, "stripes": 24, **more}
+        if "stripe" in arguments:
+            return {"stripe": arguments["stripe"], "cells": self.places}
+        return {**arguments, "operation": "read", "reads": 0, "writes": 0, "stripes": []}
+
+    async def act(self, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Note *command*."""
+        self.done.append((command, arguments))
+        return {}
+
+    async def events(self, uuid: str) -> list[dict[str, Any]]:
+        """Return *told*."""
+        return self.told
+
+    def replacement(self, path: str) -> str:
+        """Return *path*."""
+        return path
+
+
+class Answer:
+    """A response: *status*, *headers*, *body*."""
+
+    def __init__(self, raw: bytes) -> None:
+        head, _, self.body = raw.partition(b"\r\n\r\n")
+        first, *rest = head.decode("latin-1").split("\r\n")
+        self.status = int(first.split(" ")[1])
+        pairs = [line.partition(": ") for line in rest]
+        self.headers = {name.lower(): value for name, _, value in pairs}
+
+    def json(self) -> Any:
+        """Return the body as a document."""
+        return json.loads(self.body)
+
+
+class Site:
+    """A server with its page; `connect` makes a client."""
+
+    def __init__(self, nursery: trio.Nursery, limits: Limits, token: str | None) -> None:
+        self.source = Script()
+        self.feed = Feed(self.source)
+        self.access = Access(port=8470, token=token)
+        self.server = Server(Application(self.source, self.feed, self.access), limits)
+        self._nursery = nursery
+
+    def connect(self) -> Stream:
+        """Return the client's end of a new connection."""
+        ours, theirs = memory_stream_pair()
+        self._nursery.start_soon(self.server.serve, theirs)
+        return ours
+
+    def connect_unread(self) -> trio.abc.Stream:
+        """Return the client's end of a connection without buffers."""
+        ours, theirs = lockstep_stream_pair()
+        self._nursery.start_soon(self.server.serve, theirs)
+        return ours
+
+    async def send(self, raw: bytes) -> bytes:
+        """Return everything that the server answers to *raw* before it ends the connection."""
+        stream = self.connect()
+        await stream.send_all(raw)
+        answer = bytearray()
+        while data := await stream.receive_some():
+            answer += data
+        return bytes(answer)
+
+    async def ask(
+        self, method: str, path: str, body: bytes = b"", host: str = "127.0.0.1:8470", **more: str
+    ) -> Answer:
+        """Return the answer to one request; *more* are headers."""
+        headers = {"Host": host, "Connection": "close", "Content-Length": str(len(body))}
+        headers |= {name.replace("_", "-"): value for name, value in more.items()}
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        return Answer(await self.send(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body))
+
+    async def do(self, document: Any, **more: str) -> Answer:
+        """Return the answer to a request to break something."""
+        more = {"Content_Type": "application/json", "X_Raidx_Token": TOKEN, **more}
+        return await self.ask("POST", "/do", json.dumps(document).encode(), **more)
+
+
+@pytest.fixture
+def on_site() -> OnSite:
+    """Return a function that plays a scene with a site, and checks that it has met no bug."""
+
+    def play(
+        scene: Callable[[Site], Awaitable[None]],
+        limits: Limits | None = None,
+        token: str | None = TOKEN,
+    ) -> None:
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                site = Site(nursery, limits or Limits(), token)
+                nursery.start_soon(site.feed.run)
+                await scene(site)
+                assert site.server.bugs == 0
+                nursery.cancel_scope.cancel()
+
+        run(main)
+
+    return play
