@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs system packages, a virtual environment in .venv, and raidx, on a bare Debian or Ubuntu.
-# Can be repeated; what is installed already is skipped. Usage: examples/setup.sh [--dev]
-# --dev: also the tools for development and tests.
+# Can be repeated; what is installed already is skipped. Usage: examples/setup.sh [--dev [--browser]]
+# --dev: also the tools for development and tests. --browser: also chromium and its driver (380 MB),
+# for the tests of `raidx view` that need one.
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 extra=""
@@ -45,6 +46,12 @@ if [ "${#missing[@]}" -gt 0 ]; then
     say "installing ${missing[*]}"
     as_root apt-get update -qq
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null
+fi
+if [ "${2:-}" = "--browser" ] && ! { command -v chromium && command -v chromedriver; } >/dev/null; then
+    say "installing chromium and its driver"
+    { as_root apt-get update -qq && as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null; } \
+        || say "there is no such browser here: the tests that need one are skipped"
 fi
 python=$(find_python) || { say "Python 3.11 or later is needed, with venv and headers"; exit 1; }
 

@@ -41,7 +41,7 @@ SLOW_EACH, SLOW_TIMES = 3, 3  # layouts for unlike disks: each third disk is thr
 EVENTS_KEPT = 40
 TEXT = b"The quick brown fox jumps over the lazy dog. "
 HOT_SHARE = 0.7  # of the requests go to a sixth of the image, so that there is something to tune
-PAUSE_S = 2.0
+PAUSE_OPERATIONS = 8  # the longest pause between two requests, in times of an operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,22 +55,22 @@ class Demo:
 
 
 class DemoDisk(ModelMember):
-    """A modelled disk that takes no time before *begun* says so: nobody waits for the start."""
+    """A modelled disk that takes time while *is_slow* says so: not at the start and the end."""
 
     def __init__(
-        self, inner: Member, model: ServiceModel, seed: int, begun: Callable[[], bool]
+        self, inner: Member, model: ServiceModel, seed: int, is_slow: Callable[[], bool]
     ) -> None:
         super().__init__(inner, model, seed=seed)
-        self._begun = begun
+        self._is_slow = is_slow
 
     async def readv(self, offset_bytes: int, buffers: Sequence[WriteBuffer]) -> None:
-        await (super().readv if self._begun() else self.inner.readv)(offset_bytes, buffers)
+        await (super().readv if self._is_slow() else self.inner.readv)(offset_bytes, buffers)
 
     async def writev(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> None:
-        await (super().writev if self._begun() else self.inner.writev)(offset_bytes, buffers)
+        await (super().writev if self._is_slow() else self.inner.writev)(offset_bytes, buffers)
 
     async def flush(self) -> None:
-        await (super().flush if self._begun() else self.inner.flush)()
+        await (super().flush if self._is_slow() else self.inner.flush)()
 
 
 class DemoArray:
@@ -88,6 +88,7 @@ class DemoArray:
         self.memories: list[RamMember] = []
         self._told: deque[Event] = deque(maxlen=EVENTS_KEPT)
         self._handle: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]] | None = None
+        self._is_slow = False
 
     # -- members -----------------------------------------------------------------------------------
 
@@ -106,7 +107,7 @@ class DemoArray:
             channels=2,
         )
         self.memories.append(ram)
-        disk = DemoDisk(ram, model, number, lambda: self._handle is not None)
+        disk = DemoDisk(ram, model, number, lambda: self._is_slow)
         self._made.append(LabMember(disk, seed=number))
         return self._made[-1]
 
@@ -151,6 +152,11 @@ class DemoArray:
         commands = Commands(array, [volume], self)
         lab = LabCommands([array], lambda: list(self._made), {}, commands.handle)
         self._handle = lab.handle
+        self._is_slow = True
+
+    def hurry(self) -> None:
+        """Take no time for operations any more: nobody waits for the end."""
+        self._is_slow = False
 
     async def ask(self, questions: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
         """Return the answers to *questions*. Raises RaidxError."""
@@ -193,12 +199,16 @@ async def demo_array(demo: Demo) -> AsyncIterator[DemoArray]:
         shown.begin(array, volume)
         stripe_bytes = array.context.data_count * CHUNK_BYTES
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(load, volume, stripe_bytes, random.Random(demo.seed))
-            yield shown
-            nursery.cancel_scope.cancel()
+            pause_s = PAUSE_OPERATIONS * demo.operation_s
+            nursery.start_soon(load, volume, stripe_bytes, pause_s, random.Random(demo.seed))
+            try:
+                yield shown
+            finally:
+                shown.hurry()
+                nursery.cancel_scope.cancel()
 
 
-async def load(volume: Volume, stripe_bytes: int, chance: random.Random) -> None:
+async def load(volume: Volume, stripe_bytes: int, pause_s: float, chance: random.Random) -> None:
     """Send requests to *volume* until cancelled: small and large writes, reads, some flushes."""
     hot = max(1, volume.size_bytes // CHUNK_BYTES // 6)
     while True:
@@ -219,7 +229,7 @@ async def load(volume: Volume, stripe_bytes: int, chance: random.Random) -> None
                 await volume.flush()
         except RaidxError:
             pass  # the class has broken more than the code tolerates: the page says so
-        await trio.sleep(PAUSE_S * chance.random())
+        await trio.sleep(pause_s * chance.random())
 
 
 def _text(size_bytes: int, chance: random.Random) -> bytes:

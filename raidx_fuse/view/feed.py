@@ -32,6 +32,7 @@ PICTURES_KEPT = 16
 PACE_S = 0.02  # between two questions of readers: no number of them can keep the daemon busy
 COMPARED_STRIPES = 8
 REQUESTS_SHOWN = 12
+CALM_S = 30.0  # members are there before the job that moves chunks to them
 MOVING = {"grow", "restripe", "tuning", "evacuate", "rebundle", "restore"}
 DAEMON_WORDS_MAX = 500
 
@@ -52,6 +53,7 @@ class Feed:
         self._pictures: OrderedDict[tuple[int, int], tuple[int, Picture]] = OrderedDict()
         self._calm: Picture | None = None  # the newest one while nothing was being moved
         self._before: Picture | None = None  # the last one before something was
+        self._unlike_since_s: float | None = None  # the present members are not those of _calm
         self._turn = trio.Lock()
         self._next_s = -1.0
         self._moving = ""  # the kind of job that moved something last
@@ -179,8 +181,18 @@ class Feed:
         if kinds and (self._before is None or self._calm is not None):
             self._before, self._calm = self._calm, None
             self._moving = kinds[0]
-        if not kinds and self._stripes:
+        if not kinds and self._stripes and self._is_calm(status):
             self._calm = await self.picture(0, COMPARED_STRIPES)
+
+    def _is_calm(self, status: Mapping[str, Any]) -> bool:
+        """Return False for a while after the number of members has changed: a job may follow."""
+        width = sum(member["role"] >= 0 for member in status["members"])
+        if self._calm is None or width == len(self._calm.columns):
+            self._unlike_since_s = None
+            return True
+        if self._unlike_since_s is None:
+            self._unlike_since_s = trio.current_time()
+        return trio.current_time() - self._unlike_since_s > CALM_S
 
     # -- pictures ----------------------------------------------------------------------------------
 

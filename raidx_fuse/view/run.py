@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,12 +45,15 @@ def serve(request: PageRequest, ready: Callable[[int], None]) -> None:
 
 async def _serve(request: PageRequest, ready: Callable[[int], None]) -> None:
     with ungrouped():
-        listeners = await _listeners(request)
-        port = listeners[0].socket.getsockname()[1]
-        access = Access(
-            port=port, is_public=request.is_public, names=request.names, token=request.token
-        )
-        async with _source(request) as source:
+        async with AsyncExitStack() as stack:
+            listeners = await _listeners(request)
+            for listener in listeners:
+                await stack.enter_async_context(listener)
+            port = listeners[0].socket.getsockname()[1]
+            access = Access(
+                port=port, is_public=request.is_public, names=request.names, token=request.token
+            )
+            source = await stack.enter_async_context(_source(request))
             await serve_page(source, access, listeners, lambda: ready(port))
 
 

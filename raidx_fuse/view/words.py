@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -92,7 +93,7 @@ def state(status: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]
 
 def _member(member: Mapping[str, Any], counters: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "role": member["role"],
+        "role": operator.index(member["role"]),  # TypeError unless it is a number
         "path": _short(member["path"]),
         "state": member["state"],
         **{key: counters.get(key) for key in ("reads", "writes", "queue_now", "errors")},

@@ -35,6 +35,14 @@ class Page:
         with urllib.request.urlopen(request, timeout=READY_S) as answer:
             return json.load(answer)
 
+    def refused(self, path: str, document: Any) -> str:
+        """Return why POST *document* is refused."""
+        try:
+            answer = self.ask(path, document)
+        except urllib.error.HTTPError as error:
+            return str(json.load(error)["error"])
+        raise AssertionError(f"not refused: {answer}")
+
 
 @contextmanager
 def page(*arguments: str) -> Iterator[Page]:

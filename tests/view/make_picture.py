@@ -23,6 +23,7 @@ def photograph(shown: Page, opened: Browser) -> bytes:
     """Return a PNG of the demo: a plan chosen, cells lit."""
     opened.resize(1280, 1000)
     opened.open(shown.url)
+    opened.run("document.getElementById('follow').checked = false")
     opened.wait("return document.querySelectorAll('#requests button').length > 2")
     opened.click('[data-key="0:D1"]')
     opened.wait("return document.querySelector('#plan h3')")

@@ -306,6 +306,8 @@ def test_before_and_after_of_a_growth_are_compared(on_site: OnSite) -> None:
         async with site.feed.reader():
             await trio.sleep(3)
             status = site.source.status
+            status["members"].append(documents.member(4))  # it is there before the job begins
+            await trio.sleep(2)
             site.source.status = {**status, "jobs": [documents.job(kind="grow")], "events": 2}
             await trio.sleep(2)
             places = site.source.places
@@ -315,6 +317,8 @@ def test_before_and_after_of_a_growth_are_compared(on_site: OnSite) -> None:
             told = (await site.ask("GET", "/compare")).json()
             assert (told["kind"], told["moved"], told["cells"]) == ("grow", 8, 32)
             assert told["before"].count("moved") == 0
+            counts = [told[which].count('class="member"') for which in ("before", "after")]
+            assert counts == [4, 5]
             assert told["after"].count("cell data moved") == 8
 
     on_site(scene)

@@ -23,6 +23,14 @@ TOKEN_FILE_BYTES_MAX = 4096
 @click.option("--layout", type=LAYOUT_NAME, default="raid5", help="Of the demo (raid5).")
 @click.option("--disks", type=click.IntRange(1, 32), default=4, help="Of the demo (4).")
 @click.option("--seed", type=int, default=0, help="Of the demo's requests (0).")
+@click.option(
+    "--operation",
+    "operation_ms",
+    type=click.IntRange(1, 10_000),
+    default=250,
+    metavar="MS",
+    help="Of the demo: how many milliseconds a disk takes for one operation (250).",
+)
 @click.option("--port", type=click.IntRange(0, 65535), default=8470, help="0: any free one (8470).")
 @click.option("--public", is_flag=True, help="Let other machines read the page, too.")
 @click.option(
@@ -42,6 +50,7 @@ def view(
     layout: str,
     disks: int,
     seed: int,
+    operation_ms: int,
     port: int,
     public: bool,
     names: tuple[str, ...],
@@ -76,9 +85,10 @@ def view(
     token = None
     if may_break:
         token = new_token() if token_file is None else check_token(_read(token_file))
+    shown = Demo(layout=layout, disks=disks, operation_s=operation_ms / 1e3, seed=seed)
     request = PageRequest(
         where=array,
-        demo=Demo(layout=layout, disks=disks, seed=seed) if demo else None,
+        demo=shown if demo else None,
         port=port,
         is_public=public,
         names=(os.uname().nodename, *names) if public else (),

@@ -1,0 +1,128 @@
+"""The page of a mounted array in a real browser, compared with what its daemon says."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.browser import Browser, browser, why_no_browser
+from tests.support.page import page
+
+if TYPE_CHECKING:
+    from tests.mount.real_array import RealArray
+
+pytestmark = [
+    pytest.mark.mount,
+    pytest.mark.skipif(bool(why_no_browser()), reason=str(why_no_browser())),
+]
+CHUNK_BYTES = 64 << 10
+STRIPES = 8
+STATE = "return document.getElementById('state').textContent.startsWith(arguments[0])"
+KINDS = """
+const found = {};
+for (const cell of document.querySelectorAll('#picture .cell'))
+  found[cell.dataset.key] = [...cell.classList].find((each) =>
+    ['data', 'parity', 'unwritten', 'lost'].includes(each));
+return found;
+"""
+COLUMNS = """
+const found = {};
+const heads = [...document.querySelectorAll('#picture .member')].map((each) =>
+  [each.dataset.role, Number(each.querySelector('text').getAttribute('x'))]);
+for (const cell of document.querySelectorAll('#picture .cell')) {
+  const x = Number(cell.querySelector('text').getAttribute('x'));
+  heads.sort((a, b) => Math.abs(a[1] - x) - Math.abs(b[1] - x));
+  found[cell.dataset.key] = Number(heads[0][0]);
+}
+return found;
+"""
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser."""
+    with browser(tmp_path_factory.mktemp("browser")) as running:
+        yield running
+
+
+def told_kinds(array: RealArray) -> dict[str, str]:
+    """Return what the daemon says of the cells of the first stripes."""
+    found = {}
+    for stripe in range(STRIPES):
+        for cell in array.call("explain", stripe=stripe)["cells"]:
+            kind = "data" if cell["cell"].startswith("D") else "parity"
+            kind = "lost" if cell["lost"] else kind
+            found[f"{stripe}:{cell['cell']}"] = kind if cell["written"] else "unwritten"
+    return found
+
+
+def told_roles(array: RealArray) -> dict[str, int]:
+    """Return on which members the daemon says that the cells are."""
+    return {
+        f"{stripe}:{cell['cell']}": cell["role"]
+        for stripe in range(STRIPES)
+        for cell in array.call("explain", stripe=stripe)["cells"]
+    }
+
+
+def agrees(opened: Browser, array: RealArray) -> None:
+    """Wait until the page shows what the daemon says of every cell."""
+    wanted = told_kinds(array)
+    script = f"const wanted = arguments[0]; const seen = (() => {{{KINDS}}})();" + (
+        "return Object.keys(wanted).length === Object.keys(seen).length"
+        " && Object.entries(wanted).every(([key, kind]) => seen[key] === kind)"
+    )
+    opened.wait(script, wanted)
+    assert opened.run(COLUMNS) == told_roles(array)
+
+
+def test_the_page_shows_what_the_daemon_says_and_survives_it(
+    array: RealArray, opened: Browser
+) -> None:
+    array.create("raid5", 4, "16MiB", "--chunk", "64KiB")
+    array.mount("--lab")
+    with array.image.open("r+b", buffering=0) as image:
+        image.write(b"x" * (7 * CHUNK_BYTES))
+    with page(str(array.mnt), "--break") as shown:
+        opened.open(shown.url)
+        opened.wait(STATE, "clean")
+        opened.run("document.getElementById('follow').checked = false")
+        agrees(opened, array)
+
+        # a write passes: its request and its cells
+        with array.image.open("r+b", buffering=0) as image:
+            image.seek(4 * CHUNK_BYTES)
+            image.write(b"y" * 4096)
+            os.fsync(image.fileno())
+        opened.wait(
+            "return [...document.querySelectorAll('#requests button')].some((each) =>"
+            " each.textContent.startsWith(arguments[0]))",
+            f"write 4096 bytes at {4 * CHUNK_BYTES} of",
+        )
+        opened.wait("return document.querySelectorAll('#picture .cell.write').length > 0")
+
+        # broken by its own button, as a program with the token would
+        shown.ask("/do", {"action": "fail-disk", "member": str(array.members[2])})
+        opened.wait(STATE, "degraded")
+        assert array.status()["state"] == "degraded"
+        agrees(opened, array)
+        shown.ask("/do", {"action": "replace-disk", "member": str(array.members[2])})
+        array.wait_jobs()
+        opened.wait(STATE, "clean")
+        agrees(opened, array)
+
+        # the daemon dies, and another one comes
+        array.send(signal.SIGKILL)
+        opened.wait(STATE, f"the daemon of {array.mnt} is gone")
+        array.clear()
+        opened.wait(STATE, f"no array is mounted on {array.mnt}")
+        array.mount()
+        opened.wait(STATE, "clean")
+        opened.wait("return document.querySelectorAll('#picture .cell').length >= 32")
+        agrees(opened, array)
+        assert "--lab" in shown.refused("/do", {"action": "fail-disk", "member": "0"})
+        assert array.status()["state"] == "clean", "this mount was not made to be broken"

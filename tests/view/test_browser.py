@@ -1,0 +1,281 @@
+"""The page of the demo in a real browser: keyboard, contrast, plans, breaking, other sites.
+
+One browser and one page serve all tests, in their order. A picture of a mounted array is compared
+with what its daemon says in tests/mount/test_view.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.browser import Browser, browser, why_no_browser
+from tests.support.page import Page, page
+from tests.view.make_picture import photograph
+
+pytestmark = pytest.mark.skipif(bool(why_no_browser()), reason=str(why_no_browser()))
+
+PICTURE_BYTES_MAX = 100 << 10
+TEXT_CONTRAST_MIN = 4.5  # WCAG 2.2, 1.4.3 (AA)
+LINE_CONTRAST_MIN = 3.0  # WCAG 2.2, 1.4.11
+TAB_STOPS_MAX = 60
+
+# Returns [what, colour of the text, colour behind it] of all visible texts; cells of all kinds and
+# states are made first, because an array at rest does not have them.
+TEXTS = """
+const kinds = ['data', 'parity', 'unwritten', 'lost'];
+const states = ['', 'read', 'write', 'same', 'moved', 'plan-read', 'plan-write'];
+const cells = [...document.querySelectorAll('#picture .cell')];
+let number = 0;
+for (const kind of kinds) for (const state of states)
+  cells[number++].setAttribute('class', `cell ${kind} ${state}`);
+document.querySelector('#picture .member').classList.add('logging');
+document.getElementById('state').classList.add(arguments[0]);
+document.getElementById('events').replaceChildren(...['info', 'warning', 'error'].map((name) => {
+  const item = document.createElement('li');
+  item.textContent = item.className = name;
+  return item;
+}));
+function behind(element) {
+  const rect = element.tagName === 'text' && element.parentNode.querySelector('rect');
+  if (rect) return getComputedStyle(rect).fill;
+  for (let each = element; each; each = each.parentElement) {
+    const colour = getComputedStyle(each).backgroundColor;
+    if (colour !== 'rgba(0, 0, 0, 0)') return colour;
+  }
+  return 'rgb(255, 255, 255)';
+}
+const found = [];
+for (const element of document.querySelectorAll('body *')) {
+  const own = [...element.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
+  if (!own && !['INPUT', 'SELECT'].includes(element.tagName)) continue;
+  if (!element.getClientRects().length || element.closest('noscript')) continue;
+  const style = getComputedStyle(element);
+  const colour = element instanceof SVGElement ? style.fill : style.color;
+  found.push([`${element.tagName} ${element.className.baseVal ?? element.className} in `
+    + (element.parentNode.className?.baseVal ?? element.parentNode.id), colour, behind(element)]);
+}
+return found;
+"""
+LINES = """
+const all = [...document.querySelectorAll('#picture .cell')];
+return all.map((cell) => {
+  const style = getComputedStyle(cell.querySelector('rect'));
+  return [cell.getAttribute('class'), style.stroke, 'rgb(255, 255, 255)'];
+});
+"""
+
+
+@pytest.fixture(scope="module")
+def shown() -> Iterator[Page]:
+    """The page of a demo that may be broken."""
+    with page("--demo", "--break", "--operation", "50") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory, shown: Page) -> Iterator[Browser]:
+    """A browser."""
+    with browser(tmp_path_factory.mktemp("browser")) as running:
+        yield running
+
+
+@pytest.fixture
+def at_home(opened: Browser, shown: Page) -> Browser:
+    """The browser with the page open and its picture drawn."""
+    opened.open(shown.url)
+    opened.wait("return document.querySelectorAll('#picture .cell').length >= 32")
+    opened.wait("return document.querySelectorAll('#members tr').length >= 4")
+    return opened
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of two colours, rgb(r, g, b), as WCAG 2.2 defines it."""
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    assert colour.startswith("rgb("), f"{colour} is not opaque"
+    parts = [int(part) / 255 for part in colour[4:-1].split(",")]
+    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_contrast_is_computed_as_the_standard_says() -> None:
+    assert contrast("rgb(0, 0, 0)", "rgb(255, 255, 255)") == pytest.approx(21)
+    assert contrast("rgb(119, 119, 119)", "rgb(255, 255, 255)") == pytest.approx(4.48, abs=0.01)
+
+
+def test_the_picture_of_the_manual_is_a_picture_of_this_page(opened: Browser, shown: Page) -> None:
+    picture = photograph(shown, opened)
+    assert picture.startswith(b"\x89PNG")
+    assert 10_000 < len(picture) <= PICTURE_BYTES_MAX
+    assert opened.complaints() == [], "nothing was refused by the policy, no script failed"
+
+
+def test_the_picture_is_the_one_that_the_server_tells(at_home: Browser, shown: Page) -> None:
+    at_home.run("document.getElementById('follow').checked = false")
+    first = at_home.wait("return document.querySelector('#picture').dataset.stripes").split(" ")
+    told = shown.ask(f"/picture?first={first[0]}&count=8")["picture"]
+    drawn = at_home.run(
+        "return [...document.querySelectorAll('#picture .cell')].map((c) => c.dataset.key)"
+    )
+    assert drawn == [cell["key"] for cell in told["cells"]]
+
+
+def test_text_and_lines_can_be_seen(at_home: Browser) -> None:
+    for state in ("trouble", "dead", "clean"):
+        texts = at_home.run(TEXTS, state)
+        assert len(texts) > 60
+        for what, colour, behind in texts:
+            ratio = contrast(colour, behind)
+            assert ratio >= TEXT_CONTRAST_MIN, f"{what}: {ratio:.2f}, {colour} on {behind}"
+    for what, colour, behind in at_home.run(LINES):
+        assert contrast(colour, behind) >= LINE_CONTRAST_MIN, what
+
+
+def test_everything_can_be_reached_and_done_with_the_keyboard(at_home: Browser) -> None:
+    at_home.run("document.getElementById('follow').checked = false")
+    stops: list[Any] = []
+    for _ in range(TAB_STOPS_MAX):
+        at_home.press("Tab")
+        stop = at_home.run(
+            "const e = document.activeElement; return e.id || e.name || e.dataset.key || e.tagName"
+        )
+        stops.append(stop)
+        if stop == "token":
+            break
+    for wanted in ("first", "count", "back", "on", "follow", "token"):
+        assert wanted in stops, stops
+    assert sum(":" in str(stop) for stop in stops) == 1, "the picture is one stop"
+    at_home.run("document.querySelector('#picture .cell').focus()")
+    focused = "return document.activeElement.dataset.key"
+    first = at_home.run(focused)
+    at_home.press("ArrowRight")
+    right = at_home.run(focused)
+    at_home.press("ArrowDown")
+    below = at_home.run(focused)
+    at_home.press("ArrowLeft", "ArrowUp")
+    assert at_home.run(focused) == first
+    assert len({first, right, below}) == 3
+    assert (right.split(":")[0], int(below.split(":")[0])) == (
+        first.split(":")[0],
+        int(first.split(":")[0]) + 1,
+    )
+    at_home.press("Enter")
+    at_home.wait("return document.querySelector('#plan h3')?.textContent.startsWith('write of')")
+    at_home.press("r")
+    at_home.wait("return document.querySelector('#plan h3')?.textContent.startsWith('read of')")
+    width = at_home.run(
+        "return getComputedStyle(document.activeElement.querySelector('rect')).strokeWidth"
+    )
+    assert width == "4px", "the focus can be seen"
+
+
+def test_a_click_shows_the_plan_that_explain_tells_and_its_cells(
+    at_home: Browser, shown: Page
+) -> None:
+    at_home.run("document.getElementById('follow').checked = false")
+    at_home.click("#picture .cell.data")
+    key = at_home.wait("return document.querySelector('.plan-write')?.dataset.key")
+    cell = at_home.run("return document.activeElement.dataset.key")
+    told = shown.ask("/picture?first=0&count=16")["picture"]["cells"]
+    (offset,) = [each["image_offset"] for each in told if each["key"] == cell]
+    plan = shown.ask(f"/plan?offset={offset}&length=512&operation=write")
+    marked = at_home.run(
+        "return [...document.querySelectorAll('.plan-write')].map((c) => c.dataset.key)"
+    )
+    assert sorted(marked) == sorted(key for key, what in plan["cells"] if what == "write")
+    assert key in marked
+    lines = at_home.run(
+        "return [...document.querySelectorAll('#plan p')].map((p) => p.textContent)"
+    )
+    assert lines == [plan["summary"], *plan["lines"]]
+
+
+def test_requests_light_cells_and_can_be_chosen(at_home: Browser) -> None:
+    at_home.wait("return document.querySelectorAll('#picture .cell.write').length > 0")
+    at_home.wait("return document.querySelectorAll('#picture .cell.read').length > 0")
+    at_home.click("#requests button")
+    at_home.wait("return document.querySelectorAll('#plan p').length > 2")
+
+
+def test_nobody_breaks_anything_without_the_token(at_home: Browser, shown: Page) -> None:
+    assert at_home.run("return document.getElementById('do').hidden")
+    at_home.type("input[name=token]", "not the token at all")
+    at_home.click("#enter button")
+    at_home.wait("return document.getElementById('done').textContent === 'that is not the token'")
+    assert at_home.run("return document.cookie") == ""
+    assert shown.token is not None
+    at_home.type("input[name=token]", shown.token)
+    at_home.click("#enter button")
+    at_home.wait("return !document.getElementById('do').hidden")
+    assert at_home.run("return document.cookie") == "", "scripts do not see it"
+    assert shown.token not in at_home.run("return location.href + document.body.innerHTML")
+
+
+def test_another_site_does_nothing_with_the_cookie_of_this_one(
+    at_home: Browser, shown: Page
+) -> None:
+    at_home.wait("return !document.getElementById('do').hidden")  # the cookie is there
+    elsewhere = shown.url.replace("127.0.0.1", "localhost")  # the same page under another name
+    at_home.open("about:blank")
+    for target in (shown.url, elsewhere):
+        at_home.run(
+            """
+            window.answers = [];
+            const body = JSON.stringify({action: 'fail-disk', member: '2'});
+            const asked = {method: 'POST', mode: 'no-cors', credentials: 'include', body};
+            fetch(arguments[0] + 'do', asked).then(
+              () => answers.push('sent'), () => answers.push('unsent'));
+            fetch(arguments[0] + 'me', {credentials: 'include'}).then(
+              () => answers.push('read'), () => answers.push('unread'));
+            """,
+            target,
+        )
+        answers = at_home.wait("return window.answers.length === 2 && window.answers")
+        assert "read" not in answers
+    at_home.open(shown.url)
+    at_home.wait("return document.querySelectorAll('#members tr').length >= 4")
+    assert at_home.run("return document.querySelectorAll('#members tr.error').length") == 0
+
+
+def test_a_member_fails_is_replaced_and_the_array_grows(at_home: Browser) -> None:
+    at_home.complaints()  # of the tests before, which were refused on purpose
+    at_home.wait("return !document.getElementById('do').hidden")
+    at_home.run("document.getElementById('follow').checked = false")
+
+    def do(action: str, member: int) -> None:
+        at_home.run(
+            """
+            const choose = (id, set) => { set(document.getElementById(id));
+              document.getElementById(id).dispatchEvent(new Event('change')); };
+            choose('do-action', (each) => { each.value = arguments[0]; });
+            choose('do-member', (each) => { each.selectedIndex = arguments[1]; });
+            """,
+            action,
+            member,
+        )
+        at_home.click("#do button[type=submit]")
+        at_home.wait("return document.getElementById('done').textContent.endsWith(': done')")
+
+    do("fail-disk", 1)
+    at_home.wait("return document.getElementById('state').textContent.startsWith('degraded')")
+    at_home.wait("return document.querySelectorAll('#picture .cell.lost').length >= 7")
+    at_home.wait("return document.getElementById('events').textContent.includes('has failed')")
+    do("replace-disk", 1)
+    at_home.wait("return document.querySelector('#jobs progress')")
+    at_home.wait("return document.querySelectorAll('#picture .cell.lost').length === 0")
+    at_home.wait("return document.getElementById('state').textContent.startsWith('clean')")
+    time.sleep(1.5)  # the page's server keeps a picture of the array at rest once a second
+    do("add-disk", 0)
+    at_home.wait("return !document.getElementById('compared').hidden")
+    at_home.wait("return document.querySelectorAll('#after .cell.moved').length > 0")
+    columns = "return document.querySelectorAll(arguments[0] + ' .member').length"
+    at_home.wait("return document.querySelectorAll('#after .member').length === 5")
+    assert at_home.run(columns, "#before") == 4
+    assert at_home.complaints() == []
